@@ -1,0 +1,61 @@
+"""The errors Etude raises on purpose.
+
+Owns the tree below; every message says what went wrong, where, and what to do about it. Never used for
+control flow, and never for a failing task: a failed rollout is an `Outcome` (see `records`), not an exception.
+
+    EtudeError
+    ├── ConfigError        a recipe or option is wrong; names the key's path
+    ├── MissingDependency  a program or extra is not installed; names the command that installs it
+    ├── DeadlineExceeded   a wait ran out; names what was waited for
+    ├── SandboxError       a sandbox could not be made, reached or destroyed
+    ├── CheckpointError    saved state is absent, torn or does not match
+    ├── WeightError        a version, delta or chunk failed its check
+    ├── ContextOverflow    a request does not fit the model's context
+    └── UnusedFeature      an enabled feature was never used in a whole run
+"""
+
+from __future__ import annotations
+
+
+class EtudeError(Exception):
+    """Base of every deliberate error. `str(error)` is one message a user can act on."""
+
+
+class ConfigError(EtudeError):
+    """A recipe, option or record is wrong; the message starts with the path of the offending key."""
+
+
+class MissingDependency(EtudeError):
+    """A program or optional package is missing; the message holds the command that installs it."""
+
+
+class DeadlineExceeded(EtudeError):
+    """A wait ran out of time."""
+
+    def __init__(self, waited_for: str, seconds: float, hint: str = "") -> None:
+        super().__init__(f"waited {seconds:.1f} s for {waited_for}{': ' + hint if hint else ''}")
+        self.waited_for = waited_for
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type, tuple[str, float]]:  # exceptions with own arguments must say how to unpickle
+        return type(self), (self.waited_for, self.seconds)
+
+
+class SandboxError(EtudeError):
+    """A sandbox could not be made, reached or destroyed. Always an infrastructure failure, never a reward."""
+
+
+class CheckpointError(EtudeError):
+    """Saved state is absent, torn, or belongs to another run."""
+
+
+class WeightError(EtudeError):
+    """A version, delta or chunk failed its check; nothing of it was served."""
+
+
+class ContextOverflow(EtudeError):
+    """A request does not fit the model's context window."""
+
+
+class UnusedFeature(EtudeError):
+    """A feature was enabled and its use counter is zero at the end of the run."""
