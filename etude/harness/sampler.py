@@ -1,0 +1,76 @@
+"""The engine seam as a session sees it: token ids in, token ids out.
+
+Owns the `Sampler` and `Chat` protocols. Implemented by the engine room (its own engine, and adapters for others), by the
+scripted expert of the tasks room, and by `models.chat`. Imports neither torch nor Ray: the harness is also the product
+on a laptop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from etude.records import Routes
+
+NO_ROUTES: Routes = np.zeros((0, 0, 0), dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """Continue `prompt_ids`, the whole context of the session's segment so far.
+
+    `session_id` keeps a session on the engine that holds its cache. `seed` makes the result independent of what else
+    is in the batch. Sampling stops after any of `stop_ids` (which is kept in the result) or at `max_tokens`.
+    """
+
+    session_id: str
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: frozenset[int]
+    temperature: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was sampled. `logprobs` are of the distribution sampled from; `versions` the weights behind each token.
+
+    `routed_experts` [P, L, K] holds the routes of positions 0..P-1 of the context, P = len(prompt) + len(token_ids) - 1,
+    cached prefix included; it is `NO_ROUTES` from a sampler that has none.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish: Literal["stop", "length"]
+    routed_experts: Routes = NO_ROUTES
+
+
+class Sampler(Protocol):
+    async def sample(self, request: SampleRequest) -> Completion:
+        """Raises ContextOverflow when prompt and max_tokens do not fit, DeadlineExceeded when the engine is stuck."""
+        ...
+
+
+class Chat(Protocol):
+    """Turns messages into token ids that are only ever appended, and sampled ids into text."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end an assistant message."""
+        ...
+
+    def opening(self, system: str, user: str) -> list[int]:
+        """Ids of a session's start, up to and including the header after which the assistant writes."""
+        ...
+
+    def observation(self, content: str) -> list[int]:
+        """Ids that follow a sampled assistant message: its newline, one tool-result message, the next header."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The exact text of sampled ids, tool tags included and the end-of-message token left out."""
+        ...

@@ -1,0 +1,50 @@
+"""A decoder's weights as named arrays of bf16 bits: the form that is published, hashed and compared.
+
+Owns the conversion both ways. A policy's weights are always exactly representable in bf16 (the trainer rounds its fp32
+masters), so the bits are lossless whatever dtype the forward runs in. Never touches files or the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from etude.errors import WeightError
+from etude.models.decoder import Decoder
+
+Bits = dict[str, np.ndarray]
+"""Parameter name → uint16 array, each element the bits of one bf16 value."""
+
+
+@torch.no_grad()
+def export_bits(decoder: Decoder) -> Bits:
+    """A copy of every parameter as bf16 bits. Raises WeightError if a value is not representable, for then the copy would differ."""
+    bits = {}
+    for name, parameter in decoder.named_parameters():
+        rounded = parameter.detach().to(torch.bfloat16)
+        if not torch.equal(rounded.to(parameter.dtype), parameter):
+            raise WeightError(f"{name} holds values that bf16 cannot represent; round the policy's weights before export")
+        bits[name] = rounded.contiguous().view(torch.uint16).cpu().numpy().copy()
+    return bits
+
+
+@torch.no_grad()
+def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
+    """Overwrite every parameter in place. Raises WeightError on a missing, unknown or misshapen name, before changing any."""
+    parameters = dict(decoder.named_parameters())
+    if parameters.keys() != bits.keys():
+        raise WeightError(f"weights do not fit the model: names that differ are {sorted(parameters.keys() ^ bits.keys())}")
+    for name, parameter in parameters.items():
+        if tuple(parameter.shape) != bits[name].shape:
+            raise WeightError(f"{name}: shape {bits[name].shape} does not fit the model's {tuple(parameter.shape)}")
+    for name, parameter in parameters.items():
+        parameter.copy_(torch.from_numpy(bits[name]).view(torch.bfloat16))
+
+
+@torch.no_grad()
+def round_to_bf16(decoder: Decoder) -> None:
+    """Round every parameter, in place, to the nearest bf16 value."""
+    for parameter in decoder.parameters():
+        parameter.copy_(parameter.to(torch.bfloat16))

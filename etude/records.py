@@ -1,0 +1,200 @@
+"""What passes between rooms: frozen, documented, versioned records.
+
+Owns the nouns of DESIGN: Task, Version, Segment, Trajectory, Outcome, Group, Batch. Token ids are the only truth:
+text is never re-tokenised between sampling and training, so a `Segment` carries the exact ids that were sampled,
+with the log-probability, weight version and expert routes of each. Does no I/O and imports no room.
+
+Shapes in docstrings: T tokens of one segment, S sampled tokens, L mixture-of-experts layers, K experts a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NewType, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+SCHEMA_VERSION = 1
+
+Version = NewType("Version", int)
+"""A policy version; 0 is the base. Each optimizer step makes the next one."""
+
+BASE_VERSION = Version(0)
+
+Ints: TypeAlias = npt.NDArray[np.int32]
+Floats: TypeAlias = npt.NDArray[np.float32]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Routes: TypeAlias = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a rollout may use before it is cut; part of the task, so a cut rollout keeps its verdict."""
+
+    max_turns: int = 12
+    max_context_tokens: int = 1024
+    max_sampled_tokens: int = 512
+    wall_s: float = 300.0
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """How a final state is judged, in a fresh sandbox the agent never saw.
+
+    `files` (path → content, absolute paths) are put there after the agent is gone; `command` runs next, and writes a
+    number from 0 to 1 to /logs/verifier/reward.txt, as Harbor's tests do.
+    """
+
+    files: Mapping[str, bytes]
+    command: str = "sh /tests/test.sh"
+    timeout_s: float = 30.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem. On disk it is a Harbor 1.4 task directory (`tasks.harbor`)."""
+
+    id: str
+    instruction: str
+    files: Mapping[str, bytes]
+    """The workspace the agent starts from: path relative to /workspace → content."""
+    verifier: Verifier
+    image: str = "host"
+    setup: tuple[str, ...] = ()
+    solution: Mapping[str, bytes] = field(default_factory=dict)
+    """Files of a reference solution. Only the validator and the scripted expert read it, never a session."""
+    rubric: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    split: Literal["train", "eval", "heldout", "real"] = "train"
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where it came from: family, rung, shapes, bug template, seed; whatever a report groups by."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a session's append-only log. Terminal, web page, traces and exports are projections of these."""
+
+    kind: Literal["session", "prompt", "completion", "tool_call", "tool_result", "segment_sealed", "end"]
+    at: float
+    """Seconds since the session started (monotonic clock)."""
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of context that was sampled in one go; a trajectory is a chain of them.
+
+    `logprobs` and `versions` are aligned with `token_ids` and meaningful only where `sampled`. `routed_experts`
+    holds the experts the sampler used for each position it processed; a segment's last token is never fed back, so
+    the array may be shorter than `token_ids`, but always covers every position that predicts a sampled token.
+    """
+
+    token_ids: Ints  # [T]
+    sampled: Bools  # [T]
+    logprobs: Floats  # [T]
+    versions: Ints  # [T]
+    routed_experts: Routes  # [<=T, L, K]; [0, 0, 0] for a sampler that gives no routes
+    kind: Literal["turns", "summary"] = "turns"
+
+    def __post_init__(self) -> None:
+        length = len(self.token_ids)
+        for name in ("sampled", "logprobs", "versions"):
+            if len(getattr(self, name)) != length:
+                raise ValueError(f"Segment.{name} has {len(getattr(self, name))} entries for {length} tokens")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The verifier gave a verdict on a session that ended by itself."""
+
+    reward: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """A limit of the task cut the session. The final state was judged all the same: the verdict counts."""
+
+    limit: Literal["turns", "context", "tokens", "wall"]
+    reward: float
+    parts: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class InfraFailed:
+    """Our machinery failed. Never scored: it leaves the group before the baseline."""
+
+    what: str
+    retryable: bool = True
+
+
+@dataclass(frozen=True)
+class Cheated:
+    """The session broke the rules; `evidence` says how. Its reward is 0 whatever the tests said."""
+
+    evidence: str
+
+
+Outcome: TypeAlias = Scored | Truncated | InfraFailed | Cheated
+
+
+def reward_of(outcome: Outcome) -> float | None:
+    """The scalar a group's baseline uses; None for a rollout that must not be scored."""
+    match outcome:
+        case Scored(reward=reward) | Truncated(reward=reward):
+            return reward
+        case Cheated():
+            return 0.0
+        case InfraFailed():
+            return None
+
+
+def solved(outcome: Outcome) -> bool:
+    """Whether the verifier's tests passed, whatever the other parts of the reward say."""
+    return isinstance(outcome, Scored | Truncated) and outcome.parts.get("tests", 0.0) >= 1.0
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One rollout of one task."""
+
+    id: str
+    task_id: str
+    group_id: str
+    segments: tuple[Segment, ...]
+    events: tuple[Event, ...]
+    outcome: Outcome
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Which sandbox backend and isolation level it ran in."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The trajectories of one task that are compared with each other."""
+
+    id: str
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packed segments, ready for one optimizer step. N tokens in all; segments lie end to end.
+
+    `advantages`, `behaviour_logprobs` and `ages` are aligned with `token_ids`: the value at a position belongs to that
+    token, which the position before it predicted. `loss_mask` marks the tokens that are trained on.
+    """
+
+    token_ids: Ints  # [N]
+    positions: Ints  # [N], restarting at 0 with every segment
+    segment_ids: Ints  # [N], 0, 0, …, 1, 1, …
+    loss_mask: Bools  # [N]
+    advantages: Floats  # [N]
+    behaviour_logprobs: Floats  # [N]
+    ages: Ints  # [N], versions between the one that sampled the token and the one trained on
+    routed_experts: Routes  # [N, L, K], or [0, 0, 0] when replay is off
+    routed_mask: Bools  # [N], False where the sampler gave no route
+    trajectory_count: int
+    version: Version
