@@ -1,0 +1,54 @@
+"""The exact text a model sees and writes: system prompt, tool results, tool calls.
+
+Owns the bytes that product, training and evaluation share; every face renders through here and nowhere else. Tool calls have
+Qwen3-Coder's form. Never decides what a tool does (`harness.tools`), never reads model output (`harness.protocol`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+
+class Signature(Protocol):
+    """What the prompt says of a tool."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def required(self) -> tuple[str, ...]: ...
+    @property
+    def optional(self) -> tuple[str, ...]: ...
+
+
+def system_prompt(tools: Iterable[Signature]) -> str:
+    """Short on purpose: every token of it is paid for in every rollout."""
+    lines = [f"{tool.name}({', '.join([*tool.required, *(f'{name}?' for name in tool.optional)])})" for tool in tools]
+    return "\n".join(
+        [
+            "You are Etude, a coding agent in /workspace.",
+            *lines,
+            "Calls in one message run in parallel. To finish, answer without a call.",
+        ]
+    )
+
+
+def render_result(text: str) -> str:
+    """One tool result, as the model reads it."""
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def render_results(texts: Iterable[str]) -> str:
+    """The results of one turn, in call order."""
+    return "\n".join(render_result(text) for text in texts)
+
+
+def render_call(name: str, arguments: Mapping[str, str]) -> str:
+    """One tool call, as a model writes it."""
+    parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+
+
+def render_calls(calls: Iterable[tuple[str, Mapping[str, str]]]) -> str:
+    """Several calls of one message; they run in parallel where they can."""
+    return "\n".join(render_call(name, arguments) for name, arguments in calls)

@@ -1,0 +1,170 @@
+"""Dense exercises for mid-training: single skills of the ladder, many to a document.
+
+Owns four kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken functions,
+an edit for each), *retry* (an edit that failed the check, another one), *trace* (from a failing check to the definition) and
+*code* (right functions as plain text). Identifiers are often pseudo-words, so that names must be copied and not recalled.
+No sandbox runs here: a drill is written, not recorded; sessions are recorded by the expert through the real harness.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from etude.harness.prompt import render_calls, render_result, render_results
+from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call, misfix
+from etude.tasks.grammar import Function, break_it, bug_names, draw_arguments, make_function
+from etude.tasks.words import TRAIN_WORDS
+
+Role = Literal["user", "assistant", "observation", "text"]
+Script = list[tuple[Role, str]]
+"""A document before it is turned into token ids: what the user, the model and the tools say, or plain text."""
+
+_SYLLABLES = [c + v for c in "bcdfghjklmnprstvwz" for v in "aeiou"]
+
+
+def pseudo_word(rng: random.Random) -> str:
+    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4)))
+
+
+def drills(seed: int) -> Iterator[Script]:
+    """Endless drills, the same for a seed on every machine."""
+    rng = random.Random(f"etude drills v1 {seed}")
+    kinds: list[Callable[[random.Random], Script]] = [repair, retry, trace, code]
+    while True:
+        [kind] = rng.choices(kinds, weights=(5, 3, 2, 2))
+        yield kind(rng)
+
+
+def repair(rng: random.Random) -> Script:
+    """Read a file, mend every broken function in it."""
+    path = f"{_word(rng)}.py"
+    specimens = [_specimen(rng, broken=rng.random() < 0.6) for _ in range(rng.randint(1, 6))]
+    text = "\n".join(specimen.shown.render() for specimen in specimens)
+    edits: list[Call] = [("edit_file", {"path": path, "old": s.old, "new": s.new}) for s in specimens if s.old]
+    if not edits or any(text.count(arguments["old"]) != 1 for _, arguments in edits):
+        return repair(rng)
+    return [
+        ("user", f"Fix every bug in {path}."),
+        ("assistant", render_calls([_read(path)])),
+        ("observation", render_result(text)),
+        ("assistant", render_calls(edits)),
+        ("observation", "\n".join(render_result("ok") for _ in edits)),
+        ("assistant", FAREWELL),
+    ]
+
+
+def retry(rng: random.Random) -> Script:
+    """One broken function among others; the first edits do not pass the check, the last one does."""
+    path = f"{_word(rng)}.py"
+    target = _specimen(rng, broken=True, vague=0.5)
+    others = [_specimen(rng, broken=False) for _ in range(rng.randint(0, 3))]
+    text = "\n".join(s.shown.render() for s in rng.sample([target, *others], len(others) + 1))
+    lines = [target.old, *(misfix(rng, target.old, target.new) for _ in range(rng.randint(0, 2))), target.new]
+    failures = [_failure(rng, target, line) for line in lines[:-1]]
+    if text.count(target.old) != 1 or None in failures:
+        return retry(rng)
+    script: Script = [
+        ("user", f"python3 check.py fails: there is a bug in {path}. Fix it."),
+        ("assistant", render_calls([RUN_CHECK, _read(path)])),
+        ("observation", f"{render_result(failures[0] or '')}\n{render_result(text)}"),
+    ]
+    for old, new, seen in zip(lines[:-1], lines[1:], [*failures[1:], "passed"], strict=True):
+        script.append(("assistant", render_calls([("edit_file", {"path": path, "old": old, "new": new}), RUN_CHECK])))
+        script.append(("observation", f"{render_result('ok')}\n{render_result(seen or '')}"))
+    return [*script, ("assistant", FAREWELL)]
+
+
+def trace(rng: random.Random) -> Script:
+    """From the failing function's name to the definition that matters, through functions that only call another."""
+    target = _specimen(rng, broken=True)
+    seen, good = _failure(rng, target, target.old), target.good
+    if seen is None:
+        return trace(rng)
+    script: Script = [("user", "python3 check.py fails. Find the bug and fix it."), ("assistant", render_calls([RUN_CHECK]))]
+    names = [good.name, *(_word(rng) for _ in range(rng.randint(0, 2)))]
+    params = ", ".join(good.params)
+    for name, callee in zip(names, [*names[1:], None], strict=True):
+        path, line = f"{_word(rng)}.py", rng.randint(1, 90)
+        script += [
+            ("observation", render_result(seen)),
+            ("assistant", render_calls([("grep", {"pattern": f"def {name}"})])),
+            ("observation", render_result(f"{path}:{line}:def {name}({params}):")),
+            ("assistant", render_calls([_read(path, line)])),
+        ]
+        seen = f"def {name}({params}):\n    # the {callee} of {' and '.join(good.params)}\n    return {callee}({params})\n"
+    last = replace(target.shown, name=names[-1]).render()
+    edit = ("edit_file", {"path": path, "old": target.old, "new": target.new})
+    return [
+        *script,
+        ("observation", render_result(last)),
+        ("assistant", render_calls([edit, RUN_CHECK])),
+        ("observation", f"{render_result('ok')}\n{render_result('passed')}"),
+        ("assistant", FAREWELL),
+    ]
+
+
+def code(rng: random.Random) -> Script:
+    """A file of right functions: what comments mean, with no bug in sight."""
+    return [("text", "\n".join(_specimen(rng, broken=False).good.render() for _ in range(rng.randint(3, 8))))]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A function as it should be and as the drill shows it; `old` and `new` are its wrong and right line, if it is broken."""
+
+    good: Function
+    shown: Function
+    old: str = ""
+    new: str = ""
+
+
+def _specimen(rng: random.Random, broken: bool, vague: float = 0.0) -> Specimen:
+    while True:
+        bug = rng.choice(bug_names("train"))
+        good = make_function(rng, _word(rng), "train", vague=bug == "operator" and rng.random() < vague)
+        if not broken:
+            return Specimen(good, good)
+        wrong = break_it(rng, good, bug)
+        if wrong is not None:
+            [(old, new)] = [(w.strip(), g.strip()) for g, w in zip(good.body, wrong.body, strict=True) if g != w]
+            return Specimen(good, wrong, old, new)
+
+
+def _failure(rng: random.Random, specimen: Specimen, line: str) -> str | None:
+    """What the check prints with `line` where the right line belongs (both forms are run); None if no case tells them apart."""
+    good = specimen.good
+    wrong_body = [text.replace(specimen.new, line) if text.strip() == specimen.new else text for text in good.body]
+    source = good.render().replace("\n".join("    " + text for text in good.body), "\n".join("    " + text for text in wrong_body))
+    right, wrong = _define(good.render(), good.name), _define(source, good.name)
+    for _ in range(30):
+        arguments = draw_arguments(rng, good.types)
+        got, expected = _call(wrong, arguments), right(*arguments)
+        if got != expected:
+            shown = ", ".join(map(repr, arguments))
+            return f"FAIL {good.name}({shown}) = {got!r}, expected {expected!r}\nfailed\n[exit 1]"
+    return None
+
+
+def _define(source: str, name: str) -> Callable[..., Any]:
+    space: dict[str, Any] = {}
+    exec(source, space)
+    return space[name]
+
+
+def _call(function: Callable[..., Any], arguments: list[Any]) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:  # a wrong line may well raise; the check shows it as the result
+        return error
+
+
+def _word(rng: random.Random) -> str:
+    return pseudo_word(rng) if rng.random() < 0.4 else rng.choice(TRAIN_WORDS)
+
+
+def _read(path: str, line: int | None = None) -> Call:
+    window = {} if line is None else {"start": str(line), "end": str(line + WINDOW)}
+    return ("read_file", {"path": path, **window})

@@ -1,0 +1,269 @@
+"""The grammar of the generated ladder: function shapes, what their docstrings say, and how they break.
+
+Owns `SHAPES` (a function is a shape with its slots filled), `BUGS` (a bug is one slot changed, or two exchanged), and the
+hold-out split of both by the hash rule. A docstring is said from the same slots as the code, so it determines the fix,
+unless it is vague: then only the test's expected values tell the operator. Knows nothing of files, tests or sandboxes.
+
+A slot's kind is the first letter of its name:
+    v variable · o arithmetic operator · q comparison · k integer · z initial value · f builtin of a pair · m method of a
+    pair · i end of a list · s side of a slice · l boolean operator · g augmented assignment · b reverse flag · n negation
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from etude.tasks.holdout import is_held_out
+
+Slots = Mapping[str, str]
+Fold = Literal["train", "heldout", "any"]
+
+WORDS_OF = {
+    "+": "plus", "-": "minus", "*": "times", "<": "below", "<=": "at most", ">": "above", ">=": "at least",
+    "==": "equal to", "!=": "other than", "max": "larger", "min": "smaller", "all": "every", "any": "some",
+    "upper": "upper", "lower": "lower", "startswith": "starts", "endswith": "ends", "0": "first", "-1": "last",
+    "head": "first", "tail": "all but the first", "and": "and", "or": "or", "+=": "adding", "-=": "subtracting",
+    "False": "rising", "True": "falling", "not ": "not ", "": "", "sum": "sum", "len": "number",
+    "lstrip": "left", "rstrip": "right",
+}  # fmt: skip
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "o": ("+", "-", "*"), "q": ("<", "<=", ">", ">=", "==", "!="), "l": ("and", "or"), "g": ("+=", "-="),
+    "i": ("0", "-1"), "s": ("head", "tail"), "b": ("False", "True"), "z": ("0", "1"), "n": ("", "not "),
+    "k": tuple(str(n) for n in range(2, 10)),
+}  # fmt: skip
+BUILTIN_PAIRS = (("max", "min"), ("all", "any"), ("sum", "len"))
+METHOD_PAIRS = (("upper", "lower"), ("startswith", "endswith"), ("lstrip", "rstrip"))
+PARTNER = {a: b for pair in (*BUILTIN_PAIRS, *METHOD_PAIRS) for a, b in (pair, pair[::-1])}
+
+PARAMETERS = {"int": ("a", "b", "c", "n", "m"), "list": ("xs", "ys"), "str": ("s", "t")}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A family of functions. `params` are types; `v1`… are bound to the parameters in order, others drawn by kind."""
+
+    name: str
+    params: tuple[str, ...]
+    doc: str
+    code: str
+    pairs: Mapping[str, tuple[str, str]] = None  # type: ignore[assignment]  # which pair an f or m slot is drawn from
+
+    @property
+    def held_out(self) -> bool:
+        return is_held_out("shape", self.name)
+
+
+def _shape(name: str, params: str, doc: str, code: str, **pairs: tuple[str, str]) -> Shape:
+    return Shape(name, tuple(params.split()), doc, code, pairs)
+
+
+_MAXMIN, _ALLANY, _SUMLEN = BUILTIN_PAIRS
+_CASE, _EDGE, _STRIP = METHOD_PAIRS
+
+SHAPES: tuple[Shape, ...] = (
+    _shape("pair", "int int", "{v1} {o1w} {v2}", "return {v1} {o1} {v2}"),
+    _shape("triple", "int int int", "{v1} {o1w} {v2} {o2w} {v3}", "return {v1} {o1} {v2} {o2} {v3}"),
+    _shape("affine", "int int", "{v1} {o1w} {v2} {o2w} {k1}", "return {v1} {o1} {v2} {o2} {k1}"),
+    _shape("shift", "int", "{v1} {o1w} {k1}", "return {v1} {o1} {k1}"),
+    _shape("scaled", "int int", "({v1} {o1w} {v2}) {o2w} {k1}", "return ({v1} {o1} {v2}) {o2} {k1}"),
+    _shape("local", "int int", "{v1} {o1w} {k1}, then {o2w} {v2}", "r = {v1} {o1} {k1}\nreturn r {o2} {v2}"),
+    _shape(
+        "guard", "int int", "{v2} if {v1} is {q1w} {k1}, else {v1} {o1w} {v2}",
+        "if {v1} {q1} {k1}:\n    return {v2}\nreturn {v1} {o1} {v2}",
+    ),
+    _shape("choose", "int int int", "{v1} if {v2} is {q1w} {v3}, else {v2}", "return {v1} if {v2} {q1} {v3} else {v2}"),
+    _shape("bound", "int", "the {f1w} of {v1} and {k1}", "return {f1}({v1}, {k1})", f1=_MAXMIN),
+    _shape("peak", "int int int", "the {f1w} of {v1} {o1w} {v2} and {v3}", "return {f1}({v1} {o1} {v2}, {v3})", f1=_MAXMIN),
+    _shape("clip", "int int", "{v1} {o1w} {v2}, no less than {k1}", "r = {v1} {o1} {v2}\nreturn max(r, {k1})"),
+    _shape("gap", "int int", "the size of {v1} {o1w} {v2}", "return abs({v1} {o1} {v2})"),
+    _shape("modulo", "int int", "whether {v1} {o1w} {v2} is {q1w} {k1}", "return {v1} {o1} {v2} {q1} {k1}"),
+    _shape("between", "int int int", "whether {v1} is {q1w} {v2} {l1w} {v2} is {q2w} {v3}", "return {v1} {q1} {v2} {l1} {v2} {q2} {v3}"),
+    _shape("deny", "int int", "whether {v1} is {n1w}{q1w} {v2}", "return {n1}{v1} {q1} {v2}"),
+    _shape("pick", "list", "the items of {v1} {q1w} {k1}", "return [x for x in {v1} if x {q1} {k1}]"),
+    _shape("remap", "list int", "every item of {v1} {o1w} {v2}", "return [x {o1} {v2} for x in {v1}]"),
+    _shape("pickmap", "list", "the items of {v1} {q1w} {k1}, each {o1w} {k2}", "return [x {o1} {k2} for x in {v1} if x {q1} {k1}]"),
+    _shape(
+        "fold", "list", "{z1}, {g1w} every item of {v1} {o1w} {k1}",
+        "r = {z1}\nfor x in {v1}:\n    r {g1} x {o1} {k1}\nreturn r",
+    ),
+    _shape(
+        "sift", "list", "{z1}, {g1w} the items of {v1} {q1w} {k1}",
+        "r = {z1}\nfor x in {v1}:\n    if x {q1} {k1}:\n        r {g1} x\nreturn r",
+    ),
+    _shape("tally", "list", "how many items of {v1} are {q1w} {k1}", "return sum(1 for x in {v1} if x {q1} {k1})"),
+    _shape("ends", "list int", "the {i1w} item of {v1} {o1w} {v2}", "return {v1}[{i1}] {o1} {v2}"),
+    _shape("slice", "list", "{s1w} {k1} items of {v1}", "return {v1}[{s1c}]"),
+    _shape("total", "list int", "the {f1w} of {v1} {o1w} {v2}", "return {f1}({v1}) {o1} {v2}", f1=_SUMLEN),
+    _shape("order", "list", "{v1} in {b1w} order", "return sorted({v1}, reverse={b1})"),
+    _shape("every", "list int", "whether {f1w} item of {v1} is {q1w} {v2}", "return {f1}(x {q1} {v2} for x in {v1})", f1=_ALLANY),
+    _shape("dot", "list list", "the sum of x {o1w} y over {v1} and {v2}", "return sum(x {o1} y for x, y in zip({v1}, {v2}))"),
+    _shape("casing", "str str", "{v1} in {m1w} case, then {v2}", "return {v1}.{m1}() + {v2}", m1=_CASE),
+    _shape("edge", "str str", "whether {v1} {m1w} with {v2}", "return {v1}.{m1}({v2})", m1=_EDGE),
+    _shape("repeat", "str str", "{v1}, then {v2} {k1} times", "return {v1} + {v2} * {k1}"),
+    _shape("trim", "str str", "{v1} stripped on the {m1w}, then {v2}", "return {v1}.{m1}() + {v2}", m1=_STRIP),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Function:
+    """A shape with its slots filled and, after `break_it`, a bug."""
+
+    name: str
+    shape: str
+    params: tuple[str, ...]
+    types: tuple[str, ...]
+    doc: str
+    slots: Slots
+    code: str
+    vague: bool = False
+
+    def render(self) -> str:
+        """Source text, ending in a newline."""
+        doc = f"    # {self.doc}"
+        body = "\n".join("    " + line for line in self.body)
+        return f"def {self.name}({', '.join(self.params)}):\n{doc}\n{body}\n"
+
+    @property
+    def body(self) -> list[str]:
+        return fill(self.code, self.slots).split("\n")
+
+
+def fill(template: str, slots: Slots) -> str:
+    """Fill a code template; `s1c` is the slice that slot `s1` says."""
+    values = dict(slots)
+    for name, value in slots.items():
+        if name[0] == "s":
+            values[f"{name}c"] = f":{slots['k1']}" if value == "head" else f"{slots['k1']}:"
+    return template.format(**values)
+
+
+def say(template: str, slots: Slots, vague: bool) -> str:
+    """Fill a docstring template; a vague one says `with` where the operator's word would stand."""
+    said = {f"{name}w": WORDS_OF.get(value, value) for name, value in slots.items()}
+    if vague:
+        said |= {name: "with" for name in said if name[0] == "o"}
+    return template.format(**slots, **said)
+
+
+def make_function(rng: random.Random, name: str, fold: Fold, vague: bool = False) -> Function:
+    """Draw a shape of the fold and fill its slots."""
+    shapes = [shape for shape in SHAPES if fold == "any" or shape.held_out == (fold == "heldout")]
+    return from_shape(rng, rng.choice(shapes), name, vague)
+
+
+def from_shape(rng: random.Random, shape: Shape, name: str, vague: bool = False) -> Function:
+    params = _draw_params(rng, shape.params)
+    slots = {f"v{index}": param for index, param in enumerate(params, 1)}
+    for slot in dict.fromkeys(re.findall(r"\{([a-z]\d)", shape.code + shape.doc)):
+        if slot not in slots:
+            slots[slot] = rng.choice(shape.pairs.get(slot) or CHOICES[slot[0]])
+    vague = vague and any(slot[0] == "o" for slot in slots)
+    doc = say(shape.doc, slots, vague)
+    return Function(name, shape.name, tuple(params), shape.params, doc, slots, shape.code, vague)
+
+
+def _draw_params(rng: random.Random, types: tuple[str, ...]) -> list[str]:
+    pools = {kind: rng.sample(names, len(names)) for kind, names in PARAMETERS.items()}
+    return [pools[kind].pop() for kind in types]
+
+
+# --- bugs -------------------------------------------------------------------------------------------------------------
+
+Mutation = Callable[[random.Random, Function], Slots | None]
+
+
+def _redraw(kind: str, choices: Callable[[str], tuple[str, ...]]) -> Mutation:
+    """A bug that changes one slot of a kind to another value."""
+
+    def mutate(rng: random.Random, function: Function) -> Slots | None:
+        names = [name for name in function.slots if name[0] == kind]
+        if not names:
+            return None
+        name = rng.choice(names)
+        others = [value for value in choices(function.slots[name]) if value != function.slots[name]]
+        return {**function.slots, name: rng.choice(others)} if others else None
+
+    return mutate
+
+
+def _swap_variables(rng: random.Random, function: Function) -> Slots | None:
+    """Exchange two variables of one type, as in a - b for b - a."""
+    names = [name for name in function.slots if name[0] == "v"]
+    pairs = [(p, q) for p in names for q in names if p < q and _type(function, p) == _type(function, q)]
+    if not pairs:
+        return None
+    p, q = rng.choice(pairs)
+    return {**function.slots, p: function.slots[q], q: function.slots[p]}
+
+
+def _wrong_variable(rng: random.Random, function: Function) -> Slots | None:
+    """Use one parameter where another of its type belongs."""
+    names = [name for name in function.slots if name[0] == "v"]
+    pairs = [(p, q) for p in names for q in names if p != q and _type(function, p) == _type(function, q)]
+    if not pairs:
+        return None
+    p, q = rng.choice(pairs)
+    return {**function.slots, p: function.slots[q]}
+
+
+def _type(function: Function, slot: str) -> str:
+    return function.types[int(slot[1:]) - 1]
+
+
+def _boundary(value: str) -> tuple[str, ...]:
+    return {"<": ("<=",), "<=": ("<",), ">": (">=",), ">=": (">",)}.get(value, ())
+
+
+def _opposite(value: str) -> tuple[str, ...]:
+    return {"<": (">", ">="), "<=": (">=", ">"), ">": ("<", "<="), ">=": ("<=", "<"), "==": ("!=",), "!=": ("==",)}[value]
+
+
+BUGS: dict[str, Mutation] = {
+    "operator": _redraw("o", lambda value: CHOICES["o"]),
+    "boundary": _redraw("q", _boundary),
+    "opposite": _redraw("q", _opposite),
+    "constant": _redraw("k", lambda value: (str(int(value) - 1), str(int(value) + 1))),
+    "start": _redraw("z", lambda value: CHOICES["z"]),
+    "builtin": _redraw("f", lambda value: (PARTNER[value],)),
+    "method": _redraw("m", lambda value: (PARTNER[value],)),
+    "end": _redraw("i", lambda value: CHOICES["i"]),
+    "side": _redraw("s", lambda value: CHOICES["s"]),
+    "connective": _redraw("l", lambda value: CHOICES["l"]),
+    "direction": _redraw("b", lambda value: CHOICES["b"]),
+    "negation": _redraw("n", lambda value: CHOICES["n"]),
+    "sign": _redraw("g", lambda value: CHOICES["g"]),
+    "swap": _swap_variables,
+    "variable": _wrong_variable,
+}
+
+
+def bug_names(fold: Fold) -> list[str]:
+    return [name for name in BUGS if fold == "any" or is_held_out("bug", name) == (fold == "heldout")]
+
+
+def break_it(rng: random.Random, function: Function, bug: str) -> Function | None:
+    """The function with one line wrong, or None where this bug does not apply. The docstring stays right."""
+    slots = BUGS[bug](rng, function)
+    if slots is None:
+        return None
+    broken = replace(function, slots=slots)
+    changed = [i for i, (good, bad) in enumerate(zip(function.body, broken.body, strict=True)) if good != bad]
+    return broken if len(changed) == 1 else None
+
+
+# --- running a function -----------------------------------------------------------------------------------------------
+
+
+def draw_arguments(rng: random.Random, types: tuple[str, ...]) -> list[Any]:
+    """Small values, so that a call and its result stay short in a test's output."""
+    draw: dict[str, Callable[[], Any]] = {
+        "int": lambda: rng.randint(1, 12),
+        "list": lambda: [rng.randint(1, 12) for _ in range(rng.randint(2, 4))],
+        "str": lambda: rng.choice((" ", "")) + "".join(rng.choice("abcAB") for _ in range(rng.randint(2, 3))) + rng.choice((" ", "")),
+    }
+    return [draw[kind]() for kind in types]

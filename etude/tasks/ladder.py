@@ -1,0 +1,208 @@
+"""Generated mini-repositories: one bug each, on a ladder of five rungs.
+
+Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a handful of small modules, a visible
+`check.py` that fails, and hidden cases. What must be searched grows from rung to rung:
+
+    1 function   one named module, two functions
+    2 file       the same with distractor functions
+    3 files      several modules; the check names the function, nothing names the file
+    4 depth      the check calls an entry function, the bug lies further down the call chain
+    5 context    longer modules and a longer chain: reading everything does not fit the context
+
+Training tasks use training shapes, bugs, words and compositions; `eval` uses fresh compositions of these; `heldout` uses
+words, and shapes or bugs, that no training data contains (`tasks.holdout`). Runs its own code only, in this process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from etude.records import Limits, Task
+from etude.tasks.check import CheckCase, verifier_for, visible_check
+from etude.tasks.grammar import Fold, Function, bug_names, break_it, draw_arguments, make_function
+from etude.tasks.holdout import is_held_out
+from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS
+
+Split = Literal["train", "eval", "heldout"]
+RUNGS = (1, 2, 3, 4, 5)
+CHECK = "check.py"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """How large a repository is. `chain` counts the calls between the checked function and the bug."""
+
+    modules: int
+    functions: tuple[int, int]  # fewest and most in a module
+    chain: int
+    names_file: bool
+
+
+LADDER = {
+    1: Rung(modules=1, functions=(2, 2), chain=0, names_file=True),
+    2: Rung(modules=1, functions=(5, 7), chain=0, names_file=True),
+    3: Rung(modules=4, functions=(2, 4), chain=0, names_file=False),
+    4: Rung(modules=4, functions=(2, 4), chain=1, names_file=False),
+    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False),
+}
+LIMITS = Limits(max_turns=14, max_context_tokens=1024, max_sampled_tokens=512)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A function that only calls another module's: one step of a call chain."""
+
+    name: str
+    params: tuple[str, ...]
+    types: tuple[str, ...]
+    callee: str
+    callee_module: str
+
+    def render(self) -> str:
+        params = ", ".join(self.params)
+        return f"def {self.name}({params}):\n    # the {self.callee} of {' and '.join(self.params)}\n    return {self.callee}({params})\n"
+
+
+Member = Function | Wrapper
+Modules = dict[str, list[Member]]
+
+
+def ladder_task(rung: int, split: Split, seed: int) -> Task:
+    """The task of that rung, split and seed; the same on every machine."""
+    rng = random.Random(f"etude ladder v1 {rung} {split} {seed}")
+    while True:
+        task = _attempt(rng, rung, split, f"{split}-r{rung}-{seed}")
+        if task is not None:
+            return task
+
+
+def evaluation_tasks(split: Split, per_rung: int) -> list[Task]:
+    """A fixed set, rungs interleaved."""
+    return [ladder_task(rung, split, seed) for seed in range(per_rung) for rung in RUNGS]
+
+
+def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task | None:
+    size = LADDER[rung]
+    words = iter(rng.sample(HELD_OUT_WORDS if split == "heldout" else TRAIN_WORDS, 60))
+    good, broken, bug = _draw_target(rng, split, next(words))
+    modules, chain = _lay_out(rng, size, good, words)
+    right = {f"{name}.py": _source(members) for name, members in modules.items()}
+    old, new = _changed_line(good, broken)
+    path = f"{chain[-1][0]}.py"
+    wrong = {**right, path: right[path].replace(good.render(), broken.render())}
+    if wrong[path].count(old) != 1:
+        return None
+    checked = _checked(modules, chain)
+    cases = _cases(rng, right, checked, each=3)
+    hidden = _cases(rng, right, checked, each=4) + _cases(rng, right, [(name, member) for name, member in checked if (name, member.name) == chain[0]], each=16)
+    if not _fails(wrong, [case for case in cases if case.function == chain[0][1]]):
+        return None
+    return Task(
+        id=task_id,
+        instruction=_instruction(size, path),
+        files={**{name: text.encode() for name, text in wrong.items()}, CHECK: visible_check(cases).encode()},
+        verifier=verifier_for(cases + hidden),
+        solution={path: right[path].encode()},
+        limits=LIMITS,
+        split=split,
+        provenance={
+            "family": "ladder", "rung": rung, "shape": good.shape, "bug": bug, "vague": good.vague, "path": path,
+            "function": good.name, "old": old, "new": new, "protected": [CHECK],
+            "chain": [f"{module}.py:{function}" for module, function in chain],
+        },
+    )  # fmt: skip
+
+
+def _draw_target(rng: random.Random, split: Split, name: str) -> tuple[Function, Function, str]:
+    """A function and its broken form, from the split's side of every hold-out."""
+    while True:
+        by_bug = split == "heldout" and rng.random() < 0.3  # held out by its bug; otherwise by its shape
+        shape_fold: Fold = "heldout" if split == "heldout" and not by_bug else "train"
+        bug = rng.choice(bug_names("heldout" if by_bug else "train"))
+        good = make_function(rng, name, shape_fold, vague=bug == "operator" and rng.random() < 0.5)
+        broken = break_it(rng, good, bug)
+        if broken is not None and (split == "heldout" or _fresh(good, broken) == (split == "eval")):
+            return good, broken, bug
+
+
+def _fresh(good: Function, broken: Function) -> bool:
+    """Whether this composition (shape, filled slots, bug) is kept out of training."""
+    names = {param: f"p{index}" for index, param in enumerate(good.params)}
+    key = [names.get(slots[name], slots[name]) for slots in (good.slots, broken.slots) for name in sorted(slots)]
+    return is_held_out("composition", f"{good.shape} {' '.join(key)}")
+
+
+def _lay_out(
+    rng: random.Random, size: Rung, good: Function, words: Iterator[str]
+) -> tuple[Modules, list[tuple[str, str]]]:
+    """Modules with distractors, the target and its callers. Returns them and the chain, checked function first."""
+    names = [next(words) for _ in range(size.modules)]
+    modules: Modules = {name: [] for name in names}
+    callee: Member = good
+    chain = [(names[0], callee.name)]
+    modules[names[0]].append(callee)
+    for step in range(size.chain):
+        callee = Wrapper(next(words), good.params, good.types, callee.name, chain[0][0])
+        chain.insert(0, (names[step + 1], callee.name))
+        modules[names[step + 1]].append(callee)
+    for members in modules.values():
+        for _ in range(rng.randint(*size.functions) - len(members)):
+            members.insert(rng.randint(0, len(members)), make_function(rng, next(words), "train"))
+    shuffled = rng.sample(names, len(names))
+    return {name: modules[name] for name in shuffled}, chain
+
+
+def _source(members: list[Member]) -> str:
+    imports = [f"from {member.callee_module} import {member.callee}\n" for member in members if isinstance(member, Wrapper)]
+    head = "".join(imports) + ("\n" if imports else "")
+    return head + "\n".join(member.render() for member in members)
+
+
+def _changed_line(good: Function, broken: Function) -> tuple[str, str]:
+    """The wrong line and the right one, without their indentation."""
+    [(right, wrong)] = [(g, b) for g, b in zip(good.body, broken.body, strict=True) if g != b]
+    return wrong.strip(), right.strip()
+
+
+def _checked(modules: Modules, chain: list[tuple[str, str]]) -> list[tuple[str, Member]]:
+    """What the check calls: every function but the ones that only others of the chain may call."""
+    inner = set(chain[1:])
+    return [(name, member) for name, members in modules.items() for member in members if (name, member.name) not in inner]
+
+
+def _cases(rng: random.Random, files: dict[str, str], checked: list[tuple[str, Member]], each: int) -> list[CheckCase]:
+    loaded = _load(files)
+    cases = []
+    for module, member in checked:
+        for _ in range(each):
+            arguments = draw_arguments(rng, member.types)
+            cases.append(CheckCase(module, member.name, arguments, loaded[module][member.name](*arguments)))
+    return cases
+
+
+def _fails(files: dict[str, str], cases: list[CheckCase]) -> bool:
+    loaded = _load(files)
+    return any(loaded[case.module][case.function](*case.arguments) != case.expected for case in cases)
+
+
+def _load(files: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Execute the generated modules; imports between them are resolved by hand, in whatever order they come."""
+    spaces: dict[str, dict[str, Any]] = {name.removesuffix(".py"): {} for name in files}
+    imports = []
+    for name, text in files.items():
+        module = name.removesuffix(".py")
+        lines = text.split("\n")
+        imports += [(module, *line.split()[1::2]) for line in lines if line.startswith("from ")]
+        exec("\n".join(line for line in lines if not line.startswith("from ")), spaces[module])
+    for module, source, function in imports:
+        spaces[module][function] = spaces[source][function]
+    return spaces
+
+
+def _instruction(size: Rung, path: str) -> str:
+    if size.names_file:
+        return f"python3 {CHECK} fails: there is a bug in {path}. Fix it."
+    return f"python3 {CHECK} fails. Find the bug and fix it."
