@@ -1,0 +1,61 @@
+"""A byte-level BPE tokenizer in which the structure of a session is cheap.
+
+Owns training, saving and loading (the published tokenizer.json of the `tokenizers` library). Roles, tool tags and parameter
+headers are single tokens, newlines included; so are given whole words. Spaces are glued to the end of the word *before*
+them, so that an identifier is the same tokens after `def `, in a path and in a call. Digits stand alone. Decoding gives
+back the exact bytes. Knows nothing of messages (`models.chat`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from etude.errors import CheckpointError
+
+END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+_TOOLS = ("read_file", "edit_file", "write_file", "list_dir", "grep", "run_terminal_cmd")
+_PARAMETERS = ("path", "old", "new", "content", "pattern", "command", "start", "end")
+TAGS: tuple[str, ...] = (
+    END_OF_TEXT, START, END,
+    "<tool_call>\n", "</tool_call>", "</function>\n", "\n</parameter>\n", "<tool_response>\n", "\n</tool_response>",
+    *(f"<function={name}>\n" for name in _TOOLS),
+    *(f"<parameter={name}>\n" for name in _PARAMETERS),
+)  # fmt: skip
+
+_PIECES = r"\n[ ]*|\p{N}|[\p{L}_]+ ?|[^\s_\p{L}\p{N}]+ ?|[ ]+|\s+"
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int, words: Sequence[str] = ()) -> Tokenizer:
+    """Train on texts; tags and `words` get the first ids, and merges are learnt from what stands between them."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(tag, normalized=False, special=True) for tag in TAGS]
+        + [AddedToken(word, normalized=False, special=False, single_word=True) for word in words],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    whole = re.compile("|".join([*map(re.escape, TAGS), *(rf"\b{word}\b" for word in words)]))
+    tokenizer.train_from_iterator((piece for text in texts for piece in whole.split(text) if piece), trainer)
+    return tokenizer
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    path = directory / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for every fault
+        raise CheckpointError(f"{path}: not a readable tokenizer.json ({error}); copy it anew from the model's source") from None
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
