@@ -1,0 +1,116 @@
+"""Optimizers for the decoder: Muon for its matrices with AdamW for the rest, or AdamW for all.
+
+Owns Muon and the grouping of parameters. Stacked expert matrices [E, rows, columns] are orthogonalised as a batch, expert by
+expert. Never schedules: callers set `scale` of each step (warm-up, decay) through `set_scale`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from etude.config import Config
+from etude.models.decoder import Decoder
+
+
+class OptimizerConfig(Config):
+    name: Literal["muon", "adamw"] = "muon"
+    lr: float = 0.02
+    """Learning rate of the matrices: Muon's, or AdamW's when that has them."""
+    scalar_lr: float = 3e-3
+    """AdamW's learning rate for embeddings, norms and routers beside Muon."""
+    momentum: float = 0.95
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
+
+
+def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Approximate U V^T of each matrix's SVD (the last two axes), by the quintic iteration of Muon (arXiv 2502.16982)."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices if matrices.dim() == 3 else matrices[None]
+    tall = x.shape[1] > x.shape[2]
+    if tall:
+        x = x.transpose(1, 2)
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.transpose(1, 2)
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    if tall:
+        x = x.transpose(1, 2)
+    return x.reshape(matrices.shape)
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, then orthogonalisation, of matrices [out, in] or stacks of matrices [E, in, out]."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update from the gradients present; parameters without one are left alone."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                buffer = state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
+                update = newton_schulz(parameter.grad + group["momentum"] * buffer)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(update, alpha=-group["lr"] * _shape_scale(parameter))
+
+
+def _shape_scale(parameter: Tensor) -> float:
+    """sqrt(out / in) for matrices that widen, so that one learning rate fits all shapes."""
+    rows, columns = (parameter.shape[1], parameter.shape[2]) if parameter.dim() == 3 else parameter.shape[::-1]
+    return max(1.0, columns / rows) ** 0.5
+
+
+class OptimizerSet:
+    """One or two torch optimizers stepped as one, with one learning-rate scale."""
+
+    def __init__(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        self.optimizers = optimizers
+        self._base = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+
+    def set_scale(self, scale: float) -> None:
+        """Learning rates become `scale` times those configured."""
+        for optimizer, rates in zip(self.optimizers, self._base, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * scale
+
+    def step(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [optimizer.state_dict() for optimizer in self.optimizers]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+
+
+def build_optimizer(decoder: Decoder, config: OptimizerConfig) -> OptimizerSet:
+    """Muon takes every matrix of the blocks but the routers; AdamW the rest."""
+    matrices, others = [], []
+    for name, parameter in decoder.named_parameters():
+        is_matrix = name.startswith("blocks.") and parameter.dim() >= 2 and "router" not in name
+        (matrices if is_matrix else others).append(parameter)
+    if config.name == "adamw":
+        return OptimizerSet([torch.optim.AdamW([*matrices, *others], config.lr, config.betas, weight_decay=config.weight_decay)])
+    return OptimizerSet(
+        [
+            Muon(matrices, config.lr, config.momentum, config.weight_decay),
+            torch.optim.AdamW(others, config.scalar_lr, config.betas, weight_decay=config.weight_decay),
+        ]
+    )
