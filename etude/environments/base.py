@@ -55,7 +55,10 @@ class SandboxSpec:
 
 @dataclass(frozen=True)
 class ExecResult:
-    """How a command ended. Output is capped: the middle is cut, the whole is in `log_path` inside the sandbox if cut."""
+    """How a command ended. `exit_code` is 124 after a timeout, 128 + the signal when killed.
+
+    Output is capped: past the cap its middle is cut, and the whole (its first 16 MiB) is in `log_path`, inside.
+    """
 
     exit_code: int
     output: bytes
@@ -86,15 +89,19 @@ class Sandbox(Protocol):
         env: Mapping[str, str] | None = None,
         max_output_bytes: int = 30_000,
     ) -> ExecResult:
-        """Run `sh -c command` with no stdin in its own process group; ends when the process exits, not its pipes."""
+        """Run `sh -c command` without stdin in a session of its own; ends when the process exits, not its pipes.
+
+        At `timeout_s` the whole session is killed. What a background child prints later is dropped.
+        """
         ...
 
     async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
-        """Raises FileNotFoundError, IsADirectoryError or PermissionError as open() would."""
+        """Raises OSError as open() would: FileNotFoundError, IsADirectoryError, PermissionError (also for what is no
+        regular file), ENOTDIR, ELOOP …; and EFBIG, never a cut file, when it is longer than `max_bytes`."""
         ...
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """Creates parent directories. Raises IsADirectoryError or PermissionError as open() would."""
+        """Creates parent directories. Raises OSError as open() would."""
         ...
 
     async def list_dir(self, path: str) -> list[DirEntry]:
@@ -102,7 +109,7 @@ class Sandbox(Protocol):
         ...
 
     async def snapshot(self) -> Snapshot:
-        """Freeze the disk state (processes are not part of it unless the backend's snapshot is "full")."""
+        """Freeze the state of /workspace; all else, processes included, only where the backend's snapshot is "full"."""
         ...
 
     async def destroy(self) -> None:

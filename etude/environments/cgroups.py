@@ -1,0 +1,239 @@
+"""Limits on memory, processes and CPU through control groups, version 1 or 2, whichever the machine has.
+
+Owns the groups `etude/<instance>/<sandbox>` below the group the controlling process runs in (so outer limits go on
+holding), their limits and their removal. A launcher joins a group itself, by writing to the files `Group.join` names.
+Raises at once when no group can be written: running without limits is a choice of the config, never a fallback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from etude.environments.base import Resources
+from etude.errors import DeadlineExceeded, MissingDependency
+
+_CONTROLLERS = ("memory", "pids", "cpu")
+_PERIOD_US = 100_000
+_ROOT = "etude"
+_LEAF = "etude-controller"
+_REMOVE_DEADLINE_S = 5.0
+ADVICE = (
+    "run as root, or inside `systemd-run --user --scope -p Delegate=yes -- COMMAND` (cgroup v2), or accept weaker "
+    'per-process limits with limits = "rlimit" in the environment config'
+)
+
+
+class CgroupTree(Protocol):
+    """The groups of one backend instance, each sandbox a child."""
+
+    def add(self, name: str, resources: Resources) -> list[Path]:
+        """Make a sandbox's group with its limits; returns the files a process writes `0` to in order to join."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Kill what is left in the group and remove it; fine when it does not exist."""
+        ...
+
+    def close(self) -> None:
+        """Remove every group of this instance."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Mounted:
+    version: int
+    own: dict[str, Path]
+    """Controller -> directory of the group this process is in."""
+
+
+def open_tree(instance: str) -> CgroupTree:
+    """The tree for a new backend instance; raises MissingDependency saying what to do when none can be written."""
+    found = _find()
+    try:
+        return _V2(found.own["memory"], instance) if found.version == 2 else _V1(found.own, instance)
+    except OSError as error:
+        raise MissingDependency(
+            f"cgroup v{found.version} limits cannot be set ({error.strerror}: {error.filename}): {ADVICE}"
+        ) from None
+
+
+def instances() -> dict[str, list[Path]]:
+    """Backend instances that have groups on this machine, live or dead, with those groups' directories."""
+    result: dict[str, list[Path]] = {}
+    try:
+        found = _find()
+    except MissingDependency:
+        return result
+    for own in dict.fromkeys(found.own.values()):
+        base = _above_leaf(own) / _ROOT
+        for directory in base.iterdir() if base.is_dir() else ():
+            if directory.is_dir():
+                result.setdefault(directory.name, []).append(directory)
+    return result
+
+
+def remove_group(directory: Path) -> None:
+    """Kill every process of a group and its children, then remove them, with a deadline."""
+    end = time.monotonic() + _REMOVE_DEADLINE_S
+    while directory.is_dir():
+        for group in [*(child for child in directory.iterdir() if child.is_dir()), directory]:
+            try:
+                group.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                _kill_members(group)
+        if not directory.is_dir():
+            return
+        if time.monotonic() > end:
+            raise DeadlineExceeded(f"the processes of {directory} to end", _REMOVE_DEADLINE_S)
+        time.sleep(0.005)
+
+
+def _kill_members(group: Path) -> None:
+    try:
+        (group / "cgroup.kill").write_text("1")  # version 2: one write, no race with fork
+        return
+    except OSError:
+        pass  # version 1 has no such file
+    try:
+        members = (group / "cgroup.procs").read_text().split()
+    except FileNotFoundError:
+        return
+    for member in members:
+        try:
+            os.kill(int(member), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def _find() -> _Mounted:
+    """Where the controllers are mounted, and which groups this process is in."""
+    v1: dict[str, Path] = {}
+    v2: Path | None = None
+    own = dict(_own_groups())
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        root, mount = left.split()[3:5]
+        kind, _, options = right.split(" ", 2)
+        if kind == "cgroup2":
+            v2 = _below(Path(mount), root, own.get("", "/"))
+        elif kind == "cgroup":
+            for controller in set(options.split(",")) & set(_CONTROLLERS):
+                v1[controller] = _below(Path(mount), root, own.get(controller, "/"))
+    if v2 is not None and _offers(v2):
+        return _Mounted(2, dict.fromkeys(_CONTROLLERS, v2))
+    if set(v1) == set(_CONTROLLERS):
+        return _Mounted(1, v1)
+    missing = ", ".join(sorted(set(_CONTROLLERS) - set(v1)))
+    raise MissingDependency(f"no cgroup controllers for {missing} are mounted: {ADVICE}")
+
+
+def _own_groups() -> list[tuple[str, str]]:
+    pairs = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        pairs += [(controller, path) for controller in controllers.split(",")]
+    return pairs
+
+
+def _below(mount: Path, root: str, path: str) -> Path:
+    """The directory of group `path` under a mount whose top shows group `root` of the hierarchy."""
+    inside = os.path.relpath(path, root)
+    return mount if inside.startswith("..") else mount / inside
+
+
+def _offers(directory: Path) -> bool:
+    try:
+        offered = (_above_leaf(directory) / "cgroup.controllers").read_text().split()
+    except OSError:
+        return False
+    return set(_CONTROLLERS) <= set(offered)
+
+
+def _above_leaf(directory: Path) -> Path:
+    return directory.parent if directory.name == _LEAF else directory
+
+
+class _V1:
+    """One hierarchy a controller."""
+
+    def __init__(self, own: dict[str, Path], instance: str) -> None:
+        self._bases = {controller: directory / _ROOT / instance for controller, directory in own.items()}
+        for base in self._bases.values():
+            base.mkdir(parents=True, exist_ok=True)
+
+    def add(self, name: str, resources: Resources) -> list[Path]:
+        limits = {
+            "memory": ("memory.limit_in_bytes", resources.memory_mb << 20),
+            "pids": ("pids.max", resources.pids),
+            "cpu": ("cpu.cfs_quota_us", int(resources.cpus * _PERIOD_US)),
+        }
+        joins = []
+        for controller, (file, value) in limits.items():
+            group = self._bases[controller] / name
+            group.mkdir(exist_ok=True)
+            _write(group / file, value)
+            joins.append(group / "cgroup.procs")
+        return joins
+
+    def remove(self, name: str) -> None:
+        for base in self._bases.values():
+            remove_group(base / name)
+
+    def close(self) -> None:
+        for base in self._bases.values():
+            remove_group(base)
+
+
+class _V2:
+    """One hierarchy. A group with children may hold no process, so this process first moves into a leaf of its own."""
+
+    def __init__(self, own: Path, instance: str) -> None:
+        parent = _above_leaf(own)
+        wanted = " ".join(f"+{controller}" for controller in _CONTROLLERS)
+        if not set(_CONTROLLERS) <= set((parent / "cgroup.subtree_control").read_text().split()):
+            _empty_into_leaf(parent)
+            _write(parent / "cgroup.subtree_control", wanted)
+        (parent / _ROOT).mkdir(exist_ok=True)
+        _write(parent / _ROOT / "cgroup.subtree_control", wanted)
+        self._base = parent / _ROOT / instance
+        self._base.mkdir()
+        _write(self._base / "cgroup.subtree_control", wanted)
+
+    def add(self, name: str, resources: Resources) -> list[Path]:
+        group = self._base / name
+        group.mkdir(exist_ok=True)
+        _write(group / "memory.max", resources.memory_mb << 20)
+        if (group / "memory.swap.max").exists():
+            _write(group / "memory.swap.max", 0)
+        _write(group / "pids.max", resources.pids)
+        _write(group / "cpu.max", f"{int(resources.cpus * _PERIOD_US)} {_PERIOD_US}")
+        return [group / "cgroup.procs"]
+
+    def remove(self, name: str) -> None:
+        remove_group(self._base / name)
+
+    def close(self) -> None:
+        remove_group(self._base)
+
+
+def _empty_into_leaf(parent: Path) -> None:
+    if not (parent / "cgroup.type").exists():
+        return  # the root of the hierarchy may hold both processes and children
+    leaf = parent / _LEAF
+    leaf.mkdir(exist_ok=True)
+    for member in (parent / "cgroup.procs").read_text().split():
+        try:
+            _write(leaf / "cgroup.procs", member)
+        except ProcessLookupError:
+            continue
+
+
+def _write(path: Path, value: int | str) -> None:
+    path.write_text(str(value))

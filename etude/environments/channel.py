@@ -1,0 +1,192 @@
+"""The controller's end of a guest agent: requests out, replies in, many at once over one byte stream.
+
+Owns the framing described in `guest/serve.c` and the matching of replies to requests. Knows nothing of how the stream
+came to be, so any backend whose guest runs that agent can use it. Never blocks; every request has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import struct
+from collections.abc import Mapping
+
+from etude.environments.base import DirEntry, ExecResult
+from etude.errors import DeadlineExceeded, SandboxError
+
+_REQUEST = struct.Struct("<IIc")
+_REPLY = struct.Struct("<IIi")
+_EXEC_LIMITS = struct.Struct("<II")
+_EXEC_ANSWER = struct.Struct("<iBBIQ")
+_READ_LIMIT = struct.Struct("<Q")
+_ENTRY = struct.Struct("<?Q")
+_CUT_NOTE_BYTES = 100
+_FRAME_MAX = 64 << 20
+_MAX_TIMEOUT_MS = 2**31
+KILL_GRACE_S = 10.0
+"""How long after a command's own timeout its answer may take, before the sandbox itself is held to be at fault."""
+
+
+class Channel(asyncio.Protocol):
+    """One guest agent. `name` appears in errors. Use as the protocol of a stream transport."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._transport: asyncio.Transport | None = None
+        self._inbox = bytearray()
+        self._next_id = 1
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[tuple[int, bytes]] = loop.create_future()
+        self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {0: self._ready}
+        self.failure: str | None = None
+        """Why the channel no longer works, in words; None while it does."""
+
+    # asyncio.Protocol ---------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._inbox += data
+        at = 0
+        while len(self._inbox) - at >= _REPLY.size:
+            size, request, status = _REPLY.unpack_from(self._inbox, at)
+            if len(self._inbox) - at < size + 4:
+                break
+            body = bytes(memoryview(self._inbox)[at + _REPLY.size : at + size + 4])
+            at += size + 4
+            future = self._waiting.pop(request, None)
+            if future is not None and not future.done():
+                future.set_result((status, body))
+        if at:
+            del self._inbox[:at]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail("its processes have ended")
+
+    # requests -----------------------------------------------------------------------------------------------------
+
+    async def ready(self, timeout_s: float) -> None:
+        """Wait until the agent has said that it is up."""
+        await self._answer(self._ready, f"sandbox {self._name} to start", timeout_s)
+
+    async def exec(
+        self, command: str, cwd: str, timeout_s: float, env: Mapping[str, str], max_output_bytes: int
+    ) -> ExecResult:
+        try:
+            texts = [_encode(text) for text in (cwd, command, *(f"{key}={value}" for key, value in env.items()))]
+        except OSError as error:
+            return ExecResult(126, f"cannot run this command: {error.strerror}\n".encode())
+        cap = min(max(max_output_bytes - _CUT_NOTE_BYTES, 0), _FRAME_MAX // 2)
+        limits = _EXEC_LIMITS.pack(min(max(int(timeout_s * 1000), 1), _MAX_TIMEOUT_MS), cap)
+        request, future = self._send(b"x", limits + b"\0".join(texts) + b"\0")
+        what = f"the command {command[:60]!r} in sandbox {self._name}"
+        try:
+            status, body = await self._answer(future, what, timeout_s + KILL_GRACE_S)
+        except BaseException:
+            self._cancel(request)
+            raise
+        _check(status, cwd)
+        return _exec_result(body, request)
+
+    async def read(self, path: str, max_bytes: int, timeout_s: float) -> bytes:
+        return await self._file("r", path, _READ_LIMIT.pack(max_bytes) + _encode(path), timeout_s)
+
+    async def write(self, path: str, data: bytes, timeout_s: float) -> None:
+        if len(data) > _FRAME_MAX - 65536:
+            raise OSError(errno.EFBIG, f"a file written at once may have at most {_FRAME_MAX - 65536} bytes", path)
+        await self._file("w", path, b"".join((_encode(path), b"\0", data)), timeout_s)
+
+    async def list(self, path: str, timeout_s: float) -> list[DirEntry]:
+        body = await self._file("l", path, _encode(path), timeout_s)
+        entries, at = [], 0
+        while at < len(body):
+            is_dir, size = _ENTRY.unpack_from(body, at)
+            end = body.index(0, at + _ENTRY.size)
+            entries.append(DirEntry(os.fsdecode(body[at + _ENTRY.size : end]), is_dir, size))
+            at = end + 1
+        return sorted(entries, key=lambda entry: entry.name)
+
+    async def freeze(self, timeout_s: float) -> None:
+        """Stop every process but the agent."""
+        await self._file("f", "", b"", timeout_s)
+
+    async def thaw(self, timeout_s: float) -> None:
+        """Let them go on."""
+        await self._file("t", "", b"", timeout_s)
+
+    def close(self) -> None:
+        """Hang up, which ends the agent and so the sandbox."""
+        self._fail("it has been destroyed")
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def _file(self, kind: str, path: str, body: bytes, timeout_s: float) -> bytes:
+        _, future = self._send(kind.encode(), body)
+        status, answer = await self._answer(future, f"file operation {kind!r} in sandbox {self._name}", timeout_s)
+        _check(status, path)
+        return answer
+
+    def _send(self, kind: bytes, body: bytes) -> tuple[int, asyncio.Future[tuple[int, bytes]]]:
+        if self.failure is not None or self._transport is None:
+            raise SandboxError(f"sandbox {self._name}: {self.failure or 'not started'}")
+        request, self._next_id = self._next_id, self._next_id % 0xFFFFFFF0 + 1
+        future: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._waiting[request] = future
+        self._transport.write(_REQUEST.pack(len(body) + 5, request, kind) + body)
+        return request, future
+
+    def _cancel(self, request: int) -> None:
+        self._waiting.pop(request, None)
+        if self.failure is None and self._transport is not None:
+            self._transport.write(_REQUEST.pack(9, self._next_id, b"k") + struct.pack("<I", request))
+
+    async def _answer(
+        self, future: asyncio.Future[tuple[int, bytes]], what: str, timeout_s: float
+    ) -> tuple[int, bytes]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise DeadlineExceeded(what, timeout_s) from None
+
+    def _fail(self, reason: str) -> None:
+        if self.failure is not None:
+            return
+        self.failure = reason
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(SandboxError(f"sandbox {self._name}: {reason}"))
+                future.exception()  # nobody may be waiting any more; asyncio would log it as never retrieved
+
+
+def _encode(text: str) -> bytes:
+    """Raises OSError(EINVAL), as for any other impossible path, for text no path or command can hold."""
+    try:
+        data = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise OSError(errno.EINVAL, "not encodable as UTF-8", text) from None
+    if 0 in data:
+        raise OSError(errno.EINVAL, "holds a NUL character", text)
+    return data
+
+
+def _check(status: int, path: str) -> None:
+    if status:
+        raise OSError(status, os.strerror(status), path)
+
+
+def _exec_result(body: bytes, request: int) -> ExecResult:
+    code, timed_out, logged, first, total = _EXEC_ANSWER.unpack_from(body)
+    output = body[_EXEC_ANSWER.size :]
+    log_path = f"/tmp/exec-{request}.log" if logged else None
+    if total > len(output):
+        whole = f"whole output in {log_path}" if log_path else "the rest is lost: /tmp is full"
+        note = f"\n[... {total - len(output)} bytes cut, {whole} ...]\n".encode()
+        output = output[:first] + note + output[first:]
+    return ExecResult(code, output, bool(timed_out), log_path)

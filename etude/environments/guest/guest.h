@@ -1,0 +1,54 @@
+/* The sandbox's one native program, in two roles: `launch` prepares a private mount namespace on the host and becomes
+ * bubblewrap; `serve` is process 1 inside the sandbox and answers requests. See the head of each file. */
+#ifndef ETUDE_GUEST_H
+#define ETUDE_GUEST_H
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CONTROL_FD = 3 }; /* the socket to the controller, inherited through every exec */
+
+/* One request. `body` is NUL-terminated past `size`, so strings at its end are safe to read. */
+struct request {
+    uint32_t id;
+    char kind;
+    const char *body;
+    size_t size;
+};
+
+/* One piece of a reply's body. */
+struct piece {
+    const void *data;
+    size_t size;
+};
+
+int launch(int argc, char **argv);
+int serve(int argc, char **argv);
+
+/* serve.c: sends one reply frame; `status` is 0 or an errno. Ends the process when the controller has gone. */
+void reply(uint32_t id, int status, const struct piece *pieces, int count);
+
+/* files.c: each answers its request. */
+void read_file(const struct request *request);
+void write_file(const struct request *request);
+void list_dir(const struct request *request);
+
+/* commands.c: running commands. `commands_*` are called by the loop in serve.c. */
+void commands_limit(uint64_t address_space, uint64_t processes);
+void command_start(const struct request *request);
+void command_cancel(const struct request *request);
+void commands_reap(void);
+void commands_expire(void);
+struct pollfd;
+int commands_poll(struct pollfd **slots, int used, int *size); /* adds one slot a pipe; returns how many are used */
+void commands_read(const struct pollfd *slots, int count);
+int commands_wait_ms(void); /* until the nearest deadline; -1 when none */
+
+#endif

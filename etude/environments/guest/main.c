@@ -1,0 +1,10 @@
+#include "guest.h"
+
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "launch"))
+        return launch(argc - 2, argv + 2);
+    if (argc > 1 && !strcmp(argv[1], "serve"))
+        return serve(argc - 2, argv + 2);
+    fprintf(stderr, "usage: %s launch|serve ...; started by the sandbox backend, not by hand\n", argv[0]);
+    return 2;
+}

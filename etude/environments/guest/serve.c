@@ -1,0 +1,154 @@
+/* Process 1 of a sandbox: reads request frames from the inherited socket, answers them, reaps every orphan.
+ *
+ * Frames, little-endian: request = u32 size, u32 id, u8 kind, body; reply = u32 size, u32 id, i32 status, body (size
+ * counts what follows it). Kinds: x exec, k cancel, r read, w write, l list, f freeze, t thaw. The first reply, with id
+ * 0, says the sandbox is up. It ends, and with it every process of the sandbox, when the controller closes the socket.
+ *
+ * It is not dumpable, so a command inside can neither trace it nor open its descriptors, and as process 1 no signal
+ * from inside can end it. It runs with the sandbox's own rights and view, so no path or symlink leads further for it
+ * than for a command. */
+#include "guest.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+
+enum { HEADER = 9, FRAME_MAX = 64 << 20, INBOX_IDLE = 1 << 18, MAX_PIECES = 6 };
+
+static struct {
+    char *data;
+    size_t used, size;
+} inbox;
+
+static void send_all(struct iovec *parts, int count) {
+    while (count) {
+        ssize_t sent = writev(CONTROL_FD, parts, count);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            _exit(0); /* the controller has gone */
+        for (; count && (size_t)sent >= parts->iov_len; parts++, count--)
+            sent -= parts->iov_len;
+        if (count) {
+            parts->iov_base = (char *)parts->iov_base + sent;
+            parts->iov_len -= sent;
+        }
+    }
+}
+
+void reply(uint32_t id, int status, const struct piece *pieces, int count) {
+    struct iovec parts[MAX_PIECES + 1];
+    uint32_t head[3] = {8, id, (uint32_t)status};
+    for (int i = 0; i < count; i++) {
+        parts[i + 1] = (struct iovec){(void *)pieces[i].data, pieces[i].size};
+        head[0] += pieces[i].size;
+    }
+    parts[0] = (struct iovec){head, sizeof head};
+    send_all(parts, count + 1);
+}
+
+/* Stops every other process of the sandbox, so that the host may copy its files; SIGSTOP cannot be caught. */
+static void signal_everyone(const struct request *request, int number) {
+    kill(-1, number); /* fails only when there is nobody, which is as good */
+    reply(request->id, 0, NULL, 0);
+}
+
+static void handle(const struct request *request) {
+    switch (request->kind) {
+    case 'x': command_start(request); break;
+    case 'k': command_cancel(request); break;
+    case 'r': read_file(request); break;
+    case 'w': write_file(request); break;
+    case 'l': list_dir(request); break;
+    case 'f': signal_everyone(request, SIGSTOP); break;
+    case 't': signal_everyone(request, SIGCONT); break;
+    default: reply(request->id, ENOSYS, NULL, 0);
+    }
+}
+
+static void reserve(size_t size) {
+    if (size <= inbox.size)
+        return;
+    inbox.size = size + (size >> 2);
+    inbox.data = realloc(inbox.data, inbox.size);
+    if (!inbox.data)
+        _exit(3);
+}
+
+static void receive(void) {
+    reserve(inbox.used + 65536);
+    ssize_t got = recv(CONTROL_FD, inbox.data + inbox.used, inbox.size - inbox.used - 1, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+        _exit(0);
+    if (got > 0)
+        inbox.used += got;
+    size_t at = 0;
+    while (inbox.used - at >= HEADER) {
+        uint32_t size, id;
+        memcpy(&size, inbox.data + at, 4);
+        memcpy(&id, inbox.data + at + 4, 4);
+        if (size < HEADER - 4 || size > FRAME_MAX)
+            _exit(4);
+        if (inbox.used - at < size + 4) {
+            reserve(size + 5);
+            break;
+        }
+        char *end = inbox.data + at + 4 + size, kept = *end;
+        *end = 0;
+        handle(&(struct request){id, inbox.data[at + 8], inbox.data + at + HEADER, size + 4 - HEADER});
+        *end = kept;
+        at += size + 4;
+    }
+    memmove(inbox.data, inbox.data + at, inbox.used - at);
+    inbox.used -= at;
+    if (inbox.size > INBOX_IDLE && inbox.used < INBOX_IDLE / 2) { /* a large file went by; it must not stay charged */
+        char *smaller = realloc(inbox.data, INBOX_IDLE);
+        inbox.data = smaller ? smaller : inbox.data;
+        inbox.size = smaller ? INBOX_IDLE : inbox.size;
+    }
+}
+
+static int prepare(void) {
+    sigset_t child;
+    int null = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd < 3; fd++)
+        dup2(null, fd);
+    if (null > 2)
+        close(null);
+    fcntl(CONTROL_FD, F_SETFD, FD_CLOEXEC);
+    prctl(PR_SET_DUMPABLE, 0);
+    umask(022);
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
+    return signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+int serve(int argc, char **argv) {
+    struct signalfd_siginfo discarded;
+    struct pollfd *slots = calloc(16, sizeof *slots);
+    int size = 16, children = prepare();
+    if (argc == 2)
+        commands_limit(strtoull(argv[0], NULL, 10), strtoull(argv[1], NULL, 10));
+    reply(0, 0, NULL, 0);
+    for (;;) {
+        slots[0] = (struct pollfd){CONTROL_FD, POLLIN, 0};
+        slots[1] = (struct pollfd){children, POLLIN, 0};
+        int used = commands_poll(&slots, 2, &size);
+        poll(slots, used, commands_wait_ms());
+        commands_read(slots + 2, used - 2);
+        if (slots[1].revents) {
+            while (read(children, &discarded, sizeof discarded) > 0)
+                ;
+            commands_reap();
+        }
+        commands_expire();
+        if (slots[0].revents)
+            receive();
+    }
+}

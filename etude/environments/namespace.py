@@ -1,0 +1,274 @@
+"""The `namespace` backend: a sandbox is a set of Linux namespaces around an overlay, with cgroup limits.
+
+Owns the life of such sandboxes: their start (the native launcher, then bubblewrap, then the guest agent as process 1),
+their snapshots and their end. What a command can write is /workspace (the overlay), and small tmpfs at /tmp, HOME,
+/tests and /logs; the rest is the host's toolchain, read-only. No network, no capability, no host root even inside.
+A snapshot holds /workspace and nothing else: what an agent did elsewhere never reaches a verifier that starts from it.
+
+A namespace sandbox shares the host's kernel: it holds a misbehaving program, not an attacker with a kernel exploit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments import cgroups, store
+from etude.environments.base import WORKSPACE, Capabilities, DirEntry, ExecResult, Resources, SandboxSpec, Snapshot
+from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.channel import Channel
+from etude.environments.launcher import Launcher, View
+from etude.environments.toolchain import find_toolchain
+from etude.environments.trees import copy_upper, remove_tree
+from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+
+
+class NamespaceConfig(Config):
+    """How namespace sandboxes are made; the defaults need root, or a delegated cgroup."""
+
+    state_dir: Path | None = None
+    """Where sandboxes' files live; None: /dev/shm/etude-UID. On disk, what they write is bounded by the disk alone."""
+    cache_dir: Path | None = None
+    """Where the built guest program is kept; None: ~/.cache/etude."""
+    python: Path | None = None
+    """The interpreter commands find as python3; None: /usr/bin/python3 if of this version, else this one's."""
+    binds: dict[str, Path] = {}
+    """Further host directories to show, read-only: absolute path inside -> host directory."""
+    env: dict[str, str] = {}
+    """Further environment variables of every command."""
+    limits: Literal["cgroup", "rlimit"] = "cgroup"
+    """`rlimit` limits memory per process and CPU not at all: weaker, for where no cgroup can be written."""
+    host_uid: int = Field(61_000, ge=1)
+    """Who sandboxes are on the host when we are root: a user and group that own nothing."""
+    tmp_mb: int = Field(256, ge=4)
+    """Size of /tmp; HOME, /tests and /logs have a quarter each."""
+    cached_layers: int = Field(256, ge=1)
+    concurrent_starts: int = Field(8, ge=1)
+    start_timeout_s: float = Field(30.0, gt=0)
+    file_timeout_s: float = Field(30.0, gt=0)
+    stop_timeout_s: float = Field(15.0, gt=0)
+
+
+class NamespaceBackend:
+    """Makes namespace sandboxes. Opening one sweeps what killed processes left, and fails if limits cannot be set."""
+
+    def __init__(self, config: NamespaceConfig | None = None) -> None:
+        self.config = config or NamespaceConfig()
+        program = guest_program(self.config.cache_dir or default_cache_dir())
+        state_dir = self.config.state_dir or store.default_state_dir()
+        store.sweep(state_dir)
+        user = (self.config.host_uid,) * 2 if os.geteuid() == 0 else (os.getuid(), os.getgid())
+        self.store = store.Store(state_dir, user, self.config.cached_layers)
+        try:
+            self.groups = cgroups.open_tree(self.store.instance) if self.config.limits == "cgroup" else None
+            view = View(
+                find_toolchain(self.config.python), self.config.binds, self.config.env, tmp_mb=self.config.tmp_mb
+            )
+            self.launcher = Launcher(program, self.store.root, user, view)
+        except BaseException:
+            self._remove_all()
+            raise
+        self._disk_pool = ThreadPoolExecutor(2, thread_name_prefix="etude-disk")
+        self._live: dict[int, NamespaceSandbox] = {}
+        self._snapshots: dict[str, tuple[str, ...]] = {}
+        self._snapshot_ids = itertools.count(1)
+        self._starts = asyncio.Semaphore(self.config.concurrent_starts)
+        self._closed = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(name="namespace", isolation="namespace", snapshot="disk", network=False)
+
+    async def create(self, spec: SandboxSpec) -> NamespaceSandbox:
+        """Start a sandbox. Raises SandboxError quoting what the launcher or bubblewrap said."""
+        if self._closed:
+            raise SandboxError("this backend is closed")
+        if spec.image != "host":
+            raise ConfigError(f"image: the namespace backend has only 'host', not {spec.image!r}")
+        disk = self.store.take(spec.files, self._lowers(spec.base))
+        sandbox = NamespaceSandbox(self, disk)
+        self._live[disk.number] = sandbox
+        try:
+            async with self._starts:
+                await sandbox.start(spec.resources)
+        except BaseException:
+            await sandbox.destroy()
+            raise
+        return sandbox
+
+    async def release(self, snapshot: Snapshot) -> None:
+        """Forget a snapshot; its files go when no sandbox and no other snapshot stands on them. Safe to call twice."""
+        await self.drop(self._snapshots.pop(snapshot.id, ()))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        ended = await asyncio.gather(*(box.destroy() for box in list(self._live.values())), return_exceptions=True)
+        await self.on_disk(self._remove_all)
+        self._disk_pool.shutdown()
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
+    # for NamespaceSandbox -----------------------------------------------------------------------------------------
+
+    async def remember(self, disk: store.Disk) -> Snapshot:
+        """Copy a sandbox's upper into a snapshot."""
+        lowers = self.store.hold(disk)
+        try:
+            if lowers[0] != disk.lowers[0]:
+                await self.on_disk(copy_upper, disk.home / "upper", self.store.root / lowers[0])
+        except BaseException:
+            await self.drop(lowers)
+            raise
+        snapshot = Snapshot(f"{self.store.instance}/{next(self._snapshot_ids)}")
+        self._snapshots[snapshot.id] = lowers
+        return snapshot
+
+    async def forget(self, disk: store.Disk) -> None:
+        """Remove a sandbox's directories and group; its processes have ended."""
+        if self.groups is not None:
+            self.groups.remove(str(disk.number))
+        await self.on_disk(remove_tree, disk.home)
+        await self.drop(disk.lowers)
+        self._live.pop(disk.number, None)
+
+    async def drop(self, lowers: tuple[str, ...]) -> None:
+        for unused in self.store.drop(lowers):
+            await self.on_disk(remove_tree, unused)
+
+    async def on_disk(self, work: Callable[..., None], *arguments: Path) -> None:
+        """Run a tree operation on a worker thread, so that a large one does not stop the loop."""
+        await asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _lowers(self, base: Snapshot | None) -> tuple[str, ...]:
+        if base is None:
+            return ()
+        if base.id not in self._snapshots:
+            raise SandboxError(f"no snapshot {base.id}: it was released, or another backend made it")
+        return self._snapshots[base.id]
+
+    def _remove_all(self) -> None:
+        if getattr(self, "groups", None) is not None:
+            self.groups.close()
+        self.store.close()
+
+
+class NamespaceSandbox:
+    """One sandbox; made by NamespaceBackend.create. See base.Sandbox for the meaning of its methods."""
+
+    def __init__(self, backend: NamespaceBackend, disk: store.Disk) -> None:
+        self._backend = backend
+        self._disk = disk
+        self._id = f"{backend.store.instance}/{disk.number}"
+        self._channel = Channel(self._id)
+        self._pid: int | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    async def start(self, resources: Resources) -> None:
+        """Spawn and wait for the guest's first words."""
+        joins, process_limits = [], (0, 0)
+        if self._backend.groups is not None:
+            joins = self._backend.groups.add(str(self._disk.number), resources)
+        else:
+            process_limits = (resources.memory_mb << 20, resources.pids)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.setblocking(False)
+            await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=ours)
+            self._pid = self._backend.launcher.spawn(self._disk.home, self._disk.lowers, joins, process_limits, theirs)
+        try:
+            await self._channel.ready(self._backend.config.start_timeout_s)
+        except SandboxError:
+            said = (self._disk.home / "log").read_text(errors="replace").strip()[-500:]
+            raise SandboxError(
+                f"sandbox {self._id} did not start: {said or 'its launcher ended silently'}; "
+                "`etude environments doctor` tells what is missing"
+            ) from None
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        cwd: str = WORKSPACE,
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        max_output_bytes: int = 30_000,
+    ) -> ExecResult:
+        return await self._channel.exec(command, cwd, timeout_s, env or {}, max_output_bytes)
+
+    async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
+        return await self._channel.read(path, max_bytes, self._backend.config.file_timeout_s)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        await self._channel.write(path, data, self._backend.config.file_timeout_s)
+
+    async def list_dir(self, path: str) -> list[DirEntry]:
+        return await self._channel.list(path, self._backend.config.file_timeout_s)
+
+    async def snapshot(self) -> Snapshot:
+        """Freeze /workspace: every process is stopped while its files are copied, then goes on."""
+        await self._channel.freeze(self._backend.config.file_timeout_s)
+        try:
+            return await self._backend.remember(self._disk)
+        except OSError as error:
+            raise SandboxError(f"snapshot of sandbox {self._id}: {error}") from error
+        finally:
+            if self._channel.failure is None:
+                await self._channel.thaw(self._backend.config.file_timeout_s)
+
+    async def destroy(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+        await asyncio.shield(self._ending)  # a cancelled caller leaves no half-destroyed sandbox
+
+    async def _end(self) -> None:
+        """Hanging up ends the guest, which is process 1: the kernel kills every other, then bubblewrap ends."""
+        self._channel.close()
+        if self._pid is not None:
+            wait_s = self._backend.config.stop_timeout_s
+            if not await _ended(self._pid, wait_s / 3):
+                os.kill(self._pid, signal.SIGKILL)
+                if self._backend.groups is not None:
+                    self._backend.groups.remove(str(self._disk.number))
+                if not await _ended(self._pid, wait_s):
+                    raise DeadlineExceeded(f"the processes of sandbox {self._id} to end", wait_s)
+            self._pid = None
+        await self._backend.forget(self._disk)
+
+
+async def _ended(pid: int, timeout_s: float) -> bool:
+    """Wait for our child to end, and reap it."""
+    loop = asyncio.get_running_loop()
+    handle = os.pidfd_open(pid)
+    ended = asyncio.Event()
+    loop.add_reader(handle, ended.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await ended.wait()
+        os.waitpid(pid, 0)
+    except TimeoutError:
+        return False
+    except ChildProcessError:
+        pass  # someone in this process reaps every child; it has ended either way
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+    return True

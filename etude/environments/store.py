@@ -1,0 +1,181 @@
+"""The directories of one namespace backend: task layers, snapshots, uppers; and who owns them.
+
+Owns `STATE/INSTANCE/`, where INSTANCE names the process that made it (pid, start time, boot), so that what a killed
+process left can be told from what a living one uses and swept. A layer is the files of a task, shared by every sandbox
+of that task and kept by content hash; a snapshot is a frozen upper. Both are counted and removed when unused.
+
+    l/HASH   layers    s/N  snapshots    b/N/{upper,work,log}  sandboxes    skeleton, merged, stage  mount points
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from etude.environments import cgroups
+from etude.environments.trees import remove_tree
+from etude.errors import ConfigError, SandboxError
+
+_instances = itertools.count()
+
+
+def default_state_dir() -> Path:
+    """Memory-backed, so sandboxes cost no disk writes and what one writes counts against its own memory limit."""
+    return Path(f"/dev/shm/etude-{os.geteuid()}")
+
+
+def _process_start(pid: int | str) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+
+
+def owner_lives(instance: str) -> bool:
+    """Whether the process that made this instance is still there (the same one, not a reuse of its number)."""
+    pid, start, boot, *_ = [*instance.split("-"), "", "", ""]
+    return boot == _boot() and start != "" and _process_start(pid) == start
+
+
+def owner_is_this_process(instance: str) -> bool:
+    return instance.startswith(f"{os.getpid()}-{_process_start('self')}-{_boot()}-")
+
+
+def instances(state_dir: Path) -> list[str]:
+    """Every instance with a directory in `state_dir`, living or not."""
+    return sorted(path.name for path in state_dir.iterdir() if path.is_dir()) if state_dir.is_dir() else []
+
+
+def sweep(state_dir: Path) -> list[str]:
+    """Remove the processes, groups and directories of dead owners; returns the instances removed."""
+    groups = cgroups.instances()
+    dead = [name for name in {*instances(state_dir), *groups} if not owner_lives(name)]
+    for name in dead:
+        for group in groups.get(name, ()):
+            cgroups.remove_group(group)
+        remove_tree(state_dir / name)
+    return dead
+
+
+@dataclass(frozen=True)
+class Disk:
+    """One sandbox's place: its overlay's layers, highest first, and its own directory."""
+
+    number: int
+    lowers: tuple[str, ...]
+    home: Path
+
+
+class Store:
+    """The directories of one backend, used from one thread. Copying and removing trees is left to the caller."""
+
+    def __init__(self, state_dir: Path, owner: tuple[int, int], cached_layers: int) -> None:
+        self.instance = f"{os.getpid()}-{_process_start('self')}-{_boot()}-{next(_instances)}"
+        _make_state_dir(state_dir)
+        self.root = state_dir / self.instance
+        self._owner = owner
+        self._cached_layers = cached_layers
+        self._users: Counter[str] = Counter()
+        self._layers: dict[str, None] = {}  # in order of last use
+        self._numbers = itertools.count(1)
+        for name in ("", "l", "s", "b", "skeleton", "merged", "stage"):
+            (self.root / name).mkdir()
+            (self.root / name).chmod(0o711)
+
+    def take(self, files: Mapping[str, bytes], below: tuple[str, ...]) -> Disk:
+        """A new sandbox's directories, over the layer of `files` over the lowers `below`."""
+        lowers = (self._layer(files), *below) if files or not below else below
+        number = next(self._numbers)
+        home = self.root / "b" / str(number)
+        home.mkdir()
+        for name in ("upper", "work"):
+            os.mkdir(home / name, 0o755)
+            self._give(home / name, 0o755)
+        self._users.update(lowers)
+        return Disk(number, lowers, home)
+
+    def hold(self, disk: Disk) -> tuple[str, ...]:
+        """The lowers of a snapshot of this sandbox, counted as used.
+
+        Where the sandbox has changed something, the first is new: the caller copies the sandbox's upper there.
+        """
+        with os.scandir(disk.home / "upper") as entries:
+            changed = next(entries, None) is not None
+        lowers = (f"s/{next(self._numbers)}", *disk.lowers) if changed else disk.lowers
+        self._users.update(lowers)
+        return lowers
+
+    def drop(self, lowers: Iterable[str]) -> list[Path]:
+        """One user of these lowers less; returns the snapshots nobody uses any more, for the caller to remove."""
+        unused = []
+        for name in lowers:
+            self._users[name] -= 1
+            if self._users[name] <= 0:
+                del self._users[name]
+                if name.startswith("s/"):
+                    unused.append(self.root / name)
+        return unused
+
+    def close(self) -> None:
+        remove_tree(self.root)
+
+    def _layer(self, files: Mapping[str, bytes]) -> str:
+        digest = hashlib.sha256()
+        for path in sorted(files):
+            digest.update(f"{len(path.encode())} {path} {len(files[path])} ".encode() + files[path])
+        name = f"l/{digest.hexdigest()[:24]}"
+        if name not in self._layers:
+            self._write_layer(self.root / name, files)
+        self._layers.pop(name, None)
+        self._layers[name] = None
+        for old in list(self._layers)[: max(len(self._layers) - self._cached_layers, 0)]:
+            if not self._users[old] and old != name:
+                del self._layers[old]
+                remove_tree(self.root / old)
+        return name
+
+    def _write_layer(self, root: Path, files: Mapping[str, bytes]) -> None:
+        inside = {path: PurePosixPath(path) for path in files}
+        for path, parts in inside.items():
+            if parts.is_absolute() or ".." in parts.parts or parts == PurePosixPath("."):
+                raise ConfigError(f"files: {path!r} must be a path below the workspace, without '..'")
+        root.mkdir()
+        made = {root}
+        try:
+            for path, content in files.items():
+                target = root / inside[path]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                made.update(parent for parent in target.parents if parent.is_relative_to(root))
+                target.write_bytes(content)
+                self._give(target, 0o644)
+        except OSError as error:
+            remove_tree(root)
+            raise SandboxError(f"cannot write the files of a task to {root}: {error}") from error
+        for directory in made:
+            self._give(directory, 0o755)
+
+    def _give(self, path: Path, mode: int) -> None:
+        os.chmod(path, mode)
+        if os.geteuid() == 0:
+            os.chown(path, *self._owner)
+
+
+def _make_state_dir(state_dir: Path) -> None:
+    try:
+        state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"state_dir: cannot make {state_dir}: {error.strerror}; name another directory") from None
+    info = os.lstat(state_dir)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        raise ConfigError(f"state_dir: {state_dir} is not a directory of this user; name another")
+    state_dir.chmod(0o711)

@@ -1,0 +1,117 @@
+"""Copying and removing directory trees that untrusted processes wrote.
+
+Owns two operations on an overlay's upper directory. Both walk by directory descriptor and never follow a symlink, so a
+tree cannot lead them elsewhere, not even while it changes. Whiteouts (deletions) and opaque marks are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+
+
+def copy_upper(source: Path, target: Path) -> None:
+    """Copy an upper directory to `target`, which must not exist; owners, modes and times are kept."""
+    os.mkdir(target, 0o700)
+    source_fd, target_fd = os.open(source, _DIRECTORY), os.open(target, _DIRECTORY)
+    try:
+        _copy_entries(source_fd, target_fd)
+        _copy_metadata(os.fstat(source_fd), target_fd)
+    finally:
+        os.close(source_fd)
+        os.close(target_fd)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree, whatever modes its directories have; fine when it does not exist."""
+    for _ in range(3):  # a sweep by another process may be removing the same tree
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                shutil.rmtree(path)
+            except PermissionError:  # without root, a directory its owner closed must be opened first
+                _open_directories(path)
+                shutil.rmtree(path)
+        if not path.exists():
+            return
+    raise OSError(f"{path} cannot be removed: something is still writing there")
+
+
+def _copy_entries(source: int, target: int) -> None:
+    with os.scandir(source) as entries:
+        for entry in entries:
+            info = entry.stat(follow_symlinks=False)
+            if stat.S_ISDIR(info.st_mode):
+                os.mkdir(entry.name, 0o700, dir_fd=target)
+                _copy_pair(source, target, entry.name, info, _DIRECTORY, _DIRECTORY)
+            elif stat.S_ISREG(info.st_mode):
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                _copy_pair(source, target, entry.name, info, flags, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            elif stat.S_ISLNK(info.st_mode):
+                os.symlink(os.readlink(entry.name, dir_fd=source), entry.name, dir_fd=target)
+                if os.geteuid() == 0:
+                    os.chown(entry.name, info.st_uid, info.st_gid, dir_fd=target, follow_symlinks=False)
+            else:  # a whiteout is a character device 0, 0, which anyone may make; else a FIFO or a socket
+                os.mknod(entry.name, info.st_mode, info.st_rdev, dir_fd=target)
+
+
+def _copy_pair(source: int, target: int, name: str, info: os.stat_result, reading: int, writing: int) -> None:
+    from_fd = _open_owned(name, reading, source)
+    try:
+        to_fd = os.open(name, writing, 0o600, dir_fd=target)
+        try:
+            if stat.S_ISDIR(info.st_mode):
+                _copy_entries(from_fd, to_fd)
+                _copy_opaque(from_fd, to_fd)
+            else:
+                _copy_content(from_fd, to_fd)
+            _copy_metadata(info, to_fd)
+        finally:
+            os.close(to_fd)
+    finally:
+        os.close(from_fd)
+
+
+def _open_owned(name: str, flags: int, directory: int) -> int:
+    """Open a file or directory even when its owner, who we are unless root, took away the right to read it."""
+    try:
+        return os.open(name, flags, dir_fd=directory)
+    except PermissionError:
+        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+            return os.open(name, flags, dir_fd=directory)
+        finally:
+            os.close(handle)
+
+
+def _copy_content(source: int, target: int) -> None:
+    offset = 0
+    while sent := os.sendfile(target, source, offset, 1 << 20):
+        offset += sent
+
+
+def _copy_opaque(source: int, target: int) -> None:
+    for name in _OPAQUE:
+        with contextlib.suppress(OSError):  # absent, or of the kind this user cannot see
+            os.setxattr(target, name, os.getxattr(source, name))
+
+
+def _copy_metadata(info: os.stat_result, target: int) -> None:
+    if os.geteuid() == 0:
+        os.fchown(target, info.st_uid, info.st_gid)
+    os.fchmod(target, stat.S_IMODE(info.st_mode))
+    os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+
+def _open_directories(path: Path) -> None:
+    path.chmod(0o700)
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _open_directories(Path(entry.path))
