@@ -8,7 +8,7 @@ on a laptop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import numpy as np
@@ -46,7 +46,7 @@ class Completion:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     finish: Literal["stop", "length"]
-    routed_experts: Routes = NO_ROUTES
+    routed_experts: Routes = field(default_factory=lambda: NO_ROUTES)
 
 
 class Sampler(Protocol):
@@ -69,6 +69,10 @@ class Chat(Protocol):
 
     def observation(self, content: str) -> list[int]:
         """Ids that follow a sampled assistant message: its newline, one tool-result message, the next header."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text as it stands; tags in it become their tokens."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ No sandbox runs here: a drill is written, not recorded; sessions are recorded by
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,13 +29,12 @@ def pseudo_word(rng: random.Random) -> str:
     return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4)))
 
 
-def drills(seed: int) -> Iterator[Script]:
-    """Endless drills, the same for a seed on every machine."""
-    rng = random.Random(f"etude drills v1 {seed}")
+def drill(seed: int, index: int) -> Script:
+    """The drill of that seed and index, the same on every machine; there is one for every index."""
+    rng = random.Random(f"etude drills v1 {seed} {index}")
     kinds: list[Callable[[random.Random], Script]] = [repair, retry, trace, code]
-    while True:
-        [kind] = rng.choices(kinds, weights=(5, 3, 2, 2))
-        yield kind(rng)
+    [kind] = rng.choices(kinds, weights=(5, 3, 2, 2))
+    return kind(rng)
 
 
 def repair(rng: random.Random) -> Script:
@@ -51,7 +50,7 @@ def repair(rng: random.Random) -> Script:
         ("assistant", render_calls([_read(path)])),
         ("observation", render_result(text)),
         ("assistant", render_calls(edits)),
-        ("observation", "\n".join(render_result("ok") for _ in edits)),
+        ("observation", render_results("ok" for _ in edits)),
         ("assistant", FAREWELL),
     ]
 
@@ -69,11 +68,11 @@ def retry(rng: random.Random) -> Script:
     script: Script = [
         ("user", f"python3 check.py fails: there is a bug in {path}. Fix it."),
         ("assistant", render_calls([RUN_CHECK, _read(path)])),
-        ("observation", f"{render_result(failures[0] or '')}\n{render_result(text)}"),
+        ("observation", render_results([failures[0] or "", text])),
     ]
     for old, new, seen in zip(lines[:-1], lines[1:], [*failures[1:], "passed"], strict=True):
         script.append(("assistant", render_calls([("edit_file", {"path": path, "old": old, "new": new}), RUN_CHECK])))
-        script.append(("observation", f"{render_result('ok')}\n{render_result(seen or '')}"))
+        script.append(("observation", render_results(["ok", seen or ""])))
     return [*script, ("assistant", FAREWELL)]
 
 
@@ -101,7 +100,7 @@ def trace(rng: random.Random) -> Script:
         *script,
         ("observation", render_result(last)),
         ("assistant", render_calls([edit, RUN_CHECK])),
-        ("observation", f"{render_result('ok')}\n{render_result('passed')}"),
+        ("observation", render_results(["ok", "passed"])),
         ("assistant", FAREWELL),
     ]
 

@@ -1,0 +1,148 @@
+"""Mid-training: makes the small base model from real source, drills and recorded sessions.
+
+Owns the loop, its schedule, its log and its checkpoints; `etude pretrain` calls `pretrain`. Stages follow each other with mixtures
+of their own; the learning rate warms up once and decays over the last part of the whole. A resumed run equals one that
+never stopped. Never runs a sandbox: sessions are recorded beforehand (`trainer.demonstrations`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from etude.config import Config
+from etude.errors import CheckpointError
+from etude.models.decoder import Decoder, ModelConfig
+from etude.trainer.documents import Mixture, Source
+from etude.trainer.optimizers import OptimizerConfig, build_optimizer
+from etude.trainer.supervised import supervised_loss
+
+
+class Stage(Config):
+    tokens: int
+    mixture: dict[str, float]
+    """Source name → share of documents."""
+
+
+class MidtrainingConfig(Config):
+    model: ModelConfig
+    stages: tuple[Stage, ...]
+    optimizer: OptimizerConfig = OptimizerConfig()
+    seed: int = 0
+    tokens_per_step: int = 4096
+    warmup_steps: int = 60
+    decay_share: float = 0.4
+    """The learning rate falls linearly to nearly zero over this last share of all tokens."""
+    observation_weight: float = 0.15
+    balance: float = 0.01
+    gradient_clip: float = 1.0
+    threads: int = 1
+    checkpoint_every: int = 200
+    """Steps."""
+
+
+class Midtraining:
+    """The state of a run: everything that a checkpoint must hold."""
+
+    def __init__(self, config: MidtrainingConfig, sources: Mapping[str, Source], decoder: Decoder | None = None) -> None:
+        self.config = config
+        self.decoder = decoder or Decoder(config.model)
+        if decoder is None:
+            self.decoder.initialise(config.seed)
+        self.optimizer = build_optimizer(self.decoder, config.optimizer)
+        self.mixture = Mixture(sources, config.seed)
+        self.step_count = 0
+        self.tokens = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return sum(stage.tokens for stage in self.config.stages)
+
+    def stage(self) -> Stage:
+        """The stage the next step belongs to."""
+        end = 0
+        for stage in self.config.stages:
+            end += stage.tokens
+            if self.tokens < end:
+                return stage
+        return self.config.stages[-1]
+
+    def lr_scale(self) -> float:
+        left = 1 - self.tokens / self.total_tokens
+        return min(1.0, (self.step_count + 1) / self.config.warmup_steps, left / self.config.decay_share + 0.01)
+
+    def step(self) -> dict[str, float]:
+        """One optimizer step; returns what the log shows."""
+        config, scale = self.config, self.lr_scale()
+        documents = self.mixture.draw(
+            self.stage().mixture, self.step_count, config.tokens_per_step, config.model.max_context
+        )
+        loss, said = supervised_loss(self.decoder, documents, config.observation_weight, config.balance)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), config.gradient_clip)
+        self.optimizer.set_scale(scale)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step_count += 1
+        self.tokens += sum(len(document.token_ids) for document in documents)
+        return {"loss": loss.item(), "said_loss": said, "grad_norm": float(norm), "lr_scale": scale}
+
+    def save(self, path: Path) -> None:
+        """Atomic: the old checkpoint stays until the new one is whole."""
+        state = {
+            "decoder": self.decoder.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step_count": self.step_count,
+            "tokens": self.tokens,
+            "drawn": self.mixture.drawn,
+        }
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        os.replace(partial, path)
+
+    def load(self, path: Path) -> None:
+        try:
+            state = torch.load(path, weights_only=True)
+            self.decoder.load_state_dict(state["decoder"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except Exception as error:  # torch raises many kinds for a torn file
+            raise CheckpointError(f"{path}: cannot resume from it ({error}); delete it to start anew") from None
+        self.step_count, self.tokens = state["step_count"], state["tokens"]
+        self.mixture.drawn = state["drawn"]
+
+
+def pretrain(config: MidtrainingConfig, sources: Mapping[str, Source], directory: Path, resume: bool = False) -> Midtraining:
+    """Run to the end of the last stage, logging to `log.jsonl`; SIGINT and SIGTERM save and return early."""
+    torch.set_num_threads(config.threads)
+    directory.mkdir(parents=True, exist_ok=True)
+    checkpoint = directory / "midtraining.pt"
+    run = Midtraining(config, sources)
+    if resume:
+        run.load(checkpoint)
+    stop = _stop_on_signals()
+    cpu = time.process_time()
+    with (directory / "log.jsonl").open("a" if resume else "w") as log:
+        while run.tokens < run.total_tokens and not stop:
+            metrics: dict[str, Any] = run.step()
+            metrics |= {"step": run.step_count, "tokens": run.tokens, "cpu_s": round(time.process_time() - cpu, 1)}
+            log.write(json.dumps(metrics) + "\n")
+            log.flush()
+            if run.step_count % config.checkpoint_every == 0:
+                run.save(checkpoint)
+    run.save(checkpoint)
+    return run
+
+
+def _stop_on_signals() -> list[int]:
+    """A list that fills when the process is asked to stop."""
+    seen: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: seen.append(received))
+    return seen
