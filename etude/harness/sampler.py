@@ -63,6 +63,15 @@ class Chat(Protocol):
         """Tokens that end an assistant message."""
         ...
 
+    @property
+    def end_id(self) -> int:
+        """The one of `stop_ids` that a well-formed message ends with; closes a message that was cut off."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text as it stands, tool tags as their own tokens; how a script writes a message."""
+        ...
+
     def opening(self, system: str, user: str) -> list[int]:
         """Ids of a session's start, up to and including the header after which the assistant writes."""
         ...
