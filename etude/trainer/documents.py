@@ -83,20 +83,24 @@ class ShuffledSource:
         return self.documents[self._order[place]]
 
 
-def python_documents(encode: Callable[[str], list[int]], seed: int, count: int, max_tokens: int = 512) -> list[Document]:
-    """Top-level functions and classes of the interpreter's standard library and installed packages."""
+def python_definitions(seed: int, count: int) -> list[str]:
+    """Top-level functions and classes of the interpreter's standard library and installed packages, drawn by seed."""
     roots = [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))]
     files = sorted(path for root in roots for path in root.rglob("*.py") if "test" not in path.parts)
     rng = random.Random(seed)
     rng.shuffle(files)
-    documents: list[Document] = []
+    texts: list[str] = []
     for path in files:
-        for text in _definitions(path):
-            ids = encode(text)[:max_tokens]
-            documents.append(Document(np.asarray(ids, np.int32), np.ones(len(ids), bool)))
-        if len(documents) >= count:
+        texts += _definitions(path)
+        if len(texts) >= count:
             break
-    return documents[:count]
+    return texts[:count]
+
+
+def python_documents(encode: Callable[[str], list[int]], texts: Iterable[str], max_tokens: int = 512) -> list[Document]:
+    """Real source as documents; a long definition is cut."""
+    cut = [np.asarray(encode(text)[:max_tokens], np.int32) for text in texts]
+    return [Document(ids, np.ones(len(ids), bool)) for ids in cut]
 
 
 def _definitions(path: Path) -> Iterable[str]:

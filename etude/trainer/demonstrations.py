@@ -1,0 +1,61 @@
+"""Demonstrations for mid-training and for the fine-tuning control: sessions recorded for real.
+
+Owns `record`: the scripted expert plays tasks through the real harness, each in its own sandbox. Never invents an observation for a session: what the tools said is what the tools said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+from etude.environments.base import Backend, SandboxSpec
+from etude.harness.sampler import Chat
+from etude.harness.session import HarnessConfig, ScriptedSampler, SessionResult, run_session
+from etude.records import Task
+from etude.tasks.expert import Expert, ExpertConfig
+
+
+async def record(
+    tasks: Iterable[Task],
+    backend: Backend,
+    chat: Chat,
+    expert: ExpertConfig,
+    harness: HarnessConfig,
+    *,
+    seed: int,
+    concurrency: int = 16,
+) -> AsyncIterator[tuple[Task, SessionResult]]:
+    """Play every task once; yields sessions in the order they end. A sandbox failure ends the recording with its error."""
+    waiting = iter(tasks)
+    running: set[asyncio.Task[tuple[Task, SessionResult]]] = set()
+
+    def start_more() -> None:
+        while len(running) < concurrency:
+            task = next(waiting, None)
+            if task is None:
+                return
+            running.add(asyncio.create_task(_play(task, backend, chat, expert, harness, seed)))
+
+    start_more()
+    while running:
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for finished in done:
+            running.discard(finished)
+            yield await finished
+        start_more()
+
+
+async def _play(
+    task: Task, backend: Backend, chat: Chat, config: ExpertConfig, harness: HarnessConfig, seed: int
+) -> tuple[Task, SessionResult]:
+    expert = Expert(task, config, seed)
+    sandbox = await backend.create(SandboxSpec(files=task.files, image=task.image))
+    try:
+        sampler = ScriptedSampler(expert.next_message, chat)
+        result = await run_session(
+            task.instruction, sandbox, sampler, chat, harness, task.limits, session_id=f"{task.id}-{seed}", seed=seed
+        )
+        return task, result
+    finally:
+        await sandbox.destroy()
+
