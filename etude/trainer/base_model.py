@@ -74,8 +74,8 @@ def make_tokenizer(config: BaseConfig, directory: Path) -> Tokenizer:
 
 def _tokenizer_texts(config: BaseConfig) -> Iterator[str]:
     count = config.tokenizer.drills
-    yield system_prompt(TOOLS)
     for index in range(count):
+        yield system_prompt(TOOLS)  # every session opens with it
         yield from (text for _, text in drill(config.seed + 1, index))
     for index in range(count // 4):
         for name, content in ladder_task(RUNGS[index % len(RUNGS)], "train", index).files.items():
