@@ -80,10 +80,6 @@ class Chat(Protocol):
         """Ids that follow a sampled assistant message: its newline, one tool-result message, the next header."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of text as it stands; tags in it become their tokens."""
-        ...
-
     def decode(self, token_ids: Sequence[int]) -> str:
         """The exact text of sampled ids, tool tags included and the end-of-message token left out."""
         ...

@@ -1,0 +1,233 @@
+"""Reads tool calls from what a model writes: incremental, tolerant, never raising.
+
+Owns the grammar of Qwen3-Coder's calls,
+
+    <tool_call>
+    <function=NAME>
+    <parameter=KEY>
+    VALUE
+    </parameter>
+    </function>
+    </tool_call>
+
+and everything models do to it: several calls, several functions in one block, a missing opener or closer, tags on one line.
+A value is raw text: one newline at each end is taken off, all else is kept, indentation above all. Since nothing in it is
+escaped, its closing tag counts only at the start of a line; `x = "</parameter>"` inside a file is safe. The exception is a
+value that begins on its opening tag's own line: `<parameter=path>a.py</parameter>` ends at the first closing tag.
+
+The parser consumes whole lines, so that how the text was cut into pieces cannot matter: feeding it token by token equals
+feeding it at once. A call is delivered as soon as its function is closed, before the message ends. One implementation
+serves product, rollouts and evaluation; it reads text only, and never sees or makes a token id. What a call means is
+checked against the schemas (`harness.schema`); rendering is the other direction (`harness.prompt`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from etude.harness.schema import MalformedCall, ToolCall, ToolSchema, check_call
+
+
+@dataclass(frozen=True)
+class Text:
+    """Words outside any call, verbatim."""
+
+    text: str
+
+
+Item: TypeAlias = Text | ToolCall | MalformedCall
+
+_BLOCK = re.compile(r"<tool_call>(?=\s*(?:$|<function=))|^\s*<tool_call>|^\s*(?=<function=)")
+_FUNCTION = re.compile(r"\s*<function=([^>\n]*)>")
+_PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>")
+_END_FUNCTION = re.compile(r"\s*</function>")
+_END_BLOCK = re.compile(r"\s*</tool_call>")
+_CLOSER = "</parameter>"
+_LOST_CLOSER = re.compile(r"<parameter=[\w-]+>|(?:(?:</function>|</?tool_call>|<function=[\w-]+>)\s*)+$")
+"""A line that can only mean that a value's closing tag was forgotten: structure, from the line's start to its end."""
+
+_FORM = "write <tool_call>, <function=NAME>, <parameter=KEY>, each on its own line"
+_NO_FUNCTION = f"a call without a function; {_FORM}"
+
+
+class CallParser:
+    """One assistant message. Feed pieces as they come, then `finish`; each returns the items completed by it.
+
+    `raw` is the whole text so far. After `finish` the parser is spent.
+    """
+
+    def __init__(self, tools: Mapping[str, ToolSchema]) -> None:
+        self._tools = tools
+        self._pieces: list[str] = []
+        self._rest = ""
+        """The last line, while it is incomplete."""
+        self._items: list[Item] = []
+        self._state: Callable[[str, int], int] = self._in_text
+        self._line_start = 0
+        self._call_start = 0
+        """Offsets in the whole text, from which a call's raw text is taken."""
+        self._name = ""
+        self._values: list[tuple[str, str]] = []
+        self._key = ""
+        self._lines: list[str] = []
+        self._fault = ""
+
+    @property
+    def raw(self) -> str:
+        return "".join(self._pieces)
+
+    def feed(self, piece: str) -> list[Item]:
+        """Take a piece of text of any size."""
+        self._pieces.append(piece)
+        *lines, self._rest = (self._rest + piece).split("\n")
+        for line in lines:
+            self._take_line(line + "\n")
+        return self._take_items()
+
+    def finish(self, cut: bool = False) -> list[Item]:
+        """The message is over. A call still open is completed, unless the message was `cut` by a limit: then half a file
+        must not be written, and the call is malformed."""
+        if self._rest:
+            self._take_line(self._rest)
+            self._rest = ""
+        if self._state not in (self._in_text, self._after_function):
+            if self._state == self._in_value:
+                self._end_value(lost_closer=True)
+            if cut:
+                self._fault = "the message was cut off inside this call; write less at once"
+            elif self._state == self._before_function:
+                self._fault = _NO_FUNCTION
+            self._end_call(0)
+        self._state = self._in_text
+        return self._take_items()
+
+    # --- one line at a time; each state consumes from `at` and returns where the next one goes on -----------------------
+
+    def _take_line(self, line: str) -> None:
+        at = 0
+        while at < len(line):
+            at = self._state(line, at)
+        self._line_start += len(line)
+
+    def _take_items(self) -> list[Item]:
+        items, self._items = self._items, []
+        return items
+
+    def _in_text(self, line: str, at: int) -> int:
+        found = _BLOCK.search(line, at) if "<" in line else None
+        if found is None:
+            self._items.append(Text(line[at:]))
+            return len(line)
+        if line[at : found.start()]:
+            self._items.append(Text(line[at : found.start()]))
+        self._call_start = self._line_start + found.start()
+        self._state = self._before_function
+        return found.end()
+
+    def _before_function(self, line: str, at: int) -> int:
+        found = _FUNCTION.match(line, at)
+        if found:
+            self._name, self._state = _bare(found.group(1)), self._in_function
+            return found.end()
+        if not line[at:].strip():
+            return len(line)
+        self._fault = _NO_FUNCTION
+        closed = _END_BLOCK.search(line, at)
+        if closed is None:
+            return len(line)
+        self._end_call(closed.end())
+        self._state = self._in_text
+        return _skip_newline(line, closed.end())
+
+    def _in_function(self, line: str, at: int) -> int:
+        if found := _PARAMETER.match(line, at):
+            self._key, self._lines = _bare(found.group(1)), []
+            return self._begin_value(line, found.end())
+        if found := _END_FUNCTION.match(line, at):
+            self._end_call(found.end())
+            self._state = self._after_function
+            return found.end()
+        if _END_BLOCK.match(line, at) or _BLOCK.match(line, at):  # the function's closing tag was forgotten
+            self._end_call(at)
+            self._state = self._after_function
+            return at
+        if line[at:].strip():
+            self._fault = f"text outside a parameter; {_FORM}"
+        return len(line)
+
+    def _begin_value(self, line: str, at: int) -> int:
+        if not line[at:].strip():
+            self._state = self._in_value
+            return len(line)
+        end = line.find(_CLOSER, at)
+        if end >= 0:
+            self._values.append((self._key, line[at:end]))
+            return end + len(_CLOSER)
+        self._lines.append(line[at:])
+        self._state = self._in_value
+        return len(line)
+
+    def _in_value(self, line: str, at: int) -> int:
+        if at == 0 and line[0] == "<":
+            if line.startswith(_CLOSER):
+                self._end_value(lost_closer=False)
+                return len(_CLOSER)
+            if _LOST_CLOSER.match(line):
+                self._end_value(lost_closer=True)
+                return 0
+        self._lines.append(line[at:])
+        return len(line)
+
+    def _after_function(self, line: str, at: int) -> int:
+        """Between a function's end and the block's: another function may follow, or the block's closing tag be missing."""
+        if _FUNCTION.match(line, at):
+            self._call_start = self._line_start + at
+            self._state = self._before_function
+            return at
+        if found := _END_BLOCK.match(line, at):
+            self._state = self._in_text
+            return _skip_newline(line, found.end())
+        if not line[at:].strip():
+            return len(line)
+        self._state = self._in_text
+        return at
+
+    # --- completing -----------------------------------------------------------------------------------------------------
+
+    def _end_value(self, lost_closer: bool) -> None:
+        value = "".join(self._lines).removesuffix("\n")
+        if lost_closer:
+            value = value.removesuffix(_CLOSER)
+        self._values.append((self._key, value))
+        self._state = self._in_function
+
+    def _end_call(self, at: int) -> None:
+        raw = self.raw[self._call_start : self._line_start + at].strip()
+        if self._fault:
+            self._items.append(MalformedCall(self._fault, raw))
+        else:
+            self._items.append(check_call(self._tools, self._name, self._values, raw))
+        self._name, self._values, self._fault = "", [], ""
+
+
+def parse_message(text: str, tools: Mapping[str, ToolSchema], cut: bool = False) -> list[Item]:
+    """A whole message at once."""
+    parser = CallParser(tools)
+    return [*parser.feed(text), *parser.finish(cut)]
+
+
+def calls_of(items: Iterable[Item]) -> list[ToolCall | MalformedCall]:
+    """The calls among a message's items, in order."""
+    return [item for item in items if not isinstance(item, Text)]
+
+
+def _bare(name: str) -> str:
+    return name.strip().strip("\"'")
+
+
+def _skip_newline(line: str, at: int) -> int:
+    """The newline after a block separates it from the next; it is not text."""
+    return at + 1 if line[at : at + 1] == "\n" else at

@@ -1,0 +1,106 @@
+"""What a tool is called and takes, and what a call to it becomes once checked.
+
+Owns `Parameter`, `ToolSchema` and the two items a parsed call can be: `ToolCall`, whose arguments fit the schema, or
+`MalformedCall`, with a reason the model can act on. The prompt (`harness.prompt`), the parser (`harness.protocol`) and the
+tools (`harness.tools`) all read the same schema, so what is told, accepted and executed cannot drift apart. Runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+Argument: TypeAlias = str | int
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    description: str
+    type: Literal["string", "integer"] = "string"
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class ToolSchema:
+    """One tool as a model knows it."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters if parameter.required)
+
+    @cached_property
+    def optional(self) -> tuple[str, ...]:
+        return tuple(parameter.name for parameter in self.parameters if not parameter.required)
+
+    @cached_property
+    def types(self) -> Mapping[str, str]:
+        return {parameter.name: parameter.type for parameter in self.parameters}
+
+    def signature(self) -> str:
+        """`name(required, optional?)`, as the prompt and the error messages write it."""
+        return f"{self.name}({', '.join([*self.required, *(f'{name}?' for name in self.optional)])})"
+
+    def json_schema(self) -> dict[str, Any]:
+        """The function description that OpenAI-compatible endpoints and MCP clients exchange."""
+        properties = {p.name: {"type": p.type, "description": p.description} for p in self.parameters}
+        parameters = {"type": "object", "properties": properties, "required": list(self.required)}
+        return {"name": self.name, "description": self.description, "parameters": parameters}
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that fits its tool's schema; integers are already integers. `raw` is the text it was read from."""
+
+    name: str
+    arguments: Mapping[str, Argument]
+    raw: str
+
+
+@dataclass(frozen=True)
+class MalformedCall:
+    """A call that cannot be run. Answered with `error: <reason>`, and kept in the data like any other."""
+
+    reason: str
+    raw: str
+
+
+def check_call(
+    tools: Mapping[str, ToolSchema], name: str, values: Sequence[tuple[str, str]], raw: str
+) -> ToolCall | MalformedCall:
+    """Fit the values of a call to its tool's schema, or say what is wrong in one line."""
+    tool = tools.get(name)
+    if tool is None:
+        return MalformedCall(f"no tool {name or 'without a name'}; there are {', '.join(tools)}", raw)
+    arguments: dict[str, Argument] = {}
+    for key, value in values:
+        kind = tool.types.get(key)
+        if kind is None:
+            return MalformedCall(f"no parameter {key or 'without a name'}; it is {tool.signature()}", raw)
+        if key in arguments:
+            return MalformedCall(f"parameter {key} is given twice; one call does one thing", raw)
+        if kind == "string":
+            arguments[key] = value
+            continue
+        number = _integer(value)
+        if number is None:
+            return MalformedCall(f"{key} must be an integer, not {value[:40]!r}", raw)
+        arguments[key] = number
+    missing = [key for key in tool.required if key not in arguments]
+    if missing:
+        return MalformedCall(f"parameter {', '.join(missing)} is missing; it is {tool.signature()}", raw)
+    return ToolCall(name, arguments, raw)
+
+
+def _integer(value: str) -> int | None:
+    """At most 18 characters: int() itself refuses very long digits with an exception, and no line has such a number."""
+    try:
+        return int(value) if len(value) <= 18 else None
+    except ValueError:
+        return None
