@@ -1,0 +1,139 @@
+"""The paged key-value cache: pages, who holds them, and which prefixes they hold.
+
+Owns the tensors (keys, values, and the expert routes of every cached position), reference counts, the prefix index and
+eviction. A page is full or it is the last of exactly one sequence; full pages are shared by reference and never written
+again. Prefix keys are salted by weight version: new sequences never start from another version's pages.
+Never runs the model (`engine.torch_engine`); the page layout is `kernels.decode_attention`'s.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from etude.kernels.decode_attention import PAGE
+from etude.models.decoder import ModelConfig
+from etude.records import Routes
+
+PrefixKey = tuple[int, tuple[int, ...]]
+"""(key id of the page before, or minus the version for a first page; the page's token ids)"""
+
+
+class OutOfPages(Exception):
+    """No page is free and none can be evicted; the scheduler preempts someone."""
+
+
+@dataclass
+class Sequence:
+    """What the cache holds of one session: `token_ids[:computed]` are in `pages`."""
+
+    token_ids: list[int] = field(default_factory=list)
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    prefix_id: int | None = None
+    """Id of the last full page's prefix key; None once the sequence has mixed versions and can no longer be shared."""
+    shared_pages: int = 0
+    """How many of its pages are in the prefix index under its keys."""
+
+
+class PagedCache:
+    """Fixed number of pages; sequences borrow them."""
+
+    def __init__(self, config: ModelConfig, pages: int) -> None:
+        layers, groups, width = config.layers, config.kv_heads, config.head_width
+        self.keys = torch.zeros(layers, pages, groups, width, PAGE)
+        self.values = torch.zeros(layers, pages, PAGE, groups, width)
+        self.routes = np.zeros((pages, PAGE, layers, config.experts_per_token), np.uint8)
+        self.free = list(range(pages))[::-1]
+        self.references = [0] * pages
+        self._index: OrderedDict[PrefixKey, int] = OrderedDict()  # → page; order is least recently used first
+        self._key_of_page: dict[int, PrefixKey] = {}
+        self._ids: dict[PrefixKey, int] = {}
+        self._next_id = 1
+
+    # --- pages --------------------------------------------------------------------------------------------------------
+
+    def allocate(self) -> int:
+        """A page of one's own; evicts the least recently used prefix page nobody holds. Raises OutOfPages."""
+        if not self.free:
+            self._evict()
+        page = self.free.pop()
+        self.references[page] = 1
+        return page
+
+    def _evict(self) -> None:
+        for key, page in self._index.items():
+            if self.references[page] == 0:
+                self._forget(key, page)
+                self.free.append(page)
+                return
+        raise OutOfPages
+
+    def _forget(self, key: PrefixKey, page: int) -> None:
+        del self._index[key], self._key_of_page[page]
+        self._ids.pop(key, None)
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back a sequence's pages; those in the prefix index stay until evicted."""
+        for page in sequence.pages:
+            self.references[page] -= 1
+            if self.references[page] == 0 and page not in self._key_of_page:
+                self.free.append(page)
+        sequence.pages, sequence.computed, sequence.shared_pages, sequence.prefix_id = [], 0, 0, None
+
+    def reserve(self, sequence: Sequence, length: int) -> None:
+        """Make room for the first `length` tokens. Raises OutOfPages with the sequence as it was or larger, never torn."""
+        while len(sequence.pages) * PAGE < length:
+            sequence.pages.append(self.allocate())
+
+    # --- prefixes -----------------------------------------------------------------------------------------------------
+
+    def adopt_prefix(self, sequence: Sequence, version: int) -> int:
+        """Start an empty sequence from the longest cached prefix of its tokens, but its last one; returns tokens reused."""
+        parent = -1 - version
+        while (len(sequence.pages) + 1) * PAGE < len(sequence.token_ids):
+            start = len(sequence.pages) * PAGE
+            key = (parent, tuple(sequence.token_ids[start : start + PAGE]))
+            page = self._index.get(key)
+            if page is None:
+                break
+            self._index.move_to_end(key)
+            self.references[page] += 1
+            sequence.pages.append(page)
+            parent = self._ids[key]
+        sequence.computed = len(sequence.pages) * PAGE
+        sequence.shared_pages, sequence.prefix_id = len(sequence.pages), parent
+        return sequence.computed
+
+    def share_full_pages(self, sequence: Sequence) -> None:
+        """Put pages that have become full into the prefix index, unless an equal one is there already."""
+        while sequence.prefix_id is not None and (sequence.shared_pages + 1) * PAGE <= sequence.computed:
+            number = sequence.shared_pages
+            key = (sequence.prefix_id, tuple(sequence.token_ids[number * PAGE : (number + 1) * PAGE]))
+            if key not in self._index:
+                self._index[key] = sequence.pages[number]
+                self._key_of_page[sequence.pages[number]] = key
+                self._ids[key] = self._next_id
+                self._next_id += 1
+            sequence.prefix_id = self._ids[key]
+            sequence.shared_pages += 1
+
+    # --- positions ----------------------------------------------------------------------------------------------------
+
+    def routes_of(self, sequence: Sequence, length: int) -> Routes:
+        """Routes [length, L, K] of the first positions."""
+        return self.routes[sequence.pages].reshape(-1, *self.routes.shape[2:])[:length].copy()
+
+    def check(self, sequences: list[Sequence]) -> None:
+        """Assert the books balance: every page is free, held as often as counted, or kept for its prefix alone."""
+        held = [0] * len(self.references)
+        for sequence in sequences:
+            for page in sequence.pages:
+                held[page] += 1
+        assert held == self.references, "reference counts differ from what sequences hold"
+        resting = {page for page in self._key_of_page if held[page] == 0}
+        assert len(self.free) == len(set(self.free)), "a page is free twice"
+        assert set(self.free) | resting | {p for p, n in enumerate(held) if n} == set(range(len(held))), "a page leaked"
