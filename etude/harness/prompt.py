@@ -1,29 +1,22 @@
 """The exact text a model sees and writes: system prompt, tool results, tool calls.
 
-Owns the bytes that product, training and evaluation share; every face renders through here and nowhere else. Tool calls have
-Qwen3-Coder's form. Never decides what a tool does (`harness.tools`), never reads model output (`harness.protocol`).
+Owns the bytes that product, training and evaluation share; every face renders through here and nowhere else. Tool
+calls have Qwen3-Coder's form. Never decides what a tool does (`harness.tools`), never reads model output
+(`harness.protocol`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+
+from etude.harness.schema import ToolSchema
+
+_OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
 
 
-class Signature(Protocol):
-    """What the prompt says of a tool."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def required(self) -> tuple[str, ...]: ...
-    @property
-    def optional(self) -> tuple[str, ...]: ...
-
-
-def system_prompt(tools: Iterable[Signature]) -> str:
+def system_prompt(tools: Iterable[ToolSchema]) -> str:
     """Short on purpose: every token of it is paid for in every rollout."""
-    lines = [f"{tool.name}({', '.join([*tool.required, *(f'{name}?' for name in tool.optional)])})" for tool in tools]
+    lines = [tool.signature() for tool in tools]
     return "\n".join(
         [
             "You are Etude, a coding agent in /workspace.",
@@ -35,12 +28,18 @@ def system_prompt(tools: Iterable[Signature]) -> str:
 
 def render_result(text: str) -> str:
     """One tool result, as the model reads it."""
-    return f"<tool_response>\n{text}\n</tool_response>"
+    return f"{_OPEN}{text}{_CLOSE}"
 
 
 def render_results(texts: Iterable[str]) -> str:
     """The results of one turn, in call order."""
     return "\n".join(render_result(text) for text in texts)
+
+
+def parse_results(text: str) -> list[str]:
+    """The inverse of `render_results`, whatever stands around the blocks; for scripts that play the model."""
+    start, end = text.find(_OPEN), text.rfind(_CLOSE)
+    return text[start + len(_OPEN) : end].split(f"{_CLOSE}\n{_OPEN}") if 0 <= start < end else []
 
 
 def render_call(name: str, arguments: Mapping[str, str]) -> str:

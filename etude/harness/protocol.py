@@ -10,15 +10,16 @@ Owns the grammar of Qwen3-Coder's calls,
     </function>
     </tool_call>
 
-and everything models do to it: several calls, several functions in one block, a missing opener or closer, tags on one line.
-A value is raw text: one newline at each end is taken off, all else is kept, indentation above all. Since nothing in it is
-escaped, its closing tag counts only at the start of a line; `x = "</parameter>"` inside a file is safe. The exception is a
-value that begins on its opening tag's own line: `<parameter=path>a.py</parameter>` ends at the first closing tag.
+and everything models do to it: several calls, several functions in one block, a missing opener or closer, tags on one
+line. A value is raw text: one newline at each end is taken off, all else is kept, indentation above all. Since
+nothing in it is escaped, its closing tag counts only at the start of a line; `x = "</parameter>"` inside a file is
+safe. The exception is a value that begins on its opening tag's own line: `<parameter=path>a.py</parameter>` ends at
+the first closing tag.
 
-The parser consumes whole lines, so that how the text was cut into pieces cannot matter: feeding it token by token equals
-feeding it at once. A call is delivered as soon as its function is closed, before the message ends. One implementation
-serves product, rollouts and evaluation; it reads text only, and never sees or makes a token id. What a call means is
-checked against the schemas (`harness.schema`); rendering is the other direction (`harness.prompt`).
+The parser consumes whole lines, so that how the text was cut into pieces cannot matter: feeding it token by token
+equals feeding it at once. A call is delivered as soon as its function is closed, before the message ends. One
+implementation serves product, rollouts and evaluation; it reads text only, and never sees or makes a token id. What a
+call means is checked against the schemas (`harness.schema`); rendering is the other direction (`harness.prompt`).
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ class CallParser:
         return self._take_items()
 
     def finish(self, cut: bool = False) -> list[Item]:
-        """The message is over. A call still open is completed, unless the message was `cut` by a limit: then half a file
-        must not be written, and the call is malformed."""
+        """The message is over. A call still open is completed, unless the message was `cut` by a limit: then half a
+        file must not be written, and the call is malformed."""
         if self._rest:
             self._take_line(self._rest)
             self._rest = ""
@@ -104,7 +105,7 @@ class CallParser:
         self._state = self._in_text
         return self._take_items()
 
-    # --- one line at a time; each state consumes from `at` and returns where the next one goes on -----------------------
+    # --- one line at a time; each state consumes from `at` and returns where the next one goes on -----------------
 
     def _take_line(self, line: str) -> None:
         at = 0
@@ -182,7 +183,8 @@ class CallParser:
         return len(line)
 
     def _after_function(self, line: str, at: int) -> int:
-        """Between a function's end and the block's: another function may follow, or the block's closing tag be missing."""
+        """Between a function's end and the block's: another function may follow, or the block's closing tag be
+        missing."""
         if _FUNCTION.match(line, at):
             self._call_start = self._line_start + at
             self._state = self._before_function
@@ -195,7 +197,7 @@ class CallParser:
         self._state = self._in_text
         return at
 
-    # --- completing -----------------------------------------------------------------------------------------------------
+    # --- completing -----------------------------------------------------------------------------------------------
 
     def _end_value(self, lost_closer: bool) -> None:
         value = "".join(self._lines).removesuffix("\n")

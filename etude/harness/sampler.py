@@ -1,8 +1,8 @@
 """The engine seam as a session sees it: token ids in, token ids out.
 
-Owns the `Sampler` and `Chat` protocols. Implemented by the engine room (its own engine, and adapters for others), by the
-scripted expert of the tasks room, and by `models.chat`. Imports neither torch nor Ray: the harness is also the product
-on a laptop.
+Owns the `Sampler` and `Chat` protocols. Implemented by the engine room (its own engine, and adapters for others), by
+the scripted expert of the tasks room, and by `models.chat`. Imports neither torch nor Ray: the harness is also the
+product on a laptop.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class SampleRequest:
 class Completion:
     """What was sampled. `logprobs` are of the distribution sampled from; `versions` the weights behind each token.
 
-    `routed_experts` [P, L, K] holds the routes of positions 0..P-1 of the context, P = len(prompt) + len(token_ids) - 1,
-    cached prefix included; it is `NO_ROUTES` from a sampler that has none.
+    `routed_experts` [P, L, K] holds the routes of positions 0..P-1 of the context, P = len(prompt) + len(token_ids) -
+    1, cached prefix included; it is `NO_ROUTES` from a sampler that has none.
     """
 
     token_ids: tuple[int, ...]

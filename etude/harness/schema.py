@@ -1,8 +1,9 @@
 """What a tool is called and takes, and what a call to it becomes once checked.
 
 Owns `Parameter`, `ToolSchema` and the two items a parsed call can be: `ToolCall`, whose arguments fit the schema, or
-`MalformedCall`, with a reason the model can act on. The prompt (`harness.prompt`), the parser (`harness.protocol`) and the
-tools (`harness.tools`) all read the same schema, so what is told, accepted and executed cannot drift apart. Runs nothing.
+`MalformedCall`, with a reason the model can act on. The prompt (`harness.prompt`), the parser (`harness.protocol`)
+and the tools (`harness.tools`) all read the same schema, so what is told, accepted and executed cannot drift apart.
+Runs nothing.
 """
 
 from __future__ import annotations

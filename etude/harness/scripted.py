@@ -1,0 +1,39 @@
+"""A sampler whose messages are written by a program: recorded demonstrations, and sessions that repeat exactly.
+
+Owns `ScriptedSampler`. It stands behind the same seam as an engine and sees what an engine sees, token ids; so the
+sessions it plays are sessions like any other. Its tokens carry log-probability 0: nothing was drawn. Never writes an
+observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from etude.harness.prompt import parse_results
+from etude.harness.sampler import Chat, Completion, SampleRequest
+from etude.records import BASE_VERSION
+
+
+class ScriptedSampler:
+    """Plays one session. `next_message` gets the tool results of the previous turn (none at first), and returns the
+    next assistant message, rendered with `harness.prompt`.
+    """
+
+    def __init__(self, next_message: Callable[[list[str]], str], chat: Chat) -> None:
+        self._next_message = next_message
+        self._chat = chat
+        self._known = 0
+        """Length of the context up to the end of our last message; what comes after it are observations."""
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        news = self._chat.decode(request.prompt_ids[self._known :]) if self._known else ""
+        message = self._next_message(parse_results(news))
+        whole = [*self._chat.encode(message), self._chat.end_id]
+        ids = tuple(whole[: request.max_tokens])
+        self._known = len(request.prompt_ids) + len(ids)
+        return Completion(
+            token_ids=ids,
+            logprobs=(0.0,) * len(ids),
+            versions=(int(BASE_VERSION),) * len(ids),
+            finish="stop" if len(ids) == len(whole) else "length",
+        )

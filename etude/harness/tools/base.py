@@ -1,0 +1,84 @@
+"""What a tool is, and the rules all of them share: paths, errors, and the size of an answer.
+
+Owns `Tool`, `ToolConfig`, `ToolResult` and `ToolError`. A tool is data: a schema, whether it only reads, and a
+function over the `Sandbox` seam. Knows no particular tool, and keeps no state between calls.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments.base import WORKSPACE, Sandbox
+from etude.harness.schema import ToolSchema
+
+
+class ToolConfig(Config):
+    """Bounds on what one call may cost."""
+
+    max_observation_bytes: int = Field(16_000, ge=200)
+    """Longest answer of one call; what is beyond is cut, with a note saying so."""
+    max_file_bytes: int = Field(2_000_000, ge=1)
+    """Largest file the tools read or edit."""
+    command_timeout_s: float = Field(120.0, gt=0)
+
+
+class ToolError(Exception):
+    """What a call did wrong, for the model: becomes the observation `error: <message>`. Never leaves the package."""
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """The answer to one call; `error` is true where the call could not be done (a failing command is not an error)."""
+
+    text: str
+    error: bool = False
+
+
+@dataclass(frozen=True)
+class Tool(ToolSchema):
+    """A schema that can be run: `run` gets arguments that fit it, and raises ToolError or OSError for what the model
+    did wrong.
+    """
+
+    reads_only: bool
+    """Neither changes files nor runs commands, so it may run beside others of its kind."""
+    run: Callable[[Sandbox, ToolConfig, Mapping[str, Any]], Awaitable[str]]
+
+
+def absolute(path: str) -> str:
+    """A path as the sandbox wants it; relative ones start in the workspace."""
+    return posixpath.normpath(posixpath.join(WORKSPACE, path))
+
+
+def relative(path: str) -> str:
+    """A path as a model reads it: relative if it is in the workspace."""
+    full = absolute(path)
+    return full[len(WORKSPACE) + 1 :] or "." if f"{full}/".startswith(f"{WORKSPACE}/") else full
+
+
+def cut_middle(text: str, max_bytes: int) -> str:
+    """Text that surely encodes, and fits; the middle goes first, since heads and tails tell most."""
+    if len(text) <= max_bytes and text.isascii():
+        return text
+    data = text.encode("utf-8", "replace")  # a lone surrogate, from a file that is not UTF-8, becomes `?`
+    if len(data) <= max_bytes:
+        return data.decode()
+    half = max(max_bytes - 40, 0) // 2
+    note = f"\n[... {len(data) - 2 * half} bytes cut ...]\n"
+    return data[:half].decode(errors="ignore") + note + data[len(data) - half :].decode(errors="ignore")
+
+
+def cut_lines(lines: list[str], max_bytes: int) -> int:
+    """How many of the first lines fit into `max_bytes`, with a newline each and a note after them."""
+    room = max_bytes - 60
+    for count, line in enumerate(lines):
+        room -= len(line.encode("utf-8", "replace")) + 1
+        if room < 0:
+            return count
+    return len(lines)
