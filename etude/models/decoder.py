@@ -102,16 +102,22 @@ class MixtureOfExperts(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(config.experts, config.width, 2 * config.expert_width))
         self.down = nn.Parameter(torch.empty(config.experts, config.expert_width, config.width))
 
-    def forward(self, x_ND: Tensor, replay_NK: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x_ND: Tensor, replay_NK: Tensor | None, replay_margin: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the output [N, D], the experts used [N, K] and the router's logits [N, E].
 
         With `replay_NK` the given experts are used in place of the router's own choice, where they are >= 0; gates, and so
-        gradients, still come from the present router (router replay, arXiv 2510.11370).
+        gradients, still come from the present router (router replay, arXiv 2510.11370). A token one of whose replayed
+        experts scores more than `replay_margin` below the router's own last choice keeps the router's choice.
         """
         logits_NE = F.linear(x_ND.float(), self.router.weight.float())  # fp32: ties and near-ties must not depend on dtype
-        experts_NK = logits_NE.topk(self.experts_per_token, dim=-1).indices
+        own_NK, experts_NK = logits_NE.topk(self.experts_per_token, dim=-1)
         if replay_NK is not None:
-            experts_NK = torch.where(replay_NK >= 0, replay_NK, experts_NK)
+            scores_NK = logits_NE.detach().gather(1, replay_NK.clamp(min=0))
+            plausible_NK = (replay_NK >= 0) & (scores_NK >= own_NK[:, -1:] - replay_margin)
+            # whole tokens: one replayed and one own expert might be the same expert twice
+            experts_NK = torch.where(plausible_NK.all(dim=1, keepdim=True), replay_NK, experts_NK)
         gates_NK = logits_NE.softmax(dim=-1).gather(1, experts_NK)
         if self.normalise_gates:
             gates_NK = gates_NK / gates_NK.sum(dim=-1, keepdim=True)
@@ -143,10 +149,16 @@ class Block(nn.Module):
         self.mlp = MixtureOfExperts(config)
 
     def forward(
-        self, x_ND: Tensor, rope: tuple[Tensor, Tensor], layer: int, attention: Attention, replay_NK: Tensor | None
+        self,
+        x_ND: Tensor,
+        rope: tuple[Tensor, Tensor],
+        layer: int,
+        attention: Attention,
+        replay_NK: Tensor | None,
+        replay_margin: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         x_ND = x_ND + self.attention(self.input_norm(x_ND), rope, layer, attention)
-        out_ND, experts_NK, logits_NE = self.mlp(self.mlp_norm(x_ND), replay_NK)
+        out_ND, experts_NK, logits_NE = self.mlp(self.mlp_norm(x_ND), replay_NK, replay_margin)
         return x_ND + out_ND, experts_NK, logits_NE
 
 
@@ -162,15 +174,20 @@ class Decoder(nn.Module):
         self.head = None if config.tie_embeddings else nn.Linear(config.width, config.vocab_size, bias=False)
 
     def forward(
-        self, token_ids_N: Tensor, positions_N: Tensor, attention: Attention, replay_NLK: Tensor | None = None
+        self,
+        token_ids_N: Tensor,
+        positions_N: Tensor,
+        attention: Attention,
+        replay_NLK: Tensor | None = None,
+        replay_margin: float = float("inf"),
     ) -> DecoderOutput:
-        """`replay_NLK` forces experts; -1 leaves the router's own choice at that place."""
+        """`replay_NLK` forces experts, plausible ones (see `MixtureOfExperts`); -1 leaves the router's own choice."""
         x_ND = self.embed(token_ids_N)
         rope = rope_tables(positions_N, self.config.head_width, self.config.rope_theta, x_ND.dtype)
         experts, logits = [], []
         for layer, block in enumerate(self.blocks):
             replay = None if replay_NLK is None else replay_NLK[:, layer]
-            x_ND, experts_NK, logits_NE = block(x_ND, rope, layer, attention, replay)
+            x_ND, experts_NK, logits_NE = block(x_ND, rope, layer, attention, replay, replay_margin)
             experts.append(experts_NK)
             logits.append(logits_NE)
         return DecoderOutput(self.norm(x_ND), Routing(torch.stack(experts, 1), torch.stack(logits, 1)))

@@ -1,0 +1,40 @@
+"""Advantages: what a rollout is worth compared with the others of its group.
+
+Owns the baseline. One reward counts per trajectory, whatever its number of segments; infrastructure failures have none and
+must be gone before (`rollouts.groups` leaves them out). Golden numbers in tests/trainer/test_advantages.py.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from etude.config import Config
+from etude.records import Floats, Group, reward_of
+
+
+class AdvantageConfig(Config):
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    """`mean`: Dr. GRPO (arXiv 2503.20783). `leave_one_out`: RLOO (arXiv 2402.14740), larger by G/(G-1) in a group of G."""
+    divide_by_std: bool = False
+    """GRPO's (arXiv 2402.03300) normalisation; off, for it inflates small differences in groups that are nearly equal."""
+
+
+def group_advantages(group: Group, config: AdvantageConfig) -> Floats:
+    """One advantage for each trajectory of a group, in order. Raises ValueError if one has no reward."""
+    rewards = [reward_of(trajectory.outcome) for trajectory in group.trajectories]
+    if None in rewards:
+        raise ValueError(f"group {group.id} holds a rollout without a reward: infrastructure failures leave before the baseline")
+    return advantages_of(np.asarray(rewards, np.float32), config)
+
+
+def advantages_of(rewards_G: Floats, config: AdvantageConfig) -> Floats:
+    """Rewards minus their baseline; a group of one has no baseline and so no advantage."""
+    size = len(rewards_G)
+    centred_G = rewards_G - rewards_G.mean()
+    if config.baseline == "leave_one_out" and size > 1:
+        centred_G = centred_G * size / (size - 1)
+    if config.divide_by_std:
+        centred_G = centred_G / (rewards_G.std() + 1e-6)
+    return centred_G.astype(np.float32)

@@ -1,0 +1,59 @@
+"""The control: supervised fine-tuning on clean demonstrations for a given amount of CPU time.
+
+Owns one loop with a schedule that fits its budget. It stands beside every reinforcement-learning curve, so that a lift which
+imitation would give as well is not credited to reinforcement learning. It must be as strong as the budget allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from etude.config import Config
+from etude.models.decoder import Decoder
+from etude.models.state import round_to_bf16
+from etude.trainer.documents import Document, Mixture, ShuffledSource
+from etude.trainer.optimizers import OptimizerConfig, build_optimizer
+from etude.trainer.supervised import supervised_loss
+
+
+class FinetuneConfig(Config):
+    optimizer: OptimizerConfig = OptimizerConfig(lr=0.01, scalar_lr=1e-3)
+    tokens_per_step: int = 4096
+    warmup_share: float = 0.03
+    balance: float = 0.01
+    observation_weight: float = 0.0
+    gradient_clip: float = 1.0
+    threads: int = 2
+
+
+def finetune(
+    decoder: Decoder,
+    documents: Sequence[Document],
+    config: FinetuneConfig,
+    cpu_seconds: float,
+    seed: int = 0,
+    on_step: Callable[[dict[str, float]], None] = lambda metrics: None,
+) -> dict[str, float]:
+    """Train `decoder` in place until this process has spent `cpu_seconds`; warm-up, then linear decay to zero."""
+    torch.set_num_threads(config.threads)
+    optimizer = build_optimizer(decoder, config.optimizer)
+    mixture = Mixture({"demonstrations": ShuffledSource(documents, seed)}, seed)
+    started = time.process_time()
+    steps = tokens = 0
+    last: dict[str, float] = {}
+    while (spent := (time.process_time() - started) / cpu_seconds) < 1.0:
+        drawn = mixture.draw({"demonstrations": 1.0}, steps, config.tokens_per_step, decoder.config.max_context)
+        loss, said = supervised_loss(decoder, drawn, config.observation_weight, config.balance)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(decoder.parameters(), config.gradient_clip)
+        optimizer.set_scale(min(1.0, (spent + 1e-3) / config.warmup_share, (1 - spent) / (1 - config.warmup_share)))
+        optimizer.step()
+        optimizer.zero_grad()
+        steps, tokens = steps + 1, tokens + sum(len(document.token_ids) for document in drawn)
+        last = {"loss": loss.item(), "said_loss": said, "steps": float(steps), "tokens": float(tokens), "cpu_s": spent * cpu_seconds}
+        on_step(last)
+    round_to_bf16(decoder)
+    return last

@@ -1,0 +1,95 @@
+"""Packing: scored groups into one flat batch, and a batch into pieces that fit memory.
+
+Owns the layout of `records.Batch`: segments end to end, every sampled token of every segment with its trajectory's advantage
+and age. What follows a segment's last sampled token teaches nothing and is cut. No torch, no loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from etude.records import Batch, Floats, Group, Routes, Segment, Version
+
+
+def build_batch(groups: Sequence[Group], advantages: Sequence[Floats], version: Version) -> Batch:
+    """`advantages[i][j]` belongs to trajectory j of group i; `version` is the one about to be trained."""
+    rows: list[tuple[Segment, float]] = []
+    for group, values in zip(groups, advantages, strict=True):
+        for trajectory, value in zip(group.trajectories, values, strict=True):
+            rows += [(_cut(segment), float(value)) for segment in trajectory.segments if segment.sampled.any()]
+    if not rows:
+        raise ValueError("nothing to train on: no trajectory of these groups has a sampled token")
+    segments = [segment for segment, _ in rows]
+    lengths = [len(segment.token_ids) for segment in segments]
+    sampled = np.concatenate([segment.sampled for segment in segments])
+    routes, routed = _routes(segments)
+    return Batch(
+        token_ids=np.concatenate([segment.token_ids for segment in segments]),
+        positions=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
+        segment_ids=np.repeat(np.arange(len(rows), dtype=np.int32), lengths),
+        loss_mask=sampled,
+        advantages=np.repeat(np.asarray([value for _, value in rows], np.float32), lengths) * sampled,
+        behaviour_logprobs=np.concatenate([segment.logprobs for segment in segments]) * sampled,
+        ages=(version - np.concatenate([segment.versions for segment in segments])) * sampled,
+        routed_experts=routes,
+        routed_mask=routed,
+        trajectory_count=sum(len(group.trajectories) for group in groups),
+        version=version,
+    )
+
+
+def _cut(segment: Segment) -> Segment:
+    end = int(np.flatnonzero(segment.sampled)[-1]) + 1
+    return replace(
+        segment,
+        token_ids=segment.token_ids[:end],
+        sampled=segment.sampled[:end],
+        logprobs=segment.logprobs[:end],
+        versions=segment.versions[:end],
+        routed_experts=segment.routed_experts[:end],
+    )
+
+
+def _routes(segments: Sequence[Segment]) -> tuple[Routes, np.ndarray]:
+    """Routes of all positions, zeros where the sampler gave none, and a mask that says where."""
+    shapes = {segment.routed_experts.shape[1:] for segment in segments if len(segment.routed_experts)}
+    if len(shapes) > 1:
+        raise ValueError(f"segments have routes of different shapes: {sorted(shapes)}")
+    total = sum(len(segment.token_ids) for segment in segments)
+    mask = np.zeros(total, bool)
+    if not shapes:
+        return np.zeros((0, 0, 0), np.uint8), mask
+    routes = np.zeros((total, *shapes.pop()), np.uint8)
+    start = 0
+    for segment in segments:
+        given = len(segment.routed_experts)
+        routes[start : start + given] = segment.routed_experts
+        mask[start : start + given] = True
+        start += len(segment.token_ids)
+    return routes, mask
+
+
+def split(batch: Batch, max_tokens: int) -> Iterator[Batch]:
+    """Whole segments, in order, at most `max_tokens` a piece (a longer segment is a piece of its own)."""
+    lengths = np.bincount(batch.segment_ids)
+    start = end = 0
+    for length in lengths:
+        if end > start and end + length - start > max_tokens:
+            yield _slice(batch, start, end)
+            start = end
+        end += int(length)
+    yield _slice(batch, start, end)
+
+
+def _slice(batch: Batch, start: int, end: int) -> Batch:
+    aligned = ("token_ids", "positions", "segment_ids", "loss_mask", "advantages", "behaviour_logprobs", "ages", "routed_mask")
+    parts = {name: getattr(batch, name)[start:end] for name in aligned}
+    return replace(batch, **parts, routed_experts=batch.routed_experts[start:end])
+
+
+def segment_lengths(batch: Batch) -> list[int]:
+    """Tokens of each segment of a batch or of a piece of one."""
+    return np.unique(batch.segment_ids, return_counts=True)[1].tolist()

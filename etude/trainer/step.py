@@ -1,0 +1,193 @@
+"""The trainer: one scored batch in, one new version out.
+
+Owns the fp32 masters, the policy rounded from them to bf16 values, the optimizer and the version. One optimizer step a batch.
+Never samples and never waits: the controller brings batches, the weights room carries versions away.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from etude.config import Config
+from etude.errors import EtudeError
+from etude.models.decoder import Decoder, PackedAttention, Routing
+from etude.models.state import Bits, export_bits, round_to_bf16
+from etude.records import Batch, Version
+from etude.trainer.advantages import AdvantageConfig
+from etude.trainer.losses import LossConfig, LossTerms, policy_loss
+from etude.trainer.optimizers import OptimizerConfig, build_optimizer
+from etude.trainer.packing import segment_lengths, split
+
+
+class TrainerConfig(Config):
+    optimizer: OptimizerConfig = OptimizerConfig()
+    loss: LossConfig = LossConfig()
+    advantages: AdvantageConfig = AdvantageConfig()
+    router_replay: bool = True
+    replay_margin: float = 4.0
+    """Plausibility filter: how far, in router logits, a replayed expert may lie below the router's own last choice."""
+    warmup_steps: int = 0
+    gradient_clip: float = 1.0
+    piece_tokens: int = 8192
+    """Tokens of one forward and backward."""
+    max_skipped: int = 3
+    """Steps in a row that may be skipped for a gradient that is not finite."""
+    threads: int = 1
+
+
+class Trainer:
+    """Holds a policy and improves it. `step` is the only thing that changes it."""
+
+    def __init__(self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0) -> None:
+        """`temperature` is the sampler's: log-probabilities are compared at the temperature they were sampled at."""
+        torch.set_num_threads(config.threads)
+        self.config, self.temperature = config, temperature
+        self.policy = decoder
+        self.masters = copy.deepcopy(decoder)
+        round_to_bf16(self.policy)
+        self.optimizer = build_optimizer(self.masters, config.optimizer)
+        self.version = Version(0)
+        self.skipped = 0
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """Train on a batch; returns its metrics. The version moves on unless the step had to be skipped."""
+        if self.config.router_replay:
+            _require_routes(batch)
+        sums: Counter[str] = Counter()
+        largest = 0.0
+        tokens = int(batch.loss_mask.sum())
+        for piece in split(batch, self.config.piece_tokens):
+            if not piece.loss_mask.any():
+                continue
+            terms, replay = self._piece(piece, tokens)
+            terms.loss.backward()
+            sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
+            largest = max(largest, terms.max_abs_dlogp)
+        norm = self._optimize()
+        return {**_metrics(sums, batch), "max_abs_dlogp": largest, "grad_norm": norm, "version": self.version}
+
+    def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, dict[str, float]]:
+        replay = self._replay(piece)
+        output = self.policy(
+            torch.from_numpy(piece.token_ids).long(),
+            torch.from_numpy(piece.positions),
+            PackedAttention(segment_lengths(piece)),
+            replay,
+            self.config.replay_margin,
+        )
+        said = torch.from_numpy(np.flatnonzero(piece.loss_mask))
+        logprobs = torch.log_softmax(self.policy.logits(output.hidden_ND[said - 1]) / self.temperature, dim=-1)
+        logps = logprobs.gather(1, torch.from_numpy(piece.token_ids).long()[said, None]).squeeze(1)
+        entropies = -(logprobs.exp() * logprobs).sum(-1)
+        behaviour = torch.from_numpy(piece.behaviour_logprobs)[said]
+        advantages = torch.from_numpy(piece.advantages)[said]
+        terms = policy_loss(logps, entropies, behaviour, advantages, self.config.loss, batch_tokens)
+        terms.sums.update(_by_age(logps.detach() - behaviour, piece.ages[piece.loss_mask]))
+        return terms, _replay_counts(replay, output.routing)
+
+    def _replay(self, piece: Batch) -> Tensor | None:
+        if not self.config.router_replay:
+            return None
+        routes = torch.from_numpy(piece.routed_experts).long()
+        return torch.where(torch.from_numpy(piece.routed_mask)[:, None, None], routes, -1)
+
+    def _optimize(self) -> float:
+        """Gradients to the masters, one optimizer step, the policy rounded anew."""
+        for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
+            master.grad, parameter.grad = parameter.grad, None
+        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.parameters(), self.config.gradient_clip))
+        if not np.isfinite(norm):
+            self.optimizer.zero_grad()
+            self.skipped += 1
+            if self.skipped >= self.config.max_skipped:
+                raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
+            return norm
+        self.skipped = 0
+        self.optimizer.set_scale(min(1.0, (self.version + 1) / max(1, self.config.warmup_steps)))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
+                parameter.copy_(master.to(torch.bfloat16))
+        self.version = Version(self.version + 1)
+        return norm
+
+    def export(self) -> Bits:
+        return export_bits(self.policy)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed trainer needs to go on as if it had never stopped."""
+        return {
+            "masters": self.masters.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "version": int(self.version),
+            "skipped": self.skipped,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.masters.load_state_dict(state["masters"])
+        self.policy.load_state_dict(state["masters"])
+        round_to_bf16(self.policy)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.version, self.skipped = Version(state["version"]), state["skipped"]
+
+
+def _require_routes(batch: Batch) -> None:
+    predicting = np.flatnonzero(batch.loss_mask) - 1
+    missing = int((~batch.routed_mask[predicting]).sum())
+    if missing:
+        raise EtudeError(
+            f"router replay is on, but {missing} of {len(predicting)} positions that predict a sampled token have no routes: "
+            "let the engine return them, or set trainer.router_replay = false"
+        )
+
+
+def _replay_counts(replay_NLK: Tensor | None, routing: Routing) -> dict[str, float]:
+    if replay_NLK is None:
+        return {}
+    given = (replay_NLK >= 0).all(-1)
+    differ = given & (replay_NLK != routing.experts_NLK).any(-1)
+    return {"routes": float(given.numel()), "routes_replayed": float(given.sum()), "routes_replaced": float(differ.sum())}
+
+
+def _by_age(delta_S: Tensor, ages_S: np.ndarray) -> dict[str, float]:
+    """Mismatch of tokens sampled by the version trained on, apart from that of older ones."""
+    fresh = torch.from_numpy(ages_S == 0)
+    return {
+        "fresh_tokens": float(fresh.sum()),
+        "fresh_abs_dlogp": float(delta_S[fresh].abs().sum()),
+        "stale_abs_dlogp": float(delta_S[~fresh].abs().sum()),
+    }
+
+
+def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
+    """Sums over pieces as the figures that are logged."""
+    tokens = sums["tokens"]
+    fresh = sums["fresh_tokens"]
+    return {
+        "loss": sums["loss"],
+        "trained_tokens": tokens,
+        "batch_tokens": float(len(batch.token_ids)),
+        "entropy": sums["entropy"] / tokens,
+        "masked_up_share": sums["masked_up"] / tokens,
+        "masked_down_share": sums["masked_down"] / tokens,
+        "capped_share": sums["capped"] / tokens,
+        "effective_sample_share": sums["weight"] ** 2 / (tokens * sums["weight_squared"]),
+        "mismatch_k1": sums["k1"] / tokens,
+        "mismatch_k3": sums["k3"] / tokens,
+        "mean_abs_dlogp": sums["abs_dlogp"] / tokens,
+        "fresh_abs_dlogp": sums["fresh_abs_dlogp"] / max(fresh, 1.0),
+        "stale_abs_dlogp": sums["stale_abs_dlogp"] / max(tokens - fresh, 1.0),
+        "routes_replayed": sums["routes_replayed"],
+        "routes_coverage": sums["routes_replayed"] / max(sums["routes"], 1.0),
+        "routes_replaced_share": sums["routes_replaced"] / max(sums["routes_replayed"], 1.0),
+        "mean_age": float(batch.ages[batch.loss_mask].mean()),
+        "max_age": float(batch.ages[batch.loss_mask].max()),
+    }
