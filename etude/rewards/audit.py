@@ -1,0 +1,31 @@
+"""Looks at a final state for signs of cheating.
+
+Owns one check today: whether files the task protects (the visible tests) were changed. Verdicts do not depend on it, as
+hidden tests come from outside; it is counted, and punished only where `RewardConfig` says so. Reads a sandbox, changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from etude.environments.base import WORKSPACE, Sandbox
+from etude.errors import ConfigError
+from etude.records import Task
+
+
+async def touched_protected(task: Task, sandbox: Sandbox) -> tuple[str, ...]:
+    """The files named in `task.provenance["protected"]` that are gone or differ from the task's, sorted.
+
+    `sandbox` is a fresh one holding the final state. Raises SandboxError when it cannot be reached.
+    """
+    touched = []
+    for path in sorted(task.provenance.get("protected", ())):
+        if path not in task.files:
+            raise ConfigError(f"provenance.protected: task {task.id} has no file {path!r}")
+        given = task.files[path]
+        try:
+            found = await sandbox.read_file(f"{WORKSPACE}/{path}", max_bytes=len(given))
+        except OSError:  # gone, grown, or no longer a plain file
+            found = None
+        if found != given:
+            touched.append(path)
+    return tuple(touched)

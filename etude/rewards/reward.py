@@ -1,0 +1,57 @@
+"""Turns a verdict and what the session did into an Outcome with named parts.
+
+    reward = tests - effort - malformed - unfinished
+
+    tests       1 if the verifier's reward is 1, else 0
+    effort      min(cap, scale * C(x)) on solved rollouts, else 0 (`rewards.effort`)
+    malformed   min(malformed_cap, malformed_penalty * malformed tool calls)
+    unfinished  unfinished_penalty if a limit cut the session, else 0
+
+Parts are stored with their sign, so that they sum to the reward. A cut session keeps its verdict (`Truncated`); only a
+failure of our own machinery is never scored. Runs nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.harness.session import SessionResult
+from etude.records import Cheated, InfraFailed, Outcome, Scored, Task, Truncated
+from etude.rewards.effort import EffortConfig, concave_cost, effort_of
+from etude.rewards.verifier import Verdict
+
+
+class RewardConfig(Config):
+    """The weights of the parts."""
+
+    effort: EffortConfig = EffortConfig()
+    malformed_penalty: float = Field(0.02, ge=0)
+    malformed_cap: float = Field(0.1, ge=0)
+    """Small and bounded: malformed calls stay in the data as negatives, but a solved rollout stays worth most."""
+    unfinished_penalty: float = Field(0.0, ge=0)
+    punish_touched: bool = False
+    """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
+
+
+def score(task: Task, session: SessionResult, verdict: Verdict | InfraFailed, config: RewardConfig) -> Outcome:
+    """The outcome of a session that ended, from what it did and the verdict on its final state."""
+    if isinstance(verdict, InfraFailed):
+        return verdict
+    if config.punish_touched and verdict.touched:
+        return Cheated(f"changed what {task.id} protects: {', '.join(verdict.touched)}")
+    parts = _parts(session, verdict.reward >= 1.0, config)
+    reward = sum(parts.values())
+    return Scored(reward, parts) if session.stop == "finished" else Truncated(session.stop, reward, parts)
+
+
+def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[str, float]:
+    effort, usage = config.effort, session.usage
+    x = effort_of(usage["sampled_tokens"], usage["tool_calls"], usage["turns"], effort)
+    cost = min(effort.cap, effort.scale * concave_cost(x, effort.k, effort.q)) if passed and effort.enabled else 0.0
+    return {
+        "tests": float(passed),
+        "effort": -cost,
+        "malformed": -min(config.malformed_cap, config.malformed_penalty * usage["malformed_calls"]),
+        "unfinished": -(config.unfinished_penalty if session.stop != "finished" else 0.0),
+    }

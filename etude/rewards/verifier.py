@@ -1,0 +1,116 @@
+"""Judges a final state, in a fresh sandbox the agent never saw.
+
+Owns `verify` and the `Verdict`. The state is a snapshot of the agent's workspace, or plain files; the task's verifier
+files are put in after the agent is gone, its command runs under a deadline, and /logs/verifier/reward.txt holds the
+result, as in Harbor. What the code under test brings about (a crash, an endless loop, a broken reward file, a sandbox
+that dies again and again under it) is a verdict of 0 with the reason; a sandbox that cannot be made or reached is
+`InfraFailed`. Confusing the two either punishes the policy for our faults or lets it drop its failures from the data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from etude.environments.base import WORKSPACE, Backend, ExecResult, Resources, Sandbox, SandboxSpec, Snapshot
+from etude.errors import DeadlineExceeded, SandboxError
+from etude.records import InfraFailed, Task
+from etude.rewards.audit import touched_protected
+
+REWARD_FILE = "/logs/verifier/reward.txt"
+ATTEMPTS = 2
+"""Sandboxes that may die while the command runs before the code under test is held to be the cause."""
+
+Reason = Literal["passed", "failed", "timeout", "crashed", "no_reward", "blocked"]
+State = Snapshot | Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the tests say of a final state. `reward` is in [0, 1]; `reason` is "passed" where it is 1.
+
+    "crashed": the command did not exit with status 0, so that no reward counts. "no_reward": it did, and left no number
+    from 0 to 1. "blocked": the agent's files stand where the verifier's must go.
+    """
+
+    reward: float
+    reason: Reason
+    detail: str = ""
+    """The end of what the command printed, or what went wrong: for logs and reports, never for the agent."""
+    touched: tuple[str, ...] = ()
+    """Protected files (`provenance["protected"]`) that are not as the task gave them."""
+    wall_s: float = 0.0
+
+
+async def verify(
+    task: Task, state: State, backend: Backend, resources: Resources | None = None
+) -> Verdict | InfraFailed:
+    """Run the task's verifier on a state. Its sandbox is always destroyed; the snapshot stays the caller's."""
+    started = time.monotonic()
+    base, files = (state, {}) if isinstance(state, Snapshot) else (None, state)
+    spec = SandboxSpec(files, task.image, base, resources or Resources())
+    try:
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(_SandboxDied):
+                return await _verify_once(task, spec, backend, started)
+        try:
+            return await _verify_once(task, spec, backend, started)
+        except _SandboxDied as died:
+            detail = f"{ATTEMPTS} sandboxes died under it: {died}"
+            return Verdict(0.0, "crashed", detail, wall_s=time.monotonic() - started)
+    except (SandboxError, DeadlineExceeded) as error:
+        return InfraFailed(f"verifier of {task.id}: {error}")
+
+
+class _SandboxDied(Exception):
+    """The sandbox failed while it ran code under test."""
+
+
+async def _verify_once(task: Task, spec: SandboxSpec, backend: Backend, started: float) -> Verdict:
+    sandbox = await backend.create(spec)
+    try:
+        return await _judge(task, sandbox, started)
+    finally:
+        await sandbox.destroy()
+
+
+async def _judge(task: Task, sandbox: Sandbox, started: float) -> Verdict:
+    touched = await touched_protected(task, sandbox)
+
+    def verdict(reward: float, reason: Reason, detail: str) -> Verdict:
+        return Verdict(reward, reason, detail, touched, time.monotonic() - started)
+
+    for path, content in task.verifier.files.items():
+        try:
+            await sandbox.write_file(path, content)
+        except OSError as error:
+            if not path.startswith(f"{WORKSPACE}/"):
+                raise SandboxError(f"cannot put {path} into the verifier's sandbox: {error}") from error
+            return verdict(0.0, "blocked", f"cannot put {path} back: {error}")
+    try:
+        done = await sandbox.exec(task.verifier.command, timeout_s=task.verifier.timeout_s, max_output_bytes=4000)
+    except (SandboxError, DeadlineExceeded) as error:
+        raise _SandboxDied(str(error)) from error
+    detail = done.output.decode("utf-8", "replace")[-1000:]
+    if done.timed_out:
+        return verdict(0.0, "timeout", f"ran longer than {task.verifier.timeout_s:g} s\n{detail}")
+    return verdict(*await _read_reward(sandbox, done, detail))
+
+
+async def _read_reward(sandbox: Sandbox, done: ExecResult, detail: str) -> tuple[float, Reason, str]:
+    """The file counts only after exit status 0: otherwise the process that was to write it may not have."""
+    try:
+        text = (await sandbox.read_file(REWARD_FILE, max_bytes=100)).decode()
+        reward = float(text)
+    except (OSError, ValueError) as error:
+        reason: Reason = "no_reward" if done.exit_code == 0 else "crashed"
+        return 0.0, reason, f"exit {done.exit_code}, {REWARD_FILE}: {error}\n{detail}"
+    if not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
+        return 0.0, "no_reward", f"{REWARD_FILE} holds {text.strip()!r}, not a number from 0 to 1\n{detail}"
+    if reward > 0.0 and done.exit_code != 0:
+        return 0.0, "crashed", f"exit {done.exit_code} beside a reward of {reward:g}\n{detail}"
+    return reward, "passed" if reward == 1.0 else "failed", detail

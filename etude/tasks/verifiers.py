@@ -1,0 +1,67 @@
+"""The two verifiers Etude writes itself: hidden calls with expected values, and a package's own tests.
+
+Owns `calls_verifier` and `suite_verifier`. Both put a trusted parent (`inside.guard`) between the code under test and
+the reward. Runs nothing; `rewards.verifier` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from etude.records import Verifier
+
+GUARD_COMMAND = "exec python3 -I -S -B /tests/guard.py"
+"""`exec`, because the guard kills every process but itself: a shell waiting for it would die too."""
+CANARY_TESTS = ("canary_assert", "Canary.equal", "Canary.true", "Canary.raises")
+
+Call = tuple[str, str, Sequence[Any], Any]
+"""`module.function(*arguments)` must equal the value: (module, function, arguments, value)."""
+
+
+def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0) -> Verifier:
+    """All calls must return their value (reward 1), else the reward is 0.
+
+    Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts. About 10 ms.
+    """
+    request = {index: (module, name, list(arguments)) for index, (module, name, arguments, _) in enumerate(calls)}
+    expected = {index: value for index, (*_, value) in enumerate(calls)}
+    return _guarded("calls", request, expected, timeout_s)
+
+
+def suite_verifier(source: str, name: str, tests: Sequence[str], timeout_s: float = 20.0) -> Verifier:
+    """Every test of the module `source` must pass; `tests` are "function" or "Class.method" (unittest)."""
+    request = {"source": source, "name": name, "tests": [*tests, *CANARY_TESTS]}
+    expected = {**dict.fromkeys(tests, "ok"), **dict.fromkeys(CANARY_TESTS, "failed")}
+    return _guarded("suite", request, expected, timeout_s)
+
+
+def _guarded(program: str, request: Any, expected: Mapping[Any, Any], timeout_s: float) -> Verifier:
+    if not expected:
+        raise ValueError("a verifier without questions would pass everything")
+    secret = {"program": _inside(program).decode(), "request": request, "expected": dict(expected)}
+    _check_literal(secret)
+    return Verifier(
+        files={"/tests/guard.py": _inside("guard"), "/tests/secret": repr(secret).encode()},
+        command=GUARD_COMMAND,
+        timeout_s=timeout_s,
+    )
+
+
+def _check_literal(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_literal(key)
+            _check_literal(item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            _check_literal(item)
+    elif value is not None and type(value) not in (bool, int, float, str, bytes):
+        raise ValueError(f"{value!r} is not a Python literal, so a verifier cannot compare it")
+
+
+@cache
+def _inside(name: str) -> bytes:
+    return (files("etude.tasks") / "inside" / f"{name}.py").read_bytes()

@@ -1,0 +1,111 @@
+"""Golden numbers of the effort penalty, and how the parts become an outcome."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from etude.config import parse
+from etude.errors import ConfigError
+from etude.harness.session import SessionResult
+from etude.records import Cheated, InfraFailed, Scored, Task, Truncated, Verifier, reward_of, solved
+from etude.rewards.effort import EffortConfig, concave_cost, effort_of
+from etude.rewards.reward import RewardConfig, score
+from etude.rewards.verifier import Verdict
+
+PASSED, FAILED = Verdict(1.0, "passed"), Verdict(0.0, "failed")
+
+
+TASK = Task("t", "", {}, Verifier({}))
+
+
+def session(stop="finished", turns=4, tool_calls=6, malformed_calls=0, sampled_tokens=250):
+    usage = dict(turns=turns, tool_calls=tool_calls, malformed_calls=malformed_calls, sampled_tokens=sampled_tokens)
+    return SessionResult("s", (), (), stop, usage)
+
+
+@pytest.mark.parametrize(
+    ("x", "k", "q", "cost"),
+    [
+        (0.0, 0.5, 0.5, 0.0),
+        (6.0, 0.5, 0.5, 4.0),  # (sqrt(1 + 3) - 1) / 0.25
+        (16.0, 0.5, 0.5, 8.0),  # (sqrt(9) - 1) / 0.25
+        (5.0, 1.0, 0.0, 5.0),  # q = 0 is linear
+        (3.0, 1.0, 2.0, 0.75),  # (1/4 - 1) / -1
+        (3.0, 1.0, 1.0, math.log(4.0)),
+    ],
+)
+def test_golden_costs(x, k, q, cost):
+    assert concave_cost(x, k, q) == pytest.approx(cost, rel=1e-12)
+
+
+@given(st.floats(0, 1e4), st.floats(0.1, 100), st.floats(0.01, 10), st.floats(0, 3))
+def test_cost_rises_ever_more_slowly(x, step, k, q):
+    low, middle, high = (concave_cost(x + i * step, k, q) for i in range(3))
+    assert low <= middle <= high
+    assert high - middle <= (middle - low) * (1 + 1e-6) + 1e-6
+    assert middle <= (x + step) * (1 + 1e-9)
+
+
+@given(st.floats(0, 1e3), st.floats(0.01, 10))
+def test_cost_is_continuous_where_the_formula_changes(x, k):
+    assert concave_cost(x, k, 1.0) == pytest.approx(concave_cost(x, k, 1.0 + 1e-7), rel=1e-4)
+
+
+def test_effort_is_the_weighted_sum():
+    config = EffortConfig(token_unit=100, tokens_weight=1, calls_weight=0.25, turns_weight=1)
+    assert effort_of(250, 6, 4, config) == 2.5 + 1.5 + 4
+    assert effort_of(250, 6, 2, config) < effort_of(250, 6, 4, config)  # the same calls in fewer turns are cheaper
+
+
+def test_a_solved_session_pays_for_its_effort():
+    config = RewardConfig(effort=EffortConfig(scale=0.02, k=0.25, q=0.5))
+    outcome = score(TASK, session(), PASSED, config)
+    cost = 0.02 * (math.sqrt(1 + 0.25 * 8.0) - 1) / 0.125
+    assert isinstance(outcome, Scored) and solved(outcome)
+    assert outcome.reward == pytest.approx(1 - cost) == pytest.approx(sum(outcome.parts.values()))
+    assert set(outcome.parts) == {"tests", "effort", "malformed", "unfinished"}
+
+
+def test_an_unsolved_session_pays_for_malformed_calls_only():
+    outcome = score(TASK, session(malformed_calls=2), FAILED, RewardConfig())
+    assert outcome == Scored(-0.04, {"tests": 0.0, "effort": 0.0, "malformed": -0.04, "unfinished": 0.0})
+    flood = score(TASK, session(malformed_calls=500), FAILED, RewardConfig())
+    assert reward_of(flood) == -0.1
+
+
+@given(st.integers(0, 100_000), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
+def test_solved_is_always_worth_more_than_unsolved(tokens, calls, turns, malformed):
+    worst = score(TASK, session("turns", turns, calls, malformed, tokens), PASSED, RewardConfig())
+    best = score(TASK, session("finished", 0, 0, 0, 0), FAILED, RewardConfig())
+    assert reward_of(worst) > reward_of(best)
+
+
+@pytest.mark.parametrize("limit", ["turns", "context", "tokens", "wall"])
+def test_a_cut_session_keeps_its_verdict(limit):
+    config = RewardConfig(effort=EffortConfig(enabled=False), unfinished_penalty=0.25)
+    outcome = score(TASK, session(limit), PASSED, config)
+    assert isinstance(outcome, Truncated) and outcome.limit == limit and solved(outcome)
+    assert outcome.reward == 0.75
+
+
+def test_a_partly_passed_suite_is_not_solved():
+    outcome = score(TASK, session(), Verdict(0.9, "failed"), RewardConfig())
+    assert not solved(outcome) and reward_of(outcome) == 0.0
+
+
+def test_infrastructure_is_never_scored():
+    assert reward_of(score(TASK, session(), InfraFailed("sandbox"), RewardConfig())) is None
+
+
+def test_touching_a_visible_test_is_punished_only_where_asked():
+    touched = Verdict(1.0, "passed", touched=("check.py",))
+    assert solved(score(TASK, session(), touched, RewardConfig()))
+    cheated = score(TASK, session(), touched, RewardConfig(punish_touched=True))
+    assert isinstance(cheated, Cheated) and "check.py" in cheated.evidence
+
+
+def test_unknown_keys_are_refused():
+    with pytest.raises(ConfigError, match=r"effort\.scal: unknown key"):
+        parse({"effort": {"scal": 1}}, RewardConfig, "recipe.toml")
