@@ -6,12 +6,12 @@ plain Python literals. Never imports the code under test in this process.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from etude.records import Verifier
+from etude.tasks.verifiers import calls_verifier
 
 
 @dataclass(frozen=True)
@@ -54,26 +54,6 @@ def visible_check(cases: Sequence[CheckCase]) -> str:
     return _VISIBLE.format(imports=imports, cases=rows)
 
 
-_HIDDEN = """\
-import importlib, json, sys
-sys.path.insert(0, "/workspace")
-cases = json.load(open("/tests/cases.json"))
-ok = True
-for module, function, arguments, expected in cases:
-    try:
-        ok = ok and getattr(importlib.import_module(module), function)(*arguments) == expected
-    except Exception:
-        ok = False
-open("/logs/verifier/reward.txt", "w").write(str(float(ok)))
-"""
-
-
 def verifier_for(cases: Sequence[CheckCase]) -> Verifier:
-    rows = [[case.module, case.function, case.arguments, case.expected] for case in cases]
-    return Verifier(
-        files={
-            "/tests/test.sh": b"mkdir -p /logs/verifier && python3 -I -S -B /tests/hidden.py\n",
-            "/tests/hidden.py": _HIDDEN.encode(),
-            "/tests/cases.json": json.dumps(rows).encode(),
-        }
-    )
+    """The hidden cases, behind a trusted parent."""
+    return calls_verifier([(case.module, case.function, case.arguments, case.expected) for case in cases])
