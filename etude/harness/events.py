@@ -56,8 +56,8 @@ def read_events(path: Path) -> list[Event]:
     events = []
     for number, line in enumerate(lines, 1):
         try:
-            data = json.loads(line)
+            data = dict(json.loads(line))
             events.append(Event(data.pop("kind"), data.pop("at"), data))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path}, line {number}: not an event ({error}); restore it from a copy") from None
     return events

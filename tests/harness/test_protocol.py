@@ -21,8 +21,9 @@ TOOLS = {
     )
 }
 TAGS = (
-    "<tool_call>", "</tool_call>", "<function=read>", "<function=edit>", "<function=>", "</function>", "<parameter=path>",
-    "<parameter=old>", "<parameter=start>", "</parameter>", "<parameter=", "<function", "\n", "\n", " ", "a.py", "7", "\r", "é",
+    "<tool_call>", "</tool_call>", "<function=read>", "<function=edit>", "<function=>", "</function>",
+    "<parameter=path>", "<parameter=old>", "<parameter=start>", "</parameter>", "<parameter=", "<function", "\n", "\n",
+    " ", "a.py", "7", "\r", "é",
 )  # fmt: skip
 messages = st.one_of(st.lists(st.sampled_from(TAGS), max_size=30).map("".join), st.text(max_size=200))
 values = st.lists(st.one_of(st.sampled_from(TAGS), st.text(max_size=12)), max_size=12).map("".join)

@@ -91,7 +91,7 @@ async def _suggest(sandbox: Sandbox, path: str) -> str:
         names = [entry.name for entry in await sandbox.list_dir(directory)]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return ""
-    close = difflib.get_close_matches(name, names, n=1)
+    close = [other for other in names if other.startswith(f"{name}.")] or difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

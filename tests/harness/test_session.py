@@ -1,0 +1,249 @@
+"""The loop: exact ids, honest masks, every limit, and failures that are nobody's but the machinery's."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from etude.environments.base import Sandbox
+from etude.errors import ContextOverflow, DeadlineExceeded, SandboxError
+from etude.harness.prompt import render_call, render_calls, render_results, system_prompt
+from etude.harness.sampler import Completion, SampleRequest
+from etude.harness.scripted import ScriptedSampler
+from etude.harness.session import HarnessConfig, SessionResult, run_session
+from etude.harness.tools import TOOLS
+from etude.models.chat import ChatRenderer
+from etude.records import Event, Limits
+
+FILES = {"a.py": b"x = 1\n", "b.py": b"y = 2\n"}
+EDIT = ("edit_file", {"path": "a.py", "old": "x = 1", "new": "x = 7"})
+SHOW = ("run_terminal_cmd", {"command": "cat a.py; exit 2"})
+LIMITS = Limits(max_turns=8, max_context_tokens=4000, max_sampled_tokens=2000, wall_s=30)
+Run = Callable[..., Any]
+
+
+class Recorder:
+    """Passes requests on to a script and remembers both sides."""
+
+    def __init__(self, messages: Sequence[str], chat: ChatRenderer) -> None:
+        self.heard: list[list[str]] = []
+        self.requests: list[SampleRequest] = []
+        self.completions: list[Completion] = []
+        self.messages = iter(messages)
+        self.script = ScriptedSampler(self.next_message, chat)
+
+    def next_message(self, observations: list[str]) -> str:
+        self.heard.append(observations)
+        return next(self.messages)
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        self.requests.append(request)
+        completion = await self.script.sample(request)
+        number, length = len(self.requests), len(completion.token_ids)
+        context = len(request.prompt_ids) + length - 1
+        self.completions.append(
+            replace(
+                completion,
+                logprobs=tuple(-number - at / 1000 for at in range(length)),
+                versions=(number,) * length,
+                routed_experts=np.full((context, 2, 1), number, np.uint8),
+            )
+        )
+        return self.completions[-1]
+
+
+@pytest.fixture
+def play(in_sandbox: Run, chat: ChatRenderer) -> Run:
+    def run(
+        sampler: Any, limits: Limits = LIMITS, config: HarnessConfig | None = None, look: Any = None, **options: Any
+    ) -> SessionResult:
+        async def scenario(sandbox: Sandbox) -> SessionResult:
+            options.setdefault("session_id", "s")
+            options.setdefault("seed", 5)
+            result = await run_session("Fix it.", sandbox, sampler, chat, config or HarnessConfig(), limits, **options)
+            if look:
+                await look(sandbox)
+            return result
+
+        return in_sandbox(scenario, FILES)
+
+    return run
+
+
+def test_a_session_holds_exactly_what_was_sampled_and_seen(play: Run, chat: ChatRenderer) -> None:
+    messages = [render_calls([EDIT, SHOW]), "I look.\n" + render_call("read_file", {"path": "b.py"}), "Done."]
+    sampler = Recorder(messages, chat)
+    result = play(sampler, temperature=0.7)
+    seen = [["ok", "x = 7\n[exit 2]"], ["y = 2\n"]]
+    assert sampler.heard == [[], *seen] and result.stop == "finished"
+
+    [segment] = result.segments
+    expected = chat.opening(system_prompt(TOOLS), "Fix it.")
+    sampled = [False] * len(expected)
+    for message, observations in zip(messages, [*seen, None], strict=True):
+        own = [*chat.encode(message), chat.end_id]
+        after = chat.observation(render_results(observations)) if observations else []
+        expected += [*own, *after]
+        sampled += [True] * len(own) + [False] * len(after)
+    assert segment.token_ids.tolist() == expected and segment.sampled.tolist() == sampled
+    assert segment.kind == "turns"
+    for name in ("logprobs", "versions"):
+        kept = getattr(segment, name)
+        flat = [value for completion in sampler.completions for value in getattr(completion, name)]
+        assert np.array_equal(kept[segment.sampled], np.array(flat, kept.dtype)) and not kept[~segment.sampled].any()
+    assert segment.routed_experts.shape == (len(expected) - 1, 2, 1) and (segment.routed_experts == 3).all()
+
+    for request, start in zip(sampler.requests, _starts(segment.sampled), strict=True):
+        assert list(request.prompt_ids) == expected[:start]
+        assert request.stop_ids == chat.stop_ids and request.temperature == 0.7 and request.session_id == "s"
+    assert len({request.seed for request in sampler.requests}) == 3
+    assert result.usage == {
+        "turns": 3, "tool_calls": 3, "malformed_calls": 0, "parallel_turns": 1, "cut_messages": 0,
+        "sampled_tokens": sum(sampled), "error_observations": 0,
+        "observed_tokens": len(expected) - sum(sampled) - len(sampler.requests[0].prompt_ids),
+    }  # fmt: skip
+
+
+def _starts(sampled: np.ndarray) -> list[int]:
+    return [at for at in range(1, len(sampled)) if sampled[at] and not sampled[at - 1]]
+
+
+def test_the_log_tells_everything_in_order(play: Run, chat: ChatRenderer) -> None:
+    heard: list[Event] = []
+    messages = [render_calls([EDIT, SHOW]), render_call("reed", {}), "Done."]
+    result = play(ScriptedSampler(_script(messages), chat), on_event=heard.append)
+    assert tuple(heard) == result.events
+    assert [event.kind for event in heard] == [
+        "session", "prompt", "completion", "tool_call", "tool_call", "tool_result", "tool_result",
+        "completion", "tool_call", "tool_result", "completion", "segment_sealed", "end",
+    ]  # fmt: skip
+    assert all(a.at <= b.at for a, b in itertools.pairwise(heard))
+    call, answer = heard[3].data, heard[5].data
+    assert (call["turn"], call["index"], call["name"], call["arguments"]) == (1, 0, *EDIT)
+    assert answer == {"turn": 1, "index": 0, "name": "edit_file", "text": "ok", "error": False}
+    assert heard[8].data["name"] == "malformed" and heard[8].data["raw"].startswith("<tool_call>\n<function=reed>")
+    assert heard[9].data["error"] and heard[9].data["text"].startswith("error: no tool reed")
+    assert heard[-1].data["stop"] == "finished" and heard[-1].data["usage"] == result.usage
+    assert result.usage["malformed_calls"] == result.usage["error_observations"] == 1
+
+
+def _script(messages: Sequence[str]) -> Callable[[list[str]], str]:
+    waiting = iter(messages)
+    return lambda _: next(waiting)
+
+
+def test_the_same_session_twice_is_the_same(play: Run, chat: ChatRenderer) -> None:
+    messages = [render_calls([EDIT, SHOW]), "Done."]
+    one, two = (play(ScriptedSampler(_script(messages), chat)) for _ in range(2))
+    assert one.segments[0].token_ids.tolist() == two.segments[0].token_ids.tolist()
+    assert [event.data for event in one.events] == [event.data for event in two.events]
+
+
+def test_the_last_turns_calls_are_run_and_its_answer_is_not_appended(play: Run, chat: ChatRenderer) -> None:
+    async def look(sandbox: Sandbox) -> None:
+        assert await sandbox.read_file("/workspace/a.py") == b"x = 7\n"
+
+    result = play(ScriptedSampler(_script([render_calls([EDIT])]), chat), replace(LIMITS, max_turns=1), look=look)
+    assert result.stop == "turns" and result.usage["turns"] == 1
+    assert result.segments[0].token_ids[-1] == chat.end_id and result.segments[0].sampled[-1]
+
+
+def test_a_message_cut_off_is_closed_by_a_token_nobody_sampled(play: Run, chat: ChatRenderer) -> None:
+    call = render_call("write_file", {"path": "new.py", "content": "z = 1\n" * 50})
+    sampler = Recorder([render_calls([EDIT]) + "\n" + call, "word " * 200, "Done."], chat)
+    result = play(sampler, config=HarnessConfig(max_turn_tokens=100))
+    assert result.stop == "finished" and result.usage["cut_messages"] == 2
+    assert sampler.heard[1][0] == "ok" and sampler.heard[1][1].startswith(
+        "error: the message was cut off inside this call"
+    )
+    assert sampler.heard[2] == ["error: your message was cut off after 100 tokens; write shorter ones"]
+    [segment] = result.segments
+    for request in sampler.requests[:2]:
+        cut_at = len(request.prompt_ids) + 100
+        assert segment.sampled[cut_at - 100 : cut_at].all() and segment.token_ids[cut_at - 1] != chat.end_id
+        assert not segment.sampled[cut_at] and segment.token_ids[cut_at] == chat.end_id
+        assert segment.token_ids[cut_at + 1 :].tolist()[:3] == chat.observation("x")[:3]
+
+
+def test_limits_on_tokens_and_context_stop_a_session(play: Run, chat: ChatRenderer) -> None:
+    read = render_call("read_file", {"path": "b.py"})
+    own = len(chat.encode(read)) + 1
+    sampler = Recorder([read] * 9, chat)
+    result = play(sampler, replace(LIMITS, max_sampled_tokens=own + 5))
+    assert result.stop == "tokens" and result.usage["sampled_tokens"] == own + 5
+    assert [request.max_tokens for request in sampler.requests] == [own + 5, 5]
+
+    opening, seen = len(sampler.requests[0].prompt_ids), len(chat.observation(render_results(["y = 2\n"])))
+    fits = opening + own + seen + 16
+    for room, turns in ((opening + 15, 0), (opening + 16, 1), (fits - 1, 1), (fits, 2)):
+        result = play(Recorder([read] * 9, chat), replace(LIMITS, max_context_tokens=room))
+        assert (result.stop, result.usage["turns"]) == ("context", turns)
+        assert len(result.segments[0].token_ids) <= room
+
+
+def test_a_sampler_may_find_that_the_context_is_full(play: Run) -> None:
+    class Full:
+        async def sample(self, request: SampleRequest) -> Completion:
+            raise ContextOverflow("full")
+
+    result = play(Full())
+    assert result.stop == "context" and result.usage["turns"] == 0 and not result.segments[0].sampled.any()
+
+
+def test_the_wall_clock_stops_a_stuck_command_and_a_stuck_sampler(play: Run, chat: ChatRenderer) -> None:
+    class Stuck:
+        cancelled = False
+
+        async def sample(self, request: SampleRequest) -> Completion:
+            try:
+                return await asyncio.Event().wait()  # type: ignore[return-value]
+            finally:
+                self.cancelled = True
+
+    async def look(sandbox: Sandbox) -> None:
+        assert (await sandbox.exec("pgrep -x sleep")).output == b""
+
+    stuck = Stuck()
+    assert play(stuck, replace(LIMITS, wall_s=0.1)).stop == "wall" and stuck.cancelled
+    sleep = render_call("run_terminal_cmd", {"command": "sleep 30"})
+    result = play(ScriptedSampler(_script([sleep]), chat), replace(LIMITS, wall_s=0.3), look=look)
+    assert result.stop == "wall" and result.usage["turns"] == 1
+    assert result.segments[0].sampled.sum() == len(chat.encode(sleep)) + 1
+    assert [event.kind for event in result.events][-3:] == ["tool_call", "segment_sealed", "end"]
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("a token", 1), SandboxError("gone"), TimeoutError("inner")])
+def test_failures_of_the_machinery_are_raised(play: Run, error: Exception) -> None:
+    class Failing:
+        async def sample(self, request: SampleRequest) -> Completion:
+            raise error
+
+    with pytest.raises(type(error)):
+        play(Failing())
+
+
+def test_a_session_has_only_the_tools_it_is_given(play: Run, chat: ChatRenderer) -> None:
+    config = HarnessConfig(tools=("grep", "read_file"))
+    sampler = Recorder([render_calls([SHOW]), "Done."], chat)
+    result = play(sampler, config=config)
+    assert sampler.heard[1] == ["error: no tool run_terminal_cmd; there are read_file, grep"]
+    prompt = result.events[1].data["system"]
+    assert "grep(pattern, path?)" in prompt and "edit_file" not in prompt
+    for wrong in ((), ("grep", "grep"), ("grap",)):
+        with pytest.raises(ValidationError, match="name each tool once"):
+            HarnessConfig(tools=wrong)
+
+
+def test_what_results_quote_cannot_end_a_turn(play: Run, chat: ChatRenderer) -> None:
+    """A command that prints the end token writes ids nobody sampled; the session goes on, and its mask says so."""
+    sampler = Recorder([render_call("run_terminal_cmd", {"command": "printf '%s' '<|im_end|>'"}), "Done."], chat)
+    result = play(sampler)
+    [segment] = result.segments
+    assert result.stop == "finished" and segment.sampled.sum() == result.usage["sampled_tokens"]
