@@ -29,11 +29,13 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Resources:
-    """Limits of one sandbox, enforced by cgroups."""
+    """Limits of one sandbox. They bind its commands, not the agent that serves them."""
 
     memory_mb: int = 512
     pids: int = 128
     cpus: float = 1.0
+    disk_mb: int = 128
+    """What /workspace may take in changes. Where that is kept in memory it counts as such: at most memory_mb / 2."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Raises at once when no group can be written: running without limits is a choice 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -31,8 +32,14 @@ ADVICE = (
 class CgroupTree(Protocol):
     """The groups of one backend instance, each sandbox a child."""
 
+    version: int
+    bases: list[Path]
+    """The directories that hold the sandboxes' groups."""
+    agents: Path
+    """The file the guest agents write `0` to in order to join a group without limits, for all of them."""
+
     def add(self, name: str, resources: Resources) -> list[Path]:
-        """Make a sandbox's group with its limits; returns the files a process writes `0` to in order to join."""
+        """Make a sandbox's group with its limits; returns the files its commands write `0` to in order to join."""
         ...
 
     def remove(self, name: str) -> None:
@@ -57,9 +64,10 @@ def open_tree(instance: str) -> CgroupTree:
     try:
         return _V2(found.own["memory"], instance) if found.version == 2 else _V1(found.own, instance)
     except OSError as error:
-        raise MissingDependency(
-            f"cgroup v{found.version} limits cannot be set ({error.strerror}: {error.filename}): {ADVICE}"
-        ) from None
+        for directory in instances().get(instance, ()):
+            remove_group(directory)
+        why = f"cgroup v{found.version} limits cannot be set, {error.filename}, {error.strerror}"
+        raise MissingDependency(f"{why}: {ADVICE}") from None
 
 
 def instances() -> dict[str, list[Path]]:
@@ -93,6 +101,12 @@ def remove_group(directory: Path) -> None:
         if time.monotonic() > end:
             raise DeadlineExceeded(f"the processes of {directory} to end", _REMOVE_DEADLINE_S)
         time.sleep(0.005)
+
+
+def _remove_instance(base: Path) -> None:
+    remove_group(base)
+    with contextlib.suppress(OSError):  # another backend's groups are there
+        base.parent.rmdir()
 
 
 def _kill_members(group: Path) -> None:
@@ -163,10 +177,14 @@ def _above_leaf(directory: Path) -> Path:
 class _V1:
     """One hierarchy a controller."""
 
+    version = 1
+
     def __init__(self, own: dict[str, Path], instance: str) -> None:
         self._bases = {controller: directory / _ROOT / instance for controller, directory in own.items()}
         for base in self._bases.values():
             base.mkdir(parents=True, exist_ok=True)
+        self.bases = list(self._bases.values())
+        self.agents = self._bases["memory"] / "cgroup.procs"
 
     def add(self, name: str, resources: Resources) -> list[Path]:
         limits = {
@@ -188,11 +206,13 @@ class _V1:
 
     def close(self) -> None:
         for base in self._bases.values():
-            remove_group(base)
+            _remove_instance(base)
 
 
 class _V2:
     """One hierarchy. A group with children may hold no process, so this process first moves into a leaf of its own."""
+
+    version = 2
 
     def __init__(self, own: Path, instance: str) -> None:
         parent = _above_leaf(own)
@@ -204,7 +224,10 @@ class _V2:
         _write(parent / _ROOT / "cgroup.subtree_control", wanted)
         self._base = parent / _ROOT / instance
         self._base.mkdir()
+        self.bases = [self._base]
         _write(self._base / "cgroup.subtree_control", wanted)
+        (self._base / "agents").mkdir()
+        self.agents = self._base / "agents" / "cgroup.procs"
 
     def add(self, name: str, resources: Resources) -> list[Path]:
         group = self._base / name
@@ -220,7 +243,7 @@ class _V2:
         remove_group(self._base / name)
 
     def close(self) -> None:
-        remove_group(self._base)
+        _remove_instance(self._base)
 
 
 def _empty_into_leaf(parent: Path) -> None:

@@ -11,17 +11,23 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.environments.base import WORKSPACE
+from etude.environments.base import WORKSPACE, Resources
 from etude.environments.toolchain import HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.errors import ConfigError, MissingDependency
 
 _NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
-_OVERLAY = "index=off,metacopy=off,redirect_dir=off,volatile"
-_SMALL_TMPFS = (HOME, "/tests", "/logs")
+_OVERLAY_ROOT = "index=off,volatile,metacopy=off,redirect_dir=off"
+_OVERLAY_USER = "index=off,volatile,userxattr"  # which implies the other two, and refuses to hear them
+_SMALL_TMPFS = (HOME, "/tests", "/logs", "/dev/shm")
+_BYTES_PER_INODE = 4096
+_SEEN = "/tmp"  # where the launcher puts the store's directory, in the mount namespace it makes
+UPPER = f"{_SEEN}/scratch/upper"
+"""What a sandbox has changed in its workspace, seen from the launcher's mount namespace."""
 _ENVIRONMENT = {
     "HOME": HOME,
     "USER": "agent",
@@ -41,60 +47,85 @@ class View:
     binds: Mapping[str, Path]
     """Further read-only directories: absolute path inside -> host directory."""
     env: Mapping[str, str]
-    tmp_mb: int
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The cgroup.procs files of one sandbox: its agent's, and its commands', one a controller."""
+
+    agents: Path
+    commands: Sequence[Path]
 
 
 class Launcher:
     """Starts sandboxes below `root`, a store's directory, as the host user and group `user` when we are root."""
 
     def __init__(self, program: Path, root: Path, user: tuple[int, int], view: View) -> None:
-        bwrap = shutil.which("bwrap")
-        if bwrap is None:
-            raise MissingDependency(f"bubblewrap is not installed: {BWRAP_ADVICE}")
+        bwrap = find_bwrap()
         binds = _check_binds(view)
         build_skeleton(root / "skeleton", [inside for _, inside in binds])
         stages = ["-b", str(program), "stage/guest"]
         (root / "stage" / "guest").touch()
-        visible = ["--ro-bind", f"{root}/skeleton", "/"]
+        visible = ["--ro-bind", f"{_SEEN}/skeleton", "/"]
         for number, (source, inside) in enumerate(binds):
             (root / "stage" / str(number)).mkdir()
             stages += ["-b", str(source), f"stage/{number}"]
-            visible += ["--ro-bind", f"{root}/stage/{number}", inside]
-        visible += ["--ro-bind", f"{root}/stage/guest", "/guest/guest", "--bind", f"{root}/merged", WORKSPACE]
+            visible += ["--ro-bind", f"{_SEEN}/stage/{number}", inside]
+        visible += ["--ro-bind", f"{_SEEN}/stage/guest", "/guest/guest", "--bind", f"{_SEEN}/merged", WORKSPACE]
         env = {**_ENVIRONMENT, "PATH": view.toolchain.path, **view.env}
+        self._instance = root.name
+        self._overlay = _OVERLAY_ROOT if os.geteuid() == 0 else _OVERLAY_USER
         self._start = [str(program), "launch", str(os.getpid()), *map(str, user), str(root)]
-        self._enter = [*stages, "--", bwrap, *_isolation(), *visible, *_writable(view.tmp_mb)]
+        self._enter = [*stages, "--", bwrap, *_isolation(), *visible, "--proc", "/proc", "--dev", "/dev"]
         for name, value in env.items():
             self._enter += ["--setenv", name, value]
-        self._enter += ["--chdir", WORKSPACE, "/guest/guest", "serve"]
 
     def spawn(
         self,
-        home: Path,
+        name: str,
         lowers: Sequence[str],
-        joins: Sequence[Path],
-        process_limits: tuple[int, int],
+        resources: Resources,
+        groups: Groups | None,
         control: socket.socket,
+        log: Path,
     ) -> int:
         """Start a sandbox; returns the launcher's process id. `control` becomes the guest's end of the channel.
 
-        `home` holds its upper and work directories and gets its log. The sandbox dies with the calling thread.
+        `name` is seen by `ps` on the host and by `leftovers`. Without `groups` the limits are per process. The sandbox
+        dies with the calling thread.
         """
-        disk = f"b/{home.name}"
-        options = f"lowerdir={':'.join(lowers)},upperdir={disk}/upper,workdir={disk}/work,{_OVERLAY}"
-        if os.geteuid() != 0:
-            options += ",userxattr"
-        groups = [argument for path in joins for argument in ("-c", str(path))]
-        argv = [*self._start, options, *groups, *self._enter, *map(str, process_limits)]
+        disk = resources.disk_mb << 20
+        argv = [*self._start, f"size={disk},nr_inodes={disk // _BYTES_PER_INODE},mode=711"]
+        argv.append(f"lowerdir={':'.join(lowers)},upperdir=scratch/upper,workdir=scratch/work,{self._overlay}")
+        limits = [0, 0, 0]
+        if groups is None:
+            limits = [resources.memory_mb << 20, resources.pids, 0]
+        else:
+            argv += ["-c", str(groups.agents)]
+            argv += [argument for path in groups.commands for argument in ("-j", str(path))]
+            limits = [0, 0, len(groups.commands)]
+        argv += [*self._enter, *_writable(disk), "/guest/guest", "serve", *map(str, limits), name]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(home / "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
         defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
         # a process group of its own: Ctrl-C at the terminal is for the controller, which then ends its sandboxes
         return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
+
+
+def find_bwrap() -> str:
+    """The path of a bubblewrap new enough to size a tmpfs and to forbid further user namespaces."""
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise MissingDependency(f"bubblewrap is not installed: {BWRAP_ADVICE}")
+    said = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=10).stdout.strip()
+    version = tuple(int(part) for part in said.rpartition(" ")[2].split(".")[:2] if part.isdigit())
+    if version < (0, 8):
+        raise MissingDependency(f"{bwrap} is {said or 'of unknown version'}, too old: {BWRAP_ADVICE}")
+    return bwrap
 
 
 def _isolation() -> list[str]:
@@ -104,12 +135,12 @@ def _isolation() -> list[str]:
     return arguments
 
 
-def _writable(tmp_mb: int) -> list[str]:
-    arguments = ["--proc", "/proc", "--dev", "/dev", "--size", str(tmp_mb << 20)]
-    arguments += ["--perms", "1777", "--tmpfs", "/tmp"]
+def _writable(disk: int) -> list[str]:
+    """Beside the workspace: together as much again, so that full disks leave memory for a command to clear them."""
+    arguments = ["--size", str(disk // 2), "--perms", "1777", "--tmpfs", "/tmp"]
     for place in _SMALL_TMPFS:
-        arguments += ["--size", str((tmp_mb << 20) // 4), "--tmpfs", place]
-    return arguments
+        arguments += ["--size", str(disk // 8), "--tmpfs", place]
+    return [*arguments, "--remount-ro", "/dev", "--chdir", WORKSPACE]
 
 
 def _check_binds(view: View) -> list[tuple[Path, str]]:

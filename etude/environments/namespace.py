@@ -1,8 +1,9 @@
 """The `namespace` backend: a sandbox is a set of Linux namespaces around an overlay, with cgroup limits.
 
 Owns the life of such sandboxes: their start (the native launcher, then bubblewrap, then the guest agent as process 1),
-their snapshots and their end. What a command can write is /workspace (the overlay), and small tmpfs at /tmp, HOME,
-/tests and /logs; the rest is the host's toolchain, read-only. No network, no capability, no host root even inside.
+their snapshots and their end. What a command can write is /workspace (an overlay), and tmpfs at /tmp, HOME, /tests,
+/logs and /dev/shm, all sized and gone with the sandbox; the rest is the host's toolchain, read-only. No network, no
+capability, and the user inside is nobody outside.
 A snapshot holds /workspace and nothing else: what an agent did elsewhere never reaches a verifier that starts from it.
 
 A namespace sandbox shares the host's kernel: it holds a misbehaving program, not an attacker with a kernel exploit.
@@ -27,7 +28,7 @@ from etude.environments import cgroups, store
 from etude.environments.base import WORKSPACE, Capabilities, DirEntry, ExecResult, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
-from etude.environments.launcher import Launcher, View
+from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.toolchain import find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
@@ -37,7 +38,7 @@ class NamespaceConfig(Config):
     """How namespace sandboxes are made; the defaults need root, or a delegated cgroup."""
 
     state_dir: Path | None = None
-    """Where sandboxes' files live; None: /dev/shm/etude-UID. On disk, what they write is bounded by the disk alone."""
+    """A local directory for tasks' files and snapshots; None: /dev/shm/etude-UID. Sandboxes write elsewhere."""
     cache_dir: Path | None = None
     """Where the built guest program is kept; None: ~/.cache/etude."""
     python: Path | None = None
@@ -50,13 +51,13 @@ class NamespaceConfig(Config):
     """`rlimit` limits memory per process and CPU not at all: weaker, for where no cgroup can be written."""
     host_uid: int = Field(61_000, ge=1)
     """Who sandboxes are on the host when we are root: a user and group that own nothing."""
-    tmp_mb: int = Field(256, ge=4)
-    """Size of /tmp; HOME, /tests and /logs have a quarter each."""
     cached_layers: int = Field(256, ge=1)
     concurrent_starts: int = Field(8, ge=1)
     start_timeout_s: float = Field(30.0, gt=0)
     file_timeout_s: float = Field(30.0, gt=0)
     stop_timeout_s: float = Field(15.0, gt=0)
+    disk_timeout_s: float = Field(120.0, gt=0)
+    """For copying or removing one sandbox's files."""
 
 
 class NamespaceBackend:
@@ -69,11 +70,12 @@ class NamespaceBackend:
         store.sweep(state_dir)
         user = (self.config.host_uid,) * 2 if os.geteuid() == 0 else (os.getuid(), os.getgid())
         self.store = store.Store(state_dir, user, self.config.cached_layers)
+        self.groups: cgroups.CgroupTree | None = None
         try:
-            self.groups = cgroups.open_tree(self.store.instance) if self.config.limits == "cgroup" else None
-            view = View(
-                find_toolchain(self.config.python), self.config.binds, self.config.env, tmp_mb=self.config.tmp_mb
-            )
+            if self.config.limits == "cgroup":
+                self.groups = cgroups.open_tree(self.store.instance)
+                self.store.note_groups(self.groups.bases)
+            view = View(find_toolchain(self.config.python), self.config.binds, self.config.env)
             self.launcher = Launcher(program, self.store.root, user, view)
         except BaseException:
             self._remove_all()
@@ -90,19 +92,26 @@ class NamespaceBackend:
         return Capabilities(name="namespace", isolation="namespace", snapshot="disk", network=False)
 
     async def create(self, spec: SandboxSpec) -> NamespaceSandbox:
-        """Start a sandbox. Raises SandboxError quoting what the launcher or bubblewrap said."""
+        """Start a sandbox. Raises SandboxError quoting what the launcher or bubblewrap said.
+
+        Starts beyond `concurrent_starts` wait for their turn; the deadline counts from there.
+        """
         if self._closed:
             raise SandboxError("this backend is closed")
         if spec.image != "host":
             raise ConfigError(f"image: the namespace backend has only 'host', not {spec.image!r}")
-        disk = self.store.take(spec.files, self._lowers(spec.base))
-        sandbox = NamespaceSandbox(self, disk)
-        self._live[disk.number] = sandbox
+        try:
+            disk = self.store.take(spec.files, self._lowers(spec.base))
+        except OSError as error:
+            raise SandboxError(f"cannot prepare a sandbox: {error}; is {self.store.root.parent} full?") from error
+        sandbox = self._live[disk.number] = NamespaceSandbox(self, disk)
         try:
             async with self._starts:
                 await sandbox.start(spec.resources)
-        except BaseException:
+        except BaseException as error:
             await sandbox.destroy()
+            if isinstance(error, OSError):
+                raise SandboxError(f"cannot start sandbox {sandbox.id}: {error}") from error
             raise
         return sandbox
 
@@ -123,12 +132,12 @@ class NamespaceBackend:
 
     # for NamespaceSandbox -----------------------------------------------------------------------------------------
 
-    async def remember(self, disk: store.Disk) -> Snapshot:
+    async def remember(self, disk: store.Disk, upper: Path) -> Snapshot:
         """Copy a sandbox's upper into a snapshot."""
-        lowers = self.store.hold(disk)
+        lowers = self.store.hold(disk, upper)
         try:
             if lowers[0] != disk.lowers[0]:
-                await self.on_disk(copy_upper, disk.home / "upper", self.store.root / lowers[0])
+                await self.on_disk(copy_upper, upper, self.store.root / lowers[0])
         except BaseException:
             await self.drop(lowers)
             raise
@@ -137,10 +146,10 @@ class NamespaceBackend:
         return snapshot
 
     async def forget(self, disk: store.Disk) -> None:
-        """Remove a sandbox's directories and group; its processes have ended."""
+        """Remove a sandbox's group and its hold on the disk; its processes have ended, and its mounts with them."""
         if self.groups is not None:
             self.groups.remove(str(disk.number))
-        await self.on_disk(remove_tree, disk.home)
+        self.store.log(disk).unlink(missing_ok=True)
         await self.drop(disk.lowers)
         self._live.pop(disk.number, None)
 
@@ -150,7 +159,13 @@ class NamespaceBackend:
 
     async def on_disk(self, work: Callable[..., None], *arguments: Path) -> None:
         """Run a tree operation on a worker thread, so that a large one does not stop the loop."""
-        await asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
+        try:
+            async with asyncio.timeout(self.config.disk_timeout_s):
+                await asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"{work.__name__} {' '.join(map(str, arguments))}", self.config.disk_timeout_s
+            ) from None
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -162,7 +177,7 @@ class NamespaceBackend:
         return self._snapshots[base.id]
 
     def _remove_all(self) -> None:
-        if getattr(self, "groups", None) is not None:
+        if self.groups is not None:
             self.groups.close()
         self.store.close()
 
@@ -177,6 +192,7 @@ class NamespaceSandbox:
         self._channel = Channel(self._id)
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._snapshotting = asyncio.Lock()
 
     @property
     def id(self) -> str:
@@ -184,20 +200,18 @@ class NamespaceSandbox:
 
     async def start(self, resources: Resources) -> None:
         """Spawn and wait for the guest's first words."""
-        joins, process_limits = [], (0, 0)
-        if self._backend.groups is not None:
-            joins = self._backend.groups.add(str(self._disk.number), resources)
-        else:
-            process_limits = (resources.memory_mb << 20, resources.pids)
+        groups, log = None, self._backend.store.log(self._disk)
+        if (tree := self._backend.groups) is not None:
+            groups = Groups(tree.agents, tree.add(str(self._disk.number), resources))
         ours, theirs = socket.socketpair()
         with theirs:
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=ours)
-            self._pid = self._backend.launcher.spawn(self._disk.home, self._disk.lowers, joins, process_limits, theirs)
+            self._pid = self._backend.launcher.spawn(self._id, self._disk.lowers, resources, groups, theirs, log)
         try:
             await self._channel.ready(self._backend.config.start_timeout_s)
         except SandboxError:
-            said = (self._disk.home / "log").read_text(errors="replace").strip()[-500:]
+            said = log.read_text(errors="replace").strip()[-500:]
             raise SandboxError(
                 f"sandbox {self._id} did not start: {said or 'its launcher ended silently'}; "
                 "`etude environments doctor` tells what is missing"
@@ -225,14 +239,17 @@ class NamespaceSandbox:
 
     async def snapshot(self) -> Snapshot:
         """Freeze /workspace: every process is stopped while its files are copied, then goes on."""
-        await self._channel.freeze(self._backend.config.file_timeout_s)
-        try:
-            return await self._backend.remember(self._disk)
-        except OSError as error:
-            raise SandboxError(f"snapshot of sandbox {self._id}: {error}") from error
-        finally:
-            if self._channel.failure is None:
-                await self._channel.thaw(self._backend.config.file_timeout_s)
+        wait_s = self._backend.config.file_timeout_s
+        async with self._snapshotting:
+            await self._channel.freeze(wait_s)
+            try:
+                # bubblewrap waits in the launcher's mount namespace, through which the upper can be reached
+                return await self._backend.remember(self._disk, Path(f"/proc/{self._pid}/root{UPPER}"))
+            except OSError as error:
+                raise SandboxError(f"snapshot of sandbox {self._id}: {error}") from error
+            finally:
+                if self._channel.failure is None:
+                    await self._channel.thaw(wait_s)
 
     async def destroy(self) -> None:
         if self._ending is None:

@@ -1,17 +1,20 @@
-"""The directories of one namespace backend: task layers, snapshots, uppers; and who owns them.
+"""The directories of one namespace backend: task layers and snapshots; and who owns them.
 
-Owns `STATE/INSTANCE/`, where INSTANCE names the process that made it (pid, start time, boot), so that what a killed
+Owns `STATE/INSTANCE/`, where INSTANCE names the process that made it, so that what a killed
 process left can be told from what a living one uses and swept. A layer is the files of a task, shared by every sandbox
 of that task and kept by content hash; a snapshot is a frozen upper. Both are counted and removed when unused.
 
-    l/HASH   layers    s/N  snapshots    b/N/{upper,work,log}  sandboxes    skeleton, merged, stage  mount points
+    l/HASH  layers    s/N  snapshots    b/N.log  what sandbox N said when starting
+    skeleton  what sandboxes see as /    merged, scratch, stage  mount points, used in private mount namespaces
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,6 +25,8 @@ from etude.environments import cgroups
 from etude.environments.trees import remove_tree
 from etude.errors import ConfigError, SandboxError
 
+INSTANCE = re.compile(r"\d+-\d+-[0-9a-f]{8}-\d+-\d+")
+_GROUPS = "groups"
 _instances = itertools.count()
 
 
@@ -30,36 +35,37 @@ def default_state_dir() -> Path:
     return Path(f"/dev/shm/etude-{os.geteuid()}")
 
 
-def _process_start(pid: int | str) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return None
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-
-
-def owner_lives(instance: str) -> bool:
-    """Whether the process that made this instance is still there (the same one, not a reuse of its number)."""
-    pid, start, boot, *_ = [*instance.split("-"), "", "", ""]
-    return boot == _boot() and start != "" and _process_start(pid) == start
+def new_instance() -> str:
+    """A name that says which process made it: pid, start time, boot, pid namespace, and a count."""
+    return f"{_this_process()}-{next(_instances)}"
 
 
 def owner_is_this_process(instance: str) -> bool:
-    return instance.startswith(f"{os.getpid()}-{_process_start('self')}-{_boot()}-")
+    return instance.rpartition("-")[0] == _this_process()
+
+
+def owner_lives(instance: str) -> bool:
+    """Whether the process that made this instance may still be there: the same one, not a reuse of its number.
+
+    A process of another pid namespace (a container that shares our /dev/shm) cannot be seen, so counts as living.
+    """
+    pid, start, boot, namespace, _ = instance.split("-")
+    _, _, our_boot, our_namespace = _this_process().split("-")
+    if boot != our_boot:
+        return False
+    return namespace != our_namespace or _process_start(pid) == start
 
 
 def instances(state_dir: Path) -> list[str]:
-    """Every instance with a directory in `state_dir`, living or not."""
-    return sorted(path.name for path in state_dir.iterdir() if path.is_dir()) if state_dir.is_dir() else []
+    """Every instance with a directory in `state_dir`, living or not. Anything else there is not ours."""
+    names = [path.name for path in state_dir.iterdir()] if state_dir.is_dir() else []
+    return sorted(name for name in names if INSTANCE.fullmatch(name))
 
 
 def sweep(state_dir: Path) -> list[str]:
     """Remove the processes, groups and directories of dead owners; returns the instances removed."""
-    groups = cgroups.instances()
-    dead = [name for name in {*instances(state_dir), *groups} if not owner_lives(name)]
+    groups = groups_by_instance(state_dir)
+    dead = sorted(name for name in {*instances(state_dir), *groups} if not owner_lives(name))
     for name in dead:
         for group in groups.get(name, ()):
             cgroups.remove_group(group)
@@ -67,20 +73,45 @@ def sweep(state_dir: Path) -> list[str]:
     return dead
 
 
+def groups_by_instance(state_dir: Path) -> dict[str, list[Path]]:
+    """Control groups that exist: those beside ours, and those an instance noted because its process was elsewhere."""
+    found = {name: set(paths) for name, paths in cgroups.instances().items() if INSTANCE.fullmatch(name)}
+    for name in instances(state_dir):
+        with contextlib.suppress(FileNotFoundError):
+            noted = (Path(line) for line in (state_dir / name / _GROUPS).read_text().splitlines())
+            found.setdefault(name, set()).update(path for path in noted if path.is_dir() and path.name == name)
+    return {name: sorted(paths) for name, paths in found.items() if paths}
+
+
+def _this_process() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"{os.getpid()}-{_process_start('self')}-{boot}-{namespace}"
+
+
+def _process_start(pid: int | str) -> str | None:
+    """In clock ticks since boot; None when there is no such process, or only its zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
 @dataclass(frozen=True)
 class Disk:
-    """One sandbox's place: its overlay's layers, highest first, and its own directory."""
+    """What one sandbox's overlay stands on, highest layer first, relative to the store's root."""
 
     number: int
     lowers: tuple[str, ...]
-    home: Path
 
 
 class Store:
     """The directories of one backend, used from one thread. Copying and removing trees is left to the caller."""
 
     def __init__(self, state_dir: Path, owner: tuple[int, int], cached_layers: int) -> None:
-        self.instance = f"{os.getpid()}-{_process_start('self')}-{_boot()}-{next(_instances)}"
+        self.instance = new_instance()
+        self._made = not state_dir.exists()
         _make_state_dir(state_dir)
         self.root = state_dir / self.instance
         self._owner = owner
@@ -88,28 +119,29 @@ class Store:
         self._users: Counter[str] = Counter()
         self._layers: dict[str, None] = {}  # in order of last use
         self._numbers = itertools.count(1)
-        for name in ("", "l", "s", "b", "skeleton", "merged", "stage"):
+        for name in ("", "l", "s", "b", "skeleton", "merged", "scratch", "stage"):
             (self.root / name).mkdir()
             (self.root / name).chmod(0o711)
 
     def take(self, files: Mapping[str, bytes], below: tuple[str, ...]) -> Disk:
-        """A new sandbox's directories, over the layer of `files` over the lowers `below`."""
+        """What a new sandbox stands on: the layer of `files`, over the lowers `below`."""
         lowers = (self._layer(files), *below) if files or not below else below
-        number = next(self._numbers)
-        home = self.root / "b" / str(number)
-        home.mkdir()
-        for name in ("upper", "work"):
-            os.mkdir(home / name, 0o755)
-            self._give(home / name, 0o755)
         self._users.update(lowers)
-        return Disk(number, lowers, home)
+        return Disk(next(self._numbers), lowers)
 
-    def hold(self, disk: Disk) -> tuple[str, ...]:
+    def note_groups(self, groups: Iterable[Path]) -> None:
+        """Write down which control groups belong to this instance, for whoever may have to sweep it."""
+        (self.root / _GROUPS).write_text("".join(f"{path}\n" for path in groups))
+
+    def log(self, disk: Disk) -> Path:
+        return self.root / "b" / f"{disk.number}.log"
+
+    def hold(self, disk: Disk, upper: Path) -> tuple[str, ...]:
         """The lowers of a snapshot of this sandbox, counted as used.
 
         Where the sandbox has changed something, the first is new: the caller copies the sandbox's upper there.
         """
-        with os.scandir(disk.home / "upper") as entries:
+        with os.scandir(upper) as entries:
             changed = next(entries, None) is not None
         lowers = (f"s/{next(self._numbers)}", *disk.lowers) if changed else disk.lowers
         self._users.update(lowers)
@@ -128,6 +160,9 @@ class Store:
 
     def close(self) -> None:
         remove_tree(self.root)
+        if self._made:
+            with contextlib.suppress(OSError):  # others use it too
+                self.root.parent.rmdir()
 
     def _layer(self, files: Mapping[str, bytes]) -> str:
         digest = hashlib.sha256()

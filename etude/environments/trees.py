@@ -61,7 +61,7 @@ def _copy_entries(source: int, target: int) -> None:
 
 
 def _copy_pair(source: int, target: int, name: str, info: os.stat_result, reading: int, writing: int) -> None:
-    from_fd = _open_owned(name, reading, source)
+    from_fd, shut = _open_owned(name, reading, source)
     try:
         to_fd = os.open(name, writing, 0o600, dir_fd=target)
         try:
@@ -74,20 +74,22 @@ def _copy_pair(source: int, target: int, name: str, info: os.stat_result, readin
         finally:
             os.close(to_fd)
     finally:
+        if shut:
+            os.fchmod(from_fd, stat.S_IMODE(info.st_mode))
         os.close(from_fd)
 
 
-def _open_owned(name: str, flags: int, directory: int) -> int:
-    """Open a file or directory even when its owner, who we are unless root, took away the right to read it."""
+def _open_owned(name: str, flags: int, directory: int) -> tuple[int, bool]:
+    """Open a file or directory even when its owner, who we are unless root, shut it; says whether that was so."""
+    needed = os.R_OK | os.X_OK if flags & os.O_DIRECTORY else os.R_OK
+    handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        return os.open(name, flags, dir_fd=directory)
-    except PermissionError:
-        handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        try:
+        shut = not os.access(f"/proc/self/fd/{handle}", needed)
+        if shut:
             os.chmod(f"/proc/self/fd/{handle}", 0o700)
-            return os.open(name, flags, dir_fd=directory)
-        finally:
-            os.close(handle)
+        return os.open(name, flags, dir_fd=directory), shut
+    finally:
+        os.close(handle)
 
 
 def _copy_content(source: int, target: int) -> None:

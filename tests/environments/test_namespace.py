@@ -128,7 +128,9 @@ def test_snapshot_carries_the_workspace_and_forks_are_independent(run):
 def test_snapshot_stops_writers_and_lets_them_go_on(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        await box.exec("(while true; do echo x >> a; echo x >> b; sleep 0.001; done) & until [ -s b ]; do sleep 0.01; done")
+        await box.exec(
+            "(while true; do echo x >> a; echo x >> b; sleep 0.001; done) & until [ -s b ]; do sleep 0.01; done"
+        )
         snapshot = await box.snapshot()
         fork = await backend.create(SandboxSpec(base=snapshot))
         first, second = [len(await fork.read_file(f"/workspace/{name}")) for name in "ab"]

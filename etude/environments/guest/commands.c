@@ -32,11 +32,15 @@ struct command {
 
 static struct command *commands;
 static uint64_t address_space_limit, process_limit;
+static int group_count;
 static char chunk[65536];
 
-void commands_limit(uint64_t address_space, uint64_t processes) {
+void commands_limit(uint64_t address_space, uint64_t processes, int groups) {
     address_space_limit = address_space;
     process_limit = processes;
+    group_count = groups;
+    for (int fd = CONTROL_FD + 1; fd <= CONTROL_FD + groups; fd++)
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
 static int64_t now_ms(void) {
@@ -117,6 +121,13 @@ static void drain(struct command *command, size_t most) {
     }
 }
 
+static bool enter_groups(void) {
+    for (int fd = CONTROL_FD + 1; fd <= CONTROL_FD + group_count; fd++)
+        if (write(fd, "0", 1) != 1)
+            return false;
+    return true;
+}
+
 static void limit(int resource, uint64_t value) {
     struct rlimit both = {value, value};
     if (value)
@@ -135,7 +146,9 @@ static void become(const char *directory, const char *text, const char *variable
         putenv((char *)variables);
     limit(RLIMIT_AS, address_space_limit);
     limit(RLIMIT_NPROC, process_limit);
-    if (chdir(directory))
+    if (!enter_groups())
+        dprintf(2, "cannot enter the sandbox's limits: %s\n", strerror(errno));
+    else if (chdir(directory))
         dprintf(2, "cannot enter %s: %s\n", directory, strerror(errno));
     else if (execl("/bin/sh", "sh", "-c", text, NULL))
         dprintf(2, "cannot run /bin/sh: %s\n", strerror(errno));

@@ -41,7 +41,7 @@ void write_file(const struct request *request);
 void list_dir(const struct request *request);
 
 /* commands.c: running commands. `commands_*` are called by the loop in serve.c. */
-void commands_limit(uint64_t address_space, uint64_t processes);
+void commands_limit(uint64_t address_space, uint64_t processes, int groups);
 void command_start(const struct request *request);
 void command_cancel(const struct request *request);
 void commands_reap(void);

@@ -1,14 +1,18 @@
-/* The host side of one sandbox's start: joins its cgroups, makes a private mount namespace, mounts the workspace
- * overlay there, gives up root, and becomes bubblewrap.
+/* The host side of one sandbox's start: joins its cgroup, makes a private mount namespace, mounts the workspace overlay
+ * there, gives up root, and becomes bubblewrap.
  *
- * The overlay is mounted after the namespace is made so that no other sandbox's namespace copies it, and so that it
- * disappears with the last process. Started by the backend with posix_spawn; its errors go to standard error, which
+ * The overlay, and the sized tmpfs that holds its upper directory, are mounted after the namespace is made, so that no
+ * other sandbox's namespace copies them and they disappear with the last process. Started by the backend with posix_spawn; its errors go to standard error, which
  * the backend keeps in a file and quotes.
  *
- *   launch PARENT UID GID DIRECTORY OVERLAY_OPTIONS [-c CGROUP_PROCS]... [-b SOURCE STAGE]... -- PROGRAM ARGUMENT...
+ *   launch PARENT UID GID DIRECTORY TMPFS_OPTIONS OVERLAY_OPTIONS
+ *          [-c CGROUP_PROCS]... [-j CGROUP_PROCS]... [-b SOURCE STAGE]... -- PROGRAM ARGUMENT...
  *
- * Relative paths are relative to DIRECTORY; the overlay lands on DIRECTORY/merged, and each SOURCE is bound on its
- * STAGE, where an unprivileged bubblewrap can reach it even if SOURCE lies below a directory only root may enter. */
+ * Paths are relative to DIRECTORY; the tmpfs lands on `scratch`, the overlay on `merged`. -c groups are joined here; -j
+ * groups are opened for the guest, which puts each command into them: the guest itself stays outside the limits of its
+ * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE.
+ * All of DIRECTORY is then bound on /tmp, in this namespace: bubblewrap runs as a user who may not be able to reach the
+ * real places, below somebody's home say. */
 #include "guest.h"
 
 #include <grp.h>
@@ -18,6 +22,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 static void fail(const char *what, const char *object) {
@@ -61,6 +66,17 @@ static void private_mounts(void) {
         fail("make private", "/");
 }
 
+static void mount_workspace(uid_t uid, gid_t gid, const char *tmpfs, const char *overlay) {
+    if (mount("tmpfs", "scratch", "tmpfs", MS_NOSUID | MS_NODEV, tmpfs))
+        fail("mount a tmpfs with", tmpfs);
+    if (mkdir("scratch/upper", 0755) || mkdir("scratch/work", 0755))
+        fail("prepare", "the workspace");
+    if (geteuid() == 0 && (chown("scratch/upper", uid, gid) || chown("scratch/work", uid, gid)))
+        fail("give away", "the workspace");
+    if (mount("overlay", "merged", "overlay", MS_NOSUID | MS_NODEV, overlay))
+        fail("mount an overlay with", overlay);
+}
+
 static void give_up_root(uid_t uid, gid_t gid) {
     if (geteuid() != 0)
         return;
@@ -69,22 +85,27 @@ static void give_up_root(uid_t uid, gid_t gid) {
 }
 
 int launch(int argc, char **argv) {
-    if (argc < 5)
+    if (argc < 6)
         return 2;
     detach_from_host(atoi(argv[0]));
     uid_t uid = strtoul(argv[1], NULL, 10);
     gid_t gid = strtoul(argv[2], NULL, 10);
     if (chdir(argv[3]))
         fail("enter", argv[3]);
-    int at = 5;
+    umask(022);
+    int at = 6;
     for (; at + 1 < argc && !strcmp(argv[at], "-c"); at += 2)
         write_text(argv[at + 1], "0");
+    for (int fd = CONTROL_FD + 1; at + 1 < argc && !strcmp(argv[at], "-j"); at += 2, fd++)
+        if (open(argv[at + 1], O_WRONLY) != fd) /* the lowest free one, since all above CONTROL_FD were closed */
+            fail("open", argv[at + 1]);
     private_mounts();
     for (; at + 2 < argc && !strcmp(argv[at], "-b"); at += 3)
         if (mount(argv[at + 1], argv[at + 2], NULL, MS_BIND | MS_REC, NULL))
             fail("bind", argv[at + 1]);
-    if (mount("overlay", "merged", "overlay", MS_NOSUID | MS_NODEV, argv[4]))
-        fail("mount an overlay with", argv[4]);
+    mount_workspace(uid, gid, argv[4], argv[5]);
+    if (mount(".", "/tmp", NULL, MS_BIND | MS_REC, NULL))
+        fail("bind", argv[3]);
     if (at + 1 >= argc || strcmp(argv[at], "--"))
         return 2;
     give_up_root(uid, gid);

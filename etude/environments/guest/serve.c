@@ -4,6 +4,11 @@
  * counts what follows it). Kinds: x exec, k cancel, r read, w write, l list, f freeze, t thaw. The first reply, with id
  * 0, says the sandbox is up. It ends, and with it every process of the sandbox, when the controller closes the socket.
  *
+ *   serve ADDRESS_SPACE PROCESSES GROUPS NAME
+ *
+ * The first two limit each command, 0 for not at all; GROUPS is how many open cgroup.procs files follow CONTROL_FD;
+ * NAME is for whoever reads the process list.
+ *
  * It is not dumpable, so a command inside can neither trace it nor open its descriptors, and as process 1 no signal
  * from inside can end it. It runs with the sandbox's own rights and view, so no path or symlink leads further for it
  * than for a command. */
@@ -133,8 +138,9 @@ int serve(int argc, char **argv) {
     struct signalfd_siginfo discarded;
     struct pollfd *slots = calloc(16, sizeof *slots);
     int size = 16, children = prepare();
-    if (argc == 2)
-        commands_limit(strtoull(argv[0], NULL, 10), strtoull(argv[1], NULL, 10));
+    if (argc < 3)
+        return 2;
+    commands_limit(strtoull(argv[0], NULL, 10), strtoull(argv[1], NULL, 10), atoi(argv[2]));
     reply(0, 0, NULL, 0);
     for (;;) {
         slots[0] = (struct pollfd){CONTROL_FD, POLLIN, 0};

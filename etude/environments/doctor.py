@@ -1,0 +1,127 @@
+"""Says in plain words whether this machine can run sandboxes, and what to do where it cannot.
+
+Owns the checks and their advice. The last check starts a real sandbox under a deadline and looks at it from inside:
+that the parts are there proves nothing. Changes nothing on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.environments import cgroups
+from etude.environments.base import SandboxSpec
+from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.launcher import find_bwrap
+from etude.environments.leftovers import leftovers
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.store import default_state_dir, new_instance
+from etude.errors import EtudeError
+
+_BOOT_DEADLINE_S = 60.0
+_LOOK = "python3 -c 'print(6 * 7)' && ls /sys/class/net /proc/1/root 2>/dev/null; grep CapEff /proc/self/status"
+_USERNS_SWITCHES = (
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=10000"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `remedy` is what to run or change when it is not `ok`."""
+
+    subject: str
+    ok: bool
+    said: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        mark = "ok     " if self.ok else "MISSING"
+        return f"{mark} {self.subject}: {self.said}" + (f"\n        do: {self.remedy}" if self.remedy else "")
+
+
+def diagnose(config: NamespaceConfig | None = None) -> list[Finding]:
+    """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes a second."""
+    config = config or NamespaceConfig()
+    findings = [
+        _check("guest program", lambda: f"built at {guest_program(config.cache_dir or default_cache_dir())}"),
+        _check("bubblewrap", find_bwrap),
+        _overlay(),
+        _user_namespaces(),
+        _check("limits", lambda: _limits(config)),
+        _room(config.state_dir or default_state_dir()),
+    ]
+    findings.append(_check("a real sandbox", lambda: asyncio.run(_boot(config))))
+    return findings
+
+
+def _check(subject: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, True, look())
+    except EtudeError as error:
+        said, _, remedy = str(error).partition(": ")
+        return Finding(subject, False, said, remedy)
+
+
+def _overlay() -> Finding:
+    if "\toverlay\n" in Path("/proc/filesystems").read_text():
+        return Finding("overlayfs", True, "the kernel has it")
+    return Finding("overlayfs", False, "the kernel has not loaded it", "modprobe overlay (as root)")
+
+
+def _user_namespaces() -> Finding:
+    for path, forbidding, remedy in _USERNS_SWITCHES:
+        try:
+            value = Path(path).read_text().strip()
+        except OSError:
+            continue  # this kernel has no such switch
+        if value == forbidding:
+            return Finding(
+                "user namespaces", False, f"{path} is {value}: only root may make them", f"{remedy} (as root)"
+            )
+    return Finding("user namespaces", True, "allowed")
+
+
+def _limits(config: NamespaceConfig) -> str:
+    if config.limits == "rlimit":
+        return "per process only (limits = 'rlimit'): no limit on CPU, none on the sum of a sandbox's memory"
+    tree = cgroups.open_tree(new_instance())
+    tree.close()
+    return f"cgroup v{tree.version}, writable"
+
+
+def _room(state_dir: Path) -> Finding:
+    place = state_dir if state_dir.exists() else state_dir.parent
+    try:
+        free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize >> 20
+    except OSError as error:
+        return Finding("room", False, f"{place}: {error.strerror}", "set state_dir to a directory that exists")
+    enough = free >= 256 and os.access(place, os.W_OK)
+    remedy = "" if enough else "free some, or set state_dir in the environment config to a larger, writable file system"
+    return Finding("room", enough, f"{free} MiB free at {place}", remedy)
+
+
+async def _boot(config: NamespaceConfig) -> str:
+    async with asyncio.timeout(_BOOT_DEADLINE_S):
+        backend = NamespaceBackend(config)
+        try:
+            began = time.perf_counter()
+            sandbox = await backend.create(SandboxSpec(files={"a": b"x"}))
+            took_ms = (time.perf_counter() - began) * 1e3
+            seen = (await sandbox.exec(_LOOK, timeout_s=20)).output.decode(errors="replace").split()
+        finally:
+            await backend.close()
+    if seen != ["42", "CapEff:", "0000000000000000"]:
+        raise EtudeError(f"it starts, but from inside it looks wrong ({' '.join(seen)[:200]}): report this as a bug")
+    if left := [line for line in leftovers(config) if backend.store.instance in line]:
+        raise EtudeError(f"it leaves something behind ({'; '.join(left)[:300]}): report this as a bug")
+    return f"started in {took_ms:.0f} ms, ran python3, had no capability, left nothing behind"

@@ -1,0 +1,194 @@
+"""Nothing is left: after close, after a killed controller, after the next start."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from etude.environments import cgroups, store
+from etude.environments.base import SandboxSpec
+from etude.environments.doctor import diagnose
+from etude.environments.leftovers import leftovers
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.errors import MissingDependency, SandboxError
+
+CONTROLLER = """
+import asyncio, sys
+from pathlib import Path
+from etude.environments.base import SandboxSpec
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+
+async def main():
+    backend = NamespaceBackend(NamespaceConfig(state_dir=Path(sys.argv[1]), limits=sys.argv[2]))
+    boxes = await asyncio.gather(*(backend.create(SandboxSpec(files={"a": b"1"})) for _ in range(3)))
+    for box in boxes:
+        await box.exec("(setsid sleep 600 &) ; sleep 600 & echo x > b")
+    await boxes[0].snapshot()
+    print(backend.store.instance, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def _controller(state_dir: Path, limits: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-c", CONTROLLER, str(state_dir), limits]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("limits", ["cgroup", "rlimit"])
+def test_a_killed_controller_leaves_no_process_and_the_next_start_sweeps(tmp_path, limits):
+    config = NamespaceConfig(state_dir=tmp_path, limits=limits)
+    process, instance = _controller(tmp_path, limits)
+    while_alive = NamespaceBackend(config)  # must not touch what a living process owns
+    asyncio.run(while_alive.close())
+    assert (tmp_path / instance).is_dir() and leftovers(config) == []
+    process.kill()
+    process.wait()
+    end = time.monotonic() + 10
+    while processes := [line for line in leftovers(config) if line.startswith("process")]:
+        assert time.monotonic() < end, processes
+        time.sleep(0.02)
+    left = leftovers(config)
+    assert any(line.startswith("directory") for line in left)
+    assert any(line.startswith("cgroup") for line in left) == (limits == "cgroup")
+    after = NamespaceBackend(config)
+    assert not (tmp_path / instance).exists() and instance not in cgroups.instances()
+    asyncio.run(after.close())
+    assert leftovers(config) == []
+
+
+def test_close_leaves_nothing_whatever_was_running(tmp_path):
+    config = NamespaceConfig(state_dir=tmp_path / "state")
+
+    async def scenario():
+        backend = NamespaceBackend(config)
+        boxes = await asyncio.gather(*(backend.create(SandboxSpec(files={"a": b"1"})) for _ in range(5)))
+        await asyncio.gather(
+            *(box.exec("(setsid sleep 600 &); trap '' TERM; mkdir -p d/e; chmod 0 d") for box in boxes)
+        )
+        snapshot = await boxes[0].snapshot()
+        await backend.create(SandboxSpec(base=snapshot))
+        hanging = asyncio.ensure_future(boxes[1].exec("sleep 600"))
+        starting = asyncio.ensure_future(backend.create(SandboxSpec()))
+        await asyncio.sleep(0)
+        assert {line.split()[0] for line in leftovers(config)} == {"process", "cgroup", "directory"}
+        await backend.close()
+        for task in (hanging, starting):
+            with pytest.raises(SandboxError):
+                await task
+
+    asyncio.run(scenario())
+    assert leftovers(config) == [] and not (tmp_path / "state").exists()
+
+
+def test_a_sandbox_whose_guest_is_killed_says_so_and_others_live(run):
+    async def scenario(backend):
+        one, two = await asyncio.gather(*(backend.create(SandboxSpec()) for _ in range(2)))
+        found = subprocess.run(["pgrep", "-f", f"serve .* {one.id}$"], capture_output=True, text=True, timeout=10)
+        running = asyncio.ensure_future(one.exec("sleep 600"))
+        await asyncio.sleep(0.05)
+        for pid in found.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        with pytest.raises(SandboxError, match="ended"):
+            await running
+        with pytest.raises(SandboxError, match="ended"):
+            await one.read_file("/workspace/a")
+        assert (await two.exec("echo alive")).output == b"alive\n"
+        await one.destroy()
+
+    run(scenario)
+
+
+def test_snapshots_and_layers_are_removed_when_unused(run):
+    async def scenario(backend):
+        snapshots, layers = backend.store.root / "s", backend.store.root / "l"
+        for number in range(6):
+            box = await backend.create(SandboxSpec(files={"a": b"%d" % number}))
+            await box.write_file("/workspace/b", b"x")
+            first = await box.snapshot()
+            fork = await backend.create(SandboxSpec(base=first))
+            await fork.write_file("/workspace/c", b"x")
+            second = await fork.snapshot()
+            await backend.release(first)
+            await box.destroy()
+            await fork.destroy()
+            late = await backend.create(SandboxSpec(base=second))  # stands on the released one
+            assert (await late.exec("cat a b c")).output == b"%dxx" % number
+            await late.destroy()
+            await backend.release(second)
+            assert not list(snapshots.iterdir())
+        assert len(list(layers.iterdir())) <= 3
+
+    run(scenario, NamespaceConfig(cached_layers=2))
+
+
+def test_only_instances_are_swept(tmp_path):
+    for name in ("photos", "1-2-deadbeef", "12-34-deadbeef-56-0", "12-34-deadbeef-56-x"):
+        (tmp_path / name).mkdir()
+    assert store.sweep(tmp_path) == ["12-34-deadbeef-56-0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2-deadbeef", "12-34-deadbeef-56-x", "photos"]
+    ours = store.new_instance()
+    assert store.owner_lives(ours) and store.owner_is_this_process(ours)
+    pid, start, boot, namespace, count = ours.split("-")
+    assert not store.owner_lives(f"{pid}-{int(start) + 1}-{boot}-{namespace}-{count}")  # the number was used again
+    assert store.owner_lives(f"{pid}-1-{boot}-1-{count}")  # another container's: cannot be told
+
+
+def test_a_real_group_is_killed_and_removed():
+    """On the unified hierarchy where there is one, else on version 1: joining, killing, removing are the kernel's."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    roots = [Path(fields[1]) for fields in mounts if fields[2] in ("cgroup", "cgroup2")]
+    for root in [root for root in roots if os.access(root, os.W_OK)]:
+        group = root / f"etude-test-{os.getpid()}"
+        try:
+            (group / "child").mkdir(parents=True)
+            process = subprocess.Popen(["sleep", "600"])
+            (group / "child" / "cgroup.procs").write_text(str(process.pid))
+        except OSError:
+            continue  # cpuset takes no process before it is set up
+        reaper = asyncio.run(_reap_while_removing(process, group))
+        assert reaper == -signal.SIGKILL and not group.exists()
+
+
+async def _reap_while_removing(process: subprocess.Popen[bytes], group: Path) -> int:
+    removing = asyncio.get_running_loop().run_in_executor(None, cgroups.remove_group, group)
+    code = await asyncio.get_running_loop().run_in_executor(None, process.wait)
+    await removing
+    return code
+
+
+def test_doctor_starts_a_real_sandbox_and_names_what_is_missing(monkeypatch, tmp_path):
+    findings = diagnose(NamespaceConfig(state_dir=tmp_path))
+    assert all(finding.ok for finding in findings), "\n".join(map(str, findings))
+    assert "left nothing behind" in str(findings[-1])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    findings = diagnose(NamespaceConfig(state_dir=tmp_path, cache_dir=tmp_path))
+    missing = {finding.subject: finding.remedy for finding in findings if not finding.ok}
+    assert "apt-get install -y gcc libc6-dev" in missing["guest program"]
+    assert "apt-get install -y bubblewrap" in missing["bubblewrap"]
+    assert "a real sandbox" in missing
+    with pytest.raises(MissingDependency, match="apt-get"):
+        NamespaceBackend(NamespaceConfig(state_dir=tmp_path, cache_dir=tmp_path))
+
+
+def test_groups_that_lie_elsewhere_are_found_by_what_their_instance_noted(tmp_path):
+    name = "12-34-deadbeef-56-0"
+    roots = [path for path in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")) if os.access(path, os.W_OK)]
+    group = roots[0] / f"etude-elsewhere-{os.getpid()}" / name
+    try:
+        (group / "1").mkdir(parents=True)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "groups").write_text(f"{group}\n/etc\n")
+        assert f"cgroup {group}" in leftovers(NamespaceConfig(state_dir=tmp_path))
+        assert store.sweep(tmp_path) == [name]
+        assert not group.exists() and Path("/etc").is_dir()
+    finally:
+        cgroups.remove_group(group.parent)
