@@ -85,8 +85,12 @@ class Channel(asyncio.Protocol):
         what = f"the command {command[:60]!r} in sandbox {self._name}"
         try:
             status, body = await self._answer(future, what, timeout_s + KILL_GRACE_S)
-        except BaseException:
-            self._cancel(request)
+        except asyncio.CancelledError:
+            self._kill(request)
+            await asyncio.wait({future}, timeout=KILL_GRACE_S)  # the caller may go on only once the command is gone
+            raise
+        except DeadlineExceeded:
+            self._kill(request)
             raise
         _check(status, cwd)
         return _exec_result(body, request)
@@ -99,7 +103,7 @@ class Channel(asyncio.Protocol):
             raise OSError(errno.EFBIG, f"a file written at once may have at most {_FRAME_MAX - 65536} bytes", path)
         await self._file("w", path, b"".join((_encode(path), b"\0", data)), timeout_s)
 
-    async def list(self, path: str, timeout_s: float) -> list[DirEntry]:
+    async def entries(self, path: str, timeout_s: float) -> list[DirEntry]:
         body = await self._file("l", path, _encode(path), timeout_s)
         entries, at = [], 0
         while at < len(body):
@@ -140,19 +144,17 @@ class Channel(asyncio.Protocol):
         self._transport.write(_REQUEST.pack(len(body) + 5, request, kind) + body)
         return request, future
 
-    def _cancel(self, request: int) -> None:
-        self._waiting.pop(request, None)
+    def _kill(self, request: int) -> None:
         if self.failure is None and self._transport is not None:
             self._transport.write(_REQUEST.pack(9, self._next_id, b"k") + struct.pack("<I", request))
 
     async def _answer(
         self, future: asyncio.Future[tuple[int, bytes]], what: str, timeout_s: float
     ) -> tuple[int, bytes]:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            raise DeadlineExceeded(what, timeout_s) from None
+        done, _ = await asyncio.wait({future}, timeout=timeout_s)  # unlike wait_for, leaves the future alive
+        if not done:
+            raise DeadlineExceeded(what, timeout_s)
+        return future.result()
 
     def _fail(self, reason: str) -> None:
         if self.failure is not None:

@@ -68,7 +68,8 @@ class NamespaceBackend:
         program = guest_program(self.config.cache_dir or default_cache_dir())
         state_dir = self.config.state_dir or store.default_state_dir()
         store.sweep(state_dir)
-        user = (self.config.host_uid,) * 2 if os.geteuid() == 0 else (os.getuid(), os.getgid())
+        host_uid = self.config.host_uid
+        user = (host_uid, host_uid) if os.geteuid() == 0 else (os.getuid(), os.getgid())
         self.store = store.Store(state_dir, user, self.config.cached_layers)
         self.groups: cgroups.CgroupTree | None = None
         try:
@@ -124,7 +125,7 @@ class NamespaceBackend:
             return
         self._closed = True
         ended = await asyncio.gather(*(box.destroy() for box in list(self._live.values())), return_exceptions=True)
-        await self.on_disk(self._remove_all)
+        await self.on_disk("the directories of the backend to be removed", self._remove_all)
         self._disk_pool.shutdown()
         for error in ended:
             if isinstance(error, BaseException):
@@ -137,7 +138,7 @@ class NamespaceBackend:
         lowers = self.store.hold(disk, upper)
         try:
             if lowers[0] != disk.lowers[0]:
-                await self.on_disk(copy_upper, upper, self.store.root / lowers[0])
+                await self.on_disk("a snapshot to be copied", copy_upper, upper, self.store.root / lowers[0])
         except BaseException:
             await self.drop(lowers)
             raise
@@ -155,17 +156,15 @@ class NamespaceBackend:
 
     async def drop(self, lowers: tuple[str, ...]) -> None:
         for unused in self.store.drop(lowers):
-            await self.on_disk(remove_tree, unused)
+            await self.on_disk("a snapshot to be removed", remove_tree, unused)
 
-    async def on_disk(self, work: Callable[..., None], *arguments: Path) -> None:
+    async def on_disk(self, what: str, work: Callable[..., None], *arguments: Path) -> None:
         """Run a tree operation on a worker thread, so that a large one does not stop the loop."""
         try:
             async with asyncio.timeout(self.config.disk_timeout_s):
                 await asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
         except TimeoutError:
-            raise DeadlineExceeded(
-                f"{work.__name__} {' '.join(map(str, arguments))}", self.config.disk_timeout_s
-            ) from None
+            raise DeadlineExceeded(what, self.config.disk_timeout_s) from None
 
     # ----------------------------------------------------------------------------------------------------------------
 
@@ -235,7 +234,7 @@ class NamespaceSandbox:
         await self._channel.write(path, data, self._backend.config.file_timeout_s)
 
     async def list_dir(self, path: str) -> list[DirEntry]:
-        return await self._channel.list(path, self._backend.config.file_timeout_s)
+        return await self._channel.entries(path, self._backend.config.file_timeout_s)
 
     async def snapshot(self) -> Snapshot:
         """Freeze /workspace: every process is stopped while its files are copied, then goes on."""
