@@ -48,6 +48,7 @@ class HarnessConfig(Config):
     """What the agent is given; part of what a trained model is, so a recipe and a release both carry it."""
 
     tools: tuple[str, ...] = tuple(tool.name for tool in TOOLS)
+    """Which tools there are; the prompt lists them in the order of `TOOLS`, whatever the order here."""
     max_turn_tokens: int = Field(4096, ge=1)
     """Longest single message; a longer one is cut off and the model told so."""
     min_turn_tokens: int = Field(16, ge=1)

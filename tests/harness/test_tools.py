@@ -50,7 +50,7 @@ def test_read_file(in_sandbox: Run) -> None:
             call("read_file", path="a"),
             call("read_file", path="zzz"),
             call("read_file", path="no/zzz"),
-            call("read_file", path="pkg"),
+            call("read_file", path=""),
             call("read_file", path="a.py", start="4"),
             call("read_file", path="a.py", start="3", end="2"),
             call("read_file", path="x" * 300),
@@ -59,7 +59,7 @@ def test_read_file(in_sandbox: Run) -> None:
             "error: no file a; did you mean a.py?",
             "error: no file zzz",
             "error: no file no/zzz",
-            "error: pkg: is a directory",
+            "error: .: is a directory",
             "error: a.py has 3 lines",
             "error: end 2 is before start 3",
             f"error: {'x' * 300}: file name too long",
@@ -124,6 +124,25 @@ def test_edit_and_write(in_sandbox: Run) -> None:
         assert await sandbox.read_file("/workspace/pkg/b.py") == b"def f():\n    return 2\n"
         assert await sandbox.read_file("/workspace/new/deep/d.py") == b"x = 1\n"
         assert await sandbox.read_file("/workspace/new/e.py") == b""
+
+    in_sandbox(scenario, FILES)
+
+
+def test_a_write_that_did_not_arrive_whole_is_not_ok(in_sandbox: Run) -> None:
+    class Lossy:
+        """A real sandbox whose disk drops the last byte of every write."""
+
+        def __init__(self, sandbox: Sandbox) -> None:
+            self.sandbox, self.read_file, self.list_dir = sandbox, sandbox.read_file, sandbox.list_dir
+
+        async def write_file(self, path: str, data: bytes) -> None:
+            await self.sandbox.write_file(path, data[:-1])
+
+    async def scenario(sandbox: Sandbox) -> None:
+        lossy: Any = Lossy(sandbox)
+        assert await answers(
+            lossy, call("edit_file", path="a.py", old="one", new="1"), call("write_file", path="c", content="x")
+        ) == [f"error: {path} does not hold what was written; another process changes it" for path in ("a.py", "c")]
 
     in_sandbox(scenario, FILES)
 

@@ -55,7 +55,9 @@ async def _run_call(call: Call, tools: Mapping[str, Tool], sandbox: Sandbox, con
     except ToolError as error:
         return _failed(str(error), config)
     except OSError as error:  # a path that cannot be read or written so; the sandbox's own failures are SandboxError
-        return _failed(f"{call.arguments.get('path', call.name)}: {(error.strerror or str(error)).lower()}", config)
+        return _failed(
+            f"{call.arguments.get('path', call.name) or '.'}: {(error.strerror or str(error)).lower()}", config
+        )
     except UnicodeEncodeError:
         return _failed("the text cannot be encoded as UTF-8", config)
     return ToolResult(cut_middle(text, config.max_observation_bytes))
