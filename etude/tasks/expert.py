@@ -52,8 +52,8 @@ class ExpertConfig(Config):
 
 CLEAN = ExpertConfig()
 NOISY = ExpertConfig(
-    idle_read=0.06, one_by_one=0.4, wrong_fix=0.35, wrong_vague_fix=0.6, wrong_place=0.1, blind=0.25, quit=0.03,
-    give_up=0.35, misspell=0.03,
+    idle_read=0.06, one_by_one=0.4, wrong_fix=0.4, wrong_vague_fix=0.65, wrong_place=0.12, blind=0.3, quit=0.035,
+    give_up=0.4, misspell=0.03,
 )  # fmt: skip
 
 
