@@ -168,6 +168,10 @@ class Trajectory:
     outcome: Outcome
     environment: Mapping[str, str] = field(default_factory=dict)
     """Which sandbox backend and isolation level it ran in."""
+    usage: Mapping[str, int] = field(default_factory=dict)
+    """The harness's counts: turns, tool calls, tokens, …; empty for a rollout whose session never ended."""
+    seconds: float = 0.0
+    """Wall time from dispatch to verdict."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from etude.config import Config
 from etude.engine.attention import PagedAttention
+from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
 from etude.engine.sampling import sample_rows, uniform
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
@@ -29,17 +29,6 @@ from etude.kernels.decode_attention import PAGE
 from etude.models.decoder import Decoder
 from etude.models.state import load_bits
 from etude.records import Version
-
-
-class EngineConfig(Config):
-    cache_tokens: int = 98_304
-    """Positions the cache holds, over all sequences."""
-    step_tokens: int = 512
-    """Most tokens of one forward; what decode rows leave goes to prefill."""
-    max_running: int = 128
-    """Most sequences decoded together."""
-    request_deadline_s: float = 120.0
-    """A request that has no result after this long fails."""
 
 
 @dataclass

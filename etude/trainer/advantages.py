@@ -6,19 +6,10 @@ must be gone before (`rollouts.groups` leaves them out). Golden numbers in tests
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-from etude.config import Config
 from etude.records import Floats, Group, reward_of
-
-
-class AdvantageConfig(Config):
-    baseline: Literal["mean", "leave_one_out"] = "mean"
-    """`mean`: Dr. GRPO (arXiv 2503.20783). `leave_one_out`: RLOO (arXiv 2402.14740), larger by G/(G-1) in a group of G."""
-    divide_by_std: bool = False
-    """GRPO's (arXiv 2402.03300) normalisation; off, for it inflates small differences in groups that are nearly equal."""
+from etude.trainer.config import AdvantageConfig
 
 
 def group_advantages(group: Group, config: AdvantageConfig) -> Floats:

@@ -11,22 +11,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from etude.config import Config
 from etude.models.decoder import Decoder
 from etude.models.state import round_to_bf16
+from etude.trainer.config import FinetuneConfig
 from etude.trainer.documents import Document, Mixture, ShuffledSource
-from etude.trainer.optimizers import OptimizerConfig, build_optimizer
+from etude.trainer.optimizers import build_optimizer
 from etude.trainer.supervised import supervised_loss
-
-
-class FinetuneConfig(Config):
-    optimizer: OptimizerConfig = OptimizerConfig(lr=0.01, scalar_lr=1e-3)
-    tokens_per_step: int = 4096
-    warmup_share: float = 0.03
-    balance: float = 0.01
-    observation_weight: float = 0.0
-    gradient_clip: float = 1.0
-    threads: int = 2
 
 
 def finetune(

@@ -14,26 +14,12 @@ Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampl
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from etude.config import Config
-
-
-class LossConfig(Config):
-    importance_cap: float = 2.0
-    """c above."""
-    trust: float = 0.2
-    """Largest move in probability before a token is dropped; 1 turns the mask off."""
-    normaliser: Literal["constant", "tokens"] = "constant"
-    """`tokens` divides by the batch's own count of sampled tokens."""
-    token_budget: int = 8192
-    """The constant normaliser: sampled tokens of a typical batch."""
-    damping: float = 0.0
-    """Weight of (logp - behaviour logp)^2 / 2, a pull towards the sampler's policy."""
-    entropy_bonus: float = 0.0
+from etude.trainer.config import LossConfig
 
 
 class LossTerms(NamedTuple):

@@ -20,8 +20,9 @@ import torch
 from etude.config import Config
 from etude.errors import CheckpointError
 from etude.models.decoder import Decoder, ModelConfig
+from etude.trainer.config import OptimizerConfig
 from etude.trainer.documents import Mixture, Source
-from etude.trainer.optimizers import OptimizerConfig, build_optimizer
+from etude.trainer.optimizers import build_optimizer
 from etude.trainer.supervised import supervised_loss
 
 

@@ -7,24 +7,13 @@ expert. Never schedules: callers set `scale` of each step (warm-up, decay) throu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from etude.config import Config
 from etude.models.decoder import Decoder
-
-
-class OptimizerConfig(Config):
-    name: Literal["muon", "adamw"] = "muon"
-    lr: float = 0.02
-    """Learning rate of the matrices: Muon's, or AdamW's when that has them."""
-    scalar_lr: float = 3e-3
-    """AdamW's learning rate for embeddings, norms and routers beside Muon."""
-    momentum: float = 0.95
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.0
+from etude.trainer.config import OptimizerConfig
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:

@@ -15,31 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.config import Config
 from etude.errors import EtudeError
 from etude.models.decoder import Decoder, PackedAttention, Routing
 from etude.models.state import Bits, export_bits, round_to_bf16
 from etude.records import Batch, Version
-from etude.trainer.advantages import AdvantageConfig
-from etude.trainer.losses import LossConfig, LossTerms, policy_loss
-from etude.trainer.optimizers import OptimizerConfig, build_optimizer
+from etude.trainer.config import TrainerConfig
+from etude.trainer.losses import LossTerms, policy_loss
+from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
-
-
-class TrainerConfig(Config):
-    optimizer: OptimizerConfig = OptimizerConfig()
-    loss: LossConfig = LossConfig()
-    advantages: AdvantageConfig = AdvantageConfig()
-    router_replay: bool = True
-    replay_margin: float = 4.0
-    """Plausibility filter: how far, in router logits, a replayed expert may lie below the router's own last choice."""
-    warmup_steps: int = 0
-    gradient_clip: float = 1.0
-    piece_tokens: int = 8192
-    """Tokens of one forward and backward."""
-    max_skipped: int = 3
-    """Steps in a row that may be skipped for a gradient that is not finite."""
-    threads: int = 1
 
 
 class Trainer:

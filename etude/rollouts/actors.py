@@ -1,0 +1,212 @@
+"""The processes of a run, as Ray actors: engine, trainer, session worker, control.
+
+Every actor is thin: it holds one object of its room and passes calls on. Actors never call the controller; session workers
+call an engine, once a turn. Heavy imports happen inside the actors, so the controller's process never loads torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from etude.environments.backends import open_backend
+from etude.errors import DeadlineExceeded
+from etude.harness.sampler import Completion, SampleRequest
+from etude.records import Event, Group, Trajectory, Version
+from etude.rollouts.config import RunConfig
+from etude.rollouts.session import Order, play
+
+
+@ray.remote(num_cpus=0, max_concurrency=1000)
+class EngineActor:
+    """One engine process: samples, and follows the weight store."""
+
+    def __init__(self, config: RunConfig, store: str) -> None:
+        import torch
+
+        from etude.engine.torch_engine import TorchEngine
+        from etude.models.qwen3 import load_checkpoint
+        from etude.weights.store import open_store
+        from etude.weights.subscriber import Subscriber
+
+        torch.set_num_threads(1)
+        decoder, _ = load_checkpoint(config.model.path)
+        self.engine = TorchEngine(decoder, config.engine)
+        self.subscriber = Subscriber(open_store(store), config.subscriber)
+        self.bits: Any = None
+        self.version: Version | None = None
+        self.loading = asyncio.Lock()
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        return await self.engine.sample(request)
+
+    async def load(self, target: Version) -> dict[str, Any] | None:
+        """Fetch and verify a version in the background, then swap it in between two decode steps.
+
+        None if a later version has come in meanwhile.
+        """
+        async with self.loading:
+            if self.version is not None and self.version >= target:
+                return None
+            bits, fetched = await asyncio.to_thread(self.subscriber.fetch, self.bits, self.version, target)
+            await asyncio.wrap_future(self.engine.swap(bits, target))
+            self.bits, self.version = bits, target
+            return {"version": int(target), "root": fetched.root, "bytes": fetched.payload_bytes}
+
+    async def put(self, bits: Any, version: Version) -> None:
+        """Swap in weights that are on no chain: the control's."""
+        await asyncio.wrap_future(self.engine.swap(bits, version))
+
+    async def cancel(self, sessions: list[str]) -> None:
+        for session in sessions:
+            self.engine.cancel(session)
+
+    async def stats(self) -> dict[str, float]:
+        return self.engine.stats()
+
+    async def close(self) -> None:
+        self.engine.close()
+
+
+@ray.remote(num_cpus=0)
+class TrainerActor:
+    """The trainer process: steps, publishes, checkpoints, in that order."""
+
+    def __init__(self, config: RunConfig, store: str, directory: Path) -> None:
+        from etude.models.qwen3 import load_checkpoint
+        from etude.trainer.step import Trainer
+        from etude.weights.publisher import Publisher
+        from etude.weights.store import open_store
+
+        self.config, self.directory = config, directory
+        decoder, self.tokenizer = load_checkpoint(config.model.path)
+        self.trainer = Trainer(decoder, config.trainer, config.rollouts.temperature)
+        self.publisher = Publisher(open_store(store), config.publisher)
+
+    def resume(self) -> dict[str, Any] | None:
+        """Take up the newest checkpoint; returns the controller's state that was saved with it, None if there is none."""
+        from etude.trainer.checkpoint import load_latest
+
+        state = load_latest(self.directory / "checkpoints")
+        if state is not None:
+            self.trainer.load_state_dict(state["trainer"])
+        return None if state is None else state["controller"]
+
+    def publish(self) -> dict[str, Any]:
+        """Put the present version into the store; doing so again changes nothing."""
+        published = self.publisher.publish(self.trainer.version, self.trainer.export())
+        return {
+            "version": int(self.trainer.version),
+            "root": published.root,
+            "delta_bytes": published.payload_bytes,
+            "raw_bytes": published.raw_bytes,
+            "changed_share": published.changed_share,
+        }
+
+    def step(self, groups: list[Group], controller_state: dict[str, Any]) -> dict[str, Any]:
+        """One optimizer step on these groups; the new version is in the store and on disk when this returns."""
+        import time
+
+        from etude.trainer.advantages import group_advantages
+        from etude.trainer.checkpoint import save
+        from etude.trainer.packing import build_batch
+
+        started, cpu = time.perf_counter(), time.process_time()
+        advantages = [group_advantages(group, self.config.trainer.advantages) for group in groups]
+        metrics: dict[str, Any] = self.trainer.step(build_batch(groups, advantages, self.trainer.version))
+        metrics |= self.publish()
+        if self.trainer.version % self.config.rollouts.checkpoint_every == 0:
+            state = {"trainer": self.trainer.state_dict(), "controller": controller_state}
+            save(self.directory / "checkpoints", self.trainer.version, state)
+        return metrics | {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
+
+    def save_model(self, directory: Path) -> None:
+        from etude.models.qwen3 import save_checkpoint
+
+        save_checkpoint(self.trainer.policy, directory, self.tokenizer)
+
+
+@ray.remote(num_cpus=0)
+class ControlActor:
+    """The fine-tuning control: records clean demonstrations, trains on them, hands over the weights."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    def run(self, cpu_seconds: float) -> tuple[Any, dict[str, float]]:
+        """Recording counts against the budget, as rollouts count against reinforcement learning's."""
+        from etude.rollouts.control import fine_tuned_control
+
+        return fine_tuned_control(self.config, cpu_seconds)
+
+
+class RemoteSampler:
+    """The harness's `Sampler`, over Ray."""
+
+    def __init__(self, engine: Any, deadline_s: float) -> None:
+        self.engine, self.deadline_s = engine, deadline_s
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        try:
+            return await asyncio.wait_for(self.engine.sample.remote(request), self.deadline_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the engine to sample for {request.session_id}", self.deadline_s) from None
+
+
+@ray.remote(num_cpus=0, max_concurrency=1000)
+class SessionWorker:
+    """One process of concurrent sessions with their sandboxes."""
+
+    def __init__(self, config: RunConfig, engine: Any) -> None:
+        from etude.models.chat import ChatRenderer
+        from etude.models.tokenizer import load_tokenizer
+
+        self.config = config
+        self.chat = ChatRenderer(load_tokenizer(config.model.path))
+        self.sampler = RemoteSampler(engine, config.rollouts.sample_deadline_s)
+        self.backend: Any = None
+        self.running: dict[str, asyncio.Task[Trajectory]] = {}
+        self.watched: str | None = None
+        self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
+
+    async def open(self) -> None:
+        """Backends belong to the event loop that uses them, so this one is opened on the actor's."""
+        self.backend = open_backend(self.config.environment)
+
+    async def play(self, order: Order) -> Trajectory | None:
+        """None for a rollout that was cancelled."""
+        rollout = play(order, self.config, self.backend, self.sampler, self.chat, self._on_event)
+        task = self.running[order.id] = asyncio.ensure_future(rollout)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+        finally:
+            del self.running[order.id]
+
+    def _on_event(self, order: Order, event: Event) -> None:
+        """Keep the events of one rollout at a time, for the live view."""
+        if self.watched not in self.running:
+            self.watched = order.id
+        if self.watched == order.id:
+            self.recent.append((order.id, order.task.instruction, event))
+
+    async def cancel(self, ids: list[str]) -> None:
+        for rollout in ids:
+            if rollout in self.running:
+                self.running[rollout].cancel()
+
+    async def stats(self) -> dict[str, Any]:
+        recent = list(self.recent)
+        self.recent.clear()
+        return {"running": len(self.running), "recent": recent}
+
+    async def close(self) -> None:
+        """Cancel what runs and leave no sandbox."""
+        await self.cancel(list(self.running))
+        await asyncio.gather(*self.running.values(), return_exceptions=True)
+        await self.backend.close()

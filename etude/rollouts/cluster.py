@@ -1,0 +1,135 @@
+"""Starts, reaches and stops the processes of a run.
+
+Owns Ray's life and the handles of all actors; the controller knows processes only through this. Every wait has a deadline
+that says what it waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import ray
+
+from etude.errors import DeadlineExceeded
+from etude.records import Group, Trajectory
+from etude.rollouts.actors import EngineActor, SessionWorker, TrainerActor
+from etude.rollouts.config import RunConfig
+from etude.rollouts.session import Order
+
+T = TypeVar("T")
+START_S, STEP_S, STOP_S = 180.0, 600.0, 60.0
+
+
+async def within(waiting: Awaitable[T], seconds: float, what: str) -> T:
+    """Await with a deadline that names what it waits for."""
+    try:
+        return await asyncio.wait_for(waiting, seconds)
+    except TimeoutError:
+        raise DeadlineExceeded(what, seconds) from None
+
+
+class Cluster:
+    """Handles of the actors. Make one with `Cluster.start`."""
+
+    def __init__(self, config: RunConfig, directory: Path) -> None:
+        self.config = config
+        store = f"file://{(directory / 'weights').resolve()}"
+        self.engines = [EngineActor.remote(config, store)]
+        self.trainer = TrainerActor.remote(config, store, directory)
+        self.workers = [
+            SessionWorker.remote(config, self.engines[index % len(self.engines)])
+            for index in range(config.rollouts.workers)
+        ]
+        self.load = [0] * len(self.workers)
+        self.placed: dict[str, int] = {}
+
+    @classmethod
+    async def start(cls, config: RunConfig, directory: Path) -> Cluster:
+        """Start Ray on this machine and all actors; returns when each has answered."""
+        os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+        root = str(Path(__file__).parents[2])
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=256 * 1024 * 1024,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+            runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}},
+        )
+        cluster = cls(config, directory)
+        for worker in cluster.workers:
+            await within(worker.open.remote(), START_S, "a session worker to open its sandbox backend")
+        for engine in cluster.engines:
+            await within(engine.stats.remote(), START_S, "an engine process to start")
+        return cluster
+
+    async def play(self, order: Order) -> Trajectory | None:
+        """Run a rollout on the least loaded worker."""
+        place = min(range(len(self.workers)), key=self.load.__getitem__)
+        self.load[place] += 1
+        self.placed[order.id] = place
+        try:
+            deadline = order.task.limits.wall_s + order.task.verifier.timeout_s + 60
+            return await within(self.workers[place].play.remote(order), deadline, f"rollout {order.id}")
+        finally:
+            self.load[place] -= 1
+            del self.placed[order.id]
+
+    async def cancel(self, ids: list[str]) -> None:
+        """Stop rollouts where they run; their sandboxes are destroyed, their places in the engine given up."""
+        for place, worker in enumerate(self.workers):
+            here = [rollout for rollout in ids if self.placed.get(rollout) == place]
+            if here:
+                await within(worker.cancel.remote(here), STOP_S, "a session worker to cancel rollouts")
+        for engine in self.engines:
+            await within(engine.cancel.remote(ids), STOP_S, "an engine to cancel rollouts")
+
+    async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
+        return await within(self.trainer.step.remote(groups, state), STEP_S, "the trainer's step")
+
+    async def stats(self) -> dict[str, Any]:
+        engines = await within(asyncio.gather(*(e.stats.remote() for e in self.engines)), STOP_S, "engine statistics")
+        workers = await within(asyncio.gather(*(w.stats.remote() for w in self.workers)), STOP_S, "worker statistics")
+        return {"engine": engines[0], "workers": workers}
+
+    async def close(self) -> None:
+        """Close sandboxes and engines in order, then Ray."""
+        try:
+            for worker in self.workers:
+                await within(worker.close.remote(), STOP_S, "a session worker to close its sandboxes")
+            for engine in self.engines:
+                await within(engine.close.remote(), STOP_S, "an engine to close")
+        finally:
+            ray.shutdown()
+
+
+def cpu_by_part() -> dict[str, float]:
+    """CPU seconds so far of this process and all below it, by what they do. Reaped children count with their parent."""
+    parts = {"controller": 0.0, "engine": 0.0, "trainer": 0.0, "sessions": 0.0, "sandboxes": 0.0, "control": 0.0, "ray": 0.0}
+    own = psutil.Process()
+    for process in [own, *own.children(recursive=True)]:
+        try:
+            name, times = " ".join(process.cmdline()[:2]), process.cpu_times()
+        except psutil.Error:
+            continue  # it ended while we looked; its parent has its times
+        part = _part_of(process.pid == own.pid, name)
+        parts[part] += times.user + times.system
+        if part in ("sandboxes", "sessions"):
+            parts["sandboxes"] += times.children_user + times.children_system
+    return parts
+
+
+def _part_of(is_controller: bool, name: str) -> str:
+    if is_controller:
+        return "controller"
+    actors = {"EngineActor": "engine", "TrainerActor": "trainer", "SessionWorker": "sessions", "ControlActor": "control"}
+    for actor, part in actors.items():
+        if actor in name:
+            return part
+    return "ray" if "ray" in name or "raylet" in name or "gcs_server" in name else "sandboxes"

@@ -1,0 +1,81 @@
+"""The recipe of a run: one frozen config of the rooms' own configs.
+
+Owns `RunConfig` and what only the controller decides: how many rollouts, how fresh, for how long, evaluated how. A recipe is
+a TOML file in recipes/ with these tables; an unknown key is refused with its path.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.engine.config import EngineConfig
+from etude.environments.backends import BackendConfig
+from etude.environments.namespace import NamespaceConfig
+from etude.harness.session import HarnessConfig
+from etude.rewards.reward import RewardConfig
+from etude.rollouts.groups import GroupConfig
+from etude.tasks.expert import CLEAN, ExpertConfig
+from etude.trainer.config import FinetuneConfig, TrainerConfig
+
+
+class ModelSource(Config):
+    path: Path = Path("models/etude-tiny")
+    """A checkpoint directory in a published layout; relative to the repository's root or absolute."""
+
+
+class RolloutConfig(Config):
+    groups_per_step: int = Field(8, ge=1)
+    concurrency: int = Field(64, ge=1)
+    """Rollouts in flight."""
+    workers: int = Field(1, ge=1)
+    """Processes that run sessions."""
+    temperature: float = Field(1.0, gt=0)
+    max_steps: int = Field(1000, ge=1)
+    max_minutes: float = Field(6.0, gt=0)
+    sample_deadline_s: float = 180.0
+    batch_deadline_s: float = 300.0
+    """Longest wait for enough groups for one step."""
+    max_infra_failures: int = Field(32, ge=1)
+    """Infrastructure failures in a row that end the run."""
+    rungs: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Which rungs of the ladder training tasks come from, in turns; repeat one to weigh it more."""
+    checkpoint_every: int = Field(1, ge=1)
+    """Optimizer steps between checkpoints of trainer and controller."""
+
+
+class EvaluationConfig(Config):
+    per_rung: int = Field(64, ge=1)
+    """Fixed ladder tasks of each rung."""
+    heldout_per_rung: int = Field(24, ge=0)
+    """The same, with held-out shapes, bugs and words."""
+    real: bool = True
+    """Also the real-code set."""
+    temperature: float = Field(1.0, ge=0)
+    concurrency: int = Field(96, ge=1)
+
+
+class ControlConfig(Config):
+    """Supervised fine-tuning on clean demonstrations, at the CPU time reinforcement learning took."""
+
+    enabled: bool = True
+    demonstrations: int = Field(1500, ge=1)
+    expert: ExpertConfig = CLEAN
+    finetune: FinetuneConfig = FinetuneConfig()
+
+
+class RunConfig(Config):
+    name: str
+    seed: int = 0
+    model: ModelSource = ModelSource()
+    environment: BackendConfig = NamespaceConfig()
+    harness: HarnessConfig = HarnessConfig()
+    engine: EngineConfig = EngineConfig()
+    groups: GroupConfig = GroupConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    rewards: RewardConfig = RewardConfig()
+    rollouts: RolloutConfig = RolloutConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    control: ControlConfig = ControlConfig()

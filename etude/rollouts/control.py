@@ -1,0 +1,52 @@
+"""The fine-tuning control's work, done in an actor of its own.
+
+Owns: record clean demonstrations of training tasks through the real harness, fine-tune the base on them, for a given CPU time
+in all. It draws tasks reinforcement learning does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from etude.environments.backends import open_backend
+from etude.models.chat import ChatRenderer
+from etude.models.qwen3 import load_checkpoint
+from etude.models.state import Bits, export_bits
+from etude.records import Task
+from etude.rollouts.config import RunConfig
+from etude.tasks.ladder import ladder_task
+from etude.trainer.demonstrations import record
+from etude.trainer.documents import Document, document_of
+from etude.trainer.finetune import finetune
+
+
+def fine_tuned_control(config: RunConfig, cpu_seconds: float) -> tuple[Bits, dict[str, float]]:
+    """The control's weights and its metrics."""
+    decoder, tokenizer = load_checkpoint(config.model.path)
+    started = time.process_time()
+    documents = asyncio.run(_demonstrations(config, ChatRenderer(tokenizer)))
+    spent = time.process_time() - started
+    metrics = finetune(decoder, documents, config.control.finetune, cpu_seconds - spent, config.seed)
+    return export_bits(decoder), metrics | {"demonstrations": float(len(documents)), "recording_cpu_s": spent}
+
+
+async def _demonstrations(config: RunConfig, chat: ChatRenderer) -> list[Document]:
+    backend = open_backend(config.environment)
+    try:
+        played = record(
+            [control_task(config, index) for index in range(config.control.demonstrations)],
+            backend,
+            chat,
+            config.control.expert,
+            config.harness,
+            seed=config.seed,
+        )
+        return [document_of(segment) async for _, result in played for segment in result.segments]
+    finally:
+        await backend.close()
+
+
+def control_task(config: RunConfig, index: int) -> Task:
+    rungs = config.rollouts.rungs
+    return ladder_task(rungs[index % len(rungs)], "train", 30_000_000 + config.seed * 1_000_000 + index)

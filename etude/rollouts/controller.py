@@ -1,0 +1,177 @@
+"""The single controller: keeps rollouts in flight, groups complete, the trainer fed and the engines fresh.
+
+Owns desired state (how many rollouts should be out, on which tasks) and reconciles it with what is; owns the run's clock,
+counters and the state that a resumed run needs. Never touches a token or a weight: actors do the work. The algorithm that
+drives it is `rollouts.loop`; the rules of groups are `rollouts.groups`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from etude.errors import DeadlineExceeded, EtudeError
+from etude.records import Group, InfraFailed, Task, Trajectory, Version
+from etude.rollouts.cluster import Cluster
+from etude.rollouts.config import RunConfig
+from etude.rollouts.groups import GroupPool
+from etude.rollouts.session import Order
+from etude.rollouts.stats import RunStats
+
+
+class Controller:
+    """Drives one run of reinforcement learning. Create it inside a running event loop, then `start` it."""
+
+    def __init__(self, config: RunConfig, cluster: Cluster, tasks: TaskStream, stats: RunStats) -> None:
+        self.config, self.cluster, self.tasks, self.stats = config, cluster, tasks, stats
+        self.pool = GroupPool(config.groups)
+        self.version = Version(0)
+        self.stopping = False
+        self.changed = asyncio.Event()
+        self.rollouts: dict[str, asyncio.Task[None]] = {}
+        self.swaps: set[asyncio.Task[None]] = set()
+        self.failure: EtudeError | None = None
+        self.infra_failures_in_a_row = 0
+        self.reconciler: asyncio.Task[None] | None = None
+        self.started_at = time.monotonic()
+
+    # --- what the loop uses -------------------------------------------------------------------------------------------
+
+    def finished(self) -> bool:
+        budget = self.config.rollouts
+        spent = time.monotonic() - self.started_at
+        return self.stopping or self.stats.steps >= budget.max_steps or spent >= budget.max_minutes * 60
+
+    async def take_groups(self) -> list[Group] | None:
+        """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
+        deadline = time.monotonic() + self.config.rollouts.batch_deadline_s
+        while True:
+            if self.failure is not None:
+                raise self.failure
+            groups = self.pool.take(self.config.rollouts.groups_per_step, self.version)
+            if groups is not None:
+                return groups
+            if self.finished():
+                return None
+            if time.monotonic() > deadline:
+                state = f"{len(self.rollouts)} rollouts out, {len(self.pool.ready)} groups ready, dropped {dict(self.pool.dropped)}"
+                raise DeadlineExceeded("enough scored groups for a step", self.config.rollouts.batch_deadline_s, state)
+            await self._wait_for_change(1.0)
+
+    async def step(self, groups: list[Group]) -> dict[str, Any]:
+        """One optimizer step; the trainer saves the resume state with the weights, so neither is ever ahead of the other."""
+        state = {"next_task": self.tasks.next_index, "pending": self.pool.pending()}
+        metrics = await self.cluster.step(groups, state)
+        self.version = Version(metrics["version"])
+        return metrics
+
+    async def publish(self, metrics: dict[str, Any]) -> None:
+        """The trainer has put the version into the store; tell the engines, and do not wait for them."""
+        for engine in self.cluster.engines:
+            swap = asyncio.ensure_future(self._swap(engine, self.version, metrics["root"]))
+            self.swaps.add(swap)
+            swap.add_done_callback(self.swaps.discard)
+
+    async def _swap(self, engine: Any, version: Version, root: str) -> None:
+        try:
+            loaded = await engine.load.remote(version)
+            self.stats.swapped(loaded, root)
+        except EtudeError as error:
+            self.failure = error
+            self.changed.set()
+
+    def record(self, groups: list[Group], metrics: dict[str, Any]) -> None:
+        self.stats.stepped(groups, metrics, self.pool)
+
+    # --- reconciling --------------------------------------------------------------------------------------------------
+
+    async def start(self, version: Version) -> None:
+        self.version = version
+        self.started_at = time.monotonic()
+        self.reconciler = asyncio.create_task(self._reconcile())
+
+    async def stop(self) -> None:
+        """Stop dispatching, cancel what is out, wait for swaps. What was trained stays trained."""
+        self.stopping = True
+        self.changed.set()
+        if self.reconciler is not None:
+            await self.reconciler
+        await self.cluster.cancel(list(self.rollouts))
+        await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
+        await asyncio.gather(*self.swaps, return_exceptions=True)
+
+    async def _reconcile(self) -> None:
+        while not self.stopping:
+            while self._wants_another_group():
+                self._dispatch_group()
+            cancelled = self.pool.close_stragglers(time.monotonic())
+            if cancelled:
+                await self.cluster.cancel(cancelled)
+                self.changed.set()
+            await self._wait_for_change(0.5)
+
+    def _wants_another_group(self) -> bool:
+        """Room for a whole group, and not so much in stock already that it would be stale when trained on."""
+        budget = self.config.rollouts
+        stock = len(self.pool.ready) + len(self.pool.open)
+        return (
+            len(self.rollouts) + self.config.groups.size <= budget.concurrency
+            and stock < budget.groups_per_step * (1 + self.config.groups.max_staleness)
+            and not self.finished()
+        )
+
+    def _dispatch_group(self) -> None:
+        index, task = self.tasks.draw()
+        group_id = f"g{index}v{self.version}"
+        for member, rollout in enumerate(self.pool.start(group_id, task, index)):
+            seed = random.Random(f"{self.config.seed} {rollout}").getrandbits(48) + member
+            order = Order(rollout, group_id, task, seed, self.config.rollouts.temperature)
+            self.rollouts[rollout] = asyncio.create_task(self._follow(order))
+
+    async def _follow(self, order: Order) -> None:
+        try:
+            trajectory = await self.cluster.play(order)
+        except asyncio.CancelledError:
+            return
+        finally:
+            self.rollouts.pop(order.id, None)
+            self.changed.set()
+        self._take_in(trajectory)
+
+    def _take_in(self, trajectory: Trajectory) -> None:
+        self.stats.rolled_out(trajectory)
+        self.pool.add(trajectory, time.monotonic())
+        if not isinstance(trajectory.outcome, InfraFailed):
+            self.infra_failures_in_a_row = 0
+            return
+        self.infra_failures_in_a_row += 1
+        if self.infra_failures_in_a_row >= self.config.rollouts.max_infra_failures:
+            self.failure = EtudeError(
+                f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; the last: {trajectory.outcome.what}"
+            )
+
+    async def _wait_for_change(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self.changed.wait(), timeout_s)
+        except TimeoutError:
+            pass  # a tick: clocks have moved even if nothing else has
+        self.changed.clear()
+
+
+class TaskStream:
+    """Which task comes next: those a resumed run still owes, then fresh ones by index."""
+
+    def __init__(self, make: Any, next_index: int = 0, owed: list[int] | None = None) -> None:
+        self.make, self.next_index = make, next_index
+        self.owed: Iterator[int] = iter(owed or [])
+
+    def draw(self) -> tuple[int, Task]:
+        index = next(self.owed, None)
+        if index is None:
+            index = self.next_index
+            self.next_index += 1
+        return index, self.make(index)

@@ -1,0 +1,65 @@
+"""What the trainer is told. Apart from the trainer itself, so that reading a recipe does not load torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from etude.config import Config
+
+
+class OptimizerConfig(Config):
+    name: Literal["muon", "adamw"] = "muon"
+    lr: float = 0.02
+    """Learning rate of the matrices: Muon's, or AdamW's when that has them."""
+    scalar_lr: float = 3e-3
+    """AdamW's learning rate for embeddings, norms and routers beside Muon."""
+    momentum: float = 0.95
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.0
+
+
+class LossConfig(Config):
+    importance_cap: float = 2.0
+    """c above."""
+    trust: float = 0.2
+    """Largest move in probability before a token is dropped; 1 turns the mask off."""
+    normaliser: Literal["constant", "tokens"] = "constant"
+    """`tokens` divides by the batch's own count of sampled tokens."""
+    token_budget: int = 8192
+    """The constant normaliser: sampled tokens of a typical batch."""
+    damping: float = 0.0
+    """Weight of (logp - behaviour logp)^2 / 2, a pull towards the sampler's policy."""
+    entropy_bonus: float = 0.0
+
+
+class AdvantageConfig(Config):
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    """`mean`: Dr. GRPO (arXiv 2503.20783). `leave_one_out`: RLOO (arXiv 2402.14740), larger by G/(G-1) in a group of G."""
+    divide_by_std: bool = False
+    """GRPO's (arXiv 2402.03300) normalisation; off, for it inflates small differences in groups that are nearly equal."""
+
+
+class TrainerConfig(Config):
+    optimizer: OptimizerConfig = OptimizerConfig()
+    loss: LossConfig = LossConfig()
+    advantages: AdvantageConfig = AdvantageConfig()
+    router_replay: bool = True
+    replay_margin: float = 4.0
+    """Plausibility filter: how far, in router logits, a replayed expert may lie below the router's own last choice."""
+    warmup_steps: int = 0
+    gradient_clip: float = 1.0
+    piece_tokens: int = 8192
+    """Tokens of one forward and backward."""
+    max_skipped: int = 3
+    """Steps in a row that may be skipped for a gradient that is not finite."""
+    threads: int = 1
+
+
+class FinetuneConfig(Config):
+    optimizer: OptimizerConfig = OptimizerConfig(lr=0.01, scalar_lr=1e-3)
+    tokens_per_step: int = 4096
+    warmup_share: float = 0.03
+    balance: float = 0.01
+    observation_weight: float = 0.0
+    gradient_clip: float = 1.0
+    threads: int = 2
