@@ -19,6 +19,8 @@ from etude.rewards.reward import RewardConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
 from etude.trainer.config import FinetuneConfig, TrainerConfig
+from etude.weights.publisher import PublisherConfig
+from etude.weights.subscriber import SubscriberConfig
 
 
 class ModelSource(Config):
@@ -75,6 +77,8 @@ class RunConfig(Config):
     engine: EngineConfig = EngineConfig()
     groups: GroupConfig = GroupConfig()
     trainer: TrainerConfig = TrainerConfig()
+    publisher: PublisherConfig = PublisherConfig()
+    subscriber: SubscriberConfig = SubscriberConfig()
     rewards: RewardConfig = RewardConfig()
     rollouts: RolloutConfig = RolloutConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

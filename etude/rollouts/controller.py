@@ -11,7 +11,8 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from etude.errors import DeadlineExceeded, EtudeError
@@ -23,10 +24,32 @@ from etude.rollouts.session import Order
 from etude.rollouts.stats import RunStats
 
 
+class TaskStream:
+    """Which task comes next: those a resumed run still owes, then fresh ones by index."""
+
+    def __init__(self, make: Callable[[int], Task], next_index: int = 0, owed: list[int] | None = None) -> None:
+        self.make, self.next_index = make, next_index
+        self.owed = deque(owed or [])
+
+    def draw(self) -> tuple[int, Task]:
+        if self.owed:
+            index = self.owed.popleft()
+        else:
+            index = self.next_index
+            self.next_index += 1
+        return index, self.make(index)
+
+    def still_owed(self) -> list[int]:
+        return list(self.owed)
+
+
 class Controller:
     """Drives one run of reinforcement learning. Create it inside a running event loop, then `start` it."""
 
-    def __init__(self, config: RunConfig, cluster: Cluster, tasks: TaskStream, stats: RunStats) -> None:
+    def __init__(
+        self, config: RunConfig, cluster: Cluster, tasks: TaskStream, stats: RunStats, elapsed_s: float = 0.0
+    ) -> None:
+        """`elapsed_s` is the training time a resumed run has behind it."""
         self.config, self.cluster, self.tasks, self.stats = config, cluster, tasks, stats
         self.pool = GroupPool(config.groups)
         self.version = Version(0)
@@ -37,14 +60,18 @@ class Controller:
         self.failure: EtudeError | None = None
         self.infra_failures_in_a_row = 0
         self.reconciler: asyncio.Task[None] | None = None
-        self.started_at = time.monotonic()
+        self.elapsed_s, self.started_at = elapsed_s, time.monotonic()
+        self.trainer_busy_s = 0.0
 
     # --- what the loop uses -------------------------------------------------------------------------------------------
 
     def finished(self) -> bool:
         budget = self.config.rollouts
-        spent = time.monotonic() - self.started_at
-        return self.stopping or self.stats.steps >= budget.max_steps or spent >= budget.max_minutes * 60
+        return self.stopping or self.stats.steps >= budget.max_steps or self.elapsed() >= budget.max_minutes * 60
+
+    def elapsed(self) -> float:
+        """Seconds of training, over all the run's lives."""
+        return self.elapsed_s + time.monotonic() - self.started_at
 
     async def take_groups(self) -> list[Group] | None:
         """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
@@ -64,8 +91,14 @@ class Controller:
 
     async def step(self, groups: list[Group]) -> dict[str, Any]:
         """One optimizer step; the trainer saves the resume state with the weights, so neither is ever ahead of the other."""
-        state = {"next_task": self.tasks.next_index, "pending": self.pool.pending()}
+        state = {
+            "next_task": self.tasks.next_index,
+            "pending": [*self.pool.pending(), *self.tasks.still_owed()],
+            "stats": self.stats.state(),
+            "elapsed_s": self.elapsed(),
+        }
         metrics = await self.cluster.step(groups, state)
+        self.trainer_busy_s += metrics["step_s"]
         self.version = Version(metrics["version"])
         return metrics
 
@@ -135,12 +168,14 @@ class Controller:
     async def _follow(self, order: Order) -> None:
         try:
             trajectory = await self.cluster.play(order)
-        except asyncio.CancelledError:
-            return
+        except EtudeError as error:
+            trajectory = None
+            self.failure = error
         finally:
             self.rollouts.pop(order.id, None)
             self.changed.set()
-        self._take_in(trajectory)
+        if trajectory is not None:
+            self._take_in(trajectory)
 
     def _take_in(self, trajectory: Trajectory) -> None:
         self.stats.rolled_out(trajectory)
@@ -160,18 +195,3 @@ class Controller:
         except TimeoutError:
             pass  # a tick: clocks have moved even if nothing else has
         self.changed.clear()
-
-
-class TaskStream:
-    """Which task comes next: those a resumed run still owes, then fresh ones by index."""
-
-    def __init__(self, make: Any, next_index: int = 0, owed: list[int] | None = None) -> None:
-        self.make, self.next_index = make, next_index
-        self.owed: Iterator[int] = iter(owed or [])
-
-    def draw(self) -> tuple[int, Task]:
-        index = next(self.owed, None)
-        if index is None:
-            index = self.next_index
-            self.next_index += 1
-        return index, self.make(index)

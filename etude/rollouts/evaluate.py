@@ -1,0 +1,117 @@
+"""Evaluation: fixed tasks, one rollout each, through the same harness and sandboxes as training.
+
+Owns the fixed sets and what is kept of each rollout. Knows nothing of training; the engine serves whatever version it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from etude.errors import EtudeError
+from etude.records import InfraFailed, Task, Trajectory, solved
+from etude.rollouts.cluster import Cluster
+from etude.rollouts.config import EvaluationConfig
+from etude.rollouts.session import Order
+from etude.tasks.ladder import evaluation_tasks
+
+RETRIES = 2
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One rollout of an evaluation, as reports and comparisons need it."""
+
+    task_id: str
+    split: str
+    rung: int
+    solved: bool
+    outcome: str
+    bug: str
+    shape: str
+    usage: dict[str, int]
+    checked_after_edit: bool
+    """Whether the last check the agent ran came after its last edit."""
+    parallel_reads: int
+    """Turns with two or more reading calls."""
+
+
+def evaluation_set(config: EvaluationConfig) -> list[Task]:
+    """Ladder, held-out ladder and real code, always the same tasks in the same order."""
+    tasks = [*evaluation_tasks("eval", config.per_rung), *evaluation_tasks("heldout", config.heldout_per_rung)]
+    if config.real:
+        from etude.tasks.realcode import real_tasks
+
+        tasks += real_tasks()
+    return tasks
+
+
+async def evaluate(
+    cluster: Cluster,
+    tasks: Iterable[Task],
+    config: EvaluationConfig,
+    label: str,
+    on_done: Callable[[Trajectory], None] = lambda trajectory: None,
+) -> tuple[list[Judged], list[Trajectory]]:
+    """Play every task once; a rollout our machinery failed is played again, and never counted as a failure."""
+    places = asyncio.Semaphore(config.concurrency)
+
+    async def one(task: Task) -> tuple[Judged, Trajectory]:
+        seed = random.Random(f"evaluation {task.id}").getrandbits(40)  # the same draws for every policy
+        for attempt in range(RETRIES + 1):
+            order = Order(f"{label}/{task.id}/{attempt}", label, task, seed, config.temperature)
+            async with places:
+                trajectory = await cluster.play(order)
+            if trajectory is not None and not isinstance(trajectory.outcome, InfraFailed):
+                on_done(trajectory)
+                return judged(task, trajectory), trajectory
+        what = trajectory.outcome.what if trajectory is not None and isinstance(trajectory.outcome, InfraFailed) else "cancelled"
+        raise EtudeError(f"evaluation of {task.id} failed {RETRIES + 1} times for infrastructure: {what}")
+
+    results = await asyncio.gather(*(one(task) for task in tasks))
+    return [result for result, _ in results], [trajectory for _, trajectory in results]
+
+
+def judged(task: Task, trajectory: Trajectory) -> Judged:
+    facts = task.provenance
+    calls = [event.data for event in trajectory.events if event.kind == "tool_call"]
+    return Judged(
+        task_id=task.id,
+        split=task.split,
+        rung=int(facts.get("rung", 0)),
+        solved=solved(trajectory.outcome),
+        outcome=type(trajectory.outcome).__name__,
+        bug=str(facts.get("bug", "")),
+        shape=str(facts.get("shape", "")),
+        usage=dict(trajectory.usage),
+        checked_after_edit=_checked_after_edit(calls),
+        parallel_reads=_parallel_reads(calls),
+    )
+
+
+def _checked_after_edit(calls: list[Any]) -> bool:
+    names = [call["name"] for call in calls]
+    edits = [index for index, name in enumerate(names) if name in ("edit_file", "write_file")]
+    return bool(edits) and "run_terminal_cmd" in names[edits[-1] + 1 :]
+
+
+def _parallel_reads(calls: list[Any]) -> int:
+    reading = [call["turn"] for call in calls if call["name"] in ("read_file", "grep", "list_dir")]
+    return sum(reading.count(turn) >= 2 for turn in set(reading))
+
+
+def pass_rate(results: Iterable[Judged], **facts: Any) -> tuple[int, int]:
+    """Solved and played among the results whose fields equal `facts`."""
+    chosen = [r for r in results if all(getattr(r, name) == value for name, value in facts.items())]
+    return sum(r.solved for r in chosen), len(chosen)
+
+
+def as_json(results: Iterable[Judged]) -> list[dict[str, Any]]:
+    return [asdict(result) for result in results]
+
+
+def from_json(rows: Iterable[dict[str, Any]]) -> list[Judged]:
+    return [Judged(**row) for row in rows]
