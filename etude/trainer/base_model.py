@@ -17,11 +17,14 @@ import structlog
 from tokenizers import Tokenizer
 
 from etude.config import Config
+from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.harness.prompt import system_prompt
 from etude.harness.session import HarnessConfig
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
+from etude.models.qwen3 import save_checkpoint
+from etude.models.state import round_to_bf16
 from etude.models.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from etude.records import Task
 from etude.tasks.drills import drill
@@ -40,7 +43,7 @@ from etude.trainer.documents import (
     read_documents,
     write_documents,
 )
-from etude.trainer.midtraining import MidtrainingConfig
+from etude.trainer.midtraining import MidtrainingConfig, pretrain
 
 log = structlog.get_logger()
 
@@ -123,3 +126,27 @@ def recording_tasks(seed: int, count: int) -> Iterator[Task]:
     """Training tasks, rungs in turn; indices far from those reinforcement learning draws."""
     rungs = itertools.cycle(RUNGS)
     return (ladder_task(next(rungs), "train", 10_000_000 + seed * 1_000_000 + index) for index in range(count))
+
+
+def make_base_model(config: BaseConfig, directory: Path) -> dict[str, float | str]:
+    """Every step in turn, each skipped if its product is there; a mid-training that was stopped goes on."""
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_tokenizer(config, directory)
+    chat = ChatRenderer(tokenizer)
+    if not (directory / "sessions.npz").exists():
+        asyncio.run(_record_in_own_sandboxes(config, directory, chat))
+    resume = (directory / "midtraining.pt").exists()
+    run = pretrain(config.midtraining, make_sources(config, directory, chat), directory, resume=resume)
+    finished = run.tokens >= run.total_tokens
+    if finished:
+        round_to_bf16(run.decoder)
+        save_checkpoint(run.decoder, directory / "model", tokenizer)
+    return {"steps": run.step_count, "tokens": run.tokens, "model": str(directory / "model") if finished else "not finished"}
+
+
+async def _record_in_own_sandboxes(config: BaseConfig, directory: Path, chat: ChatRenderer) -> None:
+    backend = open_backend()
+    try:
+        await record_sessions(config, directory, backend, chat)
+    finally:
+        await backend.close()

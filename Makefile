@@ -1,0 +1,44 @@
+# One virtual environment, two commands: `make quickstart` and `make test`.
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: quickstart test lint bench install system clean
+
+quickstart: $(VENV)/train.stamp system
+	$(BIN)/etude train recipes/quickstart.toml
+
+test: $(VENV)/dev.stamp system lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/ty check
+
+bench: $(VENV)/bench.stamp system
+	$(BIN)/python benchmarks/quickstart_vs_trl.py
+
+install: $(VENV)/train.stamp system
+
+# bubblewrap, gcc and the other programs sandboxes are made with; installed where we may, named where we may not
+system: $(VENV)/train.stamp
+	@sh tools/system.sh
+
+$(VENV)/train.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) -e '.[train]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/train.stamp
+	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/bench.stamp: $(VENV)/train.stamp
+	$(INSTALL) -e '.[bench]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) runs

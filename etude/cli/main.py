@@ -1,0 +1,54 @@
+"""The `etude` command: finds the subcommand and turns our errors into one line and an exit code.
+
+Owns dispatch and exit codes (0 done, 1 failed, 42 bad input, 130 interrupted). Subcommands are one file each and are imported
+only when called, so that `etude --help` is quick. Holds no logic of any room.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from etude import __version__
+from etude.errors import ConfigError, EtudeError
+
+COMMANDS = {
+    "train": "run a recipe: evaluate, train, evaluate, report",
+    "pretrain": "make a base model: record sessions, mid-train, save",
+    "agent": "let a model work on a generated repository, or on a directory",
+    "environments": "sandboxes: doctor",
+    "tasks": "generate and validate tasks",
+    "weights": "inspect, verify and log a chain of versions",
+    "doctor": "say what this machine can run, and how to get the rest",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point of the console script."""
+    parser = argparse.ArgumentParser(prog="etude", description="Train a coding agent inside its own product.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    argv = sys.argv[1:] if arguments is None else arguments
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
+        if name in argv[:1]:
+            module = importlib.import_module(f"etude.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    options = parser.parse_args(argv)
+    try:
+        return int(options.run(options) or 0)
+    except ConfigError as error:
+        print(f"etude {options.command}: {error}", file=sys.stderr)
+        return 42
+    except EtudeError as error:
+        print(f"etude {options.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"etude {options.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
