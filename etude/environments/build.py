@@ -52,6 +52,7 @@ def _compile(sources: list[Path], program: Path) -> None:
     except subprocess.TimeoutExpired:
         raise DeadlineExceeded(f"{compiler} to build the sandbox's guest", _BUILD_DEADLINE_S) from None
     if done.returncode == 0:
+        partial.chmod(0o755)  # the sandbox's user runs it, whatever our umask
         partial.replace(program)  # atomic: another process may be building the same
         return
     partial.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from etude.environments.base import WORKSPACE, Resources
 from etude.environments.toolchain import HOME, SANDBOX_UID, Toolchain, build_skeleton
@@ -24,6 +24,7 @@ _NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
 _OVERLAY_ROOT = "index=off,volatile,metacopy=off,redirect_dir=off"
 _OVERLAY_USER = "index=off,volatile,userxattr"  # which implies the other two, and refuses to hear them
 _SMALL_TMPFS = (HOME, "/tests", "/logs", "/dev/shm")
+_TAKEN = (WORKSPACE, "/proc", "/dev", "/guest")
 _BYTES_PER_INODE = 4096
 _SEEN = "/tmp"  # where the launcher puts the store's directory, in the mount namespace it makes
 UPPER = f"{_SEEN}/scratch/upper"
@@ -66,19 +67,21 @@ class Launcher:
         build_skeleton(root / "skeleton", [inside for _, inside in binds])
         stages = ["-b", str(program), "stage/guest"]
         (root / "stage" / "guest").touch()
-        visible = ["--ro-bind", f"{_SEEN}/skeleton", "/"]
+        visible = []
         for number, (source, inside) in enumerate(binds):
             (root / "stage" / str(number)).mkdir()
             stages += ["-b", str(source), f"stage/{number}"]
             visible += ["--ro-bind", f"{_SEEN}/stage/{number}", inside]
         visible += ["--ro-bind", f"{_SEEN}/stage/guest", "/guest/guest", "--bind", f"{_SEEN}/merged", WORKSPACE]
         env = {**_ENVIRONMENT, "PATH": view.toolchain.path, **view.env}
-        self._instance = root.name
         self._overlay = _OVERLAY_ROOT if os.geteuid() == 0 else _OVERLAY_USER
         self._start = [str(program), "launch", str(os.getpid()), *map(str, user), str(root)]
-        self._enter = [*stages, "--", bwrap, *_isolation(), *visible, "--proc", "/proc", "--dev", "/dev"]
+        self._enter = [*stages, "--", bwrap, *_isolation(), "--ro-bind", f"{_SEEN}/skeleton", "/"]
+        self._enter += ["--proc", "/proc", "--dev", "/dev"]
+        self._serve = [*visible, "--remount-ro", "/dev", "--chdir", WORKSPACE]
         for name, value in env.items():
-            self._enter += ["--setenv", name, value]
+            self._serve += ["--setenv", name, value]
+        self._serve += ["/guest/guest", "serve"]
 
     def spawn(
         self,
@@ -104,7 +107,7 @@ class Launcher:
             argv += ["-c", str(groups.agents)]
             argv += [argument for path in groups.commands for argument in ("-j", str(path))]
             limits = [0, 0, len(groups.commands)]
-        argv += [*self._enter, *_writable(disk), "/guest/guest", "serve", *map(str, limits), name]
+        argv += [*self._enter, *_writable(disk), *self._serve, *map(str, limits), name]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -140,14 +143,15 @@ def _writable(disk: int) -> list[str]:
     arguments = ["--size", str(disk // 2), "--perms", "1777", "--tmpfs", "/tmp"]
     for place in _SMALL_TMPFS:
         arguments += ["--size", str(disk // 8), "--tmpfs", place]
-    return [*arguments, "--remount-ro", "/dev", "--chdir", WORKSPACE]
+    return arguments
 
 
 def _check_binds(view: View) -> list[tuple[Path, str]]:
     binds = list(view.toolchain.binds)
     for inside, source in view.binds.items():
-        if not inside.startswith("/") or ".." in inside.split("/") or inside.startswith(WORKSPACE):
-            raise ConfigError(f"binds: {inside!r} must be an absolute path outside {WORKSPACE}")
+        parts = PurePosixPath(inside).parts
+        if len(parts) < 2 or parts[0] != "/" or ".." in parts or f"/{parts[1]}" in _TAKEN:
+            raise ConfigError(f"binds: {inside!r} must be an absolute path, outside {', '.join(_TAKEN)}")
         if not source.is_dir():
             raise ConfigError(f"binds: {source}, to be seen as {inside}, is not a directory of this machine")
         binds.append((source.resolve(), inside))

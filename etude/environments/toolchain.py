@@ -61,7 +61,6 @@ def find_toolchain(python: Path | None) -> Toolchain:
 
 def build_skeleton(root: Path, targets: list[str]) -> None:
     """Fill the empty directory `root`; `targets` are further absolute mount points inside."""
-    root.chmod(0o755)
     for point in (*_MOUNT_POINTS, *(target.lstrip("/") for target in targets)):
         (root / point).mkdir(parents=True, exist_ok=True)
     (root / "guest" / "guest").touch()
@@ -82,6 +81,11 @@ def build_skeleton(root: Path, targets: list[str]) -> None:
     if Path("/etc/alternatives").is_dir():  # Debian: awk, editor, java … are links through here
         shutil.copytree("/etc/alternatives", etc / "alternatives", symlinks=True)
     (etc / "mtab").symlink_to("/proc/mounts")
+    for directory, _, files in os.walk(root):  # readable to the sandbox's user whatever our umask
+        os.chmod(directory, 0o755)
+        for path in (Path(directory, name) for name in files):
+            if not path.is_symlink():
+                path.chmod(0o644)
 
 
 def _default_prefix() -> Path:

@@ -1,6 +1,7 @@
 """The namespace backend's contract: files, commands, snapshots, concurrency, errors."""
 
 import asyncio
+import os
 
 import pytest
 
@@ -188,14 +189,36 @@ def test_extra_binds_and_environment(run, tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "helper.py").write_text("value = 7\n")
     (tmp_path / "site").chmod(0o755)
-    config = NamespaceConfig(binds={"/opt/site": tmp_path / "site"}, env={"PYTHONPATH": "/opt/site"})
+    site = tmp_path / "site"
+    config = NamespaceConfig(binds={"/opt/site": site, "/home/agent/lib": site}, env={"PYTHONPATH": "/opt/site"})
 
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
         result = await box.exec("python3 -c 'import helper; print(helper.value)'; touch /opt/site/x 2>&1 | tail -c 22")
         assert result.output == b"7\nRead-only file system\n"
+        assert (await box.exec("ls ~/lib")).output == b"helper.py\n"
 
     run(scenario, config)
+
+
+@pytest.mark.parametrize("inside", ["relative", "/workspace/x", "/proc", "/", "/opt/../workspace"])
+def test_binds_over_what_is_taken_are_refused(run, tmp_path, inside):
+    with pytest.raises(ConfigError, match="binds"):
+        NamespaceBackend(NamespaceConfig(binds={inside: tmp_path}))
+    with pytest.raises(ConfigError, match="not a directory"):
+        NamespaceBackend(NamespaceConfig(binds={"/opt/x": tmp_path / "none"}))
+
+
+def test_a_strict_umask_changes_nothing(run, tmp_path):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(files={"deep/a": b"1"}))
+        assert (await box.exec("cat deep/a /etc/hostname; echo 2 > deep/b")).output == b"1sandbox\n"
+
+    before = os.umask(0o077)
+    try:
+        run(scenario, NamespaceConfig(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state"))
+    finally:
+        os.umask(before)
 
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(run):
