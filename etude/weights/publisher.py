@@ -1,9 +1,171 @@
-from types import SimpleNamespace
-import pickle, hashlib
+"""Publishes versions to a store: one delta each against the one before, full copies where config asks, and retention.
+
+Owns the writing side of the chain. The bits last published are kept in memory, and advance only once a manifest is
+visible, so a failed or killed publish leaves the version before intact and can simply be done again. One publisher
+writes to a store at a time; should a second one appear, exactly one of them gets each version, and the other is told.
+Talks to: chain, delta, and subscriber to find the last state after a restart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
 from etude.config import Config
-class PublisherConfig(Config): pass
+from etude.errors import WeightError
+from etude.records import Version
+from etude.weights.chain import ANCHOR, MANIFEST, Chain
+from etude.weights.delta import Held, check_bits, copy_bits, make_delta
+from etude.weights.manifest import U16, root_of
+from etude.weights.store import Store
+from etude.weights.subscriber import Subscriber
+
+
+class PublisherConfig(Config):
+    chunk_elements: int = Field(1 << 20, ge=1, lt=1 << 31)
+    """Elements of a chunk: the unit of encoding and of corruption reports."""
+    anchor_every: int = Field(32, ge=1)
+    """A full copy is stored beside the delta when the last one is this many publishes old."""
+    keep: int = Field(64, ge=1)
+    """Versions that stay fetchable. Older ones go once an anchor at or below the oldest of these replaces them."""
+
+
+@dataclass(frozen=True)
+class PublishResult:
+    """What a publish did. `existing`: the version was there already, with the same root; nothing was written."""
+
+    version: Version
+    root: str
+    payload_bytes: int
+    raw_bytes: int
+    changed_share: float
+    kind: Literal["full", "delta", "existing"]
+    anchor_bytes: int = 0
+
+
 class Publisher:
-    def __init__(s,store,config): s.s=store
-    def publish(s,v,bits):
-        d=pickle.dumps(bits); r=hashlib.sha256(d).hexdigest(); (s.s/f"{v}").write_bytes(d)
-        return SimpleNamespace(version=v,root=r,payload_bytes=len(d),raw_bytes=len(d),changed_share=1.0,kind="x")
+    """Writes one store. Use it from one thread at a time.
+
+    `counters`: published_deltas, published_anchors (full copies, the first version's among them), published_bytes,
+    published_existing, deleted_versions.
+    """
+
+    def __init__(self, store: Store, config: PublisherConfig | None = None) -> None:
+        self.config = config or PublisherConfig()
+        self.chain = Chain(store)
+        self.counters: Counter[str] = Counter()
+        self._held: Held | None = None
+        self._attached = False
+        self._since_anchor = 0
+
+    def resume(self, bits: Mapping[str, U16] | None = None) -> Version | None:
+        """Take up the chain that the store holds; returns its newest version, None for an empty store.
+
+        `bits`, if given, are that version's, and are checked against its root; else they are fetched. Raises
+        WeightError. The first publish does this by itself.
+        """
+        listing = {version: names for version, names in self.chain.listing().items() if MANIFEST in names}
+        self._held, self._since_anchor = None, 0
+        if listing:
+            newest = max(listing)
+            root = self.chain.manifest(newest).root
+            if bits is None:
+                bits, _ = Subscriber(self.chain.store).fetch(None, None, newest)
+            elif (given := root_of(bits)) != root:
+                where = f"version {newest} in {self.chain.store.url}"
+                raise WeightError(f"{where} has root {root}, and the weights given have {given}: resume without them")
+            self._held = Held(newest, root, copy_bits(bits))
+            anchor = max([version for version, names in listing.items() if ANCHOR in names], default=min(listing))
+            self._since_anchor = sum(version > anchor for version in listing)
+        self._attached = True
+        return self._held.version if self._held else None
+
+    def publish(self, version: Version, bits: Mapping[str, U16], *, anchor: bool = False) -> PublishResult:
+        """Make `version` visible, whole. With `anchor`, a full copy is stored beside its delta in any case.
+
+        A version that is there already with the same root is left as it is, so a publish may be repeated. Raises
+        WeightError if it is there with another root, is older than the newest, or has other tensors; DeadlineExceeded
+        if the store does not answer. After any error the same call may be made again.
+        """
+        check_bits(bits)
+        if not self._attached:
+            self.resume()
+        if self._held is not None and version <= self._held.version:
+            return self._confirm(version, bits)
+        new = copy_bits(bits)
+        delta, pack = make_delta(version, new, self._held, self.config.chunk_elements)
+        if not self.chain.write(delta, pack):
+            self._attached = False  # somebody else extended the chain: the next publish reads it afresh
+            return self._confirm(version, bits)
+        full = self._held is None
+        self._held = Held(version, delta.root, new)
+        self._since_anchor = 0 if full else self._since_anchor + 1
+        self.counters["published_anchors" if full else "published_deltas"] += 1
+        self.counters["published_bytes"] += len(pack)
+        due = not full and (anchor or self._since_anchor >= self.config.anchor_every)
+        anchor_bytes = self._write_anchor() if due else 0
+        return PublishResult(
+            version=version,
+            root=delta.root,
+            payload_bytes=len(pack),
+            raw_bytes=delta.raw_bytes,
+            changed_share=delta.changed_share,
+            kind="full" if full else "delta",
+            anchor_bytes=anchor_bytes,
+        )
+
+    def rewind(self, version: Version) -> None:
+        """Unpublish everything after `version`, newest first: for a trainer that goes on from an older checkpoint.
+
+        Subscribers that hold a version taken away learn of it at their next fetch, by its root.
+        """
+        if not self.chain.visible(version):
+            raise WeightError(f"{self.chain.store.url} has no version {version} to rewind to")
+        for newer in sorted((found for found in self.chain.listing() if found > version), reverse=True):
+            self.chain.remove(newer)
+        self._attached = False
+
+    def _confirm(self, version: Version, bits: Mapping[str, U16]) -> PublishResult:
+        """The result for a version that is visible already. Raises WeightError unless it is the same one."""
+        store = self.chain.store.url
+        if not self.chain.visible(version):
+            newest = self._held.version if self._held else "unknown"
+            raise WeightError(f"version {version} is older than the newest in {store} ({newest}) and is not kept there")
+        there, root = self.chain.manifest(version), root_of(bits)
+        if there.root != root:
+            raise WeightError(
+                f"version {version} is in {store} with root {there.root}, and this one has {root}: another trainer "
+                "writes there, or this one went back; use another store, or rewind this one below that version"
+            )
+        self.counters["published_existing"] += 1
+        return PublishResult(version, root, there.pack.size, there.raw_bytes, there.changed_share, "existing")
+
+    def _write_anchor(self) -> int:
+        """Store a full copy of the newest version, then delete what nobody needs any more; returns the copy's bytes."""
+        held = self._held
+        assert held is not None
+        delta, pack = make_delta(held.version, held.bits, None, self.config.chunk_elements)
+        self.chain.write(delta, pack, ANCHOR)
+        self._since_anchor = 0
+        self.counters["published_anchors"] += 1
+        self.counters["published_bytes"] += len(pack)
+        self._collect_garbage()
+        return len(pack)
+
+    def _collect_garbage(self) -> None:
+        """Delete every version below the newest anchor that lies at or below the oldest version to keep.
+
+        Oldest first, and each version's manifest before its pack: killed anywhere, what remains is a chain from an
+        anchor.
+        """
+        listing = self.chain.listing()
+        kept = [version for version, names in listing.items() if MANIFEST in names][-self.config.keep :]
+        anchors = [version for version, names in listing.items() if ANCHOR in names and version <= kept[0]]
+        for version in listing:
+            if anchors and version < anchors[-1]:
+                self.chain.remove(version)
+                self.counters["deleted_versions"] += 1

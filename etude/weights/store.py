@@ -1,3 +1,175 @@
+"""The object store seam: named blobs in a directory, S3, GCS or Azure, by URL.
+
+Owns retries, deadlines and errors a user can act on. An object appears whole or not at all (in a directory: written
+beside its place, then renamed); it survives the death of any process, and the loss of power only as far as the file
+system promises without fsync, which is why readers check hashes. Knows nothing of versions (`chain`). Talks to:
+obstore.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-def open_store(url):
-    p=Path(url.removeprefix("file://")); p.mkdir(parents=True,exist_ok=True); return p
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlparse
+
+import obstore
+from obstore import exceptions as failures
+from obstore.store import LocalStore, MemoryStore, from_url
+from pydantic import Field
+
+from etude.config import Config
+from etude.errors import DeadlineExceeded, WeightError
+
+T = TypeVar("T")
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_OS_FULL = {28: "the disk is full", 122: "the disk quota is used up"}
+_OS_REFUSED = {1: "not permitted", 13: "permission denied", 30: "the file system is read-only"}
+_REFUSED = (
+    PermissionError,
+    failures.PermissionDeniedError,
+    failures.UnauthenticatedError,
+    failures.InvalidPathError,
+    failures.NotSupportedError,
+    failures.UnknownConfigurationKeyError,
+    NotImplementedError,
+    ValueError,
+)
+
+
+class StoreConfig(Config):
+    deadline_s: float = 30.0
+    """A request that still fails after this long, retries included, is an error."""
+    request_timeout_s: float = 15.0
+    """One attempt against a remote store."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """For a remote store, in obstore's terms: region, endpoint, …; credentials come from the usual environment."""
+
+
+class MissingObject(WeightError):
+    """The store has no object of that name."""
+
+
+class Store:
+    """One store, opened by `open_store`. Safe to use from several threads and processes."""
+
+    def __init__(
+        self, backend: obstore.store.ObjectStore, url: str, directory: Path | None, config: StoreConfig
+    ) -> None:
+        self.url, self.config = url, config
+        self._backend, self._directory = backend, directory
+
+    def put(self, key: str, data: bytes, *, create: bool = False) -> bool:
+        """Write an object. With `create`, an object already there is left alone and the answer is False."""
+        mode = "create" if create else "overwrite"
+        try:
+            self._attempt(f"write {key} ({len(data)} bytes)", lambda: obstore.put(self._backend, key, data, mode=mode))
+        except failures.AlreadyExistsError:
+            return False
+        return True
+
+    def get(self, key: str, most_bytes: int) -> bytes:
+        """An object's bytes. Raises MissingObject, or WeightError for one larger than `most_bytes`, unread."""
+
+        def read() -> bytes:
+            answer = obstore.get(self._backend, key)
+            if answer.meta["size"] > most_bytes:
+                size = answer.meta["size"]
+                raise WeightError(f"{self.url}: {key} has {size} bytes, and at most {most_bytes} were expected")
+            return bytes(answer.bytes())
+
+        return self._attempt(f"read {key}", read)
+
+    def exists(self, key: str) -> bool:
+        try:
+            self._attempt(f"look up {key}", lambda: obstore.head(self._backend, key))
+        except MissingObject:
+            return False
+        return True
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """Keys under `prefix`, which ends in a slash, with their sizes."""
+
+        def read() -> dict[str, int]:
+            pages = obstore.list(self._backend, prefix=prefix)
+            return {item["path"]: item["size"] for page in pages for item in page}
+
+        return self._attempt(f"list {prefix}", read)
+
+    def delete(self, key: str) -> None:
+        """Delete an object; one that is not there is fine."""
+        try:
+            self._attempt(f"delete {key}", lambda: obstore.delete(self._backend, key))
+        except MissingObject:
+            return
+
+    def delete_under(self, prefix: str) -> None:
+        """Delete every object under `prefix`, and what writers that were killed there had left half-written."""
+        for key in self.list(prefix):
+            self.delete(key)
+        if self._directory is not None:
+            shutil.rmtree(self._directory / prefix, ignore_errors=True)
+
+    def _attempt(self, what: str, operation: Callable[[], T]) -> T:
+        """Run `operation`, again after failures that may pass, until the deadline."""
+        started, pause = time.monotonic(), _FIRST_PAUSE_S
+        while True:
+            try:
+                return operation()
+            except FileNotFoundError:
+                raise MissingObject(f"{self.url}: could not {what}: there is no such object") from None
+            except _REFUSED as error:
+                reason = f"{_first_line(error)}; check the URL and your rights to it"
+                raise WeightError(f"{self.url}: could not {what}: {reason}") from None
+            except (failures.GenericError, failures.JoinError, OSError) as error:
+                self._raise_if_lasting(what, error)
+                waited = time.monotonic() - started
+                if waited + pause > self.config.deadline_s:
+                    raise DeadlineExceeded(f"{self.url} to {what}", waited, _first_line(error)) from None
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _raise_if_lasting(self, what: str, error: BaseException) -> None:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(found.group(1)) if found else getattr(error, "errno", None)
+        if code in _OS_FULL:
+            raise WeightError(
+                f"weight store {self.url}: could not {what}: {_OS_FULL[code]}; what was published before is whole: "
+                "free some space, or lower weights.keep, and resume"
+            ) from None
+        if code in _OS_REFUSED:
+            reason = f"{_OS_REFUSED[code]}; make it writable"
+            raise WeightError(f"weight store {self.url}: could not {what}: {reason}") from None
+
+
+def open_store(url: str | Path, config: StoreConfig | None = None) -> Store:
+    """Open a directory (a path or file://, made if absent), memory://, or what obstore knows: s3://, gs://, az://, …
+
+    Raises WeightError if it cannot be opened.
+    """
+    config, text = config or StoreConfig(), str(url)
+    parsed = urlparse(text)
+    try:
+        if parsed.scheme in ("", "file"):
+            directory = Path(unquote(parsed.path) if parsed.scheme else text).expanduser().absolute()
+            return Store(LocalStore(prefix=directory, mkdir=True), str(directory), directory, config)
+        if parsed.scheme == "memory":
+            return Store(MemoryStore(), text, None, config)
+        plain = any(value.startswith("http://") for value in config.options.values())
+        settings: dict[str, Any] = {
+            "config": config.options,
+            "client_options": {"timeout": timedelta(seconds=config.request_timeout_s), "allow_http": plain},
+            "retry_config": {"max_retries": 0},  # one place retries, and it is `Store`
+        }
+        return Store(from_url(text, **settings), text, None, config)
+    except (failures.BaseError, OSError, ValueError) as error:
+        raise WeightError(f"weight store {text} cannot be opened: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    """obstore appends its own debug dump below the message."""
+    return str(error).strip().split("\n", 1)[0]

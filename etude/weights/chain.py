@@ -1,0 +1,116 @@
+"""The chain of versions in a store: where each object lies, and checked reads of them.
+
+Owns the layout. A version is visible exactly when its `manifest` is there, and that is written last and only once:
+
+    versions/00000012/<hash>.pack   payloads, named by their BLAKE3, so that two writers never overwrite each other's
+    versions/00000012/manifest      the delta from the version before; of the first version, a full copy
+    versions/00000012/anchor        optional: the manifest of a full copy of the same version, for those who come late
+
+Reads check what they fetched against its hashes and fetch once more if it was damaged on the way. Never decodes
+(`delta`). Talks to: store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from etude.errors import WeightError
+from etude.records import Version
+from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, dump, hash_of, load
+from etude.weights.store import MissingObject, Store
+
+T = TypeVar("T")
+MANIFEST, ANCHOR = "manifest", "anchor"
+_RECOVER = "reading it again gave the same: restore the object, or rewind the chain below this version"
+_KEY = re.compile(r"^versions/(\d{8,})/([^/]+)$")
+
+
+class Chain:
+    """The versions in one store. Holds no state but counters."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.counters: Counter[str] = Counter()
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def listing(self) -> dict[Version, dict[str, int]]:
+        """Every version that has any object, visible or not: object name → size. Ascending."""
+        found: dict[Version, dict[str, int]] = {}
+        for key, size in self.store.list("versions/").items():
+            if match := _KEY.match(key):
+                found.setdefault(Version(int(match[1])), {})[match[2]] = size
+        return dict(sorted(found.items()))
+
+    def versions(self) -> list[Version]:
+        """The visible versions, ascending."""
+        return [version for version, names in self.listing().items() if MANIFEST in names]
+
+    def visible(self, version: Version) -> bool:
+        return self.store.exists(_key(version, MANIFEST))
+
+    def manifest(self, version: Version, name: str = MANIFEST) -> Delta:
+        """A version's manifest, or its anchor's. Raises MissingObject, or WeightError if it is damaged twice."""
+        key = _key(version, name)
+
+        def read() -> Delta:
+            delta = load(self.store.get(key, MOST_MANIFEST_BYTES), f"{self.store.url}/{key}")
+            if delta.version != version or (name == ANCHOR and delta.parent is not None):
+                raise WeightError(
+                    f"{self.store.url}/{key} holds the manifest of version {delta.version} with parent {delta.parent}: "
+                    "it was moved or replayed; restore the store, or start a new one"
+                )
+            return delta
+
+        return self._twice(read)
+
+    def pack(self, delta: Delta) -> memoryview:
+        """A delta's payloads, every one checked. Raises MissingObject, or WeightError if damaged twice."""
+        key = _pack_key(delta)
+
+        def read() -> memoryview:
+            data = self.store.get(key, delta.pack.size)
+            if len(data) != delta.pack.size:
+                had = f"{len(data)} of {delta.pack.size} bytes"
+                raise WeightError(f"{self.store.url}/{key} is cut off: {had}; {_RECOVER}")
+            for tensor in delta.tensors:
+                for chunk in tensor.chunks:
+                    if hash_of(memoryview(data)[chunk.offset : chunk.offset + chunk.size]) != chunk.hash:
+                        where = f"{tensor.name}, elements {chunk.start}:{chunk.stop}"
+                        raise WeightError(f"{self.store.url}/{key}: the payload of {where} is corrupt; {_RECOVER}")
+            return memoryview(data)
+
+        return self._twice(read)
+
+    def _twice(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except MissingObject:
+            raise
+        except WeightError:
+            self.counters["refetches"] += 1
+            return read()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def write(self, delta: Delta, pack: bytes, name: str = MANIFEST) -> bool:
+        """Store the pack, then the manifest. False, with nothing made visible, if there is such a manifest already."""
+        self.store.put(_pack_key(delta), pack)
+        return self.store.put(_key(Version(delta.version), name), dump(delta), create=True)
+
+    def remove(self, version: Version) -> None:
+        """Delete a version: first what makes it visible, so that no manifest outlives its pack."""
+        for name in (MANIFEST, ANCHOR):
+            self.store.delete(_key(version, name))
+        self.store.delete_under(f"versions/{version:08d}/")
+
+
+def _key(version: Version, name: str) -> str:
+    return f"versions/{version:08d}/{name}"
+
+
+def _pack_key(delta: Delta) -> str:
+    return _key(Version(delta.version), f"{delta.pack.hash}.pack")

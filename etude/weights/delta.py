@@ -1,0 +1,121 @@
+"""From two sets of weights to a delta, and back.
+
+Owns chunking: each tensor is cut into chunks that are encoded apart (`codecs`), and their payloads lie end to end in
+one pack. `apply_delta` writes into arrays that its caller can afford to lose, and ends only when every resulting
+tensor has the hash its manifest states. Never touches files or the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from etude.errors import WeightError
+from etude.records import Version
+from etude.weights import codecs
+from etude.weights.manifest import U16, Bits, Chunk, Delta, Pack, Tensor, hash_of, root_of_hashes
+
+
+@dataclass(frozen=True)
+class Held:
+    """A version in memory: verified bits and their root."""
+
+    version: Version
+    root: str
+    bits: Bits
+
+
+def check_bits(bits: Mapping[str, U16]) -> None:
+    """Raises WeightError unless these are weights that a version can hold."""
+    if not bits:
+        raise WeightError("no tensors: a version needs at least one")
+    for name, array in bits.items():
+        if array.dtype != np.uint16:
+            raise WeightError(f"{name}: weights are published as the bits of bf16 in uint16, not {array.dtype}")
+
+
+def copy_bits(bits: Mapping[str, U16]) -> Bits:
+    """A copy whose arrays are contiguous and native, as the codecs need them."""
+    return {name: np.array(array, np.uint16, order="C") for name, array in bits.items()}
+
+
+def make_delta(version: Version, bits: Bits, parent: Held | None, chunk_elements: int) -> tuple[Delta, bytes]:
+    """The manifest and pack that turn `parent` (None: zeros) into `bits`, which is contiguous.
+
+    Raises WeightError if the tensors' names or shapes are not the parent's.
+    """
+    if parent is not None:
+        _check_layout(bits, {name: array.shape for name, array in parent.bits.items()}, f"version {parent.version}")
+    payloads: list[bytes] = []
+    tensors, offset = [], 0
+    for name in sorted(bits):
+        new = bits[name].reshape(-1)
+        old = parent.bits[name].reshape(-1) if parent else np.zeros_like(new)
+        chunks = []
+        for start in range(0, new.size, chunk_elements):
+            stop = min(start + chunk_elements, new.size)
+            encoded = codecs.encode(new[start:stop], old[start:stop])
+            size = len(encoded.payload)
+            place = {"start": start, "stop": stop, "changed": encoded.changed, "offset": offset, "size": size}
+            chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=hash_of(encoded.payload), **place))
+            payloads.append(encoded.payload)
+            offset += size
+        tensors.append(Tensor(name=name, shape=bits[name].shape, hash=hash_of(new), chunks=tuple(chunks)))
+    pack = b"".join(payloads)
+    delta = Delta(
+        version=version,
+        parent=parent.version if parent else None,
+        parent_root=parent.root if parent else None,
+        root=root_of_hashes((t.name, t.dtype, t.shape, t.hash) for t in tensors),
+        pack=Pack(hash=hash_of(pack), size=len(pack)),
+        tensors=tuple(tensors),
+    )
+    return delta, pack
+
+
+def zeros_for(delta: Delta, most_bytes: int) -> Bits:
+    """What a full copy is applied to. Raises WeightError before allocating more than `most_bytes`."""
+    if delta.raw_bytes > most_bytes:
+        raise WeightError(
+            f"version {delta.version} claims {delta.raw_bytes} bytes of weights and the limit is {most_bytes}: "
+            "raise max_raw_bytes if the model is that large"
+        )
+    try:
+        return {tensor.name: np.zeros(tensor.shape, np.uint16) for tensor in delta.tensors}
+    except (ValueError, MemoryError) as error:
+        raise WeightError(f"version {delta.version} does not fit this machine: {error}") from None
+
+
+def apply_delta(delta: Delta, pack: memoryview, shadow: Bits) -> None:
+    """Turn `shadow` from the parent's bits (zeros for a full copy) into those of `delta.version`, in place.
+
+    `shadow` holds contiguous arrays. Raises WeightError, with `shadow` then garbage, if the layout differs, a payload
+    is damaged, or a resulting tensor does not have its hash: the base was not the parent.
+    """
+    layout = {tensor.name: tensor.shape for tensor in delta.tensors}
+    _check_layout(shadow, layout, f"the manifest of version {delta.version}")
+    for tensor in delta.tensors:
+        flat = shadow[tensor.name].reshape(-1)
+        for chunk in tensor.chunks:
+            payload = pack[chunk.offset : chunk.offset + chunk.size]
+            try:
+                codecs.apply(payload, flat[chunk.start : chunk.stop])
+            except WeightError as error:
+                where = f"version {delta.version}, {tensor.name}, elements {chunk.start}:{chunk.stop}"
+                raise WeightError(f"{where}: {error}; nothing of it was served") from None
+        if hash_of(flat) != tensor.hash:
+            base = "zeros" if delta.parent is None else f"version {delta.parent}"
+            raise WeightError(
+                f"version {delta.version}, {tensor.name}: the result does not have the published hash, so it was not "
+                f"applied to {base} or the delta is wrong; nothing of it was served: fetch again without a base"
+            )
+
+
+def _check_layout(bits: Bits, expected: Mapping[str, tuple[int, ...]], whose: str) -> None:
+    if bits.keys() != expected.keys():
+        raise WeightError(f"tensors differ from those of {whose}: {sorted(bits.keys() ^ expected.keys())}")
+    for name, shape in expected.items():
+        if bits[name].shape != tuple(shape):
+            raise WeightError(f"{name}: shape {bits[name].shape} differs from {tuple(shape)} of {whose}")

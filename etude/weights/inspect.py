@@ -1,0 +1,206 @@
+"""What a store holds, for people: the log of versions, one version's tensors, and a check of the whole chain.
+
+Owns no state and changes nothing. Each function returns plain data, and its `format_*` the text that a terminal shows.
+Talks to: chain, delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from etude.errors import WeightError
+from etude.records import Version
+from etude.weights.chain import ANCHOR, MANIFEST, Chain
+from etude.weights.delta import Held, apply_delta, zeros_for
+from etude.weights.manifest import Delta, root_of
+from etude.weights.store import Store
+
+
+@dataclass(frozen=True)
+class VersionLine:
+    """One version. `stored_bytes` are pack and manifest together; `ratio` is raw over stored bytes."""
+
+    version: Version
+    parent: Version | None
+    root: str
+    raw_bytes: int
+    payload_bytes: int
+    stored_bytes: int
+    anchor_bytes: int
+    changed_share: float
+    bits_per_change: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class TensorLine:
+    name: str
+    shape: tuple[int, ...]
+    changed_share: float
+    payload_bytes: int
+    codecs: tuple[str, ...]
+    hash: str
+
+
+@dataclass(frozen=True)
+class VersionDetail:
+    line: VersionLine
+    tensors: tuple[TensorLine, ...]
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """`problems` is empty exactly if every version's bits were made again from the store and had their root."""
+
+    versions: int
+    anchors: int
+    payload_bytes: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def log(store: Store) -> list[VersionLine]:
+    """Every visible version, oldest first. Raises WeightError on a damaged manifest."""
+    chain = Chain(store)
+    return [_line(chain.manifest(v), names) for v, names in chain.listing().items() if MANIFEST in names]
+
+
+def inspect(store: Store, version: Version) -> VersionDetail:
+    """One version and what changed in each of its tensors. Raises WeightError if it is missing or damaged."""
+    chain = Chain(store)
+    delta = chain.manifest(version)
+    tensors = []
+    for tensor in delta.tensors:
+        changed = sum(chunk.changed for chunk in tensor.chunks)
+        size = sum(chunk.size for chunk in tensor.chunks)
+        used = tuple(sorted({chunk.codec for chunk in tensor.chunks}))
+        share = changed / max(1, tensor.elements)
+        tensors.append(TensorLine(tensor.name, tensor.shape, share, size, used, tensor.hash))
+    return VersionDetail(_line(delta, chain.listing()[version]), tuple(tensors))
+
+
+def verify(store: Store, max_raw_bytes: int = 64 << 30) -> VerifyReport:
+    """Make every version again from the store, over every delta and every anchor, and check all hashes and roots."""
+    chain, held = Chain(store), None
+    problems: list[str] = []
+    versions = anchors = payload_bytes = 0
+    for version, names in chain.listing().items():
+        if MANIFEST not in names:
+            continue
+        versions += 1
+        try:
+            delta = chain.manifest(version)
+            anchor = chain.manifest(version, ANCHOR) if ANCHOR in names else None
+            made = [_apply(chain, anchor, None, max_raw_bytes)] if anchor else []
+            if delta.parent is None or held is not None or anchor is None:  # the oldest kept delta has lost its parent
+                made.append(_apply(chain, delta, held, max_raw_bytes))
+            held = made[0]
+            if any(one.root != delta.root for one in made):
+                raise WeightError(f"version {version}: its anchor has another root than its delta")
+        except WeightError as error:
+            problems.append(str(error))
+            held = None
+            continue
+        anchors += sum(one.parent is None for one in (anchor, delta) if one)
+        payload_bytes += delta.pack.size + (anchor.pack.size if anchor else 0)
+    return VerifyReport(versions, anchors, payload_bytes, tuple(problems))
+
+
+def format_log(lines: Sequence[VersionLine]) -> str:
+    header = ("version", "parent", "stored", "ratio", "changed", "bits/change", "anchor", "root")
+    rows = [
+        (
+            str(line.version),
+            "full" if line.parent is None else str(line.parent),
+            _size(line.stored_bytes),
+            f"{line.ratio:.1f}x",
+            f"{100 * line.changed_share:.2f}%",
+            f"{line.bits_per_change:.1f}",
+            _size(line.anchor_bytes) if line.anchor_bytes else "-",
+            line.root[:12],
+        )
+        for line in lines
+    ]
+    stored = sum(line.stored_bytes + line.anchor_bytes for line in lines)
+    raw = sum(line.raw_bytes for line in lines)
+    foot = (
+        f"{len(lines)} versions in {_size(stored)}, anchors included; {raw / max(1, stored):.1f}x smaller than copies"
+    )
+    return f"{_table(header, rows)}\n{foot}"
+
+
+def format_inspect(detail: VersionDetail) -> str:
+    header = ("tensor", "shape", "changed", "payload", "codec", "hash")
+    rows = [
+        (
+            tensor.name,
+            "x".join(map(str, tensor.shape)),
+            f"{100 * tensor.changed_share:.2f}%",
+            _size(tensor.payload_bytes),
+            "+".join(tensor.codecs),
+            tensor.hash[:12],
+        )
+        for tensor in detail.tensors
+    ]
+    return f"{format_log([detail.line])}\n\n{_table(header, rows)}"
+
+
+def format_verify(report: VerifyReport) -> str:
+    made = f"{report.versions} versions, {report.anchors} full copies, {_size(report.payload_bytes)} of payloads"
+    if report.ok:
+        return f"ok: {made}; every tensor and root as published"
+    return "\n".join(
+        [f"{len(report.problems)} problems in {made}:", *(f"  - {problem}" for problem in report.problems)]
+    )
+
+
+def _line(delta: Delta, names: dict[str, int]) -> VersionLine:
+    stored = names[MANIFEST] + delta.pack.size
+    others = sum(size for name, size in names.items() if name not in (MANIFEST, f"{delta.pack.hash}.pack"))
+    return VersionLine(
+        version=Version(delta.version),
+        parent=None if delta.parent is None else Version(delta.parent),
+        root=delta.root,
+        raw_bytes=delta.raw_bytes,
+        payload_bytes=delta.pack.size,
+        stored_bytes=stored,
+        anchor_bytes=others if ANCHOR in names else 0,
+        changed_share=delta.changed_share,
+        bits_per_change=8 * delta.pack.size / delta.changed if delta.changed else 0.0,
+        ratio=delta.raw_bytes / stored,
+    )
+
+
+def _apply(chain: Chain, delta: Delta, held: Held | None, max_raw_bytes: int) -> Held:
+    """The state after `delta`, in `held`'s own arrays. Raises WeightError."""
+    if delta.parent is None:
+        bits = zeros_for(delta, max_raw_bytes)
+    elif held is None or held.root != delta.parent_root:
+        why = "which could not be made" if held is None else "whose stored root is another"
+        raise WeightError(f"version {delta.version} starts from version {delta.parent}, {why}")
+    else:
+        bits = held.bits
+    apply_delta(delta, chain.pack(delta), bits)
+    if root_of(bits) != delta.root:
+        raise WeightError(f"version {delta.version}: the result does not have the root {delta.root}")
+    return Held(Version(delta.version), delta.root, bits)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")

@@ -1,0 +1,171 @@
+"""The manifest of a version: what its tensors hash to, and which chunks of which pack turn the parent into it.
+
+Owns the records `Delta`, `Tensor` and `Chunk`, their encoding (JSON in one zstd frame with a checksum), and the root
+hash. A manifest that parses is consistent in itself: its root is the root of its own tensor table, and its chunks
+cover every tensor and the pack without a gap. Whether the pack and the parent fit it is checked where they are read
+(`chain`, `delta`). Never touches files or the network.
+
+The root is BLAKE3 over, for every tensor in the order of its name: name, 0, dtype, 0, shape as decimals joined by
+commas, 0, and the 32 bytes of BLAKE3 of its bits (little endian, row-major).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+import blake3
+import numpy as np
+import numpy.typing as npt
+import zstandard
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from etude.errors import WeightError
+
+U16 = npt.NDArray[np.uint16]
+Bits = dict[str, U16]
+"""Parameter name → array of any shape; each element the bits of one bf16 value."""
+
+FORMAT = "etude-weights/1"
+MOST_MANIFEST_BYTES = 256 << 20
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Name = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]+$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Chunk(_Record):
+    """Elements [start, stop) of a flattened tensor, and where in the pack their payload lies."""
+
+    codec: str
+    """For reports; the payload's first byte decides."""
+    start: Count
+    stop: Count
+    changed: Count
+    offset: Count
+    size: Count
+    hash: Hash
+    """BLAKE3 of the payload."""
+
+
+class Tensor(_Record):
+    name: Name
+    dtype: Literal["bf16"] = "bf16"
+    shape: Annotated[tuple[Count, ...], Field(max_length=8)]
+    hash: Hash
+    """BLAKE3 of the *resulting* bits."""
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+class Pack(_Record):
+    """All payloads of a delta, end to end, as one object named by its BLAKE3."""
+
+    hash: Hash
+    size: Count
+
+
+class Delta(_Record):
+    """How version `parent` becomes version `version`; with no parent, how zeros do: a full copy, an anchor."""
+
+    format: Literal["etude-weights/1"] = FORMAT
+    version: Count
+    parent: Count | None
+    parent_root: Hash | None
+    root: Hash
+    pack: Pack
+    tensors: Annotated[tuple[Tensor, ...], Field(min_length=1)]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(2 * tensor.elements for tensor in self.tensors)
+
+    @property
+    def changed(self) -> int:
+        return sum(chunk.changed for tensor in self.tensors for chunk in tensor.chunks)
+
+    @property
+    def changed_share(self) -> float:
+        return 2 * self.changed / self.raw_bytes if self.raw_bytes else 0.0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Delta:
+        if (self.parent is None) != (self.parent_root is None):
+            raise ValueError("parent and parent_root must be given together")
+        if self.parent is not None and self.parent >= self.version:
+            raise ValueError(f"version {self.version} cannot have the parent {self.parent}")
+        if any(a.name >= b.name for a, b in itertools.pairwise(self.tensors)):
+            raise ValueError("tensors are not in the order of their names")
+        if self.root != root_of_hashes((t.name, t.dtype, t.shape, t.hash) for t in self.tensors):
+            raise ValueError("the root is not that of the tensor table")
+        offset = 0
+        for tensor in self.tensors:
+            offset = _cover(tensor, offset)
+        if offset != self.pack.size:
+            raise ValueError(f"chunks fill {offset} bytes of a pack of {self.pack.size}")
+        return self
+
+
+def _cover(tensor: Tensor, offset: int) -> int:
+    """Check that the chunks follow each other in the tensor, and in the pack from `offset` on; returns the next one."""
+    element = 0
+    for chunk in tensor.chunks:
+        if chunk.start != element or chunk.stop <= element or chunk.offset != offset or chunk.size == 0:
+            raise ValueError(f"{tensor.name}: chunk {chunk.start}:{chunk.stop} does not follow the one before")
+        if chunk.changed > chunk.stop - chunk.start:
+            raise ValueError(f"{tensor.name}: chunk {chunk.start}:{chunk.stop} claims {chunk.changed} changes")
+        element, offset = chunk.stop, offset + chunk.size
+    if element != tensor.elements:
+        raise ValueError(f"{tensor.name}: chunks end at {element} of {tensor.elements} elements")
+    return offset
+
+
+def dump(delta: Delta) -> bytes:
+    """The bytes of a manifest."""
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(delta.model_dump_json().encode())
+
+
+def load(data: bytes | memoryview, origin: str) -> Delta:
+    """Parse a manifest; WeightError, naming `origin`, unless it is whole and consistent."""
+    try:
+        if not 0 <= zstandard.frame_content_size(data) <= MOST_MANIFEST_BYTES:
+            raise WeightError(f"{origin}: not a zstd frame of known size up to {MOST_MANIFEST_BYTES} bytes")
+        text = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        return Delta.model_validate_json(text)
+    except zstandard.ZstdError as error:
+        raise WeightError(f"{origin}: damaged or cut off: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise WeightError(f"{origin}: not a manifest of {FORMAT}: {where}: {first['msg']}") from None
+
+
+def hash_of(data: bytes | memoryview | U16) -> str:
+    """BLAKE3 of bytes, or of an array's bits in little endian and row-major order."""
+    if isinstance(data, np.ndarray):
+        data = np.ascontiguousarray(data, "<u2").reshape(-1).view(np.uint8).data
+    return blake3.blake3(data).hexdigest()
+
+
+def root_of(bits: Mapping[str, U16]) -> str:
+    """The root hash of a whole set of weights, as every manifest of that version states it."""
+    return root_of_hashes((name, "bf16", bits[name].shape, hash_of(bits[name])) for name in sorted(bits))
+
+
+def root_of_hashes(table: Iterable[tuple[str, str, tuple[int, ...], str]]) -> str:
+    """The root of (name, dtype, shape, hash of the bits) in the order of the names."""
+    state = blake3.blake3()
+    for name, dtype, shape, bits_hash in table:
+        header = "\0".join((name, dtype, ",".join(map(str, shape)), ""))
+        state.update(header.encode())
+        state.update(bytes.fromhex(bits_hash))
+    return state.hexdigest()
