@@ -42,7 +42,7 @@ def main():
     answers = receive(from_child, nonce, len(secret["expected"]))
     posix.kill(-1, SIGKILL)  # every process but this one and the sandbox's first
     wrong = [key for key, value in secret["expected"].items() if not equal(answers.get(repr(key)), value)]
-    print(f"passed {len(secret['expected']) - len(wrong)} of {len(secret['expected'])}; wrong: {wrong[:5]}")
+    print(f"passed {len(secret['expected']) - len(wrong)} of {len(secret['expected'])}; wrong: {wrong}")
     write_reward(0.0 if wrong else 1.0)
 
 
@@ -59,7 +59,7 @@ def be_child(request_end, answer_end):
             line = f"{nonce} {key!r} {text}".replace("\n", " ")
             send(answer_end, line.encode("utf-8", "backslashreplace") + b"\n", close=False)
 
-        space = {"__name__": "child"}
+        space: dict = {"__name__": "child"}
         exec(compile(program, "child", "exec"), space)
         space["run"](request, report)
     finally:
@@ -68,7 +68,7 @@ def be_child(request_end, answer_end):
 
 def become_unreadable():
     """No ptrace, no /proc/PID/mem, no /proc/PID/fd for processes of the same user."""
-    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # ty: ignore[invalid-argument-type]  # None: this program itself
     if _ctypes.call_function(prctl, (PR_SET_DUMPABLE, 0, 0, 0, 0)) != 0:
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
@@ -105,7 +105,8 @@ def equal(text, expected):
     if text == repr(expected):
         return True
     try:
-        return literal(compile(text, "answer", "eval", ONLY_AST).body) == expected
+        tree = compile(text, "answer", "eval", ONLY_AST)
+        return literal(tree.body) == expected  # ty: ignore[missing-attribute]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return False
 
