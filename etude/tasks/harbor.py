@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from etude.config import Config, parse
 from etude.errors import ConfigError
@@ -92,7 +92,7 @@ class HarborTask(Config):
 
     schema_version: Literal["1.4"]
     task: TaskSection
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict)
     agent: AgentSection = AgentSection()
     verifier: VerifierSection = VerifierSection()
     environment: EnvironmentSection = EnvironmentSection()

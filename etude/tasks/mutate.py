@@ -192,5 +192,6 @@ def _start(node: ast.expr) -> Place:
 
 
 def _end(node: ast.expr) -> Place:
-    assert node.end_lineno is not None and node.end_col_offset is not None
+    assert node.end_lineno is not None
+    assert node.end_col_offset is not None
     return node.end_lineno, node.end_col_offset

@@ -21,7 +21,12 @@ TASK = Task("t", "", {}, Verifier({}))
 
 
 def session(stop="finished", turns=4, tool_calls=6, malformed_calls=0, sampled_tokens=250):
-    usage = dict(turns=turns, tool_calls=tool_calls, malformed_calls=malformed_calls, sampled_tokens=sampled_tokens)
+    usage = {
+        "turns": turns,
+        "tool_calls": tool_calls,
+        "malformed_calls": malformed_calls,
+        "sampled_tokens": sampled_tokens,
+    }
     return SessionResult("s", (), (), stop, usage)
 
 
@@ -63,7 +68,8 @@ def test_a_solved_session_pays_for_its_effort():
     config = RewardConfig(effort=EffortConfig(scale=0.02, k=0.25, q=0.5))
     outcome = score(TASK, session(), PASSED, config)
     cost = 0.02 * (math.sqrt(1 + 0.25 * 8.0) - 1) / 0.125
-    assert isinstance(outcome, Scored) and solved(outcome)
+    assert isinstance(outcome, Scored)
+    assert solved(outcome)
     assert outcome.reward == pytest.approx(1 - cost) == pytest.approx(sum(outcome.parts.values()))
     assert set(outcome.parts) == {"tests", "effort", "malformed", "unfinished"}
 
@@ -86,13 +92,16 @@ def test_solved_is_always_worth_more_than_unsolved(tokens, calls, turns, malform
 def test_a_cut_session_keeps_its_verdict(limit):
     config = RewardConfig(effort=EffortConfig(enabled=False), unfinished_penalty=0.25)
     outcome = score(TASK, session(limit), PASSED, config)
-    assert isinstance(outcome, Truncated) and outcome.limit == limit and solved(outcome)
+    assert isinstance(outcome, Truncated)
+    assert outcome.limit == limit
+    assert solved(outcome)
     assert outcome.reward == 0.75
 
 
 def test_a_partly_passed_suite_is_not_solved():
     outcome = score(TASK, session(), Verdict(0.9, "failed"), RewardConfig())
-    assert not solved(outcome) and reward_of(outcome) == 0.0
+    assert not solved(outcome)
+    assert reward_of(outcome) == 0.0
 
 
 def test_infrastructure_is_never_scored():
@@ -103,7 +112,8 @@ def test_touching_a_visible_test_is_punished_only_where_asked():
     touched = Verdict(1.0, "passed", touched=("check.py",))
     assert solved(score(TASK, session(), touched, RewardConfig()))
     cheated = score(TASK, session(), touched, RewardConfig(punish_touched=True))
-    assert isinstance(cheated, Cheated) and "check.py" in cheated.evidence
+    assert isinstance(cheated, Cheated)
+    assert "check.py" in cheated.evidence
 
 
 def test_unknown_keys_are_refused():

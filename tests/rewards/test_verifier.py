@@ -24,7 +24,8 @@ def test_right_and_wrong_code(run):
     async def scenario(backend):
         right, wrong = await verify(adding(), GOOD, backend), await verify(adding(), BAD, backend)
         assert (right.reward, right.reason) == (1.0, "passed")
-        assert (wrong.reward, wrong.reason) == (0.0, "failed") and "passed 0 of 5" in wrong.detail
+        assert (wrong.reward, wrong.reason) == (0.0, "failed")
+        assert "passed 0 of 5" in wrong.detail
 
     run(scenario)
 
@@ -39,7 +40,8 @@ def test_the_agents_snapshot_is_judged_and_nothing_is_left(run):
         script = b"ls /logs /tests; exec python3 -I -S -B /tests/guard.py"
         look = Verifier({**task.verifier.files, "/tests/t.sh": script}, "exec sh /tests/t.sh")
         verdict = await verify(Task("add", "", GOOD, look), snapshot, backend)
-        assert verdict.reason == "passed" and "planted" not in verdict.detail
+        assert verdict.reason == "passed"
+        assert "planted" not in verdict.detail
         assert not list((backend.store.root / "b").iterdir())
 
     run(scenario)
@@ -75,7 +77,8 @@ def test_every_end_of_a_command_has_its_reason(run, script, reward, reason):
 def test_a_sandbox_that_cannot_be_made_is_infrastructure(run):
     async def scenario(backend):
         failed = await verify(adding(), Snapshot("elsewhere/1"), backend)
-        assert isinstance(failed, InfraFailed) and "elsewhere/1" in failed.what
+        assert isinstance(failed, InfraFailed)
+        assert "elsewhere/1" in failed.what
         await backend.close()
         assert isinstance(await verify(adding(), GOOD, backend), InfraFailed)
 
@@ -102,7 +105,8 @@ def test_a_sandbox_that_dies_every_time_is_the_codes_doing(run):
 
         backend.create = doomed
         verdict = await verify(adding(), GOOD, backend)
-        assert (verdict.reward, verdict.reason) == (0.0, "crashed") and "died" in verdict.detail
+        assert (verdict.reward, verdict.reason) == (0.0, "crashed")
+        assert "died" in verdict.detail
 
     run(scenario)
     assert len(deaths) == 2
@@ -113,7 +117,8 @@ def test_memory_eaten_by_the_code_is_not_infrastructure(run):
 
     async def scenario(backend):
         verdict = await verify(adding(), eater, backend, Resources(memory_mb=96))
-        assert not isinstance(verdict, InfraFailed) and verdict.reward == 0.0
+        assert not isinstance(verdict, InfraFailed)
+        assert verdict.reward == 0.0
 
     run(scenario)
 

@@ -93,7 +93,7 @@ def trees(min_size=0):
             trees(),
             st.none() | st.text(min_size=1, max_size=20),
             st.floats(0.1, 1e4),
-        ),  # fmt: skip
+        ),
         setup=st.lists(st.text(max_size=20), max_size=2).map(tuple),
         solution=trees(),
         rubric=st.lists(st.text(max_size=10), max_size=2).map(tuple),
@@ -225,10 +225,8 @@ network_mode = "no-network"
     assert read_task(tmp_path / "again") == task
     again = tomllib.loads((tmp_path / "again" / "task.toml").read_text())
     theirs = tomllib.loads((directory / "task.toml").read_text())
-    assert (
-        again["environment"].items() >= theirs["environment"].items()
-        and again["task"].items() >= theirs["task"].items()
-    )
+    assert again["environment"].items() >= theirs["environment"].items()
+    assert again["task"].items() >= theirs["task"].items()
 
 
 def test_solve_sh_makes_the_solution(tmp_path):

@@ -19,13 +19,17 @@ def test_the_set_is_spread_over_packages_and_templates():
 def test_licences_are_shipped():
     for package in {record.package for record in real_records()}:
         text = (files("etude.tasks") / "data" / "licenses" / f"{package}.txt").read_text()
-        assert "Copyright" in text and "AS IS" in text
+        assert "Copyright" in text
+        assert "AS IS" in text
 
 
 def test_a_task_holds_the_bug_once_and_its_solution_removes_it():
     for task in real_tasks():
         path, old, new = (task.provenance[key] for key in ("path", "old", "new"))
         broken, right = task.files[path].decode(), task.solution[path].decode()
-        assert broken.count(old) == 1 and broken.replace(old, new) == right
-        assert task.split == "real" and task.provenance["bug_held_out"] == is_held_out("bug", task.provenance["bug"])
-        assert set(task.provenance["protected"]) <= set(task.files) and path in task.instruction
+        assert broken.count(old) == 1
+        assert broken.replace(old, new) == right
+        assert task.split == "real"
+        assert task.provenance["bug_held_out"] == is_held_out("bug", task.provenance["bug"])
+        assert set(task.provenance["protected"]) <= set(task.files)
+        assert path in task.instruction

@@ -60,15 +60,19 @@ def test_a_slice_holds_what_is_needed_and_no_more(package):
     core = files["pkg/core.py"]
     assert set(files) == {"pkg/__init__.py", "pkg/core.py", "pkg/helpers.py"}
     assert '@wrapped\ndef target(xs, first=_marker):\n    """Keep  this   spacing."""\n' in core
-    assert "from itertools import chain as join" in core and "from __future__ import annotations" in core
-    assert "unrelated" not in core and "import os" not in core and "UNUSED" not in files["pkg/helpers.py"]
+    assert "from itertools import chain as join" in core
+    assert "from __future__ import annotations" in core
+    assert "unrelated" not in core
+    assert "import os" not in core
+    assert "UNUSED" not in files["pkg/helpers.py"]
     assert files["pkg/__init__.py"] == ""
 
 
 def test_a_slice_of_a_test_runs_by_itself(package, tmp_path):
     tests = package.add_tests(tmp_path / "source" / "test_pkg.py", "test_pkg")
     files = slice_of(package, [(tests.name, "test_it")])
-    assert "test_late" not in files["test_pkg.py"] and "VERSION" not in files["pkg/__init__.py"]
+    assert "test_late" not in files["test_pkg.py"]
+    assert "VERSION" not in files["pkg/__init__.py"]
     for path, text in files.items():
         (tmp_path / "out" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / path).write_text(text)
