@@ -32,8 +32,9 @@ def check_bits(bits: Mapping[str, U16]) -> None:
     if not bits:
         raise WeightError("no tensors: a version needs at least one")
     for name, array in bits.items():
-        if array.dtype != np.uint16:
-            raise WeightError(f"{name}: weights are published as the bits of bf16 in uint16, not {array.dtype}")
+        if not isinstance(array, np.ndarray) or array.dtype != np.uint16:
+            kind = getattr(array, "dtype", type(array).__name__)
+            raise WeightError(f"{name}: weights are arrays of uint16, the bits of bf16 values, not {kind}")
 
 
 def copy_bits(bits: Mapping[str, U16]) -> Bits:

@@ -64,9 +64,9 @@ class VerifyReport:
 
 
 def log(store: Store) -> list[VersionLine]:
-    """Every visible version, oldest first. Raises WeightError on a damaged manifest."""
+    """Every visible version, oldest first. Raises WeightError on a damaged manifest, or if there is no version."""
     chain = Chain(store)
-    return [_line(chain.manifest(v), names) for v, names in chain.listing().items() if MANIFEST in names]
+    return [_line(chain.manifest(version), names) for version, names in _visible(chain).items()]
 
 
 def inspect(store: Store, version: Version) -> VersionDetail:
@@ -84,20 +84,22 @@ def inspect(store: Store, version: Version) -> VersionDetail:
 
 
 def verify(store: Store, max_raw_bytes: int = 64 << 30) -> VerifyReport:
-    """Make every version again from the store, over every delta and every anchor, and check all hashes and roots."""
+    """Make every version again from the store, over every delta and every anchor, and check all hashes and roots.
+
+    Damage is reported; WeightError is raised only if there is no version at all.
+    """
     chain, held = Chain(store), None
     problems: list[str] = []
     versions = anchors = payload_bytes = 0
-    for version, names in chain.listing().items():
-        if MANIFEST not in names:
-            continue
+    for version, names in _visible(chain).items():
         versions += 1
         try:
             delta = chain.manifest(version)
             anchor = chain.manifest(version, ANCHOR) if ANCHOR in names else None
             made = [_apply(chain, anchor, None, max_raw_bytes)] if anchor else []
-            if delta.parent is None or held is not None or anchor is None:  # the oldest kept delta has lost its parent
-                made.append(_apply(chain, delta, held, max_raw_bytes))
+            follows = held is not None and held.version == delta.parent  # not the oldest that retention has kept
+            if delta.parent is None or follows or anchor is None:
+                made.append(_apply(chain, delta, held if follows else None, max_raw_bytes))
             held = made[0]
             if any(one.root != delta.root for one in made):
                 raise WeightError(f"version {version}: its anchor has another root than its delta")
@@ -156,6 +158,13 @@ def format_verify(report: VerifyReport) -> str:
     return "\n".join(
         [f"{len(report.problems)} problems in {made}:", *(f"  - {problem}" for problem in report.problems)]
     )
+
+
+def _visible(chain: Chain) -> dict[Version, dict[str, int]]:
+    found = {version: names for version, names in chain.listing().items() if MANIFEST in names}
+    if not found:
+        raise WeightError(f"{chain.store.url} holds no version yet; publish one, or check the URL")
+    return found
 
 
 def _line(delta: Delta, names: dict[str, int]) -> VersionLine:

@@ -159,13 +159,13 @@ class Publisher:
     def _collect_garbage(self) -> None:
         """Delete every version below the newest anchor that lies at or below the oldest version to keep.
 
-        Oldest first, and each version's manifest before its pack: killed anywhere, what remains is a chain from an
-        anchor.
+        Newest of them first, and each version's manifest before its pack: killed anywhere, whatever is still visible
+        can still be reached.
         """
         listing = self.chain.listing()
         kept = [version for version, names in listing.items() if MANIFEST in names][-self.config.keep :]
         anchors = [version for version, names in listing.items() if ANCHOR in names and version <= kept[0]]
-        for version in listing:
+        for version in sorted(listing, reverse=True):
             if anchors and version < anchors[-1]:
                 self.chain.remove(version)
                 self.counters["deleted_versions"] += 1

@@ -1,0 +1,263 @@
+"""Every codec gives back every bit pattern, and no payload can make a decoder crash, over-write or over-allocate."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from etude.errors import WeightError
+from etude.weights import codecs, rice
+from etude.weights.codecs import Codec
+
+SAYS_ANYTHING = [Codec.RAW, Codec.XOR_ZSTD, Codec.RICE]
+# zeros, subnormals, infinities, quiet and signalling NaNs with payloads, largest finite, both signs
+ODD = [0, 0x8000, 1, 0x8001, 0x7F80, 0xFF80, 0x7FC0, 0xFFC0, 0x7F81, 0xFFFF, 0x7FFF, 0x7F7F, 0xFF7F, 0x3F80]
+PATTERNS = st.one_of(st.sampled_from(ODD), st.integers(0, 0xFFFF))
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """(parent, new): new is arbitrary, or the parent with some elements replaced, or stepped by a little."""
+    size = draw(st.integers(0, 300))
+    arrays = hnp.arrays(np.uint16, size, elements=PATTERNS)
+    parent, other = draw(arrays), draw(arrays)
+    kept = draw(hnp.arrays(np.bool_, size)) if draw(st.booleans()) else np.zeros(size, bool)
+    if draw(st.booleans()):
+        other = parent + draw(hnp.arrays(np.uint16, size, elements=st.sampled_from([1, 2, 3, 0xFFFF, 0xFFFE])))
+    return parent, np.where(kept, parent, other).astype(np.uint16)
+
+
+def decoded(payload: bytes, parent: np.ndarray) -> np.ndarray:
+    chunk = parent.copy()
+    codecs.apply(memoryview(payload), chunk)
+    return chunk
+
+
+@pytest.mark.parametrize("codec", SAYS_ANYTHING)
+@given(pair=pairs())
+@settings(max_examples=150, deadline=None)
+def test_round_trip(codec: Codec, pair: tuple[np.ndarray, np.ndarray]) -> None:
+    parent, new = pair
+    payload = codecs.encode_with(codec, new, parent)
+    assert payload[0] == codec
+    np.testing.assert_array_equal(decoded(payload, parent), new)
+
+
+@given(pair=pairs())
+@settings(max_examples=200, deadline=None)
+def test_the_smallest_wins(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    parent, new = pair
+    encoded = codecs.encode(new, parent)
+    np.testing.assert_array_equal(decoded(encoded.payload, parent), new)
+    assert encoded.changed == np.count_nonzero(parent != new)
+    assert encoded.payload[0] == encoded.codec
+    assert len(encoded.payload) <= min(len(codecs.encode_with(codec, new, parent)) for codec in SAYS_ANYTHING)
+    assert (encoded.codec is Codec.EMPTY) == (encoded.changed == 0)
+
+
+@pytest.mark.parametrize("codec", SAYS_ANYTHING)
+def test_each_of_the_65536_patterns_changes_into_others(codec: Codec) -> None:
+    rng = np.random.default_rng(0)
+    for parent in (np.arange(1 << 16, dtype=np.uint16), rng.permutation(1 << 16).astype(np.uint16)):
+        new = rng.permutation(1 << 16).astype(np.uint16)
+        np.testing.assert_array_equal(decoded(codecs.encode_with(codec, new, parent), parent), new)
+
+
+def test_a_gap_longer_than_a_word_of_zeros() -> None:
+    parent = np.zeros(3_000_000, np.uint16)
+    new = parent.copy()
+    new[-1] = 5  # at the largest Rice parameter, 91 zeros come first
+    np.testing.assert_array_equal(decoded(codecs.encode_with(Codec.RICE, new, parent), parent), new)
+
+
+def test_bits_a_change_at_two_percent() -> None:
+    """The goal for codec R is at most 10 bits a changed weight; the mask alone costs 7.07 bits at this density."""
+    rng = np.random.default_rng(1)
+    parent = rng.integers(0x3C00, 0x3D00, 1 << 20, np.uint16)
+    changed = rng.random(parent.size) < 0.02
+    steps = np.where(rng.random(parent.size) < 0.88, 1, 2) * rng.choice([-1, 1], parent.size)
+    new = (parent + np.where(changed, steps, 0)).astype(np.uint16)
+    encoded = codecs.encode(new, parent)
+    assert encoded.codec is Codec.RICE
+    assert 7.07 < 8 * len(encoded.payload) / encoded.changed <= 10
+
+
+# --- the format, as its documentation says it -------------------------------------------------------------------------
+
+
+def read_by_the_documentation(stream: bytes, parent: np.ndarray) -> np.ndarray:
+    """A second decoder, one bit at a time, written from the docstring of `rice`."""
+    changes, k, g = struct.unpack_from("<IBB", stream)
+    bits = [byte >> i & 1 for byte in stream[6:] for i in range(8)]
+
+    def number(width: int) -> int:
+        return sum(bits.pop(0) << i for i in range(width))
+
+    def zeros() -> int:
+        count = 0
+        while not bits.pop(0):
+            count += 1
+        return count
+
+    new, position = parent.copy(), -1
+    for _ in range(changes):
+        gap = zeros() << k
+        gap |= number(k)
+        falls = number(1)
+        b = zeros()
+        v = 1 << b | number(b)
+        step = ((v - 1) << g | number(g)) + 1
+        position += gap + 1
+        x = int(parent[position])
+        ordered = (x if x < 0x8000 else -(x & 0x7FFF) - 1) + (-step if falls else step)
+        new[position] = ordered if ordered >= 0 else 0x8000 | -(ordered + 1)
+    assert not any(bits)
+    assert len(bits) < 8
+    return new
+
+
+@given(pair=pairs())
+@settings(max_examples=60, deadline=None)
+def test_rice_is_as_documented(pair: tuple[np.ndarray, np.ndarray]) -> None:
+    parent, new = pair
+    payload = codecs.encode_with(Codec.RICE, new, parent)
+    np.testing.assert_array_equal(read_by_the_documentation(payload[1:], parent), new)
+
+
+def test_rice_golden_bytes() -> None:
+    """Element 1 rises by one, element 3 falls by three: two gaps of 1 at k = 0; steps 1 and 3 at g = 0."""
+    parent = np.array([9, 9, 9, 9, 9], np.uint16)
+    new = np.array([9, 10, 9, 6, 9], np.uint16)
+    # gap 1: 0 1 | rises: 0 | v=1: 1 || gap 1: 0 1 | falls: 1 | v=3: 0 1 1 -> 01 0 1 01 1 0 | 11, lowest bit first
+    assert codecs.encode_with(Codec.RICE, new, parent).hex() == "030200000000006a03"
+
+
+# --- hostile payloads -------------------------------------------------------------------------------------------------
+
+
+def survives(payload: bytes, parent: np.ndarray) -> None:
+    """Decoding ends in WeightError or in some chunk, and never writes beside it."""
+    arena = np.full(parent.size + 128, 0xABCD, np.uint16)
+    arena[64:-64] = parent
+    with contextlib.suppress(WeightError):
+        codecs.apply(memoryview(payload), arena[64 : parent.size + 64])
+    assert (arena[:64] == 0xABCD).all()
+    assert (arena[-64:] == 0xABCD).all()
+
+
+@given(pair=pairs(), codec=st.sampled_from(list(Codec)), data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_mutated_payloads(pair: tuple[np.ndarray, np.ndarray], codec: Codec, data: st.DataObject) -> None:
+    parent, new = pair
+    payload = bytearray(codecs.encode_with(codec, parent if codec is Codec.EMPTY else new, parent))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        payload[at] = data.draw(st.integers(0, 255))
+    survives(bytes(payload) + data.draw(st.binary(max_size=3)), parent)
+
+
+@given(stream=st.binary(max_size=80), codec=st.integers(0, 5), size=st.integers(0, 500))
+@settings(max_examples=400, deadline=None)
+def test_invented_payloads(stream: bytes, codec: int, size: int) -> None:
+    survives(bytes([codec]) + stream, np.zeros(size, np.uint16))
+
+
+@given(
+    stream=st.binary(max_size=80),
+    changes=st.integers(0, 600),
+    k=st.integers(0, 15),
+    g=st.integers(0, 15),
+    size=st.integers(0, 500),
+)
+@settings(max_examples=400, deadline=None)
+def test_invented_rice_streams(stream: bytes, changes: int, k: int, g: int, size: int) -> None:
+    survives(bytes([Codec.RICE]) + struct.pack("<IBB", changes, k, g) + stream, np.zeros(size, np.uint16))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_every_proper_prefix_and_every_extension_is_refused(codec: Codec) -> None:
+    rng = np.random.default_rng(2)
+    parent = rng.integers(0, 1 << 16, 200, np.uint16)
+    new = parent if codec is Codec.EMPTY else np.where(rng.random(200) < 0.2, parent ^ 1, parent).astype(np.uint16)
+    payload = codecs.encode_with(codec, new, parent)
+    for wrong in [payload[:length] for length in range(len(payload))] + [payload + b"\0"]:
+        with pytest.raises(WeightError):
+            decoded(wrong, parent)
+
+
+def test_claims_are_checked_before_memory_is_taken() -> None:
+    chunk = np.zeros(10, np.uint16)
+    claims_2_to_62 = bytes.fromhex("28b52ffd") + b"\xe0" + struct.pack("<Q", 1 << 62)
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 26))
+    for stream in (claims_2_to_62, bomb):
+        with pytest.raises(WeightError, match="claims"):
+            codecs.apply(memoryview(bytes([Codec.XOR_ZSTD]) + stream), chunk)
+    with pytest.raises(WeightError, match="claims 4294967295 changes"):
+        codecs.apply(memoryview(bytes([Codec.RICE]) + struct.pack("<IBB", 0xFFFFFFFF, 0, 0) + bytes(100)), chunk)
+
+
+def test_unknown_codec_says_what_is_known() -> None:
+    with pytest.raises(WeightError, match=r"codec 9 is unknown here .*3 rice"):
+        codecs.apply(memoryview(b"\x09"), np.zeros(1, np.uint16))
+
+
+def test_empty_cannot_express_a_change() -> None:
+    with pytest.raises(WeightError, match="cannot express"):
+        codecs.encode_with(Codec.EMPTY, np.ones(3, np.uint16), np.zeros(3, np.uint16))
+
+
+def test_kernels_are_compiled_once_and_then_read_from_disk(tmp_path: os.PathLike[str]) -> None:
+    """One compile of the machine code serves every later process."""
+    script = "from etude.weights import rice as r\nprint(*(len(f.stats.cache_hits) for f in (r._apply, r._write)))"
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert runs == ["0 0\n", "1 1\n"]
+    assert len(rice._apply.signatures) == 1
+
+
+FUZZ = """
+import numpy as np, struct
+from etude.errors import WeightError
+from etude.weights import rice
+rng = np.random.default_rng(0)
+refused = 0
+for trial in range(20_000):
+    parent = rng.integers(0, 1 << 16, rng.integers(1, 200), np.uint16)
+    if trial % 2:
+        new = np.where(rng.random(parent.size) < rng.random(), parent + rng.integers(0, 9, parent.size), parent)
+        _, stream = rice.encode(new.astype(np.uint16), parent, 1 << 20)
+        stream = bytearray(stream)
+        for _ in range(rng.integers(1, 4)):
+            stream[rng.integers(len(stream))] = rng.integers(256)
+    else:
+        head = struct.pack("<IBB", rng.integers(0, parent.size + 1), rng.integers(0, 16), rng.integers(0, 16))
+        stream = head + bytes(rng.integers(0, 4, rng.integers(0, 40), np.uint8))  # few ones: long runs of zeros
+    try:
+        rice.apply(memoryview(bytes(stream)), parent)
+    except WeightError:
+        refused += 1
+print(refused)
+"""
+
+
+def test_no_index_leaves_its_array(tmp_path: os.PathLike[str]) -> None:
+    """The same kernels compiled with bounds checks, which make an over-read or over-write an IndexError."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_BOUNDSCHECK": "1"}
+    fuzz = subprocess.run([sys.executable, "-c", FUZZ], env=environment, capture_output=True, text=True, timeout=240)
+    assert fuzz.returncode == 0, fuzz.stderr
+    assert 5_000 < int(fuzz.stdout) < 20_000
