@@ -3,10 +3,10 @@
     python benchmarks/weights_codec.py [--elements 16777216] [--repeats 5]
 
 Weights are normal with deviation 0.02; an update adds lr * u, u normal, to fp32 masters and rounds to bf16. `rl` is
-tuned to change 2% of the weights, `muon` is lr 1e-3, which changes nearly all. Both are synthetic: what a real run changes is
-in its own log (`etude weights log`). `etude` is what a publisher does, which tries every codec and takes the shortest;
-`rice` is codec R alone. Throughput is raw bf16 bytes per CPU second of one thread, best of the repeats; every format is
-decoded and compared. The last line is one JSON object.
+tuned to change 2% of the weights, `muon` is lr 1e-3, which changes nearly all. Both are synthetic: what a real run
+changes is in its own log (`etude weights log`). `etude` is what a publisher does, which tries every codec and takes the
+shortest; `rice` is codec R alone. Throughput is raw bf16 bytes per CPU second of one thread, best of the repeats; every
+format is decoded and compared. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def main() -> None:
             )
         model = report[update]["model"]
         print(
-            f"  {model['parameters'] / 1e6:.1f}M model: {model['bytes_per_version']} bytes a version with its manifest; "
+            f"  {model['parameters'] / 1e6:.1f}M model: {model['bytes_per_version']} bytes a version, all told; "
             f"publish {model['publish_cpu_ms']} ms, fetch {model['fetch_cpu_ms']} ms of CPU"
         )
     print(json.dumps(report))
