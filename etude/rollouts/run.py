@@ -35,8 +35,8 @@ FEATURES = [
 class Run:
     """One run directory and the phases that fill it."""
 
-    def __init__(self, config: RunConfig, directory: Path, resume: bool) -> None:
-        self.config, self.directory, self.resume = config, directory, resume
+    def __init__(self, config: RunConfig, directory: Path, resume: bool, quiet: bool = False) -> None:
+        self.config, self.directory, self.quiet = config, directory, quiet
         _claim(directory, config, resume)
         self.stopping = False
         self.controller: Controller | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import random
 import sysconfig
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -128,7 +129,7 @@ def read_documents(path: Path) -> list[Document]:
     try:
         with np.load(path) as stored:
             ids, bits, lengths = stored["token_ids"].astype(np.int32), stored["sampled"], stored["lengths"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{path}: not a readable set of documents ({error}); delete it and it is recorded anew") from None
     sampled = np.unpackbits(bits, count=len(ids)).astype(bool)
     cuts = np.cumsum(lengths)[:-1]

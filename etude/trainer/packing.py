@@ -31,7 +31,7 @@ def build_batch(groups: Sequence[Group], advantages: Sequence[Floats], version: 
         positions=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
         segment_ids=np.repeat(np.arange(len(rows), dtype=np.int32), lengths),
         loss_mask=sampled,
-        advantages=np.repeat(np.asarray([value for _, value in rows], np.float32), lengths) * sampled,
+        advantages=np.where(sampled, np.repeat(np.asarray([value for _, value in rows], np.float32), lengths), np.float32(0)),
         behaviour_logprobs=np.concatenate([segment.logprobs for segment in segments]) * sampled,
         ages=(version - np.concatenate([segment.versions for segment in segments])) * sampled,
         routed_experts=routes,

@@ -1,0 +1,149 @@
+"""The decoder, its published layout, its tokenizer and its chat."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.errors import CheckpointError, WeightError
+from etude.models.chat import ChatRenderer
+from etude.models.decoder import Decoder, ModelConfig, PackedAttention
+from etude.models.qwen3 import load_checkpoint, save_checkpoint
+from etude.models.state import export_bits, load_bits, round_to_bf16
+from etude.models.tokenizer import train_tokenizer
+from etude.tasks.drills import drill
+from etude.tasks.words import TRAIN_WORDS
+
+torch.set_num_threads(1)
+
+
+def tiny(**changes):
+    decoder = Decoder(ModelConfig(vocab_size=640, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, **changes))
+    decoder.initialise(1)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(3) if parameter.dim() > 1 else parameter.add_(0.1 * torch.randn_like(parameter))
+    return decoder
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer((text for index in range(200) for _, text in drill(0, index)), 640, TRAIN_WORDS[:40])
+
+
+def logits(decoder, ids, lengths=None, **options):
+    lengths = lengths or [len(ids)]
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    output = decoder(ids, positions, PackedAttention(lengths), **options)
+    return decoder.logits(output.hidden_ND), output.routing
+
+
+@torch.no_grad()
+def test_packed_segments_do_not_see_each_other():
+    decoder, ids = tiny(), torch.randint(0, 640, (50,))
+    packed, _ = logits(decoder, ids, [20, 30])
+    alone = torch.cat([logits(decoder, ids[:20])[0], logits(decoder, ids[20:])[0]])
+    torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_replay_of_ones_own_routes_changes_nothing_and_minus_one_is_the_routers_choice():
+    decoder, ids = tiny(), torch.randint(0, 640, (30,))
+    plain, routing = logits(decoder, ids)
+    for replay in (routing.experts_NLK, torch.full_like(routing.experts_NLK, -1)):
+        assert torch.equal(logits(decoder, ids, replay_NLK=replay)[0], plain)
+
+
+@torch.no_grad()
+def test_replay_forces_experts_but_for_implausible_ones():
+    decoder, ids = tiny(), torch.randint(0, 640, (30,))
+    forced = torch.tensor([0, 1]).expand(30, 2, 2)
+    assert torch.equal(logits(decoder, ids, replay_NLK=forced)[1].experts_NLK, forced)
+    own = logits(decoder, ids)[1].experts_NLK
+    strict = logits(decoder, ids, replay_NLK=forced, replay_margin=-1e9)[1].experts_NLK
+    assert torch.equal(strict, own)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": False, "normalise_gates": False, "kv_heads": 4, "experts_per_token": 1}])
+@torch.no_grad()
+def test_equal_to_transformers(tmp_path, tokenizer, changes):
+    transformers = pytest.importorskip("transformers", reason="parity needs the dev extra")
+    decoder = tiny(**changes)
+    save_checkpoint(decoder, tmp_path, tokenizer, torch.float32)
+    theirs = transformers.Qwen3MoeForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    ours, _ = load_checkpoint(tmp_path)
+    ids = torch.randint(0, 640, (40,))
+    expected = theirs(ids[None]).logits[0]
+    actual, _ = logits(ours, ids)
+    torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
+    assert torch.equal(actual.argmax(-1), expected.argmax(-1))
+
+
+def test_a_checkpoint_survives_the_round_trip_bit_for_bit(tmp_path, tokenizer):
+    decoder = tiny()
+    round_to_bf16(decoder)
+    save_checkpoint(decoder, tmp_path, tokenizer)
+    loaded, same = load_checkpoint(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(decoder.parameters(), loaded.parameters(), strict=True))
+    assert same.get_vocab() == tokenizer.get_vocab()
+
+
+def test_a_torn_or_foreign_checkpoint_is_named(tmp_path, tokenizer):
+    save_checkpoint(tiny(), tmp_path, tokenizer)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    with pytest.raises(CheckpointError, match="Llama"):
+        load_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="no such file"):
+        load_checkpoint(tmp_path / "nowhere")
+
+
+def test_bits_are_lossless_and_refuse_what_bf16_cannot_hold():
+    decoder, other = tiny(), tiny()
+    with pytest.raises(WeightError, match="bf16"):
+        export_bits(decoder)
+    round_to_bf16(decoder)
+    bits = export_bits(decoder)
+    load_bits(other, bits)
+    assert all(torch.equal(a, b) for a, b in zip(decoder.parameters(), other.parameters(), strict=True))
+    with pytest.raises(WeightError, match="names"):
+        load_bits(other, {name: value for name, value in bits.items() if "norm" not in name})
+    with pytest.raises(WeightError, match="shape"):
+        load_bits(other, {name: np.zeros(1, np.uint16) for name in bits})
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text())
+def test_any_text_comes_back_exactly(tokenizer, text):
+    chat = ChatRenderer(tokenizer)
+    if "<|im_end|>" not in text:
+        assert chat.decode(chat.encode(text)) == text
+
+
+def test_an_identifier_is_the_same_tokens_wherever_it_stands(tokenizer):
+    chat, word = ChatRenderer(tokenizer), TRAIN_WORDS[0]
+    [token] = chat.encode(word)
+    for text in (f"def {word}(a):", f"{word}.py", f"return {word}(a)", f"<parameter=path>\n{word}.py"):
+        assert token in chat.encode(text)
+
+
+def test_tags_are_single_tokens(tokenizer):
+    chat = ChatRenderer(tokenizer)
+    for tag in ("<tool_call>\n", "<function=read_file>\n", "\n</parameter>\n", "<|im_end|>"):
+        assert len(chat.encode(tag)) == 1
+    assert chat.stop_ids == frozenset(chat.encode("<|im_end|>"))
+
+
+def test_a_transcript_is_sampled_ids_and_renderer_ids_end_to_end(tokenizer):
+    chat = ChatRenderer(tokenizer)
+    said = [*chat.encode("Done."), chat.end_id]
+    ids = chat.opening("sys", "do it") + said + chat.observation("ok") + said
+    text = tokenizer.decode(ids, skip_special_tokens=False)
+    assert text == (
+        "<|im_start|>system\nsys<|im_end|>\n<|im_start|>user\ndo it<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>"
+        "\n<|im_start|>user\nok<|im_end|>\n<|im_start|>assistant\nDone.<|im_end|>"
+    )

@@ -1,0 +1,93 @@
+"""The generated ladder: the same everywhere, solvable, and with nothing held out in what trains."""
+
+import re
+
+import pytest
+
+from etude.tasks.drills import drill, pseudo_word
+from etude.tasks.grammar import BUGS, SHAPES, bug_names, break_it, from_shape
+from etude.tasks.holdout import is_held_out
+from etude.tasks.ladder import CHECK, LADDER, RUNGS, evaluation_tasks, ladder_task
+from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS
+
+import random
+
+
+def words_of(task):
+    text = "\n".join(content.decode() for content in task.files.values()) + " ".join(task.files)
+    return set(re.findall(r"[a-z]+", text)) & set(WORDS)
+
+
+def test_the_hold_out_rule_is_what_it_was_before_the_grammar():
+    assert [s.name for s in SHAPES if s.held_out] == ["pair", "affine", "deny", "pick", "pickmap", "tally", "edge", "trim"]
+    assert bug_names("heldout") == ["builtin"]
+    assert (len(TRAIN_WORDS), len(HELD_OUT_WORDS)) == (343, 74)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_task_is_the_same_every_time(rung):
+    assert ladder_task(rung, "train", 7) == ladder_task(rung, "train", 7)
+    assert ladder_task(rung, "train", 7) != ladder_task(rung, "train", 8)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_training_and_evaluation_use_nothing_held_out(rung):
+    for seed in range(25):
+        for split in ("train", "eval"):
+            task = ladder_task(rung, split, seed)
+            assert not words_of(task) & set(HELD_OUT_WORDS)
+            assert not is_held_out("bug", task.provenance["bug"])
+            assert not is_held_out("shape", task.provenance["shape"])
+
+
+def test_heldout_tasks_use_held_out_words_and_a_held_out_shape_or_bug():
+    for seed in range(25):
+        task = ladder_task(3, "heldout", seed)
+        assert not words_of(task) & set(TRAIN_WORDS)
+        assert is_held_out("bug", task.provenance["bug"]) or is_held_out("shape", task.provenance["shape"])
+
+
+def test_drills_use_nothing_held_out():
+    for index in range(300):
+        text = " ".join(part for _, part in drill(3, index))
+        assert not set(re.findall(r"[a-z]+", text)) & set(HELD_OUT_WORDS)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_the_solution_is_one_line_of_one_file(rung):
+    for seed in range(10):
+        task = ladder_task(rung, "eval", seed)
+        facts = task.provenance
+        broken, right = task.files[facts["path"]].decode(), task.solution[facts["path"]].decode()
+        assert broken.count(facts["old"]) == 1
+        assert broken.replace(facts["old"], facts["new"]) == right
+
+
+def test_rungs_grow_in_what_must_be_searched():
+    sizes = [sum(len(c) for name, c in ladder_task(r, "eval", 0).files.items() if name != CHECK) for r in RUNGS]
+    assert sizes[0] < sizes[1] < sizes[4]
+    assert [LADDER[r].chain for r in RUNGS] == [0, 0, 0, 1, 2]
+
+
+def test_evaluation_sets_are_fixed_and_interleaved():
+    tasks = evaluation_tasks("eval", 2)
+    assert [task.provenance["rung"] for task in tasks] == [*RUNGS, *RUNGS]
+    assert len({task.id for task in tasks}) == 10
+
+
+def test_every_bug_applies_to_some_shape_and_changes_one_line():
+    rng, used = random.Random(0), set()
+    for shape in SHAPES * 6:
+        good = from_shape(rng, shape, "name")
+        for bug in BUGS:
+            broken = break_it(rng, good, bug)
+            if broken is not None:
+                used.add(bug)
+                assert broken.doc == good.doc
+                assert sum(a != b for a, b in zip(good.body, broken.body, strict=True)) == 1
+    assert used == set(BUGS)
+
+
+def test_pseudo_words_are_identifiers():
+    rng = random.Random(1)
+    assert all(pseudo_word(rng).isidentifier() for _ in range(100))

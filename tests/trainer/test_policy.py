@@ -1,0 +1,217 @@
+"""Advantages, packing, the policy loss and the trainer's step."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.errors import CheckpointError, EtudeError
+from etude.models.decoder import Decoder, ModelConfig, PackedAttention
+from etude.records import Group, InfraFailed, Scored, Segment, Task, Trajectory, Verifier, Version
+from etude.trainer import checkpoint
+from etude.trainer.advantages import advantages_of, group_advantages
+from etude.trainer.config import AdvantageConfig, LossConfig, OptimizerConfig, TrainerConfig
+from etude.trainer.losses import policy_loss
+from etude.trainer.packing import build_batch, segment_lengths, split
+from etude.trainer.step import Trainer
+
+torch.set_num_threads(1)
+CONFIG = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16)
+TASK = Task("t", "do", {}, Verifier({}))
+
+
+def segment(ids, sampled, version=0, logprob=-1.0, routes=True):
+    length = len(ids)
+    given_routes = np.tile(np.array([0, 1], np.uint8), (length - 1, CONFIG.layers, 1)) if routes else np.zeros((0, 0, 0), np.uint8)
+    return Segment(
+        np.asarray(ids, np.int32), np.asarray(sampled, bool), np.full(length, logprob, np.float32),
+        np.full(length, version, np.int32), given_routes,
+    )  # fmt: skip
+
+
+def trajectory(name, outcome, *segments):
+    return Trajectory(name, "t", "g", segments, (), outcome)
+
+
+def test_advantages_at_golden_numbers():
+    rewards = np.array([1, 0, 0, 1], np.float32)
+    np.testing.assert_allclose(advantages_of(rewards, AdvantageConfig()), [0.5, -0.5, -0.5, 0.5])
+    leave_one_out = advantages_of(rewards, AdvantageConfig(baseline="leave_one_out"))
+    np.testing.assert_allclose(leave_one_out, [2 / 3, -2 / 3, -2 / 3, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(advantages_of(rewards, AdvantageConfig(divide_by_std=True)), [1, -1, -1, 1], atol=1e-5)
+
+
+def test_a_rollout_without_a_reward_is_refused():
+    group = Group("g", TASK, (trajectory("a", InfraFailed("disk")),))
+    with pytest.raises(ValueError, match="infrastructure"):
+        group_advantages(group, AdvantageConfig())
+
+
+def test_packing_cuts_after_the_last_sampled_token_and_credits_every_segment():
+    long = segment([1, 2, 3, 4, 5], [0, 0, 1, 1, 0], version=3)
+    second = segment([6, 7], [0, 1], version=4, logprob=-2.0)
+    group = Group("g", TASK, (trajectory("a", Scored(1, {}), long, second), trajectory("b", Scored(0, {}), segment([8, 9], [0, 1]))))
+    batch = build_batch([group], [np.array([0.5, -0.5], np.float32)], Version(5))
+    assert batch.token_ids.tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
+    assert batch.positions.tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
+    assert batch.advantages.tolist() == [0, 0, 0.5, 0.5, 0, 0.5, 0, -0.5]
+    assert batch.ages.tolist() == [0, 0, 2, 2, 0, 1, 0, 5]
+    assert batch.trajectory_count == 2
+    assert segment_lengths(batch) == [4, 2, 2]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=12), st.integers(1, 100))
+def test_pieces_conserve_tokens_and_credit(lengths, budget):
+    members = tuple(trajectory(str(i), Scored(i, {}), segment(range(n), [0] + [1] * (n - 1))) for i, n in enumerate(lengths))
+    batch = build_batch([Group("g", TASK, members)], [np.arange(len(lengths), dtype=np.float32)], Version(0))
+    pieces = list(split(batch, budget))
+    assert np.concatenate([piece.token_ids for piece in pieces]).tolist() == batch.token_ids.tolist()
+    assert np.concatenate([piece.advantages for piece in pieces]).tolist() == batch.advantages.tolist()
+    assert [n for piece in pieces for n in segment_lengths(piece)] == lengths
+    assert all(len(piece.token_ids) <= budget or len(segment_lengths(piece)) == 1 for piece in pieces)
+
+
+def loss_of(logps, behaviour, advantages, **switches):
+    tensors = [torch.tensor(values, dtype=torch.float32) for values in (logps, behaviour, advantages)]
+    logps, behaviour, advantages = tensors
+    logps.requires_grad_()
+    terms = policy_loss(logps, torch.zeros_like(logps), behaviour, advantages, LossConfig(token_budget=4, **switches), len(logps))
+    terms.loss.backward()
+    return terms, logps.grad
+
+
+def test_on_policy_the_gradient_is_minus_advantage_over_the_budget():
+    terms, gradient = loss_of([-1.0, -2.0], [-1.0, -2.0], [1.0, -0.5])
+    torch.testing.assert_close(gradient, torch.tensor([-0.25, 0.125]))
+    assert terms.loss.item() == pytest.approx(-(1.0 * -1.0 + -0.5 * -2.0) / 4)
+    assert terms.max_abs_dlogp == 0
+
+
+def test_importance_weights_are_truncated_at_the_cap():
+    _, gradient = loss_of([-3.0, -5.0], [-3.5, -8.0], [1.0, 1.0], trust=1.0)
+    torch.testing.assert_close(gradient, -torch.tensor([float(np.exp(0.5)), 2.0]) / 4)
+
+
+def test_the_mask_drops_what_has_moved_too_far_the_way_its_advantage_pushes():
+    logps, behaviour = np.log([0.8, 0.8, 0.1, 0.1]), np.log([0.5, 0.5, 0.5, 0.5])
+    terms, gradient = loss_of(logps, behaviour, [1.0, -1.0, -1.0, 1.0])
+    assert (gradient != 0).tolist() == [False, True, False, True]
+    assert (terms.sums["masked_up"], terms.sums["masked_down"]) == (1, 1)
+    _, free = loss_of(logps, behaviour, [1.0, -1.0, -1.0, 1.0], trust=1.0)
+    assert (free != 0).all()
+
+
+def test_normalisers_and_damping():
+    _, constant = loss_of([-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0])
+    _, tokens = loss_of([-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0], normaliser="tokens")
+    torch.testing.assert_close(tokens, 2 * constant)
+    _, damped = loss_of([-1.0, -1.5], [-1.0, -1.0], [0.0, 0.0], damping=0.1)
+    torch.testing.assert_close(damped, torch.tensor([0.0, -0.5 * 0.1 / 4]))
+
+
+def policy(**changes):
+    decoder = Decoder(CONFIG)
+    decoder.initialise(0)
+    settings = {"router_replay": False, "optimizer": OptimizerConfig(name="adamw", lr=0.01), "loss": LossConfig(token_budget=64)}
+    return Trainer(decoder, TrainerConfig(**(settings | changes)))
+
+
+@torch.no_grad()
+def rollouts(trainer, rng, wanted):
+    """Groups of one-token answers to one-token questions; the reward is for saying `wanted`."""
+    groups = []
+    for number in range(8):
+        members = []
+        for member in range(8):
+            ids = torch.tensor([3, 4, int(rng.integers(5, 9))])
+            output = trainer.policy(ids, torch.arange(3), PackedAttention([3]))
+            logprobs = trainer.policy.logits(output.hidden_ND[-1:]).log_softmax(-1)[0]
+            odds = logprobs.double().exp().numpy()
+            token = int(rng.choice(64, p=odds / odds.sum()))
+            routes = output.routing.experts_NLK.numpy().astype(np.uint8)
+            seg = Segment(
+                np.array([*ids.tolist(), token], np.int32), np.array([0, 0, 0, 1], bool),
+                np.array([0, 0, 0, logprobs[token]], np.float32), np.full(4, trainer.version, np.int32), routes,
+            )  # fmt: skip
+            members.append(trajectory(f"{number}/{member}", Scored(float(token < wanted), {}), seg))
+        groups.append(Group(str(number), TASK, tuple(members)))
+    return groups
+
+
+def train_on(trainer, rng, wanted=20):
+    groups = rollouts(trainer, rng, wanted)
+    values = [group_advantages(group, AdvantageConfig()) for group in groups]
+    reward = np.mean([m.outcome.reward for g in groups for m in g.trajectories])
+    return reward, trainer.step(build_batch(groups, values, trainer.version))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_it_learns_what_is_rewarded(optimizer):
+    trainer = policy(router_replay=True, optimizer=OptimizerConfig(name=optimizer, lr=0.01, scalar_lr=0.01))
+    rng = np.random.default_rng(0)
+    rewards, metrics = zip(*(train_on(trainer, rng) for _ in range(25)), strict=True)
+    assert np.mean(rewards[:3]) < 0.5 < 0.85 < np.mean(rewards[-3:])
+    assert trainer.version == 25
+    assert metrics[-1]["routes_coverage"] >= 0.75  # the last token of each was never fed forward
+    assert metrics[0]["max_abs_dlogp"] < 1e-4
+
+
+def test_missing_routes_are_refused_when_replay_is_on():
+    trainer = policy(router_replay=True)
+    group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2], [0, 1], routes=False)),))
+    with pytest.raises(EtudeError, match="router_replay"):
+        trainer.step(build_batch([group], [np.ones(1, np.float32)], Version(0)))
+
+
+def test_the_policy_is_always_bf16_and_the_masters_are_not():
+    trainer = policy()
+    train_on(trainer, np.random.default_rng(0))
+    assert all(torch.equal(p, p.bfloat16().float()) for p in trainer.policy.parameters())
+    assert any(not torch.equal(m, m.bfloat16().float()) for m in trainer.masters.parameters())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
+    changes = {"optimizer": OptimizerConfig(name=optimizer, lr=0.01)}
+    straight, first = policy(**changes), policy(**changes)
+    rng = np.random.default_rng(1)
+    for _ in range(6):
+        train_on(straight, rng)
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        train_on(first, rng)
+    checkpoint.save(tmp_path, first.version, {"trainer": first.state_dict()})
+    second = policy(**changes)
+    second.load_state_dict(checkpoint.load_latest(tmp_path)["trainer"])
+    for _ in range(3):
+        train_on(second, rng)
+    assert all(torch.equal(a, b) for a, b in zip(straight.masters.parameters(), second.masters.parameters(), strict=True))
+    assert straight.version == second.version == 6
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step_and_then_stops_the_run():
+    trainer = policy(max_skipped=2)
+    group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2], [0, 1], logprob=-1.0)),))
+    batch = build_batch([group], [np.array([np.inf], np.float32)], Version(0))
+    before = [parameter.clone() for parameter in trainer.masters.parameters()]
+    trainer.step(batch)
+    assert trainer.version == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.masters.parameters(), strict=True))
+    with pytest.raises(EtudeError, match="not finite"):
+        trainer.step(batch)
+
+
+def test_checkpoints_are_whole_or_refused(tmp_path):
+    for number in (1, 2, 3):
+        path = checkpoint.save(tmp_path, number, {"n": number}, keep=2)
+    assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-00000002.ckpt", "step-00000003.ckpt"]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="step-00000003.*delete it"):
+        checkpoint.load_latest(tmp_path)
+    path.unlink()
+    assert checkpoint.load_latest(tmp_path) == {"n": 2}
+    (tmp_path / "step-00000009.ckpt").write_bytes(b"something else")
+    with pytest.raises(CheckpointError, match="not an Etude checkpoint"):
+        checkpoint.load_latest(tmp_path)

@@ -1,0 +1,125 @@
+"""Optimizers, documents, mid-training and the control."""
+
+import numpy as np
+import pytest
+import torch
+
+from etude.errors import CheckpointError
+from etude.models.decoder import Decoder, ModelConfig
+from etude.trainer.config import FinetuneConfig, OptimizerConfig
+from etude.trainer.documents import Document, Mixture, ShuffledSource, python_definitions, read_documents, write_documents
+from etude.trainer.finetune import finetune
+from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage, pretrain
+from etude.trainer.optimizers import newton_schulz
+from etude.trainer.supervised import supervised_loss
+
+torch.set_num_threads(1)
+MODEL = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=32)
+
+
+def documents(count=40, seed=0):
+    """Sequences that count upwards: what comes next is certain."""
+    starts = np.random.default_rng(seed).integers(0, 30, count)
+    return [Document(np.arange(s, s + 16, dtype=np.int32), np.arange(16) >= 4) for s in starts]
+
+
+def config(**changes):
+    settings = {"tokens_per_step": 128, "warmup_steps": 2, "checkpoint_every": 5, "stages": (Stage(tokens=2560, mixture={"a": 1.0}),)}
+    return MidtrainingConfig(model=MODEL, **(settings | changes))
+
+
+def test_newton_schulz_orthogonalises_stacks_as_it_does_single_matrices():
+    stack = torch.randn(3, 8, 20)
+    together = newton_schulz(stack, steps=8)
+    for matrix, result in zip(stack, together, strict=True):
+        torch.testing.assert_close(newton_schulz(matrix, steps=8), result, atol=1e-5, rtol=1e-4)
+        singular = torch.linalg.svdvals(result)
+        assert 0.6 < singular.min() < singular.max() < 1.3
+
+
+def test_the_loss_ignores_first_tokens_and_other_documents():
+    decoder = Decoder(MODEL)
+    decoder.initialise(0)
+    one, two = documents(2)
+    alone = [supervised_loss(decoder, [d], 0.5, 0.0)[0] for d in (one, two)]
+    together, _ = supervised_loss(decoder, [one, two], 0.5, 0.0)
+    torch.testing.assert_close(together, (alone[0] + alone[1]) / 2)
+
+
+def test_midtraining_learns_and_resumes_as_if_it_had_never_stopped(tmp_path):
+    source = {"a": ShuffledSource(documents(), 0)}
+    straight = Midtraining(config(), source)
+    losses = [straight.step()["said_loss"] for _ in range(20)]
+    assert losses[-1] < 0.75 * losses[0]
+    first = Midtraining(config(), {"a": ShuffledSource(documents(), 0)})
+    for _ in range(7):
+        first.step()
+    first.save(tmp_path / "state.pt")
+    second = Midtraining(config(), {"a": ShuffledSource(documents(), 0)})
+    second.load(tmp_path / "state.pt")
+    for _ in range(13):
+        second.step()
+    assert all(torch.equal(a, b) for a, b in zip(straight.decoder.parameters(), second.decoder.parameters(), strict=True))
+
+
+def test_pretrain_logs_and_a_torn_checkpoint_is_named(tmp_path):
+    run = pretrain(config(), {"a": ShuffledSource(documents(), 0)}, tmp_path)
+    assert run.tokens >= 2560
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == run.step_count
+    state = tmp_path / "midtraining.pt"
+    state.write_bytes(state.read_bytes()[:500])
+    with pytest.raises(CheckpointError, match=r"midtraining\.pt"):
+        pretrain(config(), {"a": ShuffledSource(documents(), 0)}, tmp_path, resume=True)
+
+
+def test_stages_follow_each_other():
+    stages = (Stage(tokens=300, mixture={"a": 1.0}), Stage(tokens=300, mixture={"b": 1.0}))
+    run = Midtraining(config(stages=stages), {"a": ShuffledSource(documents(), 0), "b": ShuffledSource(documents(seed=1), 0)})
+    for _ in range(5):
+        run.step()
+    assert run.mixture.drawn["a"] > 0
+    assert run.mixture.drawn["b"] > 0
+
+
+def test_recorded_documents_survive_the_disk(tmp_path):
+    path = tmp_path / "documents.npz"
+    write_documents(path, documents())
+    for before, after in zip(documents(), read_documents(path), strict=True):
+        assert before.token_ids.tolist() == after.token_ids.tolist()
+        assert before.sampled.tolist() == after.sampled.tolist()
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(CheckpointError, match="recorded anew"):
+        read_documents(path)
+
+
+def test_a_finite_source_shows_every_document_once_an_epoch():
+    source = ShuffledSource([Document(np.array([i], np.int32), np.array([True])) for i in range(10)], 0)
+    for epoch in range(3):
+        assert sorted(int(source.document(10 * epoch + i).token_ids[0]) for i in range(10)) == list(range(10))
+    with pytest.raises(CheckpointError, match="empty"):
+        ShuffledSource([], 0)
+
+
+def test_mixtures_draw_by_share():
+    sources = {"a": ShuffledSource(documents(), 0), "b": ShuffledSource(documents(), 0)}
+    mixture = Mixture(sources, 0)
+    for step in range(40):
+        mixture.draw({"a": 0.8, "b": 0.2}, step, 256, 1024)
+    assert 0.7 < mixture.drawn["a"] / sum(mixture.drawn.values()) < 0.9
+
+
+def test_real_python_is_found():
+    texts = python_definitions(0, 20)
+    assert len(texts) == 20
+    assert all(text.lstrip("@").strip() for text in texts)
+
+
+def test_the_control_learns_within_its_budget():
+    decoder = Decoder(MODEL)
+    decoder.initialise(0)
+    settings = FinetuneConfig(tokens_per_step=128, threads=1, optimizer=OptimizerConfig(lr=0.02))
+    losses = []
+    metrics = finetune(decoder, documents(), settings, cpu_seconds=2.0, on_step=lambda line: losses.append(line["said_loss"]))
+    assert losses[-1] < losses[0] / 2
+    assert metrics["steps"] == len(losses)
+    assert all(torch.equal(p, p.bfloat16().float()) for p in decoder.parameters())
