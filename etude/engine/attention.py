@@ -39,7 +39,7 @@ class PagedAttention:
 
     def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGC: Tensor) -> Tensor:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[self.page_of, :, :, self.offset_of] = k_NGC
+        keys[self.page_of, self.offset_of] = k_NGC
         values[self.page_of, self.offset_of] = v_NGC
         out = torch.empty_like(q_NHC)
         if self.singles:
@@ -56,7 +56,7 @@ class PagedAttention:
         past, count = sequence.computed, q_TNC.shape[0]
         length = past + count
         table = torch.tensor(sequence.pages[: (length + PAGE - 1) // PAGE])
-        k = keys[table].permute(1, 0, 3, 2).flatten(1, 2)[:, :length]
+        k = keys[table].flatten(0, 1)[:length].transpose(0, 1)
         v = values[table].flatten(0, 1)[:length].transpose(0, 1)
         mask = None if past == 0 else torch.ones(count, length, dtype=torch.bool).tril(past)
         out = F.scaled_dot_product_attention(

@@ -26,7 +26,7 @@ class OutOfPages(Exception):
     """No page is free and none can be evicted; the scheduler preempts someone."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Sequence:
     """What the cache holds of one session: `token_ids[:computed]` are in `pages`."""
 
@@ -44,7 +44,7 @@ class PagedCache:
 
     def __init__(self, config: ModelConfig, pages: int) -> None:
         layers, groups, width = config.layers, config.kv_heads, config.head_width
-        self.keys = torch.zeros(layers, pages, groups, width, PAGE)
+        self.keys = torch.zeros(layers, pages, PAGE, groups, width)
         self.values = torch.zeros(layers, pages, PAGE, groups, width)
         self.routes = np.zeros((pages, PAGE, layers, config.experts_per_token), np.uint8)
         self.free = list(range(pages))[::-1]

@@ -31,7 +31,7 @@ from etude.models.state import load_bits
 from etude.records import Version
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """One request on its way."""
 
@@ -241,25 +241,28 @@ class TorchEngine:
         budget = self.config.step_tokens
         singles: list[Running] = []
         chunks: list[tuple[Running, int]] = []
+        preempted: set[Running] = set()
         for running in sorted(self._running, key=lambda r: r.to_compute != 1):  # decode rows first; the sort is stable
             count = min(running.to_compute, budget)
-            if count == 0 or running not in self._running:
+            if count == 0 or running in preempted:
                 continue
-            if not self._make_room(running, running.sequence.computed + count):
+            preempted |= self._make_room(running, running.sequence.computed + count)
+            if running in preempted:
                 continue
             budget -= count
             if count == 1 and running.to_compute == 1:
                 singles.append(running)
             else:
                 chunks.append((running, count))
-        alive = {id(running) for running in self._running}
-        return [r for r in singles if id(r) in alive], [(r, n) for r, n in chunks if id(r) in alive]
+        return [r for r in singles if r not in preempted], [(r, n) for r, n in chunks if r not in preempted]
 
-    def _make_room(self, running: Running, length: int) -> bool:
+    def _make_room(self, running: Running, length: int) -> set[Running]:
+        """Pages for the first `length` tokens; returns whom that has cost theirs, `running` itself perhaps among them."""
+        preempted: set[Running] = set()
         while True:
             try:
                 self.cache.reserve(running.sequence, length)
-                return True
+                return preempted
             except OutOfPages:
                 if self._idle:
                     _, idle = self._idle.popitem(last=False)
@@ -272,8 +275,9 @@ class TorchEngine:
                 with self._wake:
                     self._waiting.appendleft(victim)
                 self.counters["preemptions"] += 1
+                preempted.add(victim)
                 if victim is running:
-                    return False
+                    return preempted
 
     def _advance(self, batch: list[Running], counts: list[int], hidden: torch.Tensor, last_rows: np.ndarray) -> None:
         """Count what was computed, and sample for every sequence that has caught up with its tokens."""

@@ -94,6 +94,9 @@ class TrainerActor:
         state = load_latest(self.directory / "checkpoints")
         if state is not None:
             self.trainer.load_state_dict(state["trainer"])
+        newest = self.publisher.resume()
+        if newest is not None and newest > self.trainer.version:
+            self.publisher.rewind(self.trainer.version)  # published, but killed before its checkpoint was whole
         return None if state is None else state["controller"]
 
     def publish(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Cluster:
     @classmethod
     async def start(cls, config: RunConfig, directory: Path) -> Cluster:
         """Start Ray on this machine and all actors; returns when each has answered."""
-        os.environ.setdefault("RAY_DISABLE_IMPORT_WARNING", "1")
+        os.environ |= {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
         root = str(Path(__file__).parents[2])
         ray.init(
             num_cpus=2,

@@ -1,0 +1,216 @@
+"""The engine against plain recomputation: same tokens, same log-probabilities, same routes, whatever the batch."""
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from etude.engine.config import EngineConfig
+from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
+from etude.engine.sampling import sample_rows, uniform
+from etude.engine.torch_engine import TorchEngine
+from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
+from etude.harness.sampler import SampleRequest
+from etude.kernels.decode_attention import PAGE
+from etude.models.decoder import Decoder, ModelConfig, PackedAttention
+from etude.models.state import export_bits, round_to_bf16
+from etude.records import Version
+
+torch.set_num_threads(1)
+MODEL = ModelConfig(vocab_size=128, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=256)
+STOP = 2
+
+
+def decoder(seed=0):
+    """Random, but scaled so that its choices are clear-cut as a trained model's are."""
+    model = Decoder(MODEL)
+    model.initialise(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8)
+    round_to_bf16(model)
+    return model
+
+
+@torch.no_grad()
+def plain(model, ids):
+    output = model(torch.tensor(ids), torch.arange(len(ids)), PackedAttention([len(ids)]))
+    return model.logits(output.hidden_ND), output.routing.experts_NLK.numpy()
+
+
+def greedy(model, ids, count):
+    ids, start = list(ids), len(ids)
+    for _ in range(count):
+        ids.append(int(plain(model, ids)[0][-1].argmax()))
+        if ids[-1] == STOP:
+            break
+    return ids[start:]
+
+
+def request(session, ids, count, temperature=0.0, seed=1):
+    return SampleRequest(session, tuple(ids), count, frozenset((STOP,)), temperature, seed)
+
+
+async def check_session(engine, model, name, rng, prefix):
+    """Three turns of one session, each compared with plain recomputation."""
+    ids = prefix[: rng.choice([10, 40])] + [rng.randrange(3, 128) for _ in range(rng.randint(1, 30))]
+    for _ in range(3):
+        done = await engine.sample(request(name, ids, rng.randint(1, 6)))
+        assert list(done.token_ids) == greedy(model, ids, len(done.token_ids))
+        full = ids + list(done.token_ids)
+        logits, routes = plain(model, full)
+        expected = logits.log_softmax(-1)[torch.arange(len(ids) - 1, len(full) - 1), torch.tensor(done.token_ids)]
+        np.testing.assert_allclose(done.logprobs, expected, atol=1e-4)
+        assert done.routed_experts.dtype == np.uint8
+        assert (done.routed_experts == routes[: len(full) - 1]).all()
+        ids = full + [rng.randrange(3, 128) for _ in range(rng.randint(1, 12))]
+
+
+SMALL = EngineConfig(cache_tokens=40 * PAGE, step_tokens=24)
+
+
+@pytest.mark.parametrize(("config", "sessions"), [(EngineConfig(cache_tokens=16384), n) for n in (1, 2, 3, 5, 8, 12, 32, 64, 128)] + [(SMALL, 20)])
+def test_greedy_tokens_equal_plain_recomputation(config, sessions):
+    model, rng = decoder(), random.Random(sessions)
+    prefix = [rng.randrange(3, 128) for _ in range(40)]
+    engine = TorchEngine(model, config)
+
+    async def play():
+        await asyncio.gather(*(check_session(engine, model, f"s{n}", rng, prefix) for n in range(sessions)))
+
+    asyncio.run(play())
+    engine.cache.check(list(engine._idle.values()))
+    if config is SMALL:
+        assert engine.counters["preemptions"] + engine.counters["sessions_evicted"] > 0
+        assert engine.counters["prefix_hit_tokens"] > 0
+    else:
+        assert engine.counters["session_cache_tokens"] > 0
+    engine.close()
+
+
+def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_batch():
+    engine = TorchEngine(decoder(), EngineConfig(cache_tokens=8192))
+    asked = [request(f"a{n}", range(3, 20 + n), 12, temperature=1.0, seed=n) for n in range(24)]
+
+    async def together():
+        return await asyncio.gather(*(engine.sample(r) for r in asked))
+
+    batch = asyncio.run(together())
+    for one, same in zip(asked, batch, strict=True):
+        alone = asyncio.run(engine.sample(SampleRequest(f"b{one.session_id}", *list(vars(one).values())[1:])))
+        assert alone.token_ids == same.token_ids
+    assert len({done.token_ids for done in batch}) > 1
+    engine.close()
+
+
+def test_a_swap_goes_in_between_two_steps_and_marks_every_token():
+    old, new = decoder(0), decoder(1)
+    engine = TorchEngine(decoder(0), EngineConfig(cache_tokens=8192))
+
+    async def play():
+        long = [asyncio.ensure_future(engine.sample(request(f"s{n}", range(3, 30), 150, 1.0, n))) for n in range(4)]
+        while engine.counters["decode_tokens"] < 40:
+            await asyncio.sleep(0.001)
+        await asyncio.wrap_future(engine.swap(export_bits(new), Version(7)))
+        return await asyncio.gather(*long)
+
+    results = asyncio.run(play())
+    assert engine.counters["in_flight_swaps"] == 1
+    changed = [r for r in results if len(set(r.versions)) == 2]
+    assert changed
+    for result in changed:
+        assert list(result.versions) == sorted(result.versions)
+        first_new = result.versions.index(7)
+        ids = [*range(3, 30), *result.token_ids]
+        before = plain(old, ids)[0].log_softmax(-1)
+        for place in range(first_new):
+            assert result.logprobs[place] == pytest.approx(float(before[26 + place, result.token_ids[place]]), abs=1e-4)
+    fresh = asyncio.run(engine.sample(request("fresh", range(3, 30), 1)))
+    assert list(fresh.token_ids) == greedy(new, list(range(3, 30)), 1)  # no page of the old version was taken up
+    engine.close()
+
+
+def test_a_swap_that_does_not_fit_changes_nothing():
+    engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096))
+    before = asyncio.run(engine.sample(request("a", range(3, 20), 4)))
+    with pytest.raises(EtudeError, match="fit the model"):
+        engine.swap({"nothing": np.zeros(1, np.uint16)}, Version(1)).result(10)
+    assert asyncio.run(engine.sample(request("b", range(3, 20), 4))).token_ids == before.token_ids
+    engine.close()
+
+
+def test_what_does_not_fit_is_refused_and_a_stuck_engine_is_named():
+    engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096, request_deadline_s=0.2))
+    with pytest.raises(ContextOverflow, match="256"):
+        asyncio.run(engine.sample(request("a", range(3, 128), 200)))
+    engine.pause()
+    with pytest.raises(DeadlineExceeded, match="paused"):
+        asyncio.run(engine.sample(request("a", range(3, 20), 2)))
+    engine.resume()
+    assert asyncio.run(engine.sample(request("b", range(3, 20), 2))).token_ids
+    engine.close()
+    with pytest.raises(EtudeError, match="closed"):
+        asyncio.run(engine.sample(request("a", range(3, 20), 2)))
+
+
+def test_an_error_in_the_loop_reaches_everyone_who_waits():
+    model = decoder()
+    engine = TorchEngine(model, EngineConfig(cache_tokens=4096))
+    model.embed.weight.data = model.embed.weight.data[:5]
+    with pytest.raises(IndexError):
+        asyncio.run(engine.sample(request("a", range(3, 20), 2)))
+    with pytest.raises(EtudeError, match="IndexError"):
+        asyncio.run(engine.sample(request("b", range(3, 20), 2)))
+
+
+def test_cancelling_frees_the_pages():
+    engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096))
+
+    async def play():
+        running = asyncio.ensure_future(engine.sample(request("a", range(3, 30), 200, 1.0)))
+        while not engine.counters["decode_tokens"]:
+            await asyncio.sleep(0.001)
+        engine.cancel("a")
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(play())
+    engine.close()
+    engine.cache.check([])
+
+
+def test_pages_are_shared_evicted_and_never_lost():
+    cache, rng = PagedCache(MODEL, pages=24), random.Random(0)
+    alive: list[Sequence] = []
+    for step in range(400):
+        if alive and rng.random() < 0.4:
+            cache.release(alive.pop(rng.randrange(len(alive))))
+        else:
+            shared = [1] * rng.choice([0, PAGE, 3 * PAGE])
+            sequence = Sequence(shared + [rng.randrange(9) for _ in range(rng.randint(1, 60))])
+            cache.adopt_prefix(sequence, version=step // 200)
+            try:
+                cache.reserve(sequence, len(sequence.token_ids))
+            except OutOfPages:
+                cache.release(sequence)
+                continue
+            sequence.computed = len(sequence.token_ids)
+            cache.share_full_pages(sequence)
+            alive.append(sequence)
+        cache.check(alive)
+    assert cache._index
+
+
+def test_sampling_follows_the_distribution_and_greedy_takes_the_best():
+    logits = torch.log(torch.tensor([[0.1, 0.2, 0.7]])).repeat(4000, 1)
+    tokens, logprobs = sample_rows(logits, [1.0] * 4000, [uniform(n, 0) for n in range(4000)])
+    np.testing.assert_allclose(np.bincount(tokens) / 4000, [0.1, 0.2, 0.7], atol=0.03)
+    np.testing.assert_allclose(np.exp(logprobs), np.array([0.1, 0.2, 0.7])[tokens], atol=1e-5)
+    cold, _ = sample_rows(logits[:1], [0.0], [0.0])
+    assert cold == [2]
+    flat, _ = sample_rows(logits[:200], [100.0] * 200, [uniform(n, 1) for n in range(200)])
+    assert np.bincount(flat).min() > 40
+    assert sample_rows(torch.zeros(1, 3), [1.0], [1 - 1e-12])[0] == [2]
