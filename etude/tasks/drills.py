@@ -16,18 +16,11 @@ from typing import Any, Literal
 from etude.harness.prompt import render_calls, render_result, render_results
 from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call, misfix
 from etude.tasks.grammar import Function, break_it, bug_names, draw_arguments, make_function
-from etude.tasks.words import TRAIN_WORDS
+from etude.tasks.words import training_name
 
 Role = Literal["user", "assistant", "observation", "text"]
 Script = list[tuple[Role, str]]
 """A document before it is turned into token ids: what the user, the model and the tools say, or plain text."""
-
-_SYLLABLES = [c + v for c in "bcdfghjklmnprstvwz" for v in "aeiou"]
-
-
-def pseudo_word(rng: random.Random) -> str:
-    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4)))
-
 
 def drill(seed: int, index: int) -> Script:
     """The drill of that seed and index, the same on every machine; there is one for every index."""
@@ -39,7 +32,7 @@ def drill(seed: int, index: int) -> Script:
 
 def repair(rng: random.Random) -> Script:
     """Read a file, mend every broken function in it."""
-    path = f"{_word(rng)}.py"
+    path = f"{training_name(rng)}.py"
     specimens = [_specimen(rng, broken=rng.random() < 0.6) for _ in range(rng.randint(1, 6))]
     text = "\n".join(specimen.shown.render() for specimen in specimens)
     edits: list[Call] = [("edit_file", {"path": path, "old": s.old, "new": s.new}) for s in specimens if s.old]
@@ -57,7 +50,7 @@ def repair(rng: random.Random) -> Script:
 
 def retry(rng: random.Random) -> Script:
     """One broken function among others; the first edits do not pass the check, the last one does."""
-    path = f"{_word(rng)}.py"
+    path = f"{training_name(rng)}.py"
     target = _specimen(rng, broken=True, vague=0.5)
     others = [_specimen(rng, broken=False) for _ in range(rng.randint(0, 3))]
     text = "\n".join(s.shown.render() for s in rng.sample([target, *others], len(others) + 1))
@@ -83,10 +76,10 @@ def trace(rng: random.Random) -> Script:
     if seen is None:
         return trace(rng)
     script: Script = [("user", "python3 check.py fails. Find the bug and fix it."), ("assistant", render_calls([RUN_CHECK]))]
-    names = [good.name, *(_word(rng) for _ in range(rng.randint(0, 2)))]
+    names = [good.name, *(training_name(rng) for _ in range(rng.randint(0, 2)))]
     params = ", ".join(good.params)
     for name, callee in zip(names, [*names[1:], None], strict=True):
-        path, line = f"{_word(rng)}.py", rng.randint(1, 90)
+        path, line = f"{training_name(rng)}.py", rng.randint(1, 90)
         script += [
             ("observation", render_result(seen)),
             ("assistant", render_calls([("grep", {"pattern": f"def {name}"})])),
@@ -123,7 +116,7 @@ class Specimen:
 def _specimen(rng: random.Random, broken: bool, vague: float = 0.0) -> Specimen:
     while True:
         bug = rng.choice(bug_names("train"))
-        good = make_function(rng, _word(rng), "train", vague=bug == "operator" and rng.random() < vague)
+        good = make_function(rng, training_name(rng), "train", vague=bug == "operator" and rng.random() < vague)
         if not broken:
             return Specimen(good, good)
         wrong = break_it(rng, good, bug)
@@ -158,10 +151,6 @@ def _call(function: Callable[..., Any], arguments: list[Any]) -> Any:
         return function(*arguments)
     except Exception as error:  # a wrong line may well raise; the check shows it as the result
         return error
-
-
-def _word(rng: random.Random) -> str:
-    return pseudo_word(rng) if rng.random() < 0.4 else rng.choice(TRAIN_WORDS)
 
 
 def _read(path: str, line: int | None = None) -> Call:

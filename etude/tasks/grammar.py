@@ -1,6 +1,7 @@
 """The grammar of the generated ladder: function shapes, what their docstrings say, and how they break.
 
-Owns `SHAPES` (a function is a shape with its slots filled), `BUGS` (a bug is one slot changed, or two exchanged), and the
+Owns `SHAPES` (a function is a shape with its slots filled), `BUGS` (a bug is one slot changed, two exchanged, or a
+line that belongs elsewhere), and the
 hold-out split of both by the hash rule. A docstring is said from the same slots as the code, so it determines the fix,
 unless it is vague: then only the test's expected values tell the operator. Knows nothing of files, tests or sandboxes.
 
@@ -51,7 +52,8 @@ class Shape:
     params: tuple[str, ...]
     doc: str
     code: str
-    pairs: Mapping[str, tuple[str, str]] = None  # type: ignore[assignment]  # which pair an f or m slot is drawn from
+    pairs: Mapping[str, tuple[str, str]]
+    """Which pair an f or m slot is drawn from."""
 
     @property
     def held_out(self) -> bool:
@@ -174,41 +176,52 @@ def _draw_params(rng: random.Random, types: tuple[str, ...]) -> list[str]:
 
 # --- bugs -------------------------------------------------------------------------------------------------------------
 
-Mutation = Callable[[random.Random, Function], Slots | None]
+Mutation = Callable[[random.Random, Function], Function | None]
 
 
 def _redraw(kind: str, choices: Callable[[str], tuple[str, ...]]) -> Mutation:
     """A bug that changes one slot of a kind to another value."""
 
-    def mutate(rng: random.Random, function: Function) -> Slots | None:
+    def mutate(rng: random.Random, function: Function) -> Function | None:
         names = [name for name in function.slots if name[0] == kind]
         if not names:
             return None
         name = rng.choice(names)
         others = [value for value in choices(function.slots[name]) if value != function.slots[name]]
-        return {**function.slots, name: rng.choice(others)} if others else None
+        return replace(function, slots={**function.slots, name: rng.choice(others)}) if others else None
 
     return mutate
 
 
-def _swap_variables(rng: random.Random, function: Function) -> Slots | None:
+def _swap_variables(rng: random.Random, function: Function) -> Function | None:
     """Exchange two variables of one type, as in a - b for b - a."""
     names = [name for name in function.slots if name[0] == "v"]
     pairs = [(p, q) for p in names for q in names if p < q and _type(function, p) == _type(function, q)]
     if not pairs:
         return None
     p, q = rng.choice(pairs)
-    return {**function.slots, p: function.slots[q], q: function.slots[p]}
+    return replace(function, slots={**function.slots, p: function.slots[q], q: function.slots[p]})
 
 
-def _wrong_variable(rng: random.Random, function: Function) -> Slots | None:
+def _wrong_variable(rng: random.Random, function: Function) -> Function | None:
     """Use one parameter where another of its type belongs."""
     names = [name for name in function.slots if name[0] == "v"]
     pairs = [(p, q) for p in names for q in names if p != q and _type(function, p) == _type(function, q)]
     if not pairs:
         return None
     p, q = rng.choice(pairs)
-    return {**function.slots, p: function.slots[q]}
+    return replace(function, slots={**function.slots, p: function.slots[q]})
+
+
+def _foreign_line(rng: random.Random, function: Function) -> Function | None:
+    """The body of quite another one-line function of the same parameters; the comment alone says what belongs there."""
+    shapes = [shape for shape in SHAPES if shape.params == function.types and shape.name != function.shape]
+    shapes = [shape for shape in shapes if "\n" not in shape.code + function.code and not shape.held_out]
+    if not shapes:
+        return None
+    other = from_shape(rng, rng.choice(shapes), function.name)
+    variables = {f"v{index}": name for index, name in enumerate(function.params, 1)}
+    return replace(function, code=other.code, slots={**other.slots, **variables})
 
 
 def _type(function: Function, slot: str) -> str:
@@ -239,6 +252,7 @@ BUGS: dict[str, Mutation] = {
     "sign": _redraw("g", lambda value: CHOICES["g"]),
     "swap": _swap_variables,
     "variable": _wrong_variable,
+    "foreign": _foreign_line,
 }
 
 
@@ -248,10 +262,9 @@ def bug_names(fold: Fold) -> list[str]:
 
 def break_it(rng: random.Random, function: Function, bug: str) -> Function | None:
     """The function with one line wrong, or None where this bug does not apply. The docstring stays right."""
-    slots = BUGS[bug](rng, function)
-    if slots is None:
+    broken = BUGS[bug](rng, function)
+    if broken is None:
         return None
-    broken = replace(function, slots=slots)
     changed = [i for i, (good, bad) in enumerate(zip(function.body, broken.body, strict=True)) if good != bad]
     return broken if len(changed) == 1 else None
 

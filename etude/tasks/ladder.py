@@ -24,7 +24,7 @@ from etude.records import Limits, Task
 from etude.tasks.check import CheckCase, verifier_for, visible_check
 from etude.tasks.grammar import Fold, Function, bug_names, break_it, draw_arguments, make_function
 from etude.tasks.holdout import is_held_out
-from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS
+from etude.tasks.words import draw_names
 
 Split = Literal["train", "eval", "heldout"]
 RUNGS = (1, 2, 3, 4, 5)
@@ -48,7 +48,7 @@ LADDER = {
     4: Rung(modules=4, functions=(2, 4), chain=1, names_file=False),
     5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False),
 }
-LIMITS = Limits(max_turns=14, max_context_tokens=1024, max_sampled_tokens=512)
+LIMITS = Limits(max_turns=12, max_context_tokens=1024, max_sampled_tokens=512)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def evaluation_tasks(split: Split, per_rung: int) -> list[Task]:
 
 def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task | None:
     size = LADDER[rung]
-    words = iter(rng.sample(HELD_OUT_WORDS if split == "heldout" else TRAIN_WORDS, 60))
+    words = iter(draw_names(rng, 60, split == "heldout"))
     good, broken, bug = _draw_target(rng, split, next(words))
     modules, chain = _lay_out(rng, size, good, words)
     right = {f"{name}.py": _source(members) for name, members in modules.items()}
@@ -132,7 +132,7 @@ def _fresh(good: Function, broken: Function) -> bool:
     """Whether this composition (shape, filled slots, bug) is kept out of training."""
     names = {param: f"p{index}" for index, param in enumerate(good.params)}
     key = [names.get(slots[name], slots[name]) for slots in (good.slots, broken.slots) for name in sorted(slots)]
-    return is_held_out("composition", f"{good.shape} {' '.join(key)}")
+    return is_held_out("composition", f"{good.code} {broken.code} {' '.join(key)}")
 
 
 def _lay_out(

@@ -6,6 +6,8 @@ word never appears in training data, so a policy that meets it must copy it from
 
 from __future__ import annotations
 
+import random
+
 from etude.tasks.holdout import is_held_out
 
 WORDS: tuple[str, ...] = tuple(
@@ -39,3 +41,29 @@ WORDS: tuple[str, ...] = tuple(
 
 TRAIN_WORDS = tuple(word for word in WORDS if not is_held_out("word", word))
 HELD_OUT_WORDS = tuple(word for word in WORDS if is_held_out("word", word))
+
+PSEUDO_SHARE = 0.3
+"""Share of names in training tasks and drills that are pseudo-words: seen once, so they must be copied, not recalled."""
+_SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou"]
+
+
+def pseudo_word(rng: random.Random) -> str:
+    """Two to four syllables that are no word of the list."""
+    while True:
+        word = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4)))
+        if word not in WORDS:
+            return word
+
+
+def training_name(rng: random.Random) -> str:
+    return pseudo_word(rng) if rng.random() < PSEUDO_SHARE else rng.choice(TRAIN_WORDS)
+
+
+def draw_names(rng: random.Random, count: int, held_out: bool) -> list[str]:
+    """Distinct names: held-out words, or training names."""
+    if held_out:
+        return rng.sample(HELD_OUT_WORDS, count)
+    names: dict[str, None] = {}
+    while len(names) < count:
+        names[training_name(rng)] = None
+    return list(names)

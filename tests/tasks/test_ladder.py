@@ -4,11 +4,12 @@ import re
 
 import pytest
 
-from etude.tasks.drills import drill, pseudo_word
+from etude.tasks.drills import drill
+from etude.tasks.expert import misfix
 from etude.tasks.grammar import BUGS, SHAPES, bug_names, break_it, from_shape
 from etude.tasks.holdout import is_held_out
 from etude.tasks.ladder import CHECK, LADDER, RUNGS, evaluation_tasks, ladder_task
-from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS
+from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS, pseudo_word
 
 import random
 
@@ -91,3 +92,20 @@ def test_every_bug_applies_to_some_shape_and_changes_one_line():
 def test_pseudo_words_are_identifiers():
     rng = random.Random(1)
     assert all(pseudo_word(rng).isidentifier() for _ in range(100))
+
+
+def test_no_drill_or_session_exchanges_a_builtin_for_its_partner():
+    """That is the held-out bug: it must not slip in by way of a wrong fix either."""
+    pairs = [("max(", "min("), ("any(", "all("), ("sum(", "len(")]
+    edits = []
+    for index in range(400):
+        edits += re.findall(r"<parameter=old>\n(.*)\n</parameter>\n<parameter=new>\n(.*)\n", "".join(t for _, t in drill(5, index)))
+    rng = random.Random(0)
+    for seed in range(200):
+        facts = ladder_task(3, "train", seed).provenance
+        edits += [(facts["old"], facts["new"]), (facts["new"], misfix(rng, facts["old"], facts["new"]))]
+    assert len(edits) > 500
+    for old, new in edits:
+        for one, other in pairs:
+            assert one not in old or old.replace(one, other) != new
+            assert other not in old or old.replace(other, one) != new
