@@ -1,7 +1,7 @@
 """The `etude` command: finds the subcommand and turns our errors into one line and an exit code.
 
-Owns dispatch and exit codes (0 done, 1 failed, 42 bad input, 130 interrupted). Subcommands are one file each and are imported
-only when called, so that `etude --help` is quick. Holds no logic of any room.
+Owns dispatch and exit codes (0 done, 1 failed, 42 bad input, 130 interrupted). Subcommands are one file each and are
+imported only when called, so that `etude --help` is quick. Holds no logic of any room.
 """
 
 from __future__ import annotations

@@ -9,8 +9,12 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, nargs="?", default=Path("recipes/base.toml"))
-    parser.add_argument("--out", type=Path, default=Path("runs/base"), help="work directory; the model goes to OUT/model")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/base"), help="work directory; the model goes to OUT/model"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
 
 

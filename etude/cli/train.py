@@ -12,7 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, help="a TOML recipe, for example recipes/quickstart.toml")
     parser.add_argument("--out", type=Path, help="run directory (default: runs/NAME-SEED)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in the directory")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
 
 

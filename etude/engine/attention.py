@@ -44,7 +44,9 @@ class PagedAttention:
         out = torch.empty_like(q_NHC)
         if self.singles:
             queries = q_NHC[: self.singles].contiguous().numpy()
-            decode_attention(queries, keys.numpy(), values.numpy(), self.tables, self.lengths, out[: self.singles].numpy())
+            decode_attention(
+                queries, keys.numpy(), values.numpy(), self.tables, self.lengths, out[: self.singles].numpy()
+            )
         start = self.singles
         for sequence, count in self.chunks:
             out[start : start + count] = self._chunk(keys, values, sequence, q_NHC[start : start + count])

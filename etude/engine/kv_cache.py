@@ -85,14 +85,18 @@ class PagedCache:
         sequence.pages, sequence.computed, sequence.shared_pages, sequence.prefix_id = [], 0, 0, None
 
     def reserve(self, sequence: Sequence, length: int) -> None:
-        """Make room for the first `length` tokens. Raises OutOfPages with the sequence as it was or larger, never torn."""
+        """Make room for the first `length` tokens. Raises OutOfPages with the sequence as it was or larger, never
+        torn.
+        """
         while len(sequence.pages) * PAGE < length:
             sequence.pages.append(self.allocate())
 
     # --- prefixes -----------------------------------------------------------------------------------------------------
 
     def adopt_prefix(self, sequence: Sequence, version: int) -> int:
-        """Start an empty sequence from the longest cached prefix of its tokens, but its last one; returns tokens reused."""
+        """Start an empty sequence from the longest cached prefix of its tokens, but its last one; returns tokens
+        reused.
+        """
         parent = -1 - version
         while (len(sequence.pages) + 1) * PAGE < len(sequence.token_ids):
             start = len(sequence.pages) * PAGE

@@ -1,7 +1,7 @@
 """From logits to tokens.
 
-Owns temperature sampling that depends on nothing but the row's logits and the request's seed: the same request gives the
-same tokens alone and in any batch. Log-probabilities are of the distribution sampled from, in fp32.
+Owns temperature sampling that depends on nothing but the row's logits and the request's seed: the same request gives
+the same tokens alone and in any batch. Log-probabilities are of the distribution sampled from, in fp32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def uniform(seed: int, position: int) -> float:
 def sample_rows(logits_RV: Tensor, temperatures: list[float], uniforms: list[float]) -> tuple[list[int], list[float]]:
     """One token a row, by inverse transform; temperature 0 takes the most likely one.
 
-    Returns tokens and their log-probabilities: of softmax(logits / temperature), or of softmax(logits) for a greedy row.
+    Returns tokens and their log-probabilities: of softmax(logits / temperature), or of softmax(logits) for a greedy
+    row.
     """
     scale_R1 = torch.tensor([1.0 if t == 0 else 1.0 / t for t in temperatures])[:, None]
     logprobs_RV = torch.log_softmax(logits_RV * scale_R1, dim=-1)

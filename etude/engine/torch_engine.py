@@ -1,9 +1,9 @@
 """The in-process engine: continuous batching over the shared decoder, on CPU.
 
-Owns the step loop, in a thread of its own: admit, pack (decode rows first, then prefill chunks), one forward, sample, deliver.
-New weights are put in between two steps; running sequences go on with the cache they have, and every token is marked with
-the version that sampled it. A session's cache is kept between its turns, until the pages are needed.
-Talks to: kv_cache (pages), attention, sampling. Never touches files or the network.
+Owns the step loop, in a thread of its own: admit, pack (decode rows first, then prefill chunks), one forward, sample,
+deliver. New weights are put in between two steps; running sequences go on with the cache they have, and every token is
+marked with the version that sampled it. A session's cache is kept between its turns, until the pages are needed. Talks
+to: kv_cache (pages), attention, sampling. Never touches files or the network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from etude.harness.sampler import Completion, SampleRequest
 from etude.kernels.decode_attention import PAGE
 from etude.models.decoder import Decoder
 from etude.models.state import load_bits
-from etude.records import Version
+from etude.records import BASE_VERSION, Version
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Running:
 class TorchEngine:
     """Implements `harness.sampler.Sampler`. Safe to call from any thread or event loop."""
 
-    def __init__(self, decoder: Decoder, config: EngineConfig, version: Version = Version(0)) -> None:
+    def __init__(self, decoder: Decoder, config: EngineConfig, version: Version = BASE_VERSION) -> None:
         self.decoder, self.config, self.version = decoder, config, version
         self.cache = PagedCache(decoder.config, config.cache_tokens // PAGE)
         self.counters: Counter[str] = Counter()
@@ -84,11 +84,14 @@ class TorchEngine:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(running.future), self.config.request_deadline_s)
         except TimeoutError:
-            state = f"{len(self._running)} running, {len(self._waiting)} waiting, {'paused' if self._paused else 'stepping'}"
+            mode = "paused" if self._paused else "stepping"
+            state = f"{len(self._running)} running, {len(self._waiting)} waiting, {mode}"
             raise DeadlineExceeded(f"tokens for {request.session_id}", self.config.request_deadline_s, state) from None
 
     def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[None]:
-        """Stage new weights; the future ends when they are in. A swap staged before this one and not yet in is superseded."""
+        """Stage new weights; the future ends when they are in. A swap staged before this one and not yet in is
+        superseded.
+        """
         done: Future[None] = Future()
         with self._wake:
             self._raise_if_down()
@@ -115,7 +118,12 @@ class TorchEngine:
 
     def stats(self) -> dict[str, float]:
         """Counters since the start, and gauges."""
-        gauges = {"busy_s": self.busy_s, "running": len(self._running), "waiting": len(self._waiting), "version": self.version}
+        gauges = {
+            "busy_s": self.busy_s,
+            "running": len(self._running),
+            "waiting": len(self._waiting),
+            "version": self.version,
+        }
         return {**self.counters, **gauges}
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -129,7 +137,9 @@ class TorchEngine:
 
     def _raise_if_down(self) -> None:
         if self._failure is not None:
-            raise EtudeError(f"the engine has stopped: {type(self._failure).__name__}: {self._failure}") from self._failure
+            raise EtudeError(
+                f"the engine has stopped: {type(self._failure).__name__}: {self._failure}"
+            ) from self._failure
         if self._closed:
             raise EtudeError("the engine is closed")
 
@@ -207,7 +217,11 @@ class TorchEngine:
         """Take up the session's own cache, or else the longest prefix anyone has left."""
         previous = self._idle.pop(running.request.session_id, None)
         prompt = running.sequence.token_ids
-        if previous is not None and previous.computed < len(prompt) and prompt[: previous.computed] == previous.token_ids[: previous.computed]:
+        if (
+            previous is not None
+            and previous.computed < len(prompt)
+            and prompt[: previous.computed] == previous.token_ids[: previous.computed]
+        ):
             previous.token_ids = prompt
             running.sequence = previous
             self.counters["session_cache_tokens"] += previous.computed
@@ -257,7 +271,9 @@ class TorchEngine:
         return [r for r in singles if r not in preempted], [(r, n) for r, n in chunks if r not in preempted]
 
     def _make_room(self, running: Running, length: int) -> set[Running]:
-        """Pages for the first `length` tokens; returns whom that has cost theirs, `running` itself perhaps among them."""
+        """Pages for the first `length` tokens; returns whom that has cost theirs, `running` itself perhaps among
+        them.
+        """
         preempted: set[Running] = set()
         while True:
             try:

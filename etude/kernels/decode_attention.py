@@ -1,7 +1,7 @@
 """Attention of single queries over a paged key-value cache, on CPU.
 
-Owns one numba kernel and its page layout; `tests/kernels` holds the torch reference. One query is computed by one loop in
-one order, so a row's result does not depend on what else is in the batch.
+Owns one numba kernel and its page layout; `tests/kernels` holds the torch reference. One query is computed by one loop
+in one order, so a row's result does not depend on what else is in the batch.
 
 Layout: keys and values [pages, PAGE, G, C], fp32. Channels are innermost, so that a token's key or value is one or two
 vector registers; tokens of a page are added to the result four at a time, to store it a quarter as often.
@@ -21,7 +21,8 @@ _LOG2E = np.float32(1.4426950408889634)
 
 @njit(fastmath=True, inline="always")
 def _exp(x: Array, whole: npt.NDArray[np.int32], power: Array, length: int) -> None:
-    """x[:length] = exp(x), for x <= 0, to about 2 ulp: loops that the compiler vectorises, which the library's exp is not.
+    """x[:length] = exp(x), for x <= 0, to about 2 ulp: loops that the compiler vectorises, which the library's exp is
+    not.
 
     2^whole is written as the bits of a float: `power` is `whole` seen as float32.
     """
@@ -41,7 +42,7 @@ def _exp(x: Array, whole: npt.NDArray[np.int32], power: Array, length: int) -> N
 
 
 @njit(fastmath=True, inline="always")
-def _scores(query, keys, table, g, length, scale, scores):  # noqa: ANN001, ANN202  (numba infers)
+def _scores(query, keys, table, g, length, scale, scores):
     """scores[:length] = query · key * scale."""
     for t in range(length):
         key = keys[table[t // PAGE], t % PAGE, g]
@@ -52,7 +53,7 @@ def _scores(query, keys, table, g, length, scale, scores):  # noqa: ANN001, ANN2
 
 
 @njit(fastmath=True, inline="always")
-def _weighted_sum(weights, values, table, g, length, out):  # noqa: ANN001, ANN202
+def _weighted_sum(weights, values, table, g, length, out):
     """out = sum over tokens of weight * value."""
     out[:] = 0.0
     for p in range((length + PAGE - 1) // PAGE):
@@ -72,7 +73,12 @@ def _weighted_sum(weights, values, table, g, length, out):  # noqa: ANN001, ANN2
 
 @njit(fastmath=True, nogil=True, cache=True, error_model="numpy", boundscheck=False)
 def decode_attention(
-    queries: Array, keys: Array, values: Array, tables: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], out: Array
+    queries: Array,
+    keys: Array,
+    values: Array,
+    tables: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+    out: Array,
 ) -> None:
     """out[b, h] = softmax(q[b, h] · K / sqrt(C)) V over the first `lengths[b]` tokens of the pages `tables[b]`.
 

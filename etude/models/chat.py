@@ -1,7 +1,7 @@
 """The chat renderer: messages to token ids that are only ever appended.
 
-Owns the roles' framing (Qwen's `<|im_start|>role … <|im_end|>`). What a model sampled is never re-tokenised: the renderer adds
-ids after it, and decodes it for the parser. The text inside messages comes from `harness.prompt`.
+Owns the roles' framing (Qwen's `<|im_start|>role … <|im_end|>`). What a model sampled is never re-tokenised: the
+renderer adds ids after it, and decodes it for the parser. The text inside messages comes from `harness.prompt`.
 """
 
 from __future__ import annotations

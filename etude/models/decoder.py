@@ -1,9 +1,9 @@
 """The decoder: one forward shared by the trainer, the sampler and the evaluator.
 
-Owns the mixture-of-experts transformer of the Qwen3-MoE family (arXiv 2505.09388): pre-norm blocks, grouped-query attention
-with RMS-normed queries and keys, rotary positions, a softmax top-k router computed in fp32, SwiGLU experts, tied embeddings.
-Never knows about batches, caches or losses: tokens come as one packed axis, and *how* a token attends to others is the
-business of the `Attention` it is given (packed segments in the trainer, a paged cache in the engine).
+Owns the mixture-of-experts transformer of the Qwen3-MoE family (arXiv 2505.09388): pre-norm blocks, grouped-query
+attention with RMS-normed queries and keys, rotary positions, a softmax top-k router computed in fp32, SwiGLU experts,
+tied embeddings. Never knows about batches, caches or losses: tokens come as one packed axis, and *how* a token attends
+to others is the business of the `Attention` it is given (packed segments in the trainer, a paged cache in the engine).
 
 Shapes: N packed tokens, D model width, H query heads, G key-value heads, C head width, E experts, K experts a token,
 F expert width, V vocabulary, L layers.
@@ -45,7 +45,9 @@ class Attention(Protocol):
     """How packed tokens see each other."""
 
     def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGC: Tensor) -> Tensor:
-        """Causal attention of each token over what it may see; rotary positions are already applied. Returns [N, H, C]."""
+        """Causal attention of each token over what it may see; rotary positions are already applied. Returns [N, H,
+        C].
+        """
         ...
 
 
@@ -102,16 +104,16 @@ class MixtureOfExperts(nn.Module):
         self.gate_up = nn.Parameter(torch.empty(config.experts, config.width, 2 * config.expert_width))
         self.down = nn.Parameter(torch.empty(config.experts, config.expert_width, config.width))
 
-    def forward(
-        self, x_ND: Tensor, replay_NK: Tensor | None, replay_margin: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x_ND: Tensor, replay_NK: Tensor | None, replay_margin: float) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the output [N, D], the experts used [N, K] and the router's logits [N, E].
 
-        With `replay_NK` the given experts are used in place of the router's own choice, where they are >= 0; gates, and so
-        gradients, still come from the present router (router replay, arXiv 2510.11370). A token one of whose replayed
-        experts scores more than `replay_margin` below the router's own last choice keeps the router's choice.
+        With `replay_NK` the given experts are used in place of the router's own choice, where they are >= 0; gates, and
+        so gradients, still come from the present router (router replay, arXiv 2510.11370). A token one of whose
+        replayed experts scores more than `replay_margin` below the router's own last choice keeps the router's choice.
         """
-        logits_NE = F.linear(x_ND.float(), self.router.weight.float())  # fp32: ties and near-ties must not depend on dtype
+        logits_NE = F.linear(
+            x_ND.float(), self.router.weight.float()
+        )  # fp32: ties and near-ties must not depend on dtype
         own_NK, experts_NK = logits_NE.topk(self.experts_per_token, dim=-1)
         if replay_NK is not None:
             scores_NK = logits_NE.detach().gather(1, replay_NK.clamp(min=0))
@@ -232,7 +234,11 @@ class PackedAttention:
         del layer
         outputs = [
             F.scaled_dot_product_attention(
-                q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None], is_causal=True, enable_gqa=True
+                q.transpose(0, 1)[None],
+                k.transpose(0, 1)[None],
+                v.transpose(0, 1)[None],
+                is_causal=True,
+                enable_gqa=True,
             )[0].transpose(0, 1)
             for q, k, v in zip(
                 q_NHC.split(self.lengths), k_NGC.split(self.lengths), v_NGC.split(self.lengths), strict=True

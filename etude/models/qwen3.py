@@ -1,8 +1,8 @@
 """Qwen3-MoE's published checkpoint layout, read and written.
 
-Owns the mapping between our parameter names and the safetensors names of `Qwen3MoeForCausalLM` (experts apart, one tensor a
-projection), and between `ModelConfig` and config.json. What it writes, `transformers` loads. Refuses what it does not
-understand with the name of the key or tensor.
+Owns the mapping between our parameter names and the safetensors names of `Qwen3MoeForCausalLM` (experts apart, one
+tensor a projection), and between `ModelConfig` and config.json. What it writes, `transformers` loads. Refuses what it
+does not understand with the name of the key or tensor.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ def save_checkpoint(
     config = decoder.config
     published: dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in _FIELDS.items()}
     published |= {
-        "architectures": [ARCHITECTURE], "model_type": "qwen3_moe", "rope_theta": config.rope_theta, "hidden_act": "silu",
-        "decoder_sparse_step": 1, "mlp_only_layers": [], "intermediate_size": config.expert_width, "attention_bias": False,
+        "architectures": [ARCHITECTURE], "model_type": "qwen3_moe", "rope_theta": config.rope_theta,
+        "hidden_act": "silu",
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "intermediate_size": config.expert_width,
+        "attention_bias": False,
         "use_sliding_window": False, "torch_dtype": str(dtype).removeprefix("torch."),
     }  # fmt: skip
     (directory / "config.json").write_text(json.dumps(published, indent=2) + "\n")
@@ -67,9 +69,13 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tupl
     tensors = _read_tensors(directory)
     wanted = _to_published(decoder)
     if missing := sorted(wanted.keys() - tensors.keys()):
-        raise CheckpointError(f"{directory}: tensors are missing, the first is {missing[0]}; download the checkpoint again")
+        raise CheckpointError(
+            f"{directory}: tensors are missing, the first is {missing[0]}; download the checkpoint again"
+        )
     if unknown := sorted(tensors.keys() - wanted.keys() - {"lm_head.weight"}):
-        raise CheckpointError(f"{directory}: tensor {unknown[0]} does not belong to {ARCHITECTURE} as config.json describes it")
+        raise CheckpointError(
+            f"{directory}: tensor {unknown[0]} does not belong to {ARCHITECTURE} as config.json describes it"
+        )
     with torch.no_grad():
         for name, target in wanted.items():
             if target.shape != tensors[name].shape:
@@ -89,9 +95,17 @@ def read_config(directory: Path) -> ModelConfig:
     except json.JSONDecodeError as error:
         raise CheckpointError(f"{path}: not valid JSON ({error})") from None
     if ARCHITECTURE not in published.get("architectures", ()):
-        raise CheckpointError(f"{path}: architectures is {published.get('architectures')}; only {ARCHITECTURE} is read so far")
-    if published.get("mlp_only_layers") or published.get("decoder_sparse_step", 1) != 1 or published.get("attention_bias"):
-        raise CheckpointError(f"{path}: dense layers (mlp_only_layers, decoder_sparse_step) and attention_bias are not read")
+        raise CheckpointError(
+            f"{path}: architectures is {published.get('architectures')}; only {ARCHITECTURE} is read so far"
+        )
+    if (
+        published.get("mlp_only_layers")
+        or published.get("decoder_sparse_step", 1) != 1
+        or published.get("attention_bias")
+    ):
+        raise CheckpointError(
+            f"{path}: dense layers (mlp_only_layers, decoder_sparse_step) and attention_bias are not read"
+        )
     absent = [theirs for theirs in _FIELDS.values() if theirs not in published]
     if absent:
         raise CheckpointError(f"{path}: key {absent[0]} is missing")
@@ -107,14 +121,19 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
         try:
             tensors |= load_file(directory / name)
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{directory / name}: cannot be read ({error}); download or export it again") from None
+            raise CheckpointError(
+                f"{directory / name}: cannot be read ({error}); download or export it again"
+            ) from None
     return tensors
 
 
 def _to_published(decoder: Decoder) -> dict[str, Tensor]:
     """Published name → a view of our parameter, in the published orientation; writing to a view writes to the model."""
     width = decoder.config.expert_width
-    views: dict[str, Tensor] = {"model.embed_tokens.weight": decoder.embed.weight.data, "model.norm.weight": decoder.norm.weight.data}
+    views: dict[str, Tensor] = {
+        "model.embed_tokens.weight": decoder.embed.weight.data,
+        "model.norm.weight": decoder.norm.weight.data,
+    }
     if decoder.head is not None:
         views["lm_head.weight"] = decoder.head.weight.data
     for layer, block in enumerate(decoder.blocks):

@@ -20,22 +20,30 @@ Bits = dict[str, np.ndarray]
 
 @torch.no_grad()
 def export_bits(decoder: Decoder) -> Bits:
-    """A copy of every parameter as bf16 bits. Raises WeightError if a value is not representable, for then the copy would differ."""
+    """A copy of every parameter as bf16 bits. Raises WeightError if a value is not representable, for then the copy
+    would differ.
+    """
     bits = {}
     for name, parameter in decoder.named_parameters():
         rounded = parameter.detach().to(torch.bfloat16)
         if not torch.equal(rounded.to(parameter.dtype), parameter):
-            raise WeightError(f"{name} holds values that bf16 cannot represent; round the policy's weights before export")
+            raise WeightError(
+                f"{name} holds values that bf16 cannot represent; round the policy's weights before export"
+            )
         bits[name] = rounded.contiguous().view(torch.uint16).cpu().numpy().copy()
     return bits
 
 
 @torch.no_grad()
 def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
-    """Overwrite every parameter in place. Raises WeightError on a missing, unknown or misshapen name, before changing any."""
+    """Overwrite every parameter in place. Raises WeightError on a missing, unknown or misshapen name, before changing
+    any.
+    """
     parameters = dict(decoder.named_parameters())
     if parameters.keys() != bits.keys():
-        raise WeightError(f"weights do not fit the model: names that differ are {sorted(parameters.keys() ^ bits.keys())}")
+        raise WeightError(
+            f"weights do not fit the model: names that differ are {sorted(parameters.keys() ^ bits.keys())}"
+        )
     for name, parameter in parameters.items():
         if tuple(parameter.shape) != bits[name].shape:
             raise WeightError(f"{name}: shape {bits[name].shape} does not fit the model's {tuple(parameter.shape)}")

@@ -1,9 +1,9 @@
 """A byte-level BPE tokenizer in which the structure of a session is cheap.
 
-Owns training, saving and loading (the published tokenizer.json of the `tokenizers` library). Roles, tool tags and parameter
-headers are single tokens, newlines included; so are given whole words. Spaces are glued to the end of the word *before*
-them, so that an identifier is the same tokens after `def `, in a path and in a call. Digits stand alone. Decoding gives
-back the exact bytes. Knows nothing of messages (`models.chat`).
+Owns training, saving and loading (the published tokenizer.json of the `tokenizers` library). Roles, tool tags and
+parameter headers are single tokens, newlines included; so are given whole words. Spaces are glued to the end of the
+word *before* them, so that an identifier is the same tokens after `def `, in a path and in a call. Digits stand alone.
+Decoding gives back the exact bytes. Knows nothing of messages (`models.chat`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, words: Sequence[str] 
     """Train on texts; tags and `words` get the first ids, and merges are learnt from what stands between them."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -53,7 +56,9 @@ def load_tokenizer(directory: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every fault
-        raise CheckpointError(f"{path}: not a readable tokenizer.json ({error}); copy it anew from the model's source") from None
+        raise CheckpointError(
+            f"{path}: not a readable tokenizer.json ({error}); copy it anew from the model's source"
+        ) from None
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:

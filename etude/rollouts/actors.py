@@ -1,13 +1,15 @@
 """The processes of a run, as Ray actors: engine, trainer, session worker, control.
 
-Every actor is thin: it holds one object of its room and passes calls on. Actors never call the controller; session workers
-call an engine, once a turn. Heavy imports happen inside the actors, so the controller's process never loads torch.
+Every actor is thin: it holds one object of its room and passes calls on. Actors never call the controller; session
+workers call an engine, once a turn. Heavy imports happen inside the actors, so the controller's process never loads
+torch.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,12 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order, play
 
 
-@ray.remote(num_cpus=0, max_concurrency=1000)
+def actor(**options: Any) -> Callable[[type], Any]:
+    """`ray.remote`, said to give Any: what Ray adds to a class is not in any type."""
+    return ray.remote(**options)
+
+
+@actor(num_cpus=0, max_concurrency=1000)
 class EngineActor:
     """One engine process: samples, and follows the weight store."""
 
@@ -72,7 +79,7 @@ class EngineActor:
         self.engine.close()
 
 
-@ray.remote(num_cpus=0)
+@actor(num_cpus=0)
 class TrainerActor:
     """The trainer process: steps, publishes, checkpoints, in that order."""
 
@@ -88,7 +95,9 @@ class TrainerActor:
         self.publisher = Publisher(open_store(store), config.publisher)
 
     def resume(self) -> dict[str, Any] | None:
-        """Take up the newest checkpoint; returns the controller's state that was saved with it, None if there is none."""
+        """Take up the newest checkpoint; returns the controller's state that was saved with it, None if there is
+        none.
+        """
         from etude.trainer.checkpoint import load_latest
 
         state = load_latest(self.directory / "checkpoints")
@@ -133,7 +142,7 @@ class TrainerActor:
         save_checkpoint(self.trainer.policy, directory, self.tokenizer)
 
 
-@ray.remote(num_cpus=0)
+@actor(num_cpus=0)
 class ControlActor:
     """The fine-tuning control: records clean demonstrations, trains on them, hands over the weights."""
 
@@ -160,7 +169,7 @@ class RemoteSampler:
             raise DeadlineExceeded(f"the engine to sample for {request.session_id}", self.deadline_s) from None
 
 
-@ray.remote(num_cpus=0, max_concurrency=1000)
+@actor(num_cpus=0, max_concurrency=1000)
 class SessionWorker:
     """One process of concurrent sessions with their sandboxes."""
 

@@ -1,12 +1,13 @@
 """Starts, reaches and stops the processes of a run.
 
-Owns Ray's life and the handles of all actors; the controller knows processes only through this. Every wait has a deadline
-that says what it waited for.
+Owns Ray's life and the handles of all actors; the controller knows processes only through this. Every wait has a
+deadline that says what it waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Awaitable
 from pathlib import Path
@@ -58,9 +59,11 @@ class Cluster:
             include_dashboard=False,
             object_store_memory=256 * 1024 * 1024,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             configure_logging=False,
-            runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}},
+            runtime_env={
+                "env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+            },
         )
         cluster = cls(config, directory)
         for worker in cluster.workers:
@@ -111,7 +114,15 @@ class Cluster:
 
 def cpu_by_part() -> dict[str, float]:
     """CPU seconds so far of this process and all below it, by what they do. Reaped children count with their parent."""
-    parts = {"controller": 0.0, "engine": 0.0, "trainer": 0.0, "sessions": 0.0, "sandboxes": 0.0, "control": 0.0, "ray": 0.0}
+    parts = {
+        "controller": 0.0,
+        "engine": 0.0,
+        "trainer": 0.0,
+        "sessions": 0.0,
+        "sandboxes": 0.0,
+        "control": 0.0,
+        "ray": 0.0,
+    }
     own = psutil.Process()
     for process in [own, *own.children(recursive=True)]:
         try:
@@ -128,7 +139,12 @@ def cpu_by_part() -> dict[str, float]:
 def _part_of(is_controller: bool, name: str) -> str:
     if is_controller:
         return "controller"
-    actors = {"EngineActor": "engine", "TrainerActor": "trainer", "SessionWorker": "sessions", "ControlActor": "control"}
+    actors = {
+        "EngineActor": "engine",
+        "TrainerActor": "trainer",
+        "SessionWorker": "sessions",
+        "ControlActor": "control",
+    }
     for actor, part in actors.items():
         if actor in name:
             return part

@@ -1,7 +1,7 @@
 """The recipe of a run: one frozen config of the rooms' own configs.
 
-Owns `RunConfig` and what only the controller decides: how many rollouts, how fresh, for how long, evaluated how. A recipe is
-a TOML file in recipes/ with these tables; an unknown key is refused with its path.
+Owns `RunConfig` and what only the controller decides: how many rollouts, how fresh, for how long, evaluated how. A
+recipe is a TOML file in recipes/ with these tables; an unknown key is refused with its path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The fine-tuning control's work, done in an actor of its own.
 
-Owns: record clean demonstrations of training tasks through the real harness, fine-tune the base on them, for a given CPU time
-in all. It draws tasks reinforcement learning does not.
+Owns: record clean demonstrations of training tasks through the real harness, fine-tune the base on them, for a given
+CPU time in all. It draws tasks reinforcement learning does not.
 """
 
 from __future__ import annotations

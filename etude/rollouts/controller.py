@@ -1,14 +1,14 @@
 """The single controller: keeps rollouts in flight, groups complete, the trainer fed and the engines fresh.
 
-Owns desired state (how many rollouts should be out, on which tasks) and reconciles it with what is; owns the run's clock,
-counters and the state that a resumed run needs. Never touches a token or a weight: actors do the work. The algorithm that
-drives it is `rollouts.loop`; the rules of groups are `rollouts.groups`.
+Owns desired state (how many rollouts should be out, on which tasks) and reconciles it with what is; owns the run's
+clock, counters and the state that a resumed run needs. Never touches a token or a weight: actors do the work. The
+algorithm that drives it is `rollouts.loop`; the rules of groups are `rollouts.groups`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import contextlib
 import random
 import time
 from collections import deque
@@ -85,12 +85,15 @@ class Controller:
             if self.finished():
                 return None
             if time.monotonic() > deadline:
-                state = f"{len(self.rollouts)} rollouts out, {len(self.pool.ready)} groups ready, dropped {dict(self.pool.dropped)}"
+                ready, dropped = len(self.pool.ready), dict(self.pool.dropped)
+                state = f"{len(self.rollouts)} rollouts out, {ready} groups ready, dropped {dropped}"
                 raise DeadlineExceeded("enough scored groups for a step", self.config.rollouts.batch_deadline_s, state)
             await self._wait_for_change(1.0)
 
     async def step(self, groups: list[Group]) -> dict[str, Any]:
-        """One optimizer step; the trainer saves the resume state with the weights, so neither is ever ahead of the other."""
+        """One optimizer step; the trainer saves the resume state with the weights, so neither is ever ahead of the
+        other.
+        """
         state = {
             "next_task": self.tasks.next_index,
             "pending": [*self.pool.pending(), *self.tasks.still_owed()],
@@ -186,12 +189,11 @@ class Controller:
         self.infra_failures_in_a_row += 1
         if self.infra_failures_in_a_row >= self.config.rollouts.max_infra_failures:
             self.failure = EtudeError(
-                f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; the last: {trajectory.outcome.what}"
+                f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; "
+                f"the last: {trajectory.outcome.what}"
             )
 
     async def _wait_for_change(self, timeout_s: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):  # a tick: clocks have moved even if nothing else has
             await asyncio.wait_for(self.changed.wait(), timeout_s)
-        except TimeoutError:
-            pass  # a tick: clocks have moved even if nothing else has
         self.changed.clear()

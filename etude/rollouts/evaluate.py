@@ -1,6 +1,7 @@
 """Evaluation: fixed tasks, one rollout each, through the same harness and sandboxes as training.
 
-Owns the fixed sets and what is kept of each rollout. Knows nothing of training; the engine serves whatever version it has.
+Owns the fixed sets and what is kept of each rollout. Knows nothing of training; the engine serves whatever version it
+has.
 """
 
 from __future__ import annotations
@@ -68,7 +69,11 @@ async def evaluate(
             if trajectory is not None and not isinstance(trajectory.outcome, InfraFailed):
                 on_done(trajectory)
                 return judged(task, trajectory), trajectory
-        what = trajectory.outcome.what if trajectory is not None and isinstance(trajectory.outcome, InfraFailed) else "cancelled"
+        what = (
+            trajectory.outcome.what
+            if trajectory is not None and isinstance(trajectory.outcome, InfraFailed)
+            else "cancelled"
+        )
         raise EtudeError(f"evaluation of {task.id} failed {RETRIES + 1} times for infrastructure: {what}")
 
     results = await asyncio.gather(*(one(task) for task in tasks))

@@ -7,8 +7,8 @@ Owns the life of a group and nothing else: no Ray, no clock of its own, no I/O, 
                                                                      └──────────┴──► dropped, with its reason
 
 Reasons to drop: `zero_variance` (all members scored alike: nothing to compare), `too_few_scored` (infrastructure failed
-too often: never scored as zeros), `stale` (its oldest token is older than the staleness bound when it would be trained on).
-A dropped group's place is refilled by whoever dispatches. A group leaves `take` exactly once.
+too often: never scored as zeros), `stale` (its oldest token is older than the staleness bound when it would be trained
+on). A dropped group's place is refilled by whoever dispatches. A group leaves `take` exactly once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class GroupPool:
         return ids
 
     def add(self, trajectory: Trajectory, now: float) -> None:
-        """Take in a finished rollout. One that comes after its group has closed is ignored by design: it was a straggler."""
+        """Take in a finished rollout. One that comes after its group has closed is ignored by design: it was a
+        straggler.
+        """
         group = self.open.get(trajectory.group_id)
         if group is None:
             return
@@ -110,7 +112,9 @@ class GroupPool:
 
     def pending(self) -> list[int]:
         """Task indices that were dispatched and neither trained on nor dropped: what a resumed run starts with."""
-        return sorted([group.task_index for group in self.open.values()] + [entry.task_index for entry, _ in self.ready])
+        return sorted(
+            [group.task_index for group in self.open.values()] + [entry.task_index for entry, _ in self.ready]
+        )
 
 
 def _oldest_version(group: Group) -> int:

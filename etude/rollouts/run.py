@@ -1,7 +1,7 @@
 """A run from its recipe to its report: evaluate, train, evaluate, control, summarise.
 
-Owns the order of phases and the run directory. Each phase leaves a file there and is not repeated by `resume`; training goes on
-from its last checkpoint. Talks to: cluster, controller, evaluate, stats, view and report.
+Owns the order of phases and the run directory. Each phase leaves a file there and is not repeated by `resume`; training
+goes on from its last checkpoint. Talks to: cluster, controller, evaluate, stats, view and report.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from etude.rollouts.loop import train
 from etude.rollouts.stats import RunStats
 from etude.tasks.ladder import ladder_task
 
+KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
 CONTROL_VERSION = Version(1_000_000)
 FEATURES = [
     "tool_calls", "parallel_turns", "session_cache_tokens", "prefix_hit_tokens", "routes_replayed", "deltas_published",
@@ -125,7 +126,9 @@ class Run:
             actor = ControlActor.remote(self.config)
             bits, metrics = await within(actor.run.remote(cpu_s), 60 + 3 * cpu_s, "the fine-tuning control")
             self.stats.write("control", metrics)
-            await within(self.cluster.engines[0].put.remote(bits, CONTROL_VERSION), 60, "the engine to load the control")
+            await within(
+                self.cluster.engines[0].put.remote(bits, CONTROL_VERSION), 60, "the engine to load the control"
+            )
         return await self._evaluated("control", ladder)
 
     async def _summary(
@@ -138,7 +141,7 @@ class Run:
         largest = [line["max_abs_dlogp"] for line in self.stats.history]
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": max(largest, default=0.0),
-            **{name: training[name] for name in ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps")},
+            **{name: training[name] for name in KEPT},
             "counters": counters,
         }  # fmt: skip
 
@@ -151,7 +154,9 @@ def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
         if not path.exists():
             raise ConfigError(f"{directory}: no run to resume here; start one without --resume")
         if json.loads(path.read_text()) != recipe:
-            raise ConfigError(f"{directory}: was started with another recipe; resume with that one ({path}) or start anew")
+            raise ConfigError(
+                f"{directory}: was started with another recipe; resume with that one ({path}) or start anew"
+            )
     elif path.exists():
         raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
     directory.mkdir(parents=True, exist_ok=True)

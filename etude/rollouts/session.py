@@ -1,7 +1,7 @@
 """One rollout: a session in its own sandbox, judged in a fresh one.
 
-Owns the path from an `Order` to a `Trajectory`. Every failure of our own machinery ends as `InfraFailed`, never as a reward;
-sandboxes are destroyed whatever happens. Talks to: environments, harness, rewards.
+Owns the path from an `Order` to a `Trajectory`. Every failure of our own machinery ends as `InfraFailed`, never as a
+reward; sandboxes are destroyed whatever happens. Talks to: environments, harness, rewards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a run counts, and writes down as it goes.
 
-Owns the counters that prove every enabled feature was used, one JSONL line a step, and the histories the live view draws.
-Reads records and metrics; never decides anything.
+Owns the counters that prove every enabled feature was used, one JSONL line a step, and the histories the live view
+draws. Reads records and metrics; never decides anything.
 """
 
 from __future__ import annotations
@@ -107,10 +107,19 @@ class RunStats:
 
     def prove_use(self, enabled: list[str], engine: dict[str, Any]) -> dict[str, Any]:
         """All counters with the engine's; raises UnusedFeature for an enabled feature that was never used."""
-        names = ("session_cache_tokens", "prefix_hit_tokens", "decode_tokens", "prefill_tokens", "swaps", "in_flight_swaps")
+        names = (
+            "session_cache_tokens",
+            "prefix_hit_tokens",
+            "decode_tokens",
+            "prefill_tokens",
+            "swaps",
+            "in_flight_swaps",
+        )
         counters = {**self.counters, **{name: int(engine.get(name, 0)) for name in names}}
         unused = [name for name in enabled if not counters.get(name)]
         if unused:
-            raise UnusedFeature(f"enabled, but never used in this run: {', '.join(unused)}; see metrics.jsonl for when it ended")
+            raise UnusedFeature(
+                f"enabled, but never used in this run: {', '.join(unused)}; see metrics.jsonl for when it ended"
+            )
         ages = {str(age): tokens for age, tokens in sorted(self.ages.items())}
         return {**counters, "groups_dropped": dict(self.dropped), "age_tokens": ages}

@@ -1,7 +1,7 @@
 """The test of a generated mini-repository: what the agent sees and what judges it.
 
-Owns `CheckCase`, `visible_check` (the text of check.py in the workspace) and `verifier_for` (the hidden cases). Values are
-plain Python literals. Never imports the code under test in this process.
+Owns `CheckCase`, `visible_check` (the text of check.py in the workspace) and `verifier_for` (the hidden cases). Values
+are plain Python literals. Never imports the code under test in this process.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ for function, arguments, expected in CASES:
     if got != expected:
         failed += 1
         if failed <= 2:
-            print(f"FAIL {{function.__name__}}({{', '.join(map(repr, arguments))}}) = {{got!r}}, expected {{expected!r}}")
+            shown = ", ".join(map(repr, arguments))
+            print(f"FAIL {{function.__name__}}({{shown}}) = {{got!r}}, expected {{expected!r}}")
 print("failed" if failed else "passed")
 raise SystemExit(failed > 0)
 '''

@@ -1,9 +1,10 @@
 """Dense exercises for mid-training: single skills of the ladder, many to a document.
 
-Owns four kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken functions,
-an edit for each), *retry* (an edit that failed the check, another one), *trace* (from a failing check to the definition) and
-*code* (right functions as plain text). Identifiers are often pseudo-words, so that names must be copied and not recalled.
-No sandbox runs here: a drill is written, not recorded; sessions are recorded by the expert through the real harness.
+Owns four kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken
+functions, an edit for each), *retry* (an edit that failed the check, another one), *trace* (from a failing check to the
+definition) and *code* (right functions as plain text). Identifiers are often pseudo-words, so that names must be copied
+and not recalled. No sandbox runs here: a drill is written, not recorded; sessions are recorded by the expert through
+the real harness.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from etude.tasks.words import training_name
 Role = Literal["user", "assistant", "observation", "text"]
 Script = list[tuple[Role, str]]
 """A document before it is turned into token ids: what the user, the model and the tools say, or plain text."""
+
 
 def drill(seed: int, index: int) -> Script:
     """The drill of that seed and index, the same on every machine; there is one for every index."""
@@ -75,7 +77,10 @@ def trace(rng: random.Random) -> Script:
     seen, good = _failure(rng, target, target.old), target.good
     if seen is None:
         return trace(rng)
-    script: Script = [("user", "python3 check.py fails. Find the bug and fix it."), ("assistant", render_calls([RUN_CHECK]))]
+    script: Script = [
+        ("user", "python3 check.py fails. Find the bug and fix it."),
+        ("assistant", render_calls([RUN_CHECK])),
+    ]
     names = [good.name, *(training_name(rng) for _ in range(rng.randint(0, 2)))]
     params = ", ".join(good.params)
     for name, callee in zip(names, [*names[1:], None], strict=True):
@@ -86,7 +91,9 @@ def trace(rng: random.Random) -> Script:
             ("observation", render_result(f"{path}:{line}:def {name}({params}):")),
             ("assistant", render_calls([_read(path, line)])),
         ]
-        seen = f"def {name}({params}):\n    # the {callee} of {' and '.join(good.params)}\n    return {callee}({params})\n"
+        seen = (
+            f"def {name}({params}):\n    # the {callee} of {' and '.join(good.params)}\n    return {callee}({params})\n"
+        )
     last = replace(target.shown, name=names[-1]).render()
     edit = ("edit_file", {"path": path, "old": target.old, "new": target.new})
     return [
@@ -105,7 +112,9 @@ def code(rng: random.Random) -> Script:
 
 @dataclass(frozen=True)
 class Specimen:
-    """A function as it should be and as the drill shows it; `old` and `new` are its wrong and right line, if it is broken."""
+    """A function as it should be and as the drill shows it; `old` and `new` are its wrong and right line, if it is
+    broken.
+    """
 
     good: Function
     shown: Function
@@ -126,10 +135,14 @@ def _specimen(rng: random.Random, broken: bool, vague: float = 0.0) -> Specimen:
 
 
 def _failure(rng: random.Random, specimen: Specimen, line: str) -> str | None:
-    """What the check prints with `line` where the right line belongs (both forms are run); None if no case tells them apart."""
+    """What the check prints with `line` where the right line belongs (both forms are run); None if no case tells them
+    apart.
+    """
     good = specimen.good
     wrong_body = [text.replace(specimen.new, line) if text.strip() == specimen.new else text for text in good.body]
-    source = good.render().replace("\n".join("    " + text for text in good.body), "\n".join("    " + text for text in wrong_body))
+    source = good.render().replace(
+        "\n".join("    " + text for text in good.body), "\n".join("    " + text for text in wrong_body)
+    )
     right, wrong = _define(good.render(), good.name), _define(source, good.name)
     for _ in range(30):
         arguments = draw_arguments(rng, good.types)

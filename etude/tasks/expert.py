@@ -1,8 +1,9 @@
 """A scripted expert that plays ladder tasks through the real harness, on purpose not perfectly.
 
-Owns the two kinds of demonstration Etude learns from: sessions with slips (mid-training, so that the base model knows mistakes
-and, some of the time, the way out of them) and clean ones (the fine-tuning control). The expert reads the task's solution
-from its provenance, which no model ever sees; what it writes depends otherwise only on the observations it gets back.
+Owns the two kinds of demonstration Etude learns from: sessions with slips (mid-training, so that the base model knows
+mistakes and, some of the time, the way out of them) and clean ones (the fine-tuning control). The expert reads the
+task's solution from its provenance, which no model ever sees; what it writes depends otherwise only on the observations
+it gets back.
 
 A script is a generator: it yields the calls of a turn and receives the observations; when it returns, the session ends.
 """
@@ -28,7 +29,9 @@ Turns = Generator[list[Call], list[str], None]
 
 
 class ExpertConfig(Config):
-    """How often the expert slips; each rate is a probability at the moment it could happen. All zero is a clean expert."""
+    """How often the expert slips; each rate is a probability at the moment it could happen. All zero is a clean
+    expert.
+    """
 
     idle_read: float = 0.0
     """Read a file that has nothing to do with it."""
@@ -182,7 +185,8 @@ def _misspelt(rng: random.Random, call: Call) -> Call:
 _TOKEN = re.compile(r"<=|>=|==|!=|\+=|-=|[-+*<>]|\b\d\b|\b(?:and|or|True|False)\b")
 _OTHER = {
     "+": "-*", "-": "+*", "*": "+-", "<": ["<=", ">", ">="], "<=": ["<", ">", ">="], ">": [">=", "<", "<="],
-    ">=": [">", "<", "<="], "==": ["!=", "<"], "!=": ["==", ">"], "+=": ["-="], "-=": ["+="], "and": ["or"], "or": ["and"],
+    ">=": [">", "<", "<="], "==": ["!=", "<"], "!=": ["==", ">"], "+=": ["-="], "-=": ["+="],
+    "and": ["or"], "or": ["and"],
     "True": ["False"], "False": ["True"],
 }  # fmt: skip
 

@@ -6,8 +6,9 @@ hold-out split of both by the hash rule. A docstring is said from the same slots
 unless it is vague: then only the test's expected values tell the operator. Knows nothing of files, tests or sandboxes.
 
 A slot's kind is the first letter of its name:
-    v variable · o arithmetic operator · q comparison · k integer · z initial value · f builtin of a pair · m method of a
-    pair · i end of a list · s side of a slice · l boolean operator · g augmented assignment · b reverse flag · n negation
+    v variable · o arithmetic operator · q comparison · k integer · z initial value · f builtin of a pair · m method of
+    a pair · i end of a list · s side of a slice · l boolean operator · g augmented assignment · b reverse flag · n
+    negation
 """
 
 from __future__ import annotations
@@ -80,15 +81,24 @@ SHAPES: tuple[Shape, ...] = (
     ),
     _shape("choose", "int int int", "{v1} if {v2} is {q1w} {v3}, else {v2}", "return {v1} if {v2} {q1} {v3} else {v2}"),
     _shape("bound", "int", "the {f1w} of {v1} and {k1}", "return {f1}({v1}, {k1})", f1=_MAXMIN),
-    _shape("peak", "int int int", "the {f1w} of {v1} {o1w} {v2} and {v3}", "return {f1}({v1} {o1} {v2}, {v3})", f1=_MAXMIN),
+    _shape(
+        "peak", "int int int", "the {f1w} of {v1} {o1w} {v2} and {v3}",
+        "return {f1}({v1} {o1} {v2}, {v3})", f1=_MAXMIN,
+    ),
     _shape("clip", "int int", "{v1} {o1w} {v2}, no less than {k1}", "r = {v1} {o1} {v2}\nreturn max(r, {k1})"),
     _shape("gap", "int int", "the size of {v1} {o1w} {v2}", "return abs({v1} {o1} {v2})"),
     _shape("modulo", "int int", "whether {v1} {o1w} {v2} is {q1w} {k1}", "return {v1} {o1} {v2} {q1} {k1}"),
-    _shape("between", "int int int", "whether {v1} is {q1w} {v2} {l1w} {v2} is {q2w} {v3}", "return {v1} {q1} {v2} {l1} {v2} {q2} {v3}"),
+    _shape(
+        "between", "int int int", "whether {v1} is {q1w} {v2} {l1w} {v2} is {q2w} {v3}",
+        "return {v1} {q1} {v2} {l1} {v2} {q2} {v3}",
+    ),
     _shape("deny", "int int", "whether {v1} is {n1w}{q1w} {v2}", "return {n1}{v1} {q1} {v2}"),
     _shape("pick", "list", "the items of {v1} {q1w} {k1}", "return [x for x in {v1} if x {q1} {k1}]"),
     _shape("remap", "list int", "every item of {v1} {o1w} {v2}", "return [x {o1} {v2} for x in {v1}]"),
-    _shape("pickmap", "list", "the items of {v1} {q1w} {k1}, each {o1w} {k2}", "return [x {o1} {k2} for x in {v1} if x {q1} {k1}]"),
+    _shape(
+        "pickmap", "list", "the items of {v1} {q1w} {k1}, each {o1w} {k2}",
+        "return [x {o1} {k2} for x in {v1} if x {q1} {k1}]",
+    ),
     _shape(
         "fold", "list", "{z1}, {g1w} every item of {v1} {o1w} {k1}",
         "r = {z1}\nfor x in {v1}:\n    r {g1} x {o1} {k1}\nreturn r",
@@ -102,8 +112,14 @@ SHAPES: tuple[Shape, ...] = (
     _shape("slice", "list", "{s1w} {k1} items of {v1}", "return {v1}[{s1c}]"),
     _shape("total", "list int", "the {f1w} of {v1} {o1w} {v2}", "return {f1}({v1}) {o1} {v2}", f1=_SUMLEN),
     _shape("order", "list", "{v1} in {b1w} order", "return sorted({v1}, reverse={b1})"),
-    _shape("every", "list int", "whether {f1w} item of {v1} is {q1w} {v2}", "return {f1}(x {q1} {v2} for x in {v1})", f1=_ALLANY),
-    _shape("dot", "list list", "the sum of x {o1w} y over {v1} and {v2}", "return sum(x {o1} y for x, y in zip({v1}, {v2}))"),
+    _shape(
+        "every", "list int", "whether {f1w} item of {v1} is {q1w} {v2}",
+        "return {f1}(x {q1} {v2} for x in {v1})", f1=_ALLANY,
+    ),
+    _shape(
+        "dot", "list list", "the sum of x {o1w} y over {v1} and {v2}",
+        "return sum(x {o1} y for x, y in zip({v1}, {v2}))",
+    ),
     _shape("casing", "str str", "{v1} in {m1w} case, then {v2}", "return {v1}.{m1}() + {v2}", m1=_CASE),
     _shape("edge", "str str", "whether {v1} {m1w} with {v2}", "return {v1}.{m1}({v2})", m1=_EDGE),
     _shape("repeat", "str str", "{v1}, then {v2} {k1} times", "return {v1} + {v2} * {k1}"),
@@ -233,7 +249,9 @@ def _boundary(value: str) -> tuple[str, ...]:
 
 
 def _opposite(value: str) -> tuple[str, ...]:
-    return {"<": (">", ">="), "<=": (">=", ">"), ">": ("<", "<="), ">=": ("<=", "<"), "==": ("!=",), "!=": ("==",)}[value]
+    return {"<": (">", ">="), "<=": (">=", ">"), ">": ("<", "<="), ">=": ("<=", "<"), "==": ("!=",), "!=": ("==",)}[
+        value
+    ]
 
 
 BUGS: dict[str, Mutation] = {
@@ -277,6 +295,10 @@ def draw_arguments(rng: random.Random, types: tuple[str, ...]) -> list[Any]:
     draw: dict[str, Callable[[], Any]] = {
         "int": lambda: rng.randint(1, 12),
         "list": lambda: [rng.randint(1, 12) for _ in range(rng.randint(2, 4))],
-        "str": lambda: rng.choice((" ", "")) + "".join(rng.choice("abcAB") for _ in range(rng.randint(2, 3))) + rng.choice((" ", "")),
+        "str": lambda: (
+            rng.choice((" ", ""))
+            + "".join(rng.choice("abcAB") for _ in range(rng.randint(2, 3)))
+            + rng.choice((" ", ""))
+        ),
     }
     return [draw[kind]() for kind in types]

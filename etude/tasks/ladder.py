@@ -9,8 +9,9 @@ Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
-Training tasks use training shapes, bugs, words and compositions; `eval` uses fresh compositions of these; `heldout` uses
-words, and shapes or bugs, that no training data contains (`tasks.holdout`). Runs its own code only, in this process.
+Training tasks use training shapes, bugs, words and compositions; `eval` uses fresh compositions of these; `heldout`
+uses words, and shapes or bugs, that no training data contains (`tasks.holdout`). Runs its own code only, in this
+process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Literal
 
 from etude.records import Limits, Task
 from etude.tasks.check import CheckCase, verifier_for, visible_check
-from etude.tasks.grammar import Fold, Function, bug_names, break_it, draw_arguments, make_function
+from etude.tasks.grammar import Fold, Function, break_it, bug_names, draw_arguments, make_function
 from etude.tasks.holdout import is_held_out
 from etude.tasks.words import draw_names
 
@@ -63,7 +64,8 @@ class Wrapper:
 
     def render(self) -> str:
         params = ", ".join(self.params)
-        return f"def {self.name}({params}):\n    # the {self.callee} of {' and '.join(self.params)}\n    return {self.callee}({params})\n"
+        comment = f"# the {self.callee} of {' and '.join(self.params)}"
+        return f"def {self.name}({params}):\n    {comment}\n    return {self.callee}({params})\n"
 
 
 Member = Function | Wrapper
@@ -97,7 +99,9 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
         return None
     checked = _checked(modules, chain)
     cases = _cases(rng, right, checked, each=3)
-    hidden = _cases(rng, right, checked, each=4) + _cases(rng, right, [(name, member) for name, member in checked if (name, member.name) == chain[0]], each=16)
+    hidden = _cases(rng, right, checked, each=4) + _cases(
+        rng, right, [(name, member) for name, member in checked if (name, member.name) == chain[0]], each=16
+    )
     if not _fails(wrong, [case for case in cases if case.function == chain[0][1]]):
         return None
     return Task(
@@ -156,7 +160,9 @@ def _lay_out(
 
 
 def _source(members: list[Member]) -> str:
-    imports = [f"from {member.callee_module} import {member.callee}\n" for member in members if isinstance(member, Wrapper)]
+    imports = [
+        f"from {member.callee_module} import {member.callee}\n" for member in members if isinstance(member, Wrapper)
+    ]
     head = "".join(imports) + ("\n" if imports else "")
     return head + "\n".join(member.render() for member in members)
 
@@ -170,7 +176,9 @@ def _changed_line(good: Function, broken: Function) -> tuple[str, str]:
 def _checked(modules: Modules, chain: list[tuple[str, str]]) -> list[tuple[str, Member]]:
     """What the check calls: every function but the ones that only others of the chain may call."""
     inner = set(chain[1:])
-    return [(name, member) for name, members in modules.items() for member in members if (name, member.name) not in inner]
+    return [
+        (name, member) for name, members in modules.items() for member in members if (name, member.name) not in inner
+    ]
 
 
 def _cases(rng: random.Random, files: dict[str, str], checked: list[tuple[str, Member]], each: int) -> list[CheckCase]:

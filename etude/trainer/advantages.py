@@ -1,7 +1,7 @@
 """Advantages: what a rollout is worth compared with the others of its group.
 
-Owns the baseline. One reward counts per trajectory, whatever its number of segments; infrastructure failures have none and
-must be gone before (`rollouts.groups` leaves them out). Golden numbers in tests/trainer/test_advantages.py.
+Owns the baseline. One reward counts per trajectory, whatever its number of segments; infrastructure failures have none
+and must be gone before (`rollouts.groups` leaves them out). Golden numbers in tests/trainer/test_advantages.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ def group_advantages(group: Group, config: AdvantageConfig) -> Floats:
     """One advantage for each trajectory of a group, in order. Raises ValueError if one has no reward."""
     rewards = [reward_of(trajectory.outcome) for trajectory in group.trajectories]
     if None in rewards:
-        raise ValueError(f"group {group.id} holds a rollout without a reward: infrastructure failures leave before the baseline")
+        raise ValueError(
+            f"group {group.id} holds a rollout without a reward: infrastructure failures leave before the baseline"
+        )
     return advantages_of(np.asarray(rewards, np.float32), config)
 
 

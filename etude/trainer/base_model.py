@@ -1,8 +1,8 @@
 """The small base model that ships with Etude, from nothing: tokenizer, recordings, mid-training, checkpoint.
 
-Owns the order of these steps and `BaseConfig`, the schema of recipes/base.toml. Each step leaves its product in the work
-directory and is skipped when that is already there, so a run that was killed goes on with `resume`. The product is a
-directory in Qwen3-MoE's published layout, with the recipe and the log beside it.
+Owns the order of these steps and `BaseConfig`, the schema of recipes/base.toml. Each step leaves its product in the
+work directory and is skipped when that is already there, so a run that was killed goes on with `resume`. The product is
+a directory in Qwen3-MoE's published layout, with the recipe and the log beside it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,11 @@ def make_base_model(config: BaseConfig, directory: Path) -> dict[str, float | st
     if finished:
         round_to_bf16(run.decoder)
         save_checkpoint(run.decoder, directory / "model", tokenizer)
-    return {"steps": run.step_count, "tokens": run.tokens, "model": str(directory / "model") if finished else "not finished"}
+    return {
+        "steps": run.step_count,
+        "tokens": run.tokens,
+        "model": str(directory / "model") if finished else "not finished",
+    }
 
 
 async def _record_in_own_sandboxes(config: BaseConfig, directory: Path, chat: ChatRenderer) -> None:

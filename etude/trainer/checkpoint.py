@@ -1,7 +1,7 @@
 """Trainer checkpoints on disk: whole or not there.
 
-Owns the file format (torch.save with a BLAKE3 of the payload in front), atomic replacement and how many are kept. A torn,
-corrupt or foreign file is an error that names it, never a silent start from elsewhere.
+Owns the file format (torch.save with a BLAKE3 of the payload in front), atomic replacement and how many are kept. A
+torn, corrupt or foreign file is an error that names it, never a silent start from elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def save(directory: Path, number: int, state: dict[str, Any], keep: int = 2) -> 
         partial.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CheckpointError(
-                f"{directory}: the disk is full, a checkpoint needs {len(payload) / 1e6:.0f} MB; the older ones are whole: "
+                f"{directory}: the disk is full, a checkpoint needs {len(payload) / 1e6:.0f} MB; "
+                "the older ones are whole: "
                 "make room and go on with --resume"
             ) from None
         raise
@@ -57,7 +58,9 @@ def load(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not an Etude checkpoint")
     digest, payload = data[len(_MAGIC) : len(_MAGIC) + 32], data[len(_MAGIC) + 32 :]
     if blake3(payload).digest() != digest:
-        raise CheckpointError(f"{path}: torn or corrupt (its hash does not match); delete it and the one before it is used")
+        raise CheckpointError(
+            f"{path}: torn or corrupt (its hash does not match); delete it and the one before it is used"
+        )
     return torch.load(io.BytesIO(payload), weights_only=True)
 
 
@@ -67,6 +70,6 @@ def checkpoints(directory: Path) -> list[Path]:
 
 
 def load_latest(directory: Path) -> dict[str, Any] | None:
-    """The newest checkpoint's state; None if there is none at all. A corrupt newest one is an error, not a step back."""
+    """The newest checkpoint's state; None if there is none. A corrupt newest one is an error, not a step back."""
     found = checkpoints(directory)
     return load(found[-1]) if found else None

@@ -34,9 +34,13 @@ class LossConfig(Config):
 
 class AdvantageConfig(Config):
     baseline: Literal["mean", "leave_one_out"] = "mean"
-    """`mean`: Dr. GRPO (arXiv 2503.20783). `leave_one_out`: RLOO (arXiv 2402.14740), larger by G/(G-1) in a group of G."""
+    """`mean`: Dr. GRPO (arXiv 2503.20783). `leave_one_out`: RLOO (arXiv 2402.14740), larger by G/(G-1) in a group of
+    G.
+    """
     divide_by_std: bool = False
-    """GRPO's (arXiv 2402.03300) normalisation; off, for it inflates small differences in groups that are nearly equal."""
+    """GRPO's (arXiv 2402.03300) normalisation; off, for it inflates small differences in groups that are nearly
+    equal.
+    """
 
 
 class TrainerConfig(Config):

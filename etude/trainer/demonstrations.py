@@ -1,6 +1,7 @@
 """Demonstrations for mid-training and for the fine-tuning control: sessions recorded for real.
 
-Owns `record`: the scripted expert plays tasks through the real harness, each in its own sandbox. Never invents an observation for a session: what the tools said is what the tools said.
+Owns `record`: the scripted expert plays tasks through the real harness, each in its own sandbox. Never invents an
+observation for a session: what the tools said is what the tools said.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ async def record(
     seed: int,
     concurrency: int = 16,
 ) -> AsyncIterator[tuple[Task, SessionResult]]:
-    """Play every task once; yields sessions in the order they end. A sandbox failure ends the recording with its error."""
+    """Play every task once; yields sessions in the order they end. A sandbox failure ends the recording with its
+    error.
+    """
     waiting = iter(tasks)
     running: set[asyncio.Task[tuple[Task, SessionResult]]] = set()
 
@@ -59,4 +62,3 @@ async def _play(
         return task, result
     finally:
         await sandbox.destroy()
-

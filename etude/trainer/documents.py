@@ -1,7 +1,7 @@
 """Documents for supervised training, where they come from, and how they are mixed.
 
-Owns `Document`, the sources (`DrillSource`, `PythonSource`, `RecordedSource`) and `Mixture`. A source gives the document of an
-index, so that a resumed run goes on exactly where it stopped. Never trains; never runs a sandbox.
+Owns `Document`, the sources (`DrillSource`, `PythonSource`, `RecordedSource`) and `Mixture`. A source gives the
+document of an index, so that a resumed run goes on exactly where it stopped. Never trains; never runs a sandbox.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class ShuffledSource:
 
     def __init__(self, documents: Sequence[Document], seed: int) -> None:
         if not documents:
-            raise CheckpointError("a document source is empty; record some documents first (etude pretrain records its own)")
+            raise CheckpointError(
+                "a document source is empty; record some documents first (etude pretrain records its own)"
+            )
         self.documents, self.seed = documents, seed
         self._epoch, self._order = -1, np.zeros(0, np.int64)
 
@@ -130,7 +132,9 @@ def read_documents(path: Path) -> list[Document]:
         with np.load(path) as stored:
             ids, bits, lengths = stored["token_ids"].astype(np.int32), stored["sampled"], stored["lengths"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise CheckpointError(f"{path}: not a readable set of documents ({error}); delete it and it is recorded anew") from None
+        raise CheckpointError(
+            f"{path}: not a readable set of documents ({error}); delete it and it is recorded anew"
+        ) from None
     sampled = np.unpackbits(bits, count=len(ids)).astype(bool)
     cuts = np.cumsum(lengths)[:-1]
     return [Document(*pair) for pair in zip(np.split(ids, cuts), np.split(sampled, cuts), strict=True)]

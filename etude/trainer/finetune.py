@@ -1,7 +1,7 @@
 """The control: supervised fine-tuning on clean demonstrations for a given amount of CPU time.
 
-Owns one loop with a schedule that fits its budget. It stands beside every reinforcement-learning curve, so that a lift which
-imitation would give as well is not credited to reinforcement learning. It must be as strong as the budget allows.
+Owns one loop with a schedule that fits its budget. It stands beside every reinforcement-learning curve, so that a lift
+which imitation would give as well is not credited to reinforcement learning. It must be as strong as the budget allows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ def finetune(
         optimizer.step()
         optimizer.zero_grad()
         steps, tokens = steps + 1, tokens + sum(len(document.token_ids) for document in drawn)
-        last = {"loss": loss.item(), "said_loss": said, "steps": float(steps), "tokens": float(tokens), "cpu_s": spent * cpu_seconds}
+        last = {
+            "loss": loss.item(),
+            "said_loss": said,
+            "steps": float(steps),
+            "tokens": float(tokens),
+            "cpu_s": spent * cpu_seconds,
+        }
         on_step(last)
     round_to_bf16(decoder)
     return last

@@ -1,13 +1,17 @@
 """The policy loss.
 
-Owns the formula and its switches, nothing of models or optimizers. Per sampled token t, with w = exp(logp - behaviour logp):
+Owns the formula and its switches, nothing of models or optimizers. Per sampled token t, with w = exp(logp - behaviour
+logp):
 
     loss = - sum over kept t of stop_grad(min(w_t, c)) * A_t * logp_t / normaliser
 
-- *Truncated importance sampling* (c = 2): corrects for the sampler's other weights and numerics, against its own log-probabilities.
-- *Divergence mask* (DPPO, arXiv 2602.04879): a token is dropped when the policy has already moved by more than `trust` in
+- *Truncated importance sampling* (c = 2): corrects for the sampler's other weights and numerics, against its own
+  log-probabilities.
+- *Divergence mask* (DPPO, arXiv 2602.04879): a token is dropped when the policy has already moved by more than `trust`
+  in
   probability the way its advantage pushes. A ratio clip would cut rare tokens first; this does not.
-- *Constant normaliser* (Dr. GRPO, arXiv 2503.20783): a fixed token budget, so that length is neither favoured nor punished.
+- *Constant normaliser* (Dr. GRPO, arXiv 2503.20783): a fixed token budget, so that length is neither favoured nor
+  punished.
 
 Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens.
 """
@@ -16,7 +20,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from etude.trainer.config import LossConfig
@@ -31,7 +34,12 @@ class LossTerms(NamedTuple):
 
 
 def policy_loss(
-    logps_S: Tensor, entropies_S: Tensor, behaviour_S: Tensor, advantages_S: Tensor, config: LossConfig, batch_tokens: int
+    logps_S: Tensor,
+    entropies_S: Tensor,
+    behaviour_S: Tensor,
+    advantages_S: Tensor,
+    config: LossConfig,
+    batch_tokens: int,
 ) -> LossTerms:
     """`batch_tokens` is the whole batch's count of sampled tokens, of which this may be a piece."""
     delta_S = (logps_S - behaviour_S).detach()

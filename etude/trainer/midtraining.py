@@ -1,8 +1,8 @@
 """Mid-training: makes the small base model from real source, drills and recorded sessions.
 
-Owns the loop, its schedule, its log and its checkpoints; `etude pretrain` calls `pretrain`. Stages follow each other with mixtures
-of their own; the learning rate warms up once and decays over the last part of the whole. A resumed run equals one that
-never stopped. Never runs a sandbox: sessions are recorded beforehand (`trainer.demonstrations`).
+Owns the loop, its schedule, its log and its checkpoints; `etude pretrain` calls `pretrain`. Stages follow each other
+with mixtures of their own; the learning rate warms up once and decays over the last part of the whole. A resumed run
+equals one that never stopped. Never runs a sandbox: sessions are recorded beforehand (`trainer.demonstrations`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class MidtrainingConfig(Config):
 class Midtraining:
     """The state of a run: everything that a checkpoint must hold."""
 
-    def __init__(self, config: MidtrainingConfig, sources: Mapping[str, Source], decoder: Decoder | None = None) -> None:
+    def __init__(
+        self, config: MidtrainingConfig, sources: Mapping[str, Source], decoder: Decoder | None = None
+    ) -> None:
         self.config = config
         self.decoder = decoder or Decoder(config.model)
         if decoder is None:
@@ -119,7 +121,9 @@ class Midtraining:
         self.mixture.drawn = state["drawn"]
 
 
-def pretrain(config: MidtrainingConfig, sources: Mapping[str, Source], directory: Path, resume: bool = False) -> Midtraining:
+def pretrain(
+    config: MidtrainingConfig, sources: Mapping[str, Source], directory: Path, resume: bool = False
+) -> Midtraining:
     """Run to the end of the last stage, logging to `log.jsonl`; SIGINT and SIGTERM save and return early."""
     torch.set_num_threads(config.threads)
     directory.mkdir(parents=True, exist_ok=True)

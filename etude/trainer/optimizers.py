@@ -1,7 +1,7 @@
 """Optimizers for the decoder: Muon for its matrices with AdamW for the rest, or AdamW for all.
 
-Owns Muon and the grouping of parameters. Stacked expert matrices [E, rows, columns] are orthogonalised as a batch, expert by
-expert. Never schedules: callers set `scale` of each step (warm-up, decay) through `set_scale`.
+Owns Muon and the grouping of parameters. Stacked expert matrices [E, rows, columns] are orthogonalised as a batch,
+expert by expert. Never schedules: callers set `scale` of each step (warm-up, decay) through `set_scale`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from etude.trainer.config import OptimizerConfig
 
 
 def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Approximate U V^T of each matrix's SVD (the last two axes), by the quintic iteration of Muon (arXiv 2502.16982)."""
+    """Approximate U V^T of each matrix's SVD (the last two axes), by the quintic iteration of Muon (arXiv
+    2502.16982).
+    """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices if matrices.dim() == 3 else matrices[None]
     tall = x.shape[1] > x.shape[2]
@@ -39,7 +41,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # ty: ignore[incompatible-method-override]
         """One update from the gradients present; parameters without one are left alone."""
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -96,7 +98,9 @@ def build_optimizer(decoder: Decoder, config: OptimizerConfig) -> OptimizerSet:
         is_matrix = name.startswith("blocks.") and parameter.dim() >= 2 and "router" not in name
         (matrices if is_matrix else others).append(parameter)
     if config.name == "adamw":
-        return OptimizerSet([torch.optim.AdamW([*matrices, *others], config.lr, config.betas, weight_decay=config.weight_decay)])
+        return OptimizerSet(
+            [torch.optim.AdamW([*matrices, *others], config.lr, config.betas, weight_decay=config.weight_decay)]
+        )
     return OptimizerSet(
         [
             Muon(matrices, config.lr, config.momentum, config.weight_decay),

@@ -1,7 +1,7 @@
 """Packing: scored groups into one flat batch, and a batch into pieces that fit memory.
 
-Owns the layout of `records.Batch`: segments end to end, every sampled token of every segment with its trajectory's advantage
-and age. What follows a segment's last sampled token teaches nothing and is cut. No torch, no loss.
+Owns the layout of `records.Batch`: segments end to end, every sampled token of every segment with its trajectory's
+advantage and age. What follows a segment's last sampled token teaches nothing and is cut. No torch, no loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def build_batch(groups: Sequence[Group], advantages: Sequence[Floats], version: 
         positions=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
         segment_ids=np.repeat(np.arange(len(rows), dtype=np.int32), lengths),
         loss_mask=sampled,
-        advantages=np.where(sampled, np.repeat(np.asarray([value for _, value in rows], np.float32), lengths), np.float32(0)),
+        advantages=np.where(
+            sampled, np.repeat(np.asarray([value for _, value in rows], np.float32), lengths), np.float32(0)
+        ),
         behaviour_logprobs=np.concatenate([segment.logprobs for segment in segments]) * sampled,
         ages=(version - np.concatenate([segment.versions for segment in segments])) * sampled,
         routed_experts=routes,
@@ -85,7 +87,16 @@ def split(batch: Batch, max_tokens: int) -> Iterator[Batch]:
 
 
 def _slice(batch: Batch, start: int, end: int) -> Batch:
-    aligned = ("token_ids", "positions", "segment_ids", "loss_mask", "advantages", "behaviour_logprobs", "ages", "routed_mask")
+    aligned = (
+        "token_ids",
+        "positions",
+        "segment_ids",
+        "loss_mask",
+        "advantages",
+        "behaviour_logprobs",
+        "ages",
+        "routed_mask",
+    )
     parts = {name: getattr(batch, name)[start:end] for name in aligned}
     return replace(batch, **parts, routed_experts=batch.routed_experts[start:end])
 

@@ -1,7 +1,7 @@
 """The trainer: one scored batch in, one new version out.
 
-Owns the fp32 masters, the policy rounded from them to bf16 values, the optimizer and the version. One optimizer step a batch.
-Never samples and never waits: the controller brings batches, the weights room carries versions away.
+Owns the fp32 masters, the policy rounded from them to bf16 values, the optimizer and the version. One optimizer step a
+batch. Never samples and never waits: the controller brings batches, the weights room carries versions away.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def _require_routes(batch: Batch) -> None:
     missing = int((~batch.routed_mask[predicting]).sum())
     if missing:
         raise EtudeError(
-            f"router replay is on, but {missing} of {len(predicting)} positions that predict a sampled token have no routes: "
+            f"router replay is on, but {missing} of {len(predicting)} positions that predict a sampled token "
+            "have no routes: "
             "let the engine return them, or set trainer.router_replay = false"
         )
 
@@ -137,7 +138,11 @@ def _replay_counts(replay_NLK: Tensor | None, routing: Routing) -> dict[str, flo
         return {}
     given = (replay_NLK >= 0).all(-1)
     differ = given & (replay_NLK != routing.experts_NLK).any(-1)
-    return {"routes": float(given.numel()), "routes_replayed": float(given.sum()), "routes_replaced": float(differ.sum())}
+    return {
+        "routes": float(given.numel()),
+        "routes_replayed": float(given.sum()),
+        "routes_replaced": float(differ.sum()),
+    }
 
 
 def _by_age(delta_S: Tensor, ages_S: np.ndarray) -> dict[str, float]:

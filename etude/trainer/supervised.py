@@ -21,7 +21,8 @@ def supervised_loss(
 ) -> tuple[Tensor, float]:
     """Weighted mean cross-entropy of the next token, plus load balancing; and the mean over sampled tokens alone.
 
-    Tokens a model should say weigh 1, those it only reads `observation_weight`; a document's first token weighs nothing.
+    Tokens a model should say weigh 1, those it only reads `observation_weight`; a document's first token weighs
+    nothing.
     """
     lengths = [len(document.token_ids) for document in documents]
     ids = torch.from_numpy(np.concatenate([document.token_ids for document in documents])).long()

@@ -19,7 +19,9 @@ from etude.models.state import export_bits, round_to_bf16
 from etude.records import Version
 
 torch.set_num_threads(1)
-MODEL = ModelConfig(vocab_size=128, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=256)
+MODEL = ModelConfig(
+    vocab_size=128, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=256
+)
 STOP = 2
 
 
@@ -72,7 +74,10 @@ async def check_session(engine, model, name, rng, prefix):
 SMALL = EngineConfig(cache_tokens=40 * PAGE, step_tokens=24)
 
 
-@pytest.mark.parametrize(("config", "sessions"), [(EngineConfig(cache_tokens=16384), n) for n in (1, 2, 3, 5, 8, 12, 32, 64, 128)] + [(SMALL, 20)])
+@pytest.mark.parametrize(
+    ("config", "sessions"),
+    [(EngineConfig(cache_tokens=16384), n) for n in (1, 2, 3, 5, 8, 12, 32, 64, 128)] + [(SMALL, 20)],
+)
 def test_greedy_tokens_equal_plain_recomputation(config, sessions):
     model, rng = decoder(), random.Random(sessions)
     prefix = [rng.randrange(3, 128) for _ in range(40)]

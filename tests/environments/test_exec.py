@@ -84,7 +84,7 @@ def test_output_is_whole_up_to_the_cap_then_cut_in_the_middle(run, size):
         if size <= 900:
             assert (result.output, result.log_path) == (whole, None)
             return
-        head, note, tail = result.output.partition(b"\n[... ")
+        head, _, tail = result.output.partition(b"\n[... ")
         cut, _, tail = tail.partition(b" ...]\n")
         assert whole.startswith(head) and whole.endswith(tail) and len(head) == len(tail) == 450
         assert cut == b"%d bytes cut, whole output in %s" % (size - 900, result.log_path.encode())

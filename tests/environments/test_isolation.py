@@ -152,7 +152,7 @@ def test_snapshot_never_follows_a_symlink_to_the_host(run, tmp_path):
         await box.exec(f"ln -s {tmp_path} link; ({swap}) >/dev/null 2>&1 &")
         for _ in range(20):
             snapshot = await box.snapshot()
-            found = [path for path in (backend.store.root / "s").rglob("secret")]
+            found = list((backend.store.root / "s").rglob("secret"))
             await backend.release(snapshot)
             assert not found
 

@@ -31,7 +31,7 @@ def test_whatever_is_asked_the_answer_is_an_edit_or_a_tool_error(text: str, old:
     try:
         edited, _ = replace_once(text, old, new)
     except ToolError as error:
-        assert str(error)
+        assert str(error)  # noqa: PT017  (either outcome is right, and each is checked)
     else:
         assert len(_starts(text, old)) <= 1
         assert "".join(new.split()) in "".join(edited.split())

@@ -19,7 +19,9 @@ torch.set_num_threads(1)
 
 
 def tiny(**changes):
-    decoder = Decoder(ModelConfig(vocab_size=640, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, **changes))
+    decoder = Decoder(
+        ModelConfig(vocab_size=640, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, **changes)
+    )
     decoder.initialise(1)
     with torch.no_grad():
         for parameter in decoder.parameters():
@@ -65,7 +67,9 @@ def test_replay_forces_experts_but_for_implausible_ones():
     assert torch.equal(strict, own)
 
 
-@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": False, "normalise_gates": False, "kv_heads": 4, "experts_per_token": 1}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"tie_embeddings": False, "normalise_gates": False, "kv_heads": 4, "experts_per_token": 1}]
+)
 @torch.no_grad()
 def test_equal_to_transformers(tmp_path, tokenizer, changes):
     transformers = pytest.importorskip("transformers", reason="parity needs the dev extra")

@@ -10,7 +10,13 @@ TASK = Task("t", "do", {}, Verifier({}))
 
 
 def rollout(rollout_id, reward, version=0):
-    segment = Segment(np.array([1, 2], np.int32), np.array([False, True]), np.zeros(2, np.float32), np.full(2, version, np.int32), NO_ROUTES)
+    segment = Segment(
+        np.array([1, 2], np.int32),
+        np.array([False, True]),
+        np.zeros(2, np.float32),
+        np.full(2, version, np.int32),
+        NO_ROUTES,
+    )
     outcome = InfraFailed("sandbox") if reward is None else Scored(reward, {"tests": reward})
     return Trajectory(rollout_id, "t", rollout_id.partition("/")[0], () if reward is None else (segment,), (), outcome)
 

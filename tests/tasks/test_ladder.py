@@ -1,17 +1,16 @@
 """The generated ladder: the same everywhere, solvable, and with nothing held out in what trains."""
 
+import random
 import re
 
 import pytest
 
 from etude.tasks.drills import drill
 from etude.tasks.expert import misfix
-from etude.tasks.grammar import BUGS, SHAPES, bug_names, break_it, from_shape
+from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, from_shape
 from etude.tasks.holdout import is_held_out
 from etude.tasks.ladder import CHECK, LADDER, RUNGS, evaluation_tasks, ladder_task
 from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS, pseudo_word
-
-import random
 
 
 def words_of(task):
@@ -20,7 +19,16 @@ def words_of(task):
 
 
 def test_the_hold_out_rule_is_what_it_was_before_the_grammar():
-    assert [s.name for s in SHAPES if s.held_out] == ["pair", "affine", "deny", "pick", "pickmap", "tally", "edge", "trim"]
+    assert [s.name for s in SHAPES if s.held_out] == [
+        "pair",
+        "affine",
+        "deny",
+        "pick",
+        "pickmap",
+        "tally",
+        "edge",
+        "trim",
+    ]
     assert bug_names("heldout") == ["builtin"]
     assert (len(TRAIN_WORDS), len(HELD_OUT_WORDS)) == (343, 74)
 
@@ -99,7 +107,9 @@ def test_no_drill_or_session_exchanges_a_builtin_for_its_partner():
     pairs = [("max(", "min("), ("any(", "all("), ("sum(", "len(")]
     edits = []
     for index in range(400):
-        edits += re.findall(r"<parameter=old>\n(.*)\n</parameter>\n<parameter=new>\n(.*)\n", "".join(t for _, t in drill(5, index)))
+        edits += re.findall(
+            r"<parameter=old>\n(.*)\n</parameter>\n<parameter=new>\n(.*)\n", "".join(t for _, t in drill(5, index))
+        )
     rng = random.Random(0)
     for seed in range(200):
         facts = ladder_task(3, "train", seed).provenance

@@ -23,7 +23,9 @@ TASK = Task("t", "do", {}, Verifier({}))
 
 def segment(ids, sampled, version=0, logprob=-1.0, routes=True):
     length = len(ids)
-    given_routes = np.tile(np.array([0, 1], np.uint8), (length - 1, CONFIG.layers, 1)) if routes else np.zeros((0, 0, 0), np.uint8)
+    given_routes = (
+        np.tile(np.array([0, 1], np.uint8), (length - 1, CONFIG.layers, 1)) if routes else np.zeros((0, 0, 0), np.uint8)
+    )
     return Segment(
         np.asarray(ids, np.int32), np.asarray(sampled, bool), np.full(length, logprob, np.float32),
         np.full(length, version, np.int32), given_routes,
@@ -51,7 +53,11 @@ def test_a_rollout_without_a_reward_is_refused():
 def test_packing_cuts_after_the_last_sampled_token_and_credits_every_segment():
     long = segment([1, 2, 3, 4, 5], [0, 0, 1, 1, 0], version=3)
     second = segment([6, 7], [0, 1], version=4, logprob=-2.0)
-    group = Group("g", TASK, (trajectory("a", Scored(1, {}), long, second), trajectory("b", Scored(0, {}), segment([8, 9], [0, 1]))))
+    group = Group(
+        "g",
+        TASK,
+        (trajectory("a", Scored(1, {}), long, second), trajectory("b", Scored(0, {}), segment([8, 9], [0, 1]))),
+    )
     batch = build_batch([group], [np.array([0.5, -0.5], np.float32)], Version(5))
     assert batch.token_ids.tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
     assert batch.positions.tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
@@ -64,7 +70,9 @@ def test_packing_cuts_after_the_last_sampled_token_and_credits_every_segment():
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=12), st.integers(1, 100))
 def test_pieces_conserve_tokens_and_credit(lengths, budget):
-    members = tuple(trajectory(str(i), Scored(i, {}), segment(range(n), [0] + [1] * (n - 1))) for i, n in enumerate(lengths))
+    members = tuple(
+        trajectory(str(i), Scored(i, {}), segment(range(n), [0] + [1] * (n - 1))) for i, n in enumerate(lengths)
+    )
     batch = build_batch([Group("g", TASK, members)], [np.arange(len(lengths), dtype=np.float32)], Version(0))
     pieces = list(split(batch, budget))
     assert np.concatenate([piece.token_ids for piece in pieces]).tolist() == batch.token_ids.tolist()
@@ -77,7 +85,9 @@ def loss_of(logps, behaviour, advantages, **switches):
     tensors = [torch.tensor(values, dtype=torch.float32) for values in (logps, behaviour, advantages)]
     logps, behaviour, advantages = tensors
     logps.requires_grad_()
-    terms = policy_loss(logps, torch.zeros_like(logps), behaviour, advantages, LossConfig(token_budget=4, **switches), len(logps))
+    terms = policy_loss(
+        logps, torch.zeros_like(logps), behaviour, advantages, LossConfig(token_budget=4, **switches), len(logps)
+    )
     terms.loss.backward()
     return terms, logps.grad
 
@@ -114,7 +124,11 @@ def test_normalisers_and_damping():
 def policy(**changes):
     decoder = Decoder(CONFIG)
     decoder.initialise(0)
-    settings = {"router_replay": False, "optimizer": OptimizerConfig(name="adamw", lr=0.01), "loss": LossConfig(token_budget=64)}
+    settings = {
+        "router_replay": False,
+        "optimizer": OptimizerConfig(name="adamw", lr=0.01),
+        "loss": LossConfig(token_budget=64),
+    }
     return Trainer(decoder, TrainerConfig(**(settings | changes)))
 
 
@@ -187,7 +201,9 @@ def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
     second.load_state_dict(checkpoint.load_latest(tmp_path)["trainer"])
     for _ in range(3):
         train_on(second, rng)
-    assert all(torch.equal(a, b) for a, b in zip(straight.masters.parameters(), second.masters.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(straight.masters.parameters(), second.masters.parameters(), strict=True)
+    )
     assert straight.version == second.version == 6
 
 
@@ -208,7 +224,7 @@ def test_checkpoints_are_whole_or_refused(tmp_path):
         path = checkpoint.save(tmp_path, number, {"n": number}, keep=2)
     assert [p.name for p in checkpoint.checkpoints(tmp_path)] == ["step-00000002.ckpt", "step-00000003.ckpt"]
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="step-00000003.*delete it"):
+    with pytest.raises(CheckpointError, match=r"step-00000003.*delete it"):
         checkpoint.load_latest(tmp_path)
     path.unlink()
     assert checkpoint.load_latest(tmp_path) == {"n": 2}

@@ -7,14 +7,23 @@ import torch
 from etude.errors import CheckpointError
 from etude.models.decoder import Decoder, ModelConfig
 from etude.trainer.config import FinetuneConfig, OptimizerConfig
-from etude.trainer.documents import Document, Mixture, ShuffledSource, python_definitions, read_documents, write_documents
+from etude.trainer.documents import (
+    Document,
+    Mixture,
+    ShuffledSource,
+    python_definitions,
+    read_documents,
+    write_documents,
+)
 from etude.trainer.finetune import finetune
 from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage, pretrain
 from etude.trainer.optimizers import newton_schulz
 from etude.trainer.supervised import supervised_loss
 
 torch.set_num_threads(1)
-MODEL = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=32)
+MODEL = ModelConfig(
+    vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=32
+)
 
 
 def documents(count=40, seed=0):
@@ -24,7 +33,12 @@ def documents(count=40, seed=0):
 
 
 def config(**changes):
-    settings = {"tokens_per_step": 128, "warmup_steps": 2, "checkpoint_every": 5, "stages": (Stage(tokens=2560, mixture={"a": 1.0}),)}
+    settings = {
+        "tokens_per_step": 128,
+        "warmup_steps": 2,
+        "checkpoint_every": 5,
+        "stages": (Stage(tokens=2560, mixture={"a": 1.0}),),
+    }
     return MidtrainingConfig(model=MODEL, **(settings | changes))
 
 
@@ -59,7 +73,9 @@ def test_midtraining_learns_and_resumes_as_if_it_had_never_stopped(tmp_path):
     second.load(tmp_path / "state.pt")
     for _ in range(13):
         second.step()
-    assert all(torch.equal(a, b) for a, b in zip(straight.decoder.parameters(), second.decoder.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(straight.decoder.parameters(), second.decoder.parameters(), strict=True)
+    )
 
 
 def test_pretrain_logs_and_a_torn_checkpoint_is_named(tmp_path):
@@ -74,7 +90,9 @@ def test_pretrain_logs_and_a_torn_checkpoint_is_named(tmp_path):
 
 def test_stages_follow_each_other():
     stages = (Stage(tokens=300, mixture={"a": 1.0}), Stage(tokens=300, mixture={"b": 1.0}))
-    run = Midtraining(config(stages=stages), {"a": ShuffledSource(documents(), 0), "b": ShuffledSource(documents(seed=1), 0)})
+    run = Midtraining(
+        config(stages=stages), {"a": ShuffledSource(documents(), 0), "b": ShuffledSource(documents(seed=1), 0)}
+    )
     for _ in range(5):
         run.step()
     assert run.mixture.drawn["a"] > 0
@@ -119,7 +137,9 @@ def test_the_control_learns_within_its_budget():
     decoder.initialise(0)
     settings = FinetuneConfig(tokens_per_step=128, threads=1, optimizer=OptimizerConfig(lr=0.02))
     losses = []
-    metrics = finetune(decoder, documents(), settings, cpu_seconds=2.0, on_step=lambda line: losses.append(line["said_loss"]))
+    metrics = finetune(
+        decoder, documents(), settings, cpu_seconds=2.0, on_step=lambda line: losses.append(line["said_loss"])
+    )
     assert losses[-1] < losses[0] / 2
     assert metrics["steps"] == len(losses)
     assert all(torch.equal(p, p.bfloat16().float()) for p in decoder.parameters())
