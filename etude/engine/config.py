@@ -6,6 +6,8 @@ from etude.config import Config
 
 
 class EngineConfig(Config):
+    """The size of the engine's cache, steps and batch."""
+
     cache_tokens: int = 98_304
     """Positions the cache holds, over all sequences."""
     step_tokens: int = 512

@@ -29,6 +29,8 @@ class ModelSource(Config):
 
 
 class RolloutConfig(Config):
+    """How many rollouts, where, for how long."""
+
     groups_per_step: int = Field(8, ge=1)
     concurrency: int = Field(64, ge=1)
     """Rollouts in flight."""
@@ -49,6 +51,8 @@ class RolloutConfig(Config):
 
 
 class EvaluationConfig(Config):
+    """What is evaluated before and after training, and how."""
+
     per_rung: int = Field(64, ge=1)
     """Fixed ladder tasks of each rung."""
     heldout_per_rung: int = Field(24, ge=0)
@@ -69,6 +73,8 @@ class ControlConfig(Config):
 
 
 class RunConfig(Config):
+    """A whole recipe: the tables of a TOML file in recipes/."""
+
     name: str
     seed: int = 0
     model: ModelSource = ModelSource()

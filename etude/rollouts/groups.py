@@ -24,6 +24,8 @@ DropReason = Literal["zero_variance", "too_few_scored", "stale"]
 
 
 class GroupConfig(Config):
+    """The size of a group and when it closes, is dropped, is too old."""
+
     size: int = 8
     """Rollouts of one task."""
     early_close_share: float = 0.75

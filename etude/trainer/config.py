@@ -8,6 +8,8 @@ from etude.config import Config
 
 
 class OptimizerConfig(Config):
+    """Which optimizer, and how fast."""
+
     name: Literal["muon", "adamw"] = "muon"
     lr: float = 0.02
     """Learning rate of the matrices: Muon's, or AdamW's when that has them."""
@@ -19,8 +21,10 @@ class OptimizerConfig(Config):
 
 
 class LossConfig(Config):
+    """The switches of `losses.policy_loss`, whose docstring has the formula."""
+
     importance_cap: float = 2.0
-    """c above."""
+    """c of the formula."""
     trust: float = 0.2
     """Largest move in probability before a token is dropped; 1 turns the mask off."""
     normaliser: Literal["constant", "tokens"] = "constant"
@@ -44,6 +48,8 @@ class AdvantageConfig(Config):
 
 
 class TrainerConfig(Config):
+    """One step of reinforcement learning."""
+
     optimizer: OptimizerConfig = OptimizerConfig()
     loss: LossConfig = LossConfig()
     advantages: AdvantageConfig = AdvantageConfig()
@@ -60,6 +66,8 @@ class TrainerConfig(Config):
 
 
 class FinetuneConfig(Config):
+    """The control: the same optimizer family, a schedule that fits its budget."""
+
     optimizer: OptimizerConfig = OptimizerConfig(lr=0.01, scalar_lr=1e-3)
     tokens_per_step: int = 4096
     warmup_share: float = 0.03

@@ -33,6 +33,8 @@ class Stage(Config):
 
 
 class MidtrainingConfig(Config):
+    """Model, data and schedule of mid-training."""
+
     model: ModelConfig
     stages: tuple[Stage, ...]
     optimizer: OptimizerConfig = OptimizerConfig()

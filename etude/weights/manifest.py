@@ -55,6 +55,8 @@ class Chunk(_Record):
 
 
 class Tensor(_Record):
+    """One tensor of a version: what it becomes, and the chunks that make it so."""
+
     name: Name
     dtype: Literal["bf16"] = "bf16"
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]

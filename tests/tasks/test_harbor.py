@@ -232,11 +232,13 @@ network_mode = "no-network"
 def test_solve_sh_makes_the_solution(tmp_path):
     write_task(TASK, tmp_path / "task")
     script = (tmp_path / "task" / "solution" / "solve.sh").read_text()
-    here = script.replace("/solution/", f"{tmp_path}/task/solution/").replace("/workspace/", f"{tmp_path}/work/")
-    (tmp_path / "work").mkdir()
+    here = script.replace("/solution/", f"{tmp_path}/task/solution/").replace("/workspace/", f"{tmp_path}/place/")
+    (tmp_path / "place").mkdir()
     subprocess.run(["sh", "-c", here], check=True, timeout=20)
     made = {
-        str(p.relative_to(tmp_path / "work")): p.read_bytes() for p in Path(tmp_path / "work").rglob("*") if p.is_file()
+        str(p.relative_to(tmp_path / "place")): p.read_bytes()
+        for p in Path(tmp_path / "place").rglob("*")
+        if p.is_file()
     }
     assert made == TASK.solution
 
