@@ -16,6 +16,7 @@ from typing import Any
 import ray
 
 from etude.environments.backends import open_backend
+from etude.environments.base import Backend
 from etude.errors import DeadlineExceeded
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Event, Group, Trajectory, Version
@@ -28,9 +29,13 @@ def actor(**options: Any) -> Callable[[type], Any]:
     return ray.remote(**options)
 
 
-@actor(num_cpus=0, max_concurrency=1000)
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
 class EngineActor:
-    """One engine process: samples, and follows the weight store."""
+    """One engine process: samples, and follows the weight store.
+
+    If it dies, Ray starts it anew with the base weights; until its next `load` its tokens carry version 0, so that
+    staleness keeps them out of training.
+    """
 
     def __init__(self, config: RunConfig, store: str) -> None:
         import torch
@@ -169,9 +174,9 @@ class RemoteSampler:
             raise DeadlineExceeded(f"the engine to sample for {request.session_id}", self.deadline_s) from None
 
 
-@actor(num_cpus=0, max_concurrency=1000)
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
 class SessionWorker:
-    """One process of concurrent sessions with their sandboxes."""
+    """One process of concurrent sessions with their sandboxes. If it dies, its rollouts fail and Ray starts it anew."""
 
     def __init__(self, config: RunConfig, engine: Any) -> None:
         from etude.models.chat import ChatRenderer
@@ -180,18 +185,20 @@ class SessionWorker:
         self.config = config
         self.chat = ChatRenderer(load_tokenizer(config.model.path))
         self.sampler = RemoteSampler(engine, config.rollouts.sample_deadline_s)
-        self.backend: Any = None
+        self._backend: Backend | None = None
         self.running: dict[str, asyncio.Task[Trajectory]] = {}
         self.watched: str | None = None
         self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
 
-    async def open(self) -> None:
-        """Backends belong to the event loop that uses them, so this one is opened on the actor's."""
-        self.backend = open_backend(self.config.environment)
+    def backend(self) -> Backend:
+        """Opened at first use: a backend belongs to the event loop that uses it, here the actor's."""
+        if self._backend is None:
+            self._backend = open_backend(self.config.environment)
+        return self._backend
 
     async def play(self, order: Order) -> Trajectory | None:
         """None for a rollout that was cancelled."""
-        rollout = play(order, self.config, self.backend, self.sampler, self.chat, self._on_event)
+        rollout = play(order, self.config, self.backend(), self.sampler, self.chat, self._on_event)
         task = self.running[order.id] = asyncio.ensure_future(rollout)
         try:
             return await task
@@ -213,6 +220,7 @@ class SessionWorker:
                 self.running[rollout].cancel()
 
     async def stats(self) -> dict[str, Any]:
+        self.backend()
         recent = list(self.recent)
         self.recent.clear()
         return {"running": len(self.running), "recent": recent}
@@ -221,4 +229,4 @@ class SessionWorker:
         """Cancel what runs and leave no sandbox."""
         await self.cancel(list(self.running))
         await asyncio.gather(*self.running.values(), return_exceptions=True)
-        await self.backend.close()
+        await self.backend().close()

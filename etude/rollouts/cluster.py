@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import psutil
 import ray
+from ray.exceptions import ActorDiedError, RayError
 
-from etude.errors import DeadlineExceeded
-from etude.records import Group, Trajectory
+from etude.errors import DeadlineExceeded, EtudeError
+from etude.records import Group, InfraFailed, Trajectory
 from etude.rollouts.actors import EngineActor, SessionWorker, TrainerActor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order
@@ -67,7 +68,7 @@ class Cluster:
         )
         cluster = cls(config, directory)
         for worker in cluster.workers:
-            await within(worker.open.remote(), START_S, "a session worker to open its sandbox backend")
+            await within(worker.stats.remote(), START_S, "a session worker to open its sandbox backend")
         for engine in cluster.engines:
             await within(engine.stats.remote(), START_S, "an engine process to start")
         return cluster
@@ -77,9 +78,12 @@ class Cluster:
         place = min(range(len(self.workers)), key=self.load.__getitem__)
         self.load[place] += 1
         self.placed[order.id] = place
+        deadline = order.task.limits.wall_s + order.task.verifier.timeout_s + 60
         try:
-            deadline = order.task.limits.wall_s + order.task.verifier.timeout_s + 60
             return await within(self.workers[place].play.remote(order), deadline, f"rollout {order.id}")
+        except (RayError, DeadlineExceeded) as error:  # a process died or hangs: the rollout failed, not its task
+            outcome = InfraFailed(f"{type(error).__name__}: {error}")
+            return Trajectory(order.id, order.task.id, order.group_id, (), (), outcome)
         finally:
             self.load[place] -= 1
             del self.placed[order.id]
@@ -94,7 +98,10 @@ class Cluster:
             await within(engine.cancel.remote(ids), STOP_S, "an engine to cancel rollouts")
 
     async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
-        return await within(self.trainer.step.remote(groups, state), STEP_S, "the trainer's step")
+        try:
+            return await within(self.trainer.step.remote(groups, state), STEP_S, "the trainer's step")
+        except ActorDiedError:
+            raise EtudeError("the trainer process died; its last checkpoint is whole: go on with --resume") from None
 
     async def stats(self) -> dict[str, Any]:
         engines = await within(asyncio.gather(*(e.stats.remote() for e in self.engines)), STOP_S, "engine statistics")

@@ -129,6 +129,7 @@ class Controller:
         self.version = version
         self.started_at = time.monotonic()
         self.reconciler = asyncio.create_task(self._reconcile())
+        self.reconciler.add_done_callback(self._on_reconciler_end)
 
     async def stop(self) -> None:
         """Stop dispatching, cancel what is out, wait for swaps. What was trained stays trained."""
@@ -139,6 +140,12 @@ class Controller:
         await self.cluster.cancel(list(self.rollouts))
         await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
         await asyncio.gather(*self.swaps, return_exceptions=True)
+
+    def _on_reconciler_end(self, task: asyncio.Task[None]) -> None:
+        """An error there must end the run: nothing would be dispatched any more, and everybody would wait."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failure = error if isinstance(error, EtudeError) else EtudeError(f"the reconciler failed: {error!r}")
+            self.changed.set()
 
     async def _reconcile(self) -> None:
         while not self.stopping:
