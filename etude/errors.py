@@ -11,6 +11,7 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── CheckpointError    saved state is absent, torn or does not match
     ├── WeightError        a version, delta or chunk failed its check
     ├── ContextOverflow    a request does not fit the model's context
+    ├── Interrupted        the user asked to stop
     └── UnusedFeature      an enabled feature was never used in a whole run
 """
 
@@ -55,6 +56,10 @@ class WeightError(EtudeError):
 
 class ContextOverflow(EtudeError):
     """A request does not fit the model's context window."""
+
+
+class Interrupted(EtudeError):
+    """The user asked to stop, and everything that can be resumed is saved."""
 
 
 class UnusedFeature(EtudeError):

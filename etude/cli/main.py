@@ -11,7 +11,7 @@ import importlib
 import sys
 
 from etude import __version__
-from etude.errors import ConfigError, EtudeError
+from etude.errors import ConfigError, EtudeError, Interrupted
 
 COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
@@ -42,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ConfigError as error:
         print(f"etude {options.command}: {error}", file=sys.stderr)
         return 42
+    except Interrupted as error:
+        print(f"etude {options.command}: {error}", file=sys.stderr)
+        return 130
     except EtudeError as error:
         print(f"etude {options.command}: {error}", file=sys.stderr)
         return 1

@@ -14,15 +14,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from etude.errors import ConfigError
-from etude.records import Task, Version
+from etude.errors import ConfigError, Interrupted
+from etude.records import Task, Trajectory, Version, solved
 from etude.rollouts.actors import ControlActor
 from etude.rollouts.cluster import Cluster, cpu_by_part, within
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller, TaskStream
-from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json
+from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.loop import train
+from etude.rollouts.report import write_report
 from etude.rollouts.stats import RunStats
+from etude.rollouts.view import View, ViewState
+from etude.rollouts.watch import Watch
 from etude.tasks.ladder import ladder_task
 
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
@@ -41,25 +44,41 @@ class Run:
         _claim(directory, config, resume)
         self.stopping = False
         self.controller: Controller | None = None
+        self.main: asyncio.Task[Any] | None = None
 
     async def execute(self) -> dict[str, Any]:
         """All phases; returns the summary that is also written to summary.json."""
         started = time.monotonic()
+        self.main = asyncio.current_task()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
-        self.cluster = await Cluster.start(self.config, self.directory)
-        try:
-            return await self._phases(started)
-        finally:
-            await self.cluster.close()
+        with View(ViewState(recipe=self.config.name), self.quiet) as self.view:
+            self._phase("starting")
+            self.cluster = await Cluster.start(self.config, self.directory)
+            try:
+                return await self._phases(started)
+            except asyncio.CancelledError:
+                raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
+            finally:
+                self._phase("done")
+                await self.cluster.close()
+
+    def _phase(self, name: str, tasks: int = 0) -> None:
+        """Tell the view what goes on now."""
+        state = self.view.state
+        state.phase, state.evaluated, state.to_evaluate, state.left_s = name, 0, tasks, None
+        self.view.line(f"{name}{f' ({tasks} tasks)' if tasks else ''}")
+        self.view.refresh()
 
     def stop(self) -> None:
-        """Finish the step in progress and end; what is saved can be resumed."""
+        """End training after the step in progress, and any other phase at once; what is saved can be resumed."""
         self.stopping = True
         if self.controller is not None:
             self.controller.stopping = True
             self.controller.changed.set()
+        elif self.main is not None:
+            self.main.cancel()
 
     async def _phases(self, started: float) -> dict[str, Any]:
         tasks = evaluation_set(self.config.evaluation)
@@ -68,12 +87,24 @@ class Run:
         for engine in self.cluster.engines:
             await within(engine.load.remote(Version(published["version"])), 120, "an engine to load its weights")
         self.stats = RunStats(self.directory / "metrics.jsonl", (state or {}).get("stats"))
+        self.watch = Watch(self.view, self.cluster, self.stats)
+        watching = asyncio.create_task(self.watch.run())
+        try:
+            return await self._measured(tasks, state, published, started)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _measured(
+        self, tasks: list[Task], state: dict[str, Any] | None, published: dict[str, Any], started: float
+    ) -> dict[str, Any]:
         base = await self._evaluated("base", tasks)
         training = await self._trained(state, published)
         after = await self._evaluated("after", tasks)
         control = await self._controlled(tasks, training["cpu_s"])
         summary = await self._summary(base, after, control, training, time.monotonic() - started)
         _write(self.directory / "summary.json", summary)
+        self.view.line(f"report: {write_report(self.directory)}")
         return summary
 
     async def _evaluated(self, label: str, tasks: list[Task]) -> list[Judged]:
@@ -81,37 +112,75 @@ class Run:
         if path.exists():
             return from_json(json.loads(path.read_text()))
         started = time.monotonic()
-        results, _ = await evaluate(self.cluster, tasks, self.config.evaluation, label)
+        self._phase(f"evaluating {label}", len(tasks))
+
+        def count(trajectory: Trajectory) -> None:
+            del trajectory
+            self.view.state.evaluated += 1
+
+        results, trajectories = await evaluate(self.cluster, tasks, self.config.evaluation, label, count)
+        self._keep_examples(label, trajectories)
         self.stats.write("evaluation", {"label": label, "seconds": time.monotonic() - started})
         _write(path, as_json(results))
+        passed, played = pass_rate(results, split="eval")
+        self.view.state.figures[f"{label} pass@1"] = passed / max(1, played)
+        self.view.line(f"{label}: {passed} of {played} ladder tasks solved")
         return results
+
+    def _keep_examples(self, label: str, trajectories: list[Trajectory]) -> None:
+        """Three sessions to read in the report: a short success, a long one, a failure."""
+        if label != "after":
+            return
+        won = sorted((t for t in trajectories if solved(t.outcome)), key=lambda t: t.usage["turns"])
+        lost = [t for t in trajectories if not solved(t.outcome)]
+        chosen = {"the shortest success": won[:1], "the longest success": won[1:][-1:], "a failure": lost[:1]}
+        examples = {
+            title: {"task": kept[0].task_id, "events": [{"kind": e.kind, **e.data} for e in kept[0].events]}
+            for title, kept in chosen.items()
+            if kept
+        }
+        _write(self.directory / "examples.json", examples)
 
     async def _trained(self, state: dict[str, Any] | None, published: dict[str, Any]) -> dict[str, Any]:
         path = self.directory / "training.json"
         if path.exists():
             return json.loads(path.read_text())
+        self._phase("training")
         state = state or {}
         stream = TaskStream(self._task, state.get("next_task", 0), state.get("pending"))
-        self.controller = Controller(self.config, self.cluster, stream, self.stats, state.get("elapsed_s", 0.0))
-        before, wall = cpu_by_part(), time.monotonic()
-        engine_before = (await self.cluster.stats())["engine"]
-        await self.controller.start(Version(published["version"]))
+        controller = Controller(self.config, self.cluster, stream, self.stats, state.get("elapsed_s", 0.0))
+        self.controller = self.watch.controller = controller
+        before = await self._gauges()
+        await controller.start(Version(published["version"]))
         try:
-            await train(self.controller)
+            await train(controller)
         finally:
-            await self.controller.stop()
-        after, wall = cpu_by_part(), time.monotonic() - wall
-        engine = (await self.cluster.stats())["engine"]
-        split = {part: after[part] - before[part] for part in after}
+            await controller.stop()
+            self.controller = self.watch.controller = None
+        if self.stopping:
+            raise asyncio.CancelledError
+        after = await self._gauges()
+        wall = after["at"] - before["at"]
+        split = {part: after["cpu"][part] - before["cpu"][part] for part in after["cpu"]}
         training = {
             "wall_s": wall, "cpu_s": sum(split.values()), "cpu_by_part": split, "steps": self.stats.steps,
-            "rollouts": self.stats.counters["rollouts"], "version": int(self.controller.version),
-            "engine_busy": (engine["busy_s"] - engine_before["busy_s"]) / wall,
-            "trainer_busy": self.controller.trainer_busy_s / wall,
-            "samples_per_s": self.stats.counters["rollouts"] / wall,
+            "rollouts": after["rollouts"] - before["rollouts"], "version": int(controller.version),
+            "engine_busy": (after["engine_busy_s"] - before["engine_busy_s"]) / wall,
+            "trainer_busy": controller.trainer_busy_s / wall,
+            "samples_per_s": (after["rollouts"] - before["rollouts"]) / wall,
         }  # fmt: skip
+        model = self.directory / "model"
+        await within(self.cluster.trainer.save_model.remote(model), 60, "the trainer to save its model")
         _write(path, training)
         return training
+
+    async def _gauges(self) -> dict[str, Any]:
+        """Clocks and counts whose differences a phase is measured by."""
+        engine = (await self.cluster.stats())["engine"]
+        rollouts = self.stats.counters["rollouts"]
+        return {
+            "at": time.monotonic(), "cpu": cpu_by_part(), "rollouts": rollouts, "engine_busy_s": engine["busy_s"],
+        }  # fmt: skip
 
     def _task(self, index: int) -> Task:
         rungs = self.config.rollouts.rungs
@@ -123,6 +192,7 @@ class Run:
         ladder = [task for task in tasks if task.split != "real"]
         path = self.directory / "evaluation-control.json"
         if not path.exists():
+            self._phase("training the control")
             actor = ControlActor.remote(self.config)
             bits, metrics = await within(actor.run.remote(cpu_s), 60 + 3 * cpu_s, "the fine-tuning control")
             self.stats.write("control", metrics)

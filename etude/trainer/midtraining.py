@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from etude.config import Config
-from etude.errors import CheckpointError
+from etude.errors import CheckpointError, ConfigError
 from etude.models.decoder import Decoder, ModelConfig
 from etude.trainer.config import OptimizerConfig
 from etude.trainer.documents import Mixture, Source
@@ -61,6 +61,9 @@ class Midtraining:
         self.decoder = decoder or Decoder(config.model)
         if decoder is None:
             self.decoder.initialise(config.seed)
+        wanted = {name for stage in config.stages for name in stage.mixture}
+        if absent := sorted(wanted - sources.keys()):
+            raise ConfigError(f"midtraining.stages: no source {absent[0]}; there are {', '.join(sorted(sources))}")
         self.optimizer = build_optimizer(self.decoder, config.optimizer)
         self.mixture = Mixture(sources, config.seed)
         self.step_count = 0

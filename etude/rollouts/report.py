@@ -1,0 +1,236 @@
+"""The report of a run: one HTML file with everything in it.
+
+Owns how report.html looks; it is made from the files a run leaves (summary.json, metrics.jsonl, evaluation-*.json,
+examples.json) and can be made again from them. Plots are inline SVG; nothing is fetched. Computes no figure that the
+summary has.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from etude.rollouts.evaluate import Judged, from_json, pass_rate
+from etude.rollouts.summary import wilson
+from etude.tasks.ladder import RUNGS
+
+LABELS = {"base": "base", "after": "after RL", "control": "fine-tuning control"}
+COLOURS = {"base": "#8a94a6", "after": "#2f6fed", "control": "#e08a2e"}
+
+_STYLE = """
+:root { --ink: #1c2430; --paper: #fff; --line: #d9dee7; --soft: #f5f7fa; --faint: #66708a }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ef; --paper: #14181f; --line: #2c3442; --soft: #1c222c; --faint: #98a2b8 }
+  svg { filter: invert(.88) hue-rotate(180deg) }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper) }
+body { margin: 2rem auto; max-width: 62rem; padding: 0 1rem }
+h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line) }
+table { border-collapse: collapse; margin: .6rem 0 }
+td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
+th { color: var(--faint); font-weight: 500 } td.n { font-variant-numeric: tabular-nums }
+.big { display: flex; gap: 2.5rem; flex-wrap: wrap } .big b { font-size: 1.8rem; display: block }
+.plots { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem } .plots svg { width: 100%; height: auto }
+pre { background: var(--soft); padding: .5rem .7rem; border-radius: 6px; overflow-x: auto; margin: .3rem 0 }
+pre { font-size: 13px }
+.call { border-left: 3px solid #2f6fed; padding-left: .7rem; margin: .5rem 0 } .bad { border-color: #d0453a }
+.add { color: #2a8a4a } .del { color: #c43d33 } summary { cursor: pointer; margin: .5rem 0 }
+.faint { color: var(--faint) }
+"""
+
+
+def write_report(directory: Path) -> Path:
+    """Make report.html of a finished run; returns its path."""
+    summary = json.loads((directory / "summary.json").read_text())
+    recipe = json.loads((directory / "recipe.json").read_text())
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    results = {
+        label: from_json(json.loads(path.read_text()))
+        for label in LABELS
+        if (path := directory / f"evaluation-{label}.json").exists()
+    }
+    path = directory / "examples.json"
+    examples = json.loads(path.read_text()) if path.exists() else {}
+    parts = [
+        f"<h1>Etude · {html.escape(recipe['name'])} · seed {recipe['seed']}</h1>",
+        _headline(summary),
+        "<h2>Held-out tasks, rung by rung</h2>" + _rungs_plot(results) + _table_of_sets(results),
+        "<h2>Training</h2><div class=plots>" + _curves(steps) + _ages_plot(summary) + _cpu_plot(summary) + "</div>",
+        "<h2>What changed in how it works</h2>" + _behaviour(results),
+        "<h2>Three sessions</h2>" + "".join(_example(title, example) for title, example in examples.items()),
+        "<h2>Use counts</h2>" + _table(["counter", ""], [(k, _plain(v)) for k, v in summary["counters"].items()]),
+        "<h2>Recipe</h2><details><summary>every key</summary><pre>"
+        + html.escape(json.dumps(recipe, indent=1))
+        + "</pre></details>",
+    ]
+    page = f"<!doctype html><meta charset=utf-8><title>Etude run</title><style>{_STYLE}</style>" + "".join(parts)
+    target = directory / "report.html"
+    target.write_text(page)
+    return target
+
+
+def _headline(summary: dict[str, Any]) -> str:
+    low, high = summary["pass1_ci"]
+    figures = [
+        (f"{summary['base_pass1']:.0%} → {summary['pass1']:.0%}", f"pass@1, 95% interval {low:.0%} to {high:.0%}"),
+        (f"{summary['sft_control_pass1']:.0%}", "fine-tuning control at equal CPU time"),
+        (f"{summary['heldout_before']:.0%} → {summary['heldout_after']:.0%}", "held-out shapes, bugs and words"),
+        (f"{summary['real_before']:.0%} → {summary['real_after']:.0%}", "real code"),
+        (f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"),
+    ]
+    return "<div class=big>" + "".join(f"<div><b>{big}</b>{small}</div>" for big, small in figures) + "</div>"
+
+
+def _figure(width: float = 6.0, height: float = 2.9) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure  # here, for it takes a second to load
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Any) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _rungs_plot(results: dict[str, list[Judged]]) -> str:
+    figure, axes = _figure(9, 3)
+    width = 0.8 / len(results)
+    for place, (label, judged) in enumerate(results.items()):
+        counts = [pass_rate(judged, split="eval", rung=rung) for rung in RUNGS]
+        rates = [passed / max(1, played) for passed, played in counts]
+        bounds = [wilson(*count) for count in counts]
+        errors = [
+            [max(0.0, r - b[0]) for r, b in zip(rates, bounds, strict=True)],
+            [max(0.0, b[1] - r) for r, b in zip(rates, bounds, strict=True)],
+        ]
+        at = [rung + (place - (len(results) - 1) / 2) * width for rung in RUNGS]
+        axes.bar(at, rates, width, yerr=errors, label=LABELS[label], color=COLOURS[label], ecolor="#555", capsize=2)
+    names = ["1 function", "2 file", "3 files", "4 depth", "5 context"]
+    axes.set_xticks(list(RUNGS), names[: len(RUNGS)])
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("pass@1")
+    axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.15))
+    return _svg(figure)
+
+
+def _table_of_sets(results: dict[str, list[Judged]]) -> str:
+    rows = []
+    for split, name in (("eval", "ladder"), ("heldout", "held-out ladder"), ("real", "real code")):
+        row = [name]
+        for judged in results.values():
+            passed, played = pass_rate(judged, split=split)
+            low, high = wilson(passed, played)
+            row.append(
+                f"{passed / played:.1%} <span class=faint>({low:.0%}–{high:.0%}, n={played})</span>" if played else "–"
+            )
+        rows.append(row)
+    return _table(["tasks", *(LABELS[label] for label in results)], rows)
+
+
+def _curves(steps: Sequence[dict[str, Any]]) -> str:
+    minutes = [step["elapsed_s"] / 60 for step in steps]
+    learning, axes = _figure()
+    axes.plot(minutes, [step["solve_rate"] for step in steps], color="#2a8a4a", label="solve rate, latest 128 rollouts")
+    axes.plot(
+        minutes, [step["reward"] for step in steps], color="#b05ccf", lw=0.8, alpha=0.7, label="reward of the batch"
+    )
+    axes.set_ylim(0, 1)
+    axes.set_xlabel("minutes since the start")
+    axes.legend(frameon=False, fontsize=8)
+    drift, axes = _figure()
+    axes.semilogy(
+        minutes, [max(step["mismatch_k3"], 1e-9) for step in steps], color="#d0453a", label="KL to the sampler (k3)"
+    )
+    axes.semilogy(minutes, [step["entropy"] for step in steps], color="#2f6fed", label="entropy")
+    axes.set_xlabel("minutes since the start")
+    axes.legend(frameon=False, fontsize=8)
+    return _svg(learning) + _svg(drift)
+
+
+def _ages_plot(summary: dict[str, Any]) -> str:
+    figure, axes = _figure()
+    ages = {int(age): tokens for age, tokens in summary["counters"]["age_tokens"].items()}
+    axes.bar(list(ages), [tokens / max(1, sum(ages.values())) for tokens in ages.values()], color="#2f6fed")
+    axes.set_xlabel("versions between sampling and training")
+    axes.set_ylabel("share of trained tokens")
+    return _svg(figure)
+
+
+def _cpu_plot(summary: dict[str, Any]) -> str:
+    figure, axes = _figure()
+    parts = {name: seconds for name, seconds in summary["cpu_by_part"].items() if seconds > 0.5}
+    axes.barh(list(parts)[::-1], list(parts.values())[::-1], color="#8a94a6")
+    busy = f"engine busy {summary['engine_busy']:.0%}, trainer busy {summary['trainer_busy']:.0%} of the time"
+    axes.set_xlabel(f"CPU seconds of training ({busy})")
+    return _svg(figure)
+
+
+def _behaviour(results: dict[str, list[Judged]]) -> str:
+    def mean(judged: Sequence[Judged], value: Any) -> str:
+        values = [value(one) for one in judged]
+        return f"{sum(values) / len(values):.2f}" if values else "–"
+
+    sets = [[one for one in judged if one.split == "eval"] for judged in results.values()]
+    won = [[one for one in judged if one.solved] for judged in sets]
+    rows = [
+        ["ran the check after the last edit", *(mean(s, lambda one: one.checked_after_edit) for s in sets)],
+        ["turns of a solved session", *(mean(s, lambda one: one.usage["turns"]) for s in won)],
+        ["tool calls of a solved session", *(mean(s, lambda one: one.usage["tool_calls"]) for s in won)],
+        ["turns with parallel calls", *(mean(s, lambda one: one.usage["parallel_turns"]) for s in sets)],
+        ["turns with parallel reads", *(mean(s, lambda one: one.parallel_reads) for s in sets)],
+        ["error results in a session", *(mean(s, lambda one: one.usage["error_observations"]) for s in sets)],
+        ["malformed calls in a session", *(mean(s, lambda one: one.usage["malformed_calls"]) for s in sets)],
+        ["cut by a limit", *(mean(s, lambda one: one.outcome == "Truncated") for s in sets)],
+    ]
+    return _table(["per session", *(LABELS[label] for label in results)], rows)
+
+
+def _example(title: str, example: dict[str, Any]) -> str:
+    body = "".join(_event(event) for event in example["events"])
+    return f"<details><summary>{html.escape(title)} · {html.escape(example['task'])}</summary>{body}</details>"
+
+
+def _event(event: dict[str, Any]) -> str:
+    if event["kind"] == "prompt":
+        return f"<p><b>{html.escape(event['user'])}</b></p>"
+    if event["kind"] == "tool_call":
+        arguments = event.get("arguments", {"": event.get("raw", "")})
+        if event["name"] == "edit_file":
+            shown = f"<pre>{html.escape(arguments.get('path', ''))}\n" + _diff(arguments) + "</pre>"
+        else:
+            shown = "<pre>" + html.escape("  ".join(str(value) for value in arguments.values())) + "</pre>"
+        return f"<div class=call><b>{html.escape(event['name'])}</b>{shown}</div>"
+    if event["kind"] == "tool_result":
+        return f"<pre class='{'del' if event.get('error') else ''}'>{html.escape(event['text'])}</pre>"
+    if event["kind"] == "end":
+        return f"<p class=faint>ended: {html.escape(event['stop'])}</p>"
+    return ""
+
+
+def _diff(arguments: dict[str, str]) -> str:
+    old = "".join(f"<span class=del>- {html.escape(line)}</span>\n" for line in arguments.get("old", "").splitlines())
+    return old + "".join(
+        f"<span class=add>+ {html.escape(line)}</span>\n" for line in arguments.get("new", "").splitlines()
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    header = "".join(f"<th>{cell}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td class=n>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{header}</tr>{body}</table>"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {count:,}" for name, count in value.items()) or "none"
+    return f"{value:,}"

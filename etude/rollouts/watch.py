@@ -1,0 +1,106 @@
+"""Fills the live view from what runs.
+
+Owns the polling: a background task that asks the actors for their gauges twice a second. It never delays the run, and
+what it cannot learn it leaves as it was. Talks to: cluster, stats, controller, view.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from etude.records import Event
+from etude.rollouts.cluster import Cluster
+from etude.rollouts.controller import Controller
+from etude.rollouts.stats import RunStats
+from etude.rollouts.view import Call, View
+
+PERIOD_S = 0.5
+
+
+class Watch:
+    """Keeps a view's state fresh while a run goes on."""
+
+    def __init__(self, view: View, cluster: Cluster, stats: RunStats) -> None:
+        self.view, self.cluster, self.stats = view, cluster, stats
+        self.controller: Controller | None = None
+        self.started = time.monotonic()
+        self._last: tuple[float, float, float, float] | None = None
+        self._shown_steps = stats.steps
+        self._pending: dict[tuple[int, int], Call] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._gauges(await self.cluster.stats())
+            self._learning()
+            self.view.refresh()
+            await asyncio.sleep(PERIOD_S)
+
+    def _gauges(self, gauges: dict[str, Any]) -> None:
+        state, engine = self.view.state, gauges["engine"]
+        state.elapsed_s = time.monotonic() - self.started
+        state.sandboxes = sum(worker["running"] for worker in gauges["workers"])
+        busy = self.controller.trainer_busy_s if self.controller else 0.0
+        tokens = engine.get("decode_tokens", 0) + engine.get("prefill_tokens", 0)
+        now = (time.monotonic(), engine["busy_s"], busy, float(tokens))
+        if self._last is not None:
+            passed = now[0] - self._last[0]
+            state.engine_busy = _smooth(state.engine_busy, (now[1] - self._last[1]) / passed)
+            state.tokens_per_s = _smooth(state.tokens_per_s, (now[3] - self._last[3]) / passed)
+        if self.controller is not None:
+            trained = self.controller.elapsed() - self.controller.elapsed_s
+            state.trainer_busy = busy / max(trained, 1.0)
+            state.samples_per_s = self.stats.counters["rollouts"] / max(self.controller.elapsed(), 1.0)
+            state.left_s = max(0.0, self.controller.config.rollouts.max_minutes * 60 - self.controller.elapsed())
+        self._last = now
+        for worker in gauges["workers"]:
+            for rollout, instruction, event in worker["recent"]:
+                self._follow(rollout, instruction, event)
+
+    def _learning(self) -> None:
+        state, history = self.view.state, self.stats.history
+        if not history:
+            return
+        line = history[-1]
+        state.steps, state.version = self.stats.steps, line["version"]
+        state.rewards = [past["reward"] for past in history]
+        state.solve_rates = [past["solve_rate"] for past in history]
+        state.loss, state.entropy, state.mismatch = line["loss"], line["entropy"], line["max_abs_dlogp"]
+        state.calls_per_turn, state.parallel_share = line["calls_per_turn"], line["parallel_share"]
+        state.dropped, state.ages = line["dropped"], dict(self.stats.ages)
+        if self.stats.steps > self._shown_steps:
+            self._shown_steps = self.stats.steps
+            self.view.line(
+                f"step {state.steps:4d}  solved {line['solve_rate']:.2f}  reward {line['reward']:+.2f}  "
+                f"turns {line['turns']:.1f}  age {line['mean_age']:.1f}  loss {line['loss']:+.4f}  "
+                f"rollouts {self.stats.counters['rollouts']}  {state.elapsed_s:.0f} s"
+            )
+
+    def _follow(self, rollout: str, instruction: str, event: Event) -> None:
+        """One event of the rollout that is shown."""
+        state = self.view.state
+        if rollout != state.rollout:
+            state.rollout, state.instruction = rollout, instruction
+            state.calls.clear()
+            self._pending.clear()
+        if event.kind == "tool_call":
+            arguments = " · ".join(_short(str(value)) for value in event.data.get("arguments", {}).values())
+            call = Call(event.data["name"], arguments or _short(str(event.data.get("raw", ""))))
+            self._pending[event.data["turn"], event.data["index"]] = call
+            state.calls.append(call)
+        elif event.kind == "tool_result":
+            call = self._pending.pop((event.data["turn"], event.data["index"]), None)
+            if call is not None:
+                call.result, call.failed = _short(event.data["text"], 60), event.data["error"]
+
+
+def _smooth(before: float, now: float, weight: float = 0.3) -> float:
+    return (1 - weight) * before + weight * now
+
+
+def _short(text: str, length: int = 40) -> str:
+    """The first line that says something, cut."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= length else line[: length - 1] + "…"
