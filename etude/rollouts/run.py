@@ -86,7 +86,8 @@ class Run:
         published = await within(self.cluster.trainer.publish.remote(), 120, "the trainer to publish its version")
         for engine in self.cluster.engines:
             await within(engine.load.remote(Version(published["version"])), 120, "an engine to load its weights")
-        self.stats = RunStats(self.directory / "metrics.jsonl", (state or {}).get("stats"))
+        counted = {**(state or {}).get("stats", {}), "steps": published["version"]}
+        self.stats = RunStats(self.directory / "metrics.jsonl", counted)
         self.watch = Watch(self.view, self.cluster, self.stats)
         watching = asyncio.create_task(self.watch.run())
         try:

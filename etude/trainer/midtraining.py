@@ -123,7 +123,7 @@ class Midtraining:
         except Exception as error:  # torch raises many kinds for a torn file
             raise CheckpointError(f"{path}: cannot resume from it ({error}); delete it to start anew") from None
         self.step_count, self.tokens = state["step_count"], state["tokens"]
-        self.mixture.drawn = state["drawn"]
+        self.mixture.drawn |= state["drawn"]  # a source may have joined since
 
 
 def pretrain(

@@ -1,0 +1,48 @@
+"""`etude doctor`: the machine, the versions, and the sandboxes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    from etude.environments.doctor import diagnose
+
+    findings = diagnose()
+    facts = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+        "disk": f"{shutil.disk_usage('.').free / 2**30:.0f} GiB free here",
+        **{name: _version(name) for name in ("torch", "ray", "transformers")},
+    }
+    if options.json:
+        print(json.dumps({**facts, "environments": [asdict(finding) for finding in findings]}))
+    else:
+        for name, value in facts.items():
+            print(f"  {name}: {value}")
+        for finding in findings:
+            print(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
+            if finding.remedy and not finding.ok:
+                print(f"    {finding.remedy}")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return (
+            "not installed (pip install 'etude[train]')" if package != "transformers" else "not installed (tests only)"
+        )

@@ -1,0 +1,146 @@
+"""One session in the foreground: the engine in this process, a real sandbox, every step printed as it happens.
+
+Owns `etude agent` for our own models: the same harness, prompt and tools as training. A directory of the user's is
+copied into the sandbox and never written to; what the agent changed is shown as a diff.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from etude.environments.backends import open_backend
+from etude.environments.base import WORKSPACE, Sandbox, SandboxSpec
+from etude.errors import ConfigError
+from etude.harness.session import HarnessConfig, run_session
+from etude.harness.tools import ToolConfig
+from etude.records import Event, InfraFailed, Limits, Task, Verifier
+from etude.rewards.verifier import verify
+from etude.tasks.ladder import ladder_task
+
+MAX_FILES, MAX_BYTES = 500, 2_000_000
+
+
+def find_model(given: Path | None) -> Path:
+    """The model asked for, else the newest trained one, else the base that ships with Etude."""
+    if given is not None:
+        return given
+    trained = sorted(Path("runs").glob("*/model/config.json"), key=lambda path: path.stat().st_mtime)
+    return trained[-1].parent if trained else Path("models/etude-tiny")
+
+
+def task_for(place: str, directory: Path | None, prompt: str | None) -> Task:
+    """A generated task, or the user's directory as one without a verifier."""
+    if directory is not None:
+        if not prompt:
+            raise ConfigError("--dir needs a PROMPT: say what is to be done there")
+        return Task("directory", prompt, _files_of(directory), Verifier({}), limits=Limits(max_turns=12))
+    rung, _, seed = place.partition(":")
+    if rung not in ("1", "2", "3", "4", "5") or not seed.isdigit():
+        raise ConfigError(f"--task {place}: not of the form RUNG:SEED, with a rung from 1 to 5")
+    return ladder_task(int(rung), "eval", int(seed))
+
+
+def _files_of(directory: Path) -> dict[str, bytes]:
+    """Text files of a directory, hidden ones left out; refuses what would not fit a small session."""
+    if not directory.is_dir():
+        raise ConfigError(f"--dir {directory}: no such directory")
+    paths = [path for path in sorted(directory.rglob("*")) if path.is_file() and not path.is_symlink()]
+    paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(directory).parts)]
+    files = {str(path.relative_to(directory)): path.read_bytes() for path in paths[: MAX_FILES + 1]}
+    if len(files) > MAX_FILES or sum(map(len, files.values())) > MAX_BYTES:
+        raise ConfigError(
+            f"--dir {directory}: more than {MAX_FILES} files or {MAX_BYTES // 1_000_000} MB; name a smaller one"
+        )
+    return files
+
+
+class AgentRun:
+    """One foreground session."""
+
+    def __init__(self, model: Path, task: Task, temperature: float, seed: int, quiet: bool) -> None:
+        self.model, self.task, self.temperature, self.seed = model, task, temperature, seed
+        self.console = Console(quiet=quiet, highlight=False)
+
+    async def execute(self) -> dict[str, Any]:
+        """Play the session and judge it; `solved` is None where there is nothing to judge by."""
+        from etude.engine.config import EngineConfig
+        from etude.engine.torch_engine import TorchEngine
+        from etude.models.chat import ChatRenderer
+        from etude.models.qwen3 import load_checkpoint
+
+        decoder, tokenizer = load_checkpoint(self.model)
+        self.console.print(f"[dim]{self.model} · {self.task.id}[/dim]")
+        engine = TorchEngine(decoder, EngineConfig(cache_tokens=16_384))
+        backend = open_backend()
+        try:
+            sandbox = await backend.create(SandboxSpec(files=self.task.files, image=self.task.image))
+            harness = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500))
+            result = await run_session(
+                self.task.instruction, sandbox, engine, ChatRenderer(tokenizer), harness, self.task.limits,
+                session_id="agent", seed=self.seed, temperature=self.temperature, on_event=self.show,
+            )  # fmt: skip
+            changed = await self._diff(sandbox)
+            snapshot = await sandbox.snapshot()
+            await sandbox.destroy()
+            verdict = await verify(self.task, snapshot, backend) if self.task.verifier.files else None
+        finally:
+            await backend.close()
+            engine.close()
+        if isinstance(verdict, InfraFailed):
+            raise ConfigError(f"the verifier could not run: {verdict.what}")
+        solved = None if verdict is None else verdict.reward >= 1.0
+        self._finish(solved, result.stop, changed)
+        return {"solved": solved, "stop": result.stop, "usage": dict(result.usage), "diff": changed}
+
+    def show(self, event: Event) -> None:
+        """Print one event of the session."""
+        data = event.data
+        if event.kind == "prompt":
+            self.console.print(Text(data["user"], style="bold"))
+        elif event.kind == "tool_call":
+            self.console.print(Text.assemble(("● ", "blue"), (data["name"], "bold"), " ", _arguments(data)))
+            if data["name"] == "edit_file":
+                self._edit(data["arguments"])
+        elif event.kind == "tool_result":
+            style = "red" if data["error"] else "dim"
+            lines = data["text"].rstrip().splitlines() or [""]
+            shown = lines if len(lines) <= 8 else [*lines[:6], f"… {len(lines) - 6} more lines"]
+            self.console.print(Text("\n".join(f"  {line}" for line in shown), style=style))
+
+    def _edit(self, arguments: Mapping[str, str]) -> None:
+        for sign, key, style in (("-", "old", "red"), ("+", "new", "green")):
+            for line in arguments.get(key, "").splitlines():
+                self.console.print(Text(f"  {sign} {line}", style=style))
+
+    async def _diff(self, sandbox: Sandbox) -> str:
+        """What became of the files the task gave, as a unified diff."""
+        parts: list[str] = []
+        for name, before in sorted(self.task.files.items()):
+            try:
+                after = await sandbox.read_file(f"{WORKSPACE}/{name}")
+            except FileNotFoundError:
+                after = b""
+            if after != before:
+                old, new = (text.decode(errors="replace").splitlines(keepends=True) for text in (before, after))
+                parts += difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+        return "".join(parts)
+
+    def _finish(self, solved: bool | None, stop: str, changed: str) -> None:
+        if solved is None:
+            self.console.print(Text(changed or "nothing was changed", style="cyan"))
+        verdict = {True: ("✓ solved", "bold green"), False: ("✗ not solved", "bold red"), None: ("done", "bold")}[
+            solved
+        ]
+        self.console.print(Text.assemble(verdict, f"  ({stop})"))
+
+
+def _arguments(data: Mapping[str, Any]) -> str:
+    values = data.get("arguments", {"": data.get("raw", "")})
+    keys = ["path"] if data["name"] == "edit_file" else list(values)
+    return " ".join(values.get(key, "") for key in keys)

@@ -1,0 +1,85 @@
+"""The `etude` command: quick to start, one line when something is wrong, real results when it is not."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def etude(*arguments, code="from etude.cli.main import main; raise SystemExit(main())", cwd=ROOT):
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=240)
+
+
+def test_help_is_light():
+    heavy = "print(sorted({'torch', 'ray', 'numpy', 'pydantic'} & set(sys.modules)))"
+    code = f"import sys\nfrom etude.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    {heavy}"
+    done = etude(code=code)
+    assert "train" in done.stdout
+    assert done.stdout.splitlines()[-1] in ("[]", "['pydantic']")
+
+
+def test_an_unknown_command_is_refused():
+    done = etude("fly")
+    assert done.returncode == 2
+    assert "fly" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["train", "nowhere.toml"], 42, "no such recipe"),
+        (["train", "recipes/quickstart.toml", "--set", "groups.sise=4"], 42, "groups.sise: unknown key"),
+        (["train", "recipes/quickstart.toml", "--set", "groups.size=four"], 42, "groups.size"),
+        (["train", "recipes/quickstart.toml", "--resume", "--out", "/nonexistent/run"], 42, "no run to resume"),
+        (["agent", "--task", "9:x"], 42, "RUNG:SEED"),
+        (["agent", "--dir", "."], 42, "PROMPT"),
+        (["agent", "--model", "nowhere"], 1, "nowhere"),
+        (["weights", "log", "/nonexistent/store"], 1, "/nonexistent/store"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments, exit_code, said):
+    done = etude(*arguments)
+    assert done.returncode == exit_code
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_tasks_are_generated_and_validated(tmp_path):
+    made = etude("tasks", "generate", "--rung", 3, "--count", 2, "--out", tmp_path, "--json")
+    paths = json.loads(made.stdout)
+    assert len(paths) == 2
+    sound = etude("tasks", "validate", *paths, "--json")
+    assert sound.returncode == 0
+    assert all(one["sound"] for one in json.loads(sound.stdout).values())
+
+
+def test_doctor_boots_a_sandbox():
+    done = etude("environments", "doctor", "--json")
+    assert done.returncode == 0, done.stdout
+    assert all(finding["ok"] for finding in json.loads(done.stdout))
+
+
+def test_the_shipped_model_plays_a_task():
+    done = etude("agent", "--model", ROOT / "models/etude-tiny", "--task", "1:0", "--json")
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["usage"]["turns"] >= 1
+    assert result["stop"] in ("finished", "turns", "context", "tokens")
+    assert done.returncode == (0 if result["solved"] else 1)
+
+
+def test_a_directory_is_worked_on_as_a_copy(tmp_path):
+    (tmp_path / "ship.py").write_text("def ship(a, b):\n    # a plus b\n    return a - b\n")
+    before = (tmp_path / "ship.py").read_bytes()
+    done = etude(
+        "agent", "Fix every bug in ship.py.", "--dir", tmp_path, "--model", ROOT / "models/etude-tiny", "--json"
+    )
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["solved"] is None
+    assert (tmp_path / "ship.py").read_bytes() == before

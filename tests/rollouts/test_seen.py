@@ -1,0 +1,106 @@
+"""What a person sees: the live view and the report, from small made-up runs."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from etude.errors import UnusedFeature, WeightError
+from etude.rollouts.evaluate import Judged, as_json
+from etude.rollouts.report import write_report
+from etude.rollouts.stats import RunStats
+from etude.rollouts.summary import summarise, wilson
+from etude.rollouts.view import Call, View, ViewState, render, sparkline
+
+STATE = ViewState(
+    recipe="quickstart", phase="training", version=7, elapsed_s=75, left_s=61, steps=7, rewards=[0.1, 0.5],
+    solve_rates=[0.2, 0.6], engine_busy=0.5, dropped={"zero_variance": 3}, instruction="Fix it.", sandboxes=12,
+)  # fmt: skip
+STATE.calls.append(Call("read_file", "ship.py", "def ship(a):", False))
+USAGE = {
+    "turns": 3, "tool_calls": 4, "parallel_turns": 1, "error_observations": 0, "malformed_calls": 0,
+}  # fmt: skip
+
+
+def drawn(width):
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    console.print(render(STATE))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_view_fits_and_says_what_matters(width):
+    text = drawn(width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert len(text.splitlines()) <= 24
+    for part in ("quickstart", "training", "version 7", "60%", "12", "alike 3", "read_file", "def ship(a):", "1:15"):
+        assert part in text
+
+
+def test_a_plain_terminal_gets_lines_and_a_quiet_one_nothing():
+    for quiet, expected in ((False, "step 1\n"), (True, "")):
+        console = Console(file=io.StringIO(), force_terminal=False)
+        with View(STATE, quiet, console) as view:
+            view.refresh()
+            view.line("step 1")
+        assert console.file.getvalue() == expected
+
+
+def test_sparklines_and_intervals():
+    assert sparkline([0, 0.5, 1]) == " ▄█"
+    low, high = wilson(80, 100)
+    assert (round(low, 3), round(high, 3)) == (0.711, 0.867)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def judged(split, rung, solved):
+    return Judged(f"{split}{rung}", split, rung, solved, "Scored", "operator", "pair", USAGE, True, 0)
+
+
+def test_the_summary_counts_each_set_apart():
+    base = [judged("eval", 1, False), judged("eval", 2, True), judged("heldout", 1, False)]
+    after = [judged("eval", 1, True), judged("eval", 2, True), judged("heldout", 1, True), judged("real", 0, False)]
+    figures = summarise(base, after, base)
+    assert (figures["base_pass1"], figures["pass1"], figures["sft_control_pass1"]) == (0.5, 1.0, 0.5)
+    assert (figures["heldout_before"], figures["heldout_after"], figures["real_after"]) == (0.0, 1.0, 0.0)
+    assert figures["rungs"]["1"] == [0.0, 1.0, 0.0]
+
+
+def test_the_report_holds_everything_and_fetches_nothing(tmp_path):
+    results = [judged("eval", rung, rung < 3) for rung in (1, 2, 3, 4, 5)] + [judged("heldout", 1, True)]
+    for label in ("base", "after", "control"):
+        (tmp_path / f"evaluation-{label}.json").write_text(json.dumps(as_json(results)))
+    summary = summarise(results, results, results) | {
+        "wall_s": 800, "max_abs_dlogp": 1e-5, "samples_per_s": 8, "trainer_busy": 0.6, "engine_busy": 0.8, "steps": 2,
+        "cpu_by_part": {"engine": 100, "trainer": 80}, "counters": {"tool_calls": 9, "age_tokens": {"0": 5, "1": 2}},
+    }  # fmt: skip
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "recipe.json").write_text(json.dumps({"name": "small", "seed": 3}))
+    step = {"kind": "step", "elapsed_s": 60, "solve_rate": 0.5, "reward": 0.4, "mismatch_k3": 1e-4, "entropy": 0.1}
+    (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(step | {"elapsed_s": n}) for n in (60, 120)))
+    edit = {"kind": "tool_call", "name": "edit_file", "arguments": {"path": "a.py", "old": "<b>x</b>", "new": "y"}}
+    (tmp_path / "examples.json").write_text(json.dumps({"a failure": {"task": "t", "events": [edit]}}))
+    text = write_report(tmp_path).read_text()
+    assert text.count("<svg") == 5
+    for part in ("small", "seed 3", "a failure", "&lt;b&gt;x&lt;/b&gt;", "40.0%", "held-out ladder", "tool_calls"):
+        assert part in text
+    assert "<b>x</b>" not in text
+    assert "src=" not in text
+    assert "https://" not in text.replace("https://matplotlib.org", "")
+
+
+def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
+    stats = RunStats(tmp_path / "metrics.jsonl")
+    stats.counters["tool_calls"] = 3
+    assert stats.prove_use(["tool_calls"], {"swaps": 1})["swaps"] == 1
+    with pytest.raises(UnusedFeature, match="routes_replayed"):
+        stats.prove_use(["tool_calls", "routes_replayed"], {})
+
+
+def test_an_engine_with_another_root_is_an_error(tmp_path):
+    stats = RunStats(tmp_path / "metrics.jsonl")
+    stats.swapped({"version": 1, "root": "a", "bytes": 5}, "a")
+    assert stats.counters["roots_verified"] == 1
+    with pytest.raises(WeightError, match="root"):
+        stats.swapped({"version": 2, "root": "a", "bytes": 5}, "b")
