@@ -7,6 +7,7 @@ imported only when called, so that `etude --help` is quick. Holds no logic of an
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import sys
 
@@ -47,6 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except EtudeError as error:
         print(f"etude {options.command}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print(f"etude {options.command}: the disk is full ({error}); make room and go on", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"etude {options.command}: interrupted", file=sys.stderr)

@@ -134,7 +134,9 @@ class TrainerActor:
 
         started, cpu = time.perf_counter(), time.process_time()
         advantages = [group_advantages(group, self.config.trainer.advantages) for group in groups]
-        metrics: dict[str, Any] = self.trainer.step(build_batch(groups, advantages, self.trainer.version))
+        metrics: dict[str, Any] = self.trainer.step(
+            build_batch(groups, advantages, self.trainer.version), controller_state["progress"]
+        )
         metrics |= self.publish()
         if self.trainer.version % self.config.rollouts.checkpoint_every == 0:
             state = {"trainer": self.trainer.state_dict(), "controller": controller_state}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import psutil
 import ray
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import Group, InfraFailed, Trajectory
@@ -28,11 +28,15 @@ START_S, STEP_S, STOP_S = 180.0, 600.0, 60.0
 
 
 async def within(waiting: Awaitable[T], seconds: float, what: str) -> T:
-    """Await with a deadline that names what it waits for."""
+    """Await with a deadline that names what it waits for. Our own errors cross processes unchanged."""
     try:
         return await asyncio.wait_for(waiting, seconds)
     except TimeoutError:
         raise DeadlineExceeded(what, seconds) from None
+    except RayTaskError as error:
+        if isinstance(error.cause, EtudeError | OSError):
+            raise error.cause from None
+        raise
 
 
 class Cluster:

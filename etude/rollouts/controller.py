@@ -15,13 +15,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ray.exceptions import RayError
+
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import Group, InfraFailed, Task, Trajectory, Version
-from etude.rollouts.cluster import Cluster
+from etude.rollouts.cluster import Cluster, within
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.session import Order
 from etude.rollouts.stats import RunStats
+
+SWAP_S = 120.0
 
 
 class TaskStream:
@@ -73,6 +77,11 @@ class Controller:
         """Seconds of training, over all the run's lives."""
         return self.elapsed_s + time.monotonic() - self.started_at
 
+    def progress(self) -> float:
+        """How much of the budget is spent, by the clock or by steps, whichever is further."""
+        budget = self.config.rollouts
+        return max(self.elapsed() / (budget.max_minutes * 60), self.stats.steps / budget.max_steps)
+
     async def take_groups(self) -> list[Group] | None:
         """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
         deadline = time.monotonic() + self.config.rollouts.batch_deadline_s
@@ -99,6 +108,7 @@ class Controller:
             "pending": [*self.pool.pending(), *self.tasks.still_owed()],
             "stats": self.stats.state(),
             "elapsed_s": self.elapsed(),
+            "progress": self.progress(),
         }
         metrics = await self.cluster.step(groups, state)
         self.trainer_busy_s += metrics["step_s"]
@@ -114,8 +124,10 @@ class Controller:
 
     async def _swap(self, engine: Any, version: Version, root: str) -> None:
         try:
-            loaded = await engine.load.remote(version)
+            loaded = await within(engine.load.remote(version), SWAP_S, f"an engine to load version {version}")
             self.stats.swapped(loaded, root)
+        except RayError:  # its process died: it starts anew, and the next version reaches it
+            self.stats.counters["swaps_lost"] += 1
         except EtudeError as error:
             self.failure = error
             self.changed.set()

@@ -22,6 +22,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller, TaskStream
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.loop import train
+from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
 from etude.rollouts.stats import RunStats
 from etude.rollouts.view import View, ViewState
@@ -55,6 +56,7 @@ class Run:
             loop.add_signal_handler(number, self.stop)
         with View(ViewState(recipe=self.config.name), self.quiet) as self.view:
             self._phase("starting")
+            await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory)
             try:
                 return await self._phases(started)
@@ -84,8 +86,7 @@ class Run:
         tasks = evaluation_set(self.config.evaluation)
         state = await within(self.cluster.trainer.resume.remote(), 120, "the trainer to load its checkpoint")
         published = await within(self.cluster.trainer.publish.remote(), 120, "the trainer to publish its version")
-        for engine in self.cluster.engines:
-            await within(engine.load.remote(Version(published["version"])), 120, "an engine to load its weights")
+        await self._engines_at(Version(published["version"]))
         counted = {**(state or {}).get("stats", {}), "steps": published["version"]}
         self.stats = RunStats(self.directory / "metrics.jsonl", counted)
         self.watch = Watch(self.view, self.cluster, self.stats)
@@ -101,12 +102,18 @@ class Run:
     ) -> dict[str, Any]:
         base = await self._evaluated("base", tasks)
         training = await self._trained(state, published)
+        await self._engines_at(Version(training["version"]))
         after = await self._evaluated("after", tasks)
         control = await self._controlled(tasks, training["cpu_s"])
         summary = await self._summary(base, after, control, training, time.monotonic() - started)
         _write(self.directory / "summary.json", summary)
         self.view.line(f"report: {write_report(self.directory)}")
         return summary
+
+    async def _engines_at(self, version: Version) -> None:
+        """Every engine has this version, also one whose process died and came back with the base."""
+        for engine in self.cluster.engines:
+            await within(engine.load.remote(version), 120, f"an engine to load version {version}")
 
     async def _evaluated(self, label: str, tasks: list[Task]) -> list[Judged]:
         path = self.directory / f"evaluation-{label}.json"

@@ -24,6 +24,7 @@ class RunStats:
 
     def __init__(self, path: Path, start: dict[str, Any] | None = None) -> None:
         self.path = path
+        _mend(path)
         self.steps = int((start or {}).get("steps", 0))
         self.counters: Counter[str] = Counter((start or {}).get("counters", {}))
         self.ages: Counter[int] = Counter({int(age): n for age, n in (start or {}).get("ages", {}).items()})
@@ -123,3 +124,10 @@ class RunStats:
             )
         ages = {str(age): tokens for age, tokens in sorted(self.ages.items())}
         return {**counters, "groups_dropped": dict(self.dropped), "age_tokens": ages}
+
+
+def _mend(path: Path) -> None:
+    """A run that was killed, or ran out of disk, may have left half a line."""
+    text = path.read_text() if path.exists() else ""
+    if text and not text.endswith("\n"):
+        path.write_text(text[: text.rfind("\n") + 1])

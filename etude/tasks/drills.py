@@ -1,34 +1,39 @@
 """Dense exercises for mid-training: single skills of the ladder, many to a document.
 
 Owns four kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken
-functions, an edit for each), *retry* (an edit that failed the check, another one), *trace* (from a failing check to the
-definition) and *code* (right functions as plain text). Identifiers are often pseudo-words, so that names must be copied
-and not recalled. No sandbox runs here: a drill is written, not recorded; sessions are recorded by the expert through
-the real harness.
+functions, an edit for each), *locate* (what the check names, and again when an edit did not help), *trace* (from a
+failing check to the definition) and *code* (right functions as plain text). Identifiers are often pseudo-words, and
+shapes are often put together at random (`compose`), so that names and lines must be copied and not recalled. No sandbox
+runs here: a drill is written, not recorded; sessions are recorded by the expert through the real harness.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from etude.harness.prompt import render_calls, render_result, render_results
+from etude.tasks.compose import random_shape
 from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call, misfix
-from etude.tasks.grammar import Function, break_it, bug_names, draw_arguments, make_function
+from etude.tasks.grammar import Function, break_it, bug_names, draw_arguments, from_shape, make_function
 from etude.tasks.words import training_name
 
 Role = Literal["user", "assistant", "observation", "text"]
 Script = list[tuple[Role, str]]
 """A document before it is turned into token ids: what the user, the model and the tools say, or plain text."""
 
+RANDOM_SHARE = 0.5
+"""Functions of a random shape; the others have one of the ladder's."""
+
 
 def drill(seed: int, index: int) -> Script:
     """The drill of that seed and index, the same on every machine; there is one for every index."""
     rng = random.Random(f"etude drills v1 {seed} {index}")
-    kinds: list[Callable[[random.Random], Script]] = [repair, retry, trace, code]
-    [kind] = rng.choices(kinds, weights=(5, 3, 2, 2))
+    kinds: list[Callable[[random.Random], Script]] = [repair, locate, trace, code]
+    [kind] = rng.choices(kinds, weights=(4, 5, 2, 2))
     return kind(rng)
 
 
@@ -50,25 +55,43 @@ def repair(rng: random.Random) -> Script:
     ]
 
 
-def retry(rng: random.Random) -> Script:
-    """One broken function among others; the first edits do not pass the check, the last one does."""
+def locate(rng: random.Random) -> Script:
+    """A file with one to three broken functions; the check names one of them after the other, and an edit that did not
+    help is followed by another at the same place.
+    """
     path = f"{training_name(rng)}.py"
-    target = _specimen(rng, broken=True, vague=0.5)
-    others = [_specimen(rng, broken=False) for _ in range(rng.randint(0, 3))]
-    text = "\n".join(s.shown.render() for s in rng.sample([target, *others], len(others) + 1))
-    lines = [target.old, *(misfix(rng, target.old, target.new) for _ in range(rng.randint(0, 2))), target.new]
-    failures = [_failure(rng, target, line) for line in lines[:-1]]
-    if text.count(target.old) != 1 or None in failures:
-        return retry(rng)
-    script: Script = [
-        ("user", f"python3 check.py fails: there is a bug in {path}. Fix it."),
-        ("assistant", render_calls([RUN_CHECK, _read(path)])),
-        ("observation", render_results([failures[0] or "", text])),
-    ]
-    for old, new, seen in zip(lines[:-1], lines[1:], [*failures[1:], "passed"], strict=True):
-        script.append(("assistant", render_calls([("edit_file", {"path": path, "old": old, "new": new}), RUN_CHECK])))
-        script.append(("observation", render_results(["ok", seen or ""])))
+    targets = [_specimen(rng, broken=True, vague=0.4) for _ in range(rng.randint(1, 3))]
+    others = [_specimen(rng, broken=False) for _ in range(rng.randint(0, 4))]
+    text = "\n".join(s.shown.render() for s in rng.sample([*targets, *others], len(targets) + len(others)))
+    steps = [step for target in targets for step in _tries(rng, target)]
+    if any(step.seen is None or text.count(target.old) != 1 for target in targets for step in steps):
+        return locate(rng)
+    seen = [step.seen or "" for step in steps]
+    script: Script = [("user", f"python3 check.py fails: there is a bug in {path}. Fix it.")]
+    opening = [(RUN_CHECK, seen[0]), (_read(path), text)]
+    rng.shuffle(opening)
+    script.append(("assistant", render_calls([call for call, _ in opening])))
+    script.append(("observation", render_results([result for _, result in opening])))
+    for step, result in zip(steps, [*seen[1:], "passed"], strict=True):
+        edit = ("edit_file", {"path": path, "old": step.old, "new": step.new})
+        script.append(("assistant", render_calls([edit, RUN_CHECK])))
+        script.append(("observation", render_results(["ok", result])))
     return [*script, ("assistant", FAREWELL)]
+
+
+class Step(NamedTuple):
+    """One edit, and what the check said before it; None if no case shows the fault."""
+
+    seen: str | None
+    old: str
+    new: str
+
+
+def _tries(rng: random.Random, target: Specimen) -> list[Step]:
+    """Edits until the function is right, mostly one."""
+    wrong = [misfix(rng, target.old, target.new) for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))]
+    lines = [target.old, *wrong, target.new]
+    return [Step(_failure(rng, target, old), old, new) for old, new in itertools.pairwise(lines)]
 
 
 def trace(rng: random.Random) -> Script:
@@ -125,13 +148,20 @@ class Specimen:
 def _specimen(rng: random.Random, broken: bool, vague: float = 0.0) -> Specimen:
     while True:
         bug = rng.choice(bug_names("train"))
-        good = make_function(rng, training_name(rng), "train", vague=bug == "operator" and rng.random() < vague)
+        good = _function(rng, vague=bug == "operator" and rng.random() < vague)
         if not broken:
             return Specimen(good, good)
         wrong = break_it(rng, good, bug)
         if wrong is not None:
             [(old, new)] = [(w.strip(), g.strip()) for g, w in zip(good.body, wrong.body, strict=True) if g != w]
             return Specimen(good, wrong, old, new)
+
+
+def _function(rng: random.Random, vague: bool) -> Function:
+    """Of one of the ladder's shapes, or of a random one."""
+    if rng.random() < RANDOM_SHARE:
+        return from_shape(rng, random_shape(rng), training_name(rng), vague)
+    return make_function(rng, training_name(rng), "train", vague)
 
 
 def _failure(rng: random.Random, specimen: Specimen, line: str) -> str | None:

@@ -33,6 +33,8 @@ class ExpertConfig(Config):
     expert.
     """
 
+    search: float = 0.0
+    """Look the failing function up although the file is named, and again after a change in the wrong place."""
     idle_read: float = 0.0
     """Read a file that has nothing to do with it."""
     one_by_one: float = 0.0
@@ -55,8 +57,8 @@ class ExpertConfig(Config):
 
 CLEAN = ExpertConfig()
 NOISY = ExpertConfig(
-    idle_read=0.06, one_by_one=0.4, wrong_fix=0.4, wrong_vague_fix=0.65, wrong_place=0.12, blind=0.3, quit=0.035,
-    give_up=0.4, misspell=0.03,
+    search=0.4, idle_read=0.06, one_by_one=0.4, wrong_fix=0.4, wrong_vague_fix=0.65, wrong_place=0.15, blind=0.3,
+    quit=0.035, give_up=0.4, misspell=0.03,
 )  # fmt: skip
 
 
@@ -86,7 +88,7 @@ class Expert:
 
     def _play(self) -> Turns:
         facts = self.task.provenance
-        if facts["rung"] <= 2:
+        if facts["rung"] <= 2 and self.rng.random() >= self.config.search:
             yield from self._parallel([RUN_CHECK, _read(facts["path"])])
         else:
             yield [RUN_CHECK]
@@ -101,15 +103,19 @@ class Expert:
             if self.rng.random() < self.config.idle_read:
                 yield [_read(self.rng.choice(sorted(set(self.task.files) - {CHECK})))]
             if self.task.provenance["rung"] >= 5:
-                [found] = yield [("grep", {"pattern": f"def {function}"})]
-                line = re.search(r":(\d+):", found)
-                start = int(line.group(1)) if line else 1
-                yield [("read_file", {"path": path, "start": str(start), "end": str(start + WINDOW)})]
+                yield from self._look_up(path, function)
             else:
                 if known != path:
                     yield [("grep", {"pattern": f"def {function}"})]
                 yield [_read(path)]
                 known = _imported_from(self.task, path)
+
+    def _look_up(self, path: str, function: str) -> Turns:
+        """Find a definition's line, and read from there."""
+        [found] = yield [("grep", {"pattern": f"def {function}"})]
+        line = re.search(r":(\d+):", found)
+        start = int(line.group(1)) if line else 1
+        yield [("read_file", {"path": path, "start": str(start), "end": str(start + WINDOW)})]
 
     def _mend(self) -> Turns:
         """Edit and check until the check passes, or until a slip ends it."""
@@ -140,6 +146,8 @@ class Expert:
         spoiled = misfix(self.rng, line, line)
         yield from self._parallel([("edit_file", {"path": path, "old": line, "new": spoiled}), RUN_CHECK])
         yield [("edit_file", {"path": path, "old": spoiled, "new": line})]
+        if self.rng.random() < self.config.search:
+            yield from self._look_up(path, self.task.provenance["function"])
 
     # --- slips of form ------------------------------------------------------------------------------------------------
 

@@ -43,12 +43,14 @@ class Rung:
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(2, 2), chain=0, names_file=True),
-    2: Rung(modules=1, functions=(5, 7), chain=0, names_file=True),
-    3: Rung(modules=4, functions=(2, 4), chain=0, names_file=False),
-    4: Rung(modules=4, functions=(2, 4), chain=1, names_file=False),
-    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True),
+    2: Rung(modules=1, functions=(3, 5), chain=0, names_file=True),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False),
+    5: Rung(modules=5, functions=(7, 9), chain=3, names_file=False),
 }
+VAGUE_SHARE = 0.35
+"""Tasks whose comment does not say the operator: only the check can tell, so no demonstration can teach the answer."""
 LIMITS = Limits(max_turns=12, max_context_tokens=1024, max_sampled_tokens=512)
 
 
@@ -125,10 +127,15 @@ def _draw_target(rng: random.Random, split: Split, name: str) -> tuple[Function,
     while True:
         by_bug = split == "heldout" and rng.random() < 0.3  # held out by its bug; otherwise by its shape
         shape_fold: Fold = "heldout" if split == "heldout" and not by_bug else "train"
-        bug = rng.choice(bug_names("heldout" if by_bug else "train"))
-        good = make_function(rng, name, shape_fold, vague=bug == "operator" and rng.random() < 0.5)
+        vague = not by_bug and rng.random() < VAGUE_SHARE
+        bug = "operator" if vague else rng.choice(bug_names("heldout" if by_bug else "train"))
+        good = make_function(rng, name, shape_fold, vague)
         broken = break_it(rng, good, bug)
-        if broken is not None and (split == "heldout" or _fresh(good, broken) == (split == "eval")):
+        if (
+            broken is not None
+            and good.vague == vague
+            and (split == "heldout" or _fresh(good, broken) == (split == "eval"))
+        ):
             return good, broken, bug
 
 

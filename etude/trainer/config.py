@@ -57,6 +57,8 @@ class TrainerConfig(Config):
     replay_margin: float = 4.0
     """Plausibility filter: how far, in router logits, a replayed expert may lie below the router's own last choice."""
     warmup_steps: int = 0
+    final_lr_share: float = 1.0
+    """The learning rate falls linearly to this share of itself over the run's budget; 1 keeps it constant."""
     gradient_clip: float = 1.0
     piece_tokens: int = 8192
     """Tokens of one forward and backward."""

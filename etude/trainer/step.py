@@ -39,8 +39,11 @@ class Trainer:
         self.version = Version(0)
         self.skipped = 0
 
-    def step(self, batch: Batch) -> dict[str, float]:
-        """Train on a batch; returns its metrics. The version moves on unless the step had to be skipped."""
+    def step(self, batch: Batch, progress: float = 0.0) -> dict[str, float]:
+        """Train on a batch; returns its metrics. The version moves on unless the step had to be skipped.
+
+        `progress` is how much of the run's budget is spent, from 0 to 1; only the learning rate depends on it.
+        """
         if self.config.router_replay:
             _require_routes(batch)
         sums: Counter[str] = Counter()
@@ -53,7 +56,7 @@ class Trainer:
             terms.loss.backward()
             sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
             largest = max(largest, terms.max_abs_dlogp)
-        norm = self._optimize()
+        norm = self._optimize(progress)
         return {**_metrics(sums, batch), "max_abs_dlogp": largest, "grad_norm": norm, "version": self.version}
 
     def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, dict[str, float]]:
@@ -81,7 +84,7 @@ class Trainer:
         routes = torch.from_numpy(piece.routed_experts).long()
         return torch.where(torch.from_numpy(piece.routed_mask)[:, None, None], routes, -1)
 
-    def _optimize(self) -> float:
+    def _optimize(self, progress: float) -> float:
         """Gradients to the masters, one optimizer step, the policy rounded anew."""
         for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
             master.grad, parameter.grad = parameter.grad, None
@@ -93,7 +96,8 @@ class Trainer:
                 raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
             return norm
         self.skipped = 0
-        self.optimizer.set_scale(min(1.0, (self.version + 1) / max(1, self.config.warmup_steps)))
+        warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
+        self.optimizer.set_scale(warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress)))
         self.optimizer.step()
         self.optimizer.zero_grad()
         with torch.no_grad():

@@ -1,43 +1,16 @@
-"""The whole loop at small size, in processes of its own: it trains, survives kill -9, and says what is wrong."""
+"""The whole loop at small size: it trains, and survives kill -9."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from small import ROOT, command, run, steps, variables
 
 from etude.environments.leftovers import leftovers
 
-ROOT = Path(__file__).parents[2]
-SMALL = [
-    "evaluation.per_rung=1", "evaluation.heldout_per_rung=0", "evaluation.real=false", "control.enabled=false",
-    "groups.size=4", "rollouts.groups_per_step=2", "rollouts.concurrency=16", "rollouts.rungs=[1, 3]",
-]  # fmt: skip
 pytestmark = pytest.mark.timeout(420)
-
-
-def command(out, *overrides, resume=False):
-    sets = [part for override in (*SMALL, *overrides) for part in ("--set", override)]
-    arguments = ["train", str(ROOT / "recipes/quickstart.toml"), "--out", str(out), "--json", *sets]
-    return [sys.executable, "-m", "etude.cli.main", *arguments, *(["--resume"] if resume else [])]
-
-
-def run(out, *overrides, resume=False, **environment):
-    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.run(
-        command(out, *overrides, resume=resume), cwd=ROOT, env=variables, capture_output=True, text=True, timeout=400
-    )
-
-
-def steps(out):
-    """The step lines of metrics.jsonl so far."""
-    path = out / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [line for line in map(json.loads, lines) if line["kind"] == "step"]
 
 
 def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
@@ -65,10 +38,9 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     out = tmp_path / "run"
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     limits = ("rollouts.max_steps=4", "rollouts.max_minutes=10")
     process = subprocess.Popen(
-        command(out, *limits), cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        command(out, *limits), cwd=ROOT, env=variables(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 300
     while len(steps(out)) < 2:
@@ -84,18 +56,3 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     assert sorted(set(versions)) == [1, 2, 3, 4]
     assert len(versions) <= 5  # at most the step that was under way is made again
     assert leftovers() == []
-
-
-def test_a_wrong_key_is_named(tmp_path):
-    done = run(tmp_path / "run", "trainer.loss.trsut=0.1")
-    assert done.returncode == 42
-    assert "trainer.loss.trsut: unknown key" in done.stderr
-    assert "trust" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_missing_model_is_named(tmp_path):
-    done = run(tmp_path / "run", f"model.path={tmp_path}/nowhere")
-    assert done.returncode == 1
-    assert "nowhere" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -186,6 +186,16 @@ def test_the_policy_is_always_bf16_and_the_masters_are_not():
     assert any(not torch.equal(m, m.bfloat16().float()) for m in trainer.masters.parameters())
 
 
+def test_the_learning_rate_warms_up_and_falls_with_progress():
+    trainer = policy(warmup_steps=2, final_lr_share=0.2, optimizer=OptimizerConfig(name="adamw", lr=0.01))
+    group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2], [0, 1])),))
+    rates = []
+    for progress in (0.0, 0.0, 0.5, 1.0):
+        trainer.step(build_batch([group], [np.ones(1, np.float32)], trainer.version), progress)
+        rates.append(trainer.optimizer.optimizers[0].param_groups[0]["lr"])
+    np.testing.assert_allclose(rates, [0.005, 0.01, 0.006, 0.002])
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
     changes = {"optimizer": OptimizerConfig(name=optimizer, lr=0.01)}

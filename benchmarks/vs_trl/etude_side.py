@@ -1,0 +1,75 @@
+"""Etude's half: the quickstart recipe's reinforcement learning, without its evaluations and its control.
+
+Runs the same actors, controller and loop as `etude train`, for a wall budget that begins when the first rollout is
+dispatched and ends with the first optimizer step past it. Started by quickstart_vs_trl.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+
+from measure import Measured, training_task
+
+from etude.config import load_recipe
+from etude.records import Group, Trajectory, Version
+from etude.rollouts.cluster import Cluster, within
+from etude.rollouts.config import RunConfig
+from etude.rollouts.controller import Controller, TaskStream
+from etude.rollouts.groups import GroupPool
+from etude.rollouts.loop import train
+from etude.rollouts.stats import RunStats
+
+
+class MeasuredStats(RunStats):
+    """A run's statistics that tell `Measured` as well."""
+
+    def __init__(self, path: Path, measured: Measured) -> None:
+        super().__init__(path)
+        self.measured = measured
+
+    def rolled_out(self, trajectory: Trajectory) -> None:
+        super().rolled_out(trajectory)
+        self.measured.rolled_out(trajectory)
+
+    def stepped(self, groups: list[Group], metrics: dict, pool: GroupPool) -> None:
+        super().stepped(groups, metrics, pool)
+        self.measured.trained([list(group.trajectories) for group in groups])
+
+
+async def run(config: RunConfig, directory: Path, out: Path) -> None:
+    cluster = await Cluster.start(config, directory)
+    try:
+        published = await within(cluster.trainer.publish.remote(), 120, "the trainer to publish the base version")
+        for engine in cluster.engines:
+            await within(engine.load.remote(Version(published["version"])), 120, "an engine to load its weights")
+        measured = Measured()
+        stats = MeasuredStats(directory / "metrics.jsonl", measured)
+        controller = Controller(config, cluster, TaskStream(lambda index: training_task(config, index)), stats)
+        await controller.start(Version(published["version"]))
+        try:
+            await train(controller)
+            measured.write(out, dropped=dict(stats.dropped), max_staleness=config.groups.max_staleness)
+        finally:
+            await controller.stop()
+    finally:
+        await cluster.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    config = load_recipe(options.recipe, RunConfig, options.set)
+    options.directory.mkdir(parents=True, exist_ok=True)
+    (options.directory / "recipe.json").write_text(json.dumps(config.model_dump(mode="json"), default=str))
+    asyncio.run(run(config, options.directory, options.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Looks at what a run needs before any process of it starts, so that what is missing is one message at once.
+
+Owns the checks and their order: the model, the sandbox, room on the disk. Starts no actor; the sandbox it makes to see
+that sandboxes work is gone when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from etude.environments.doctor import diagnose
+from etude.errors import CheckpointError, EtudeError, MissingDependency
+from etude.rollouts.config import RunConfig
+
+ROOM_MB = 64
+"""Least free space to start with: two checkpoints, the weight store, log and report of a small model."""
+
+
+async def preflight(config: RunConfig, directory: Path) -> None:
+    """Raises the error that the run would have ended with, before it begins."""
+    _model(config.model.path)
+    _room(directory)
+    for finding in await asyncio.to_thread(diagnose, config.environment):
+        if not finding.ok:
+            raise MissingDependency(f"{finding.subject}: {finding.said}; {finding.remedy}")
+
+
+def _model(path: Path) -> None:
+    for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
+        if not any(path.glob(pattern)):
+            raise CheckpointError(
+                f"{path}: no {pattern} there; set model.path to a checkpoint directory (relative paths start where "
+                "the command is run)"
+            )
+
+
+def _room(directory: Path) -> None:
+    free = shutil.disk_usage(directory).free / 1e6
+    if free < ROOM_MB:
+        raise EtudeError(
+            f"{directory}: {free:.0f} MB left on this disk, a run needs at least {ROOM_MB}; make room or choose "
+            "another --out"
+        )

@@ -1,0 +1,37 @@
+"""The quickstart at small size, in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "evaluation.per_rung=1", "evaluation.heldout_per_rung=0", "evaluation.real=false", "control.enabled=false",
+    "groups.size=4", "rollouts.groups_per_step=2", "rollouts.concurrency=16", "rollouts.rungs=[1, 3]",
+]  # fmt: skip
+
+
+def command(out, *overrides, resume=False):
+    sets = [part for override in (*SMALL, *overrides) for part in ("--set", override)]
+    arguments = ["train", str(ROOT / "recipes/quickstart.toml"), "--out", str(out), "--json", *sets]
+    return [sys.executable, "-m", "etude.cli.main", *arguments, *(["--resume"] if resume else [])]
+
+
+def run(out, *overrides, resume=False, **environment):
+    return subprocess.run(
+        command(out, *overrides, resume=resume), cwd=ROOT, env=variables(**environment), capture_output=True,
+        text=True, timeout=400,
+    )  # fmt: skip
+
+
+def variables(**environment):
+    return {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+
+
+def steps(out):
+    """The step lines of metrics.jsonl so far."""
+    path = out / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, lines) if line["kind"] == "step"]
