@@ -7,8 +7,9 @@ step, the quickstart's training tasks from index 0, temperature 1, multi-turn se
 sandbox each, judged in a fresh one, under the same limits. Loading is outside the clock; a side ends with the first
 optimizer step past the budget. How TRL is driven, and why so, is at the head of vs_trl/trl_side.py.
 
-    samples_per_s      scored rollouts that finished optimizer steps consumed. Etude drops groups whose rewards are all equal
-                       before training, so its samples all carry gradient; TRL trains on them all the same, so they count.
+    samples_per_s      scored rollouts that finished optimizer steps consumed. Etude drops groups whose rewards are all
+                       equal before training, so its samples all carry gradient; TRL trains on them all the same, so
+                       they count.
     informative_per_s  the same, without groups of equal reward on either side
     scored_per_s       every rollout that ended with a verdict, trained on or not
     solve_rate         over the last 128 rollouts; each is of a task not trained on before

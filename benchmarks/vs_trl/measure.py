@@ -42,7 +42,7 @@ def cpu_seconds() -> float:
 
 
 class Measured:
-    """Counts of one side. `rolled_out` takes every rollout that ended, `trained` the groups a finished step consumed."""
+    """Counts of one side. `rolled_out` takes every rollout that ended, `trained` the groups of a finished step."""
 
     def __init__(self) -> None:
         self.started, self.cpu_before = time.monotonic(), cpu_seconds()

@@ -9,8 +9,8 @@ agent loop of their own, and the fastest of the three; tool results are masked o
 template is needed, so none can differ from ours. Messages are sampled by TRL's own `_generate_single_turn`
 (transformers' `generate`, left-padded, sampling), all sessions in lock-step (`waves`), with the longest remaining limit
 of the wave as its own. The alternative TRL offers on CPU, `use_transformers_continuous_batching`, took four times
-as long for 64 prompts of 150 to 400 tokens and 48 new ones (one thread, transformers 5.23), for its paged attention has no CPU
-kernel. vLLM's CPU build is left out: TRL's weight transfer to it needs CUDA's NCCL.
+as long for 64 prompts of 150 to 400 tokens and 48 new ones (one thread, transformers 5.23), for its paged attention has
+no CPU kernel. vLLM's CPU build is left out: TRL's weight transfer to it needs CUDA's NCCL.
 
 The trainer's settings are those a user with this machine would choose: fp32, no gradient checkpointing, no reference
 model, no router loss, one optimizer step a batch of fresh samples (so the ratio is 1 and no second forward is needed),

@@ -2,8 +2,8 @@
 
 Owns `Waves`, the harness's `Sampler` over a function that completes a list of prompts, and `Desk`, which calls that
 function on the caller's thread while sessions run on an event loop of their own. A wave starts when every session still
-playing waits for its next message; sandboxes and verifiers go on working while it is sampled. Knows nothing of the library
-behind the function.
+playing waits for its next message; sandboxes and verifiers go on working while it is sampled. Knows nothing of the
+library behind the function.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 
 class Desk:
-    """Work for the thread that owns the model. Torch keeps a pool of workers for each thread that calls it; two pools on
-    two cores would stand in each other's way."""
+    """Work for the thread that owns the model. Torch keeps a pool of workers for each thread that calls it; two pools
+    on two cores would stand in each other's way.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -92,7 +92,8 @@ class Channel(asyncio.Protocol):
         except DeadlineExceeded:
             self._kill(request)
             raise
-        _check(status, cwd)
+        if status:
+            raise SandboxError(f"{what} could not be started within its limits: {os.strerror(status)}")
         return _exec_result(body, request)
 
     async def read(self, path: str, max_bytes: int, timeout_s: float) -> bytes:

@@ -6,13 +6,15 @@ renderer adds ids after it, and decodes it for the parser. The text inside messa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from etude.models.tokenizer import END, START
+from etude.models.tokenizer import END, END_OF_TEXT, START
 
 _REPLY = f"{START}assistant\n"
+_INSIDE_ROLE = re.compile("|".join(rf"(?<=<)(?={re.escape(tag[1:])})" for tag in (START, END, END_OF_TEXT)))
 
 
 class ChatRenderer:
@@ -36,13 +38,20 @@ class ChatRenderer:
         """Ids of text as it stands; tags in it become their tokens."""
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
+    def quote(self, text: str) -> list[int]:
+        """Ids of text that others wrote: a role's token spelt out in it stays text and can neither end nor open a
+        message.
+        """
+        return [token for piece in _INSIDE_ROLE.split(text) for token in self.encode(piece)]
+
     def opening(self, system: str, user: str) -> list[int]:
         """A session's start, up to where the assistant writes."""
-        return self.encode(f"{START}system\n{system}{END}\n{START}user\n{user}{END}\n{_REPLY}")
+        head = self.encode(f"{START}system\n{system}{END}\n{START}user\n")
+        return [*head, *self.quote(user), *self._end_of_user]
 
     def observation(self, content: str) -> list[int]:
         """What follows a finished assistant message: one user message with the tool results, then the next header."""
-        return [*self._next_user, *self.encode(content), *self._end_of_user]
+        return [*self._next_user, *self.quote(content), *self._end_of_user]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The exact text of sampled ids, without the end-of-message token."""

@@ -164,10 +164,10 @@ class ControlActor:
 
 
 class RemoteSampler:
-    """The harness's `Sampler`, over Ray."""
+    """The harness's `Sampler`, over Ray: finds its engine by name."""
 
-    def __init__(self, engine: Any, deadline_s: float) -> None:
-        self.engine, self.deadline_s = engine, deadline_s
+    def __init__(self, engine: str, deadline_s: float) -> None:
+        self.engine, self.deadline_s = ray.get_actor(engine), deadline_s
 
     async def sample(self, request: SampleRequest) -> Completion:
         try:
@@ -180,7 +180,7 @@ class RemoteSampler:
 class SessionWorker:
     """One process of concurrent sessions with their sandboxes. If it dies, its rollouts fail and Ray starts it anew."""
 
-    def __init__(self, config: RunConfig, engine: Any) -> None:
+    def __init__(self, config: RunConfig, engine: str) -> None:
         from etude.models.chat import ChatRenderer
         from etude.models.tokenizer import load_tokenizer
 

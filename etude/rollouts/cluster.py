@@ -45,11 +45,11 @@ class Cluster:
     def __init__(self, config: RunConfig, directory: Path) -> None:
         self.config = config
         store = f"file://{(directory / 'weights').resolve()}"
-        self.engines = [EngineActor.remote(config, store)]
+        names = ["engine-0"]
+        self.engines = [EngineActor.options(name=name).remote(config, store) for name in names]
         self.trainer = TrainerActor.remote(config, store, directory)
         self.workers = [
-            SessionWorker.remote(config, self.engines[index % len(self.engines)])
-            for index in range(config.rollouts.workers)
+            SessionWorker.remote(config, names[index % len(names)]) for index in range(config.rollouts.workers)
         ]
         self.load = [0] * len(self.workers)
         self.placed: dict[str, int] = {}

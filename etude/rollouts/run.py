@@ -216,7 +216,7 @@ class Run:
 
         engine = (await self.cluster.stats())["engine"]
         counters = self.stats.prove_use(FEATURES, engine)
-        largest = [line["max_abs_dlogp"] for line in self.stats.history]
+        largest = [line["max_abs_dlogp"] for line in self.stats.history if line["max_abs_dlogp"] is not None]
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": max(largest, default=0.0),
             **{name: training[name] for name in KEPT},

@@ -60,7 +60,10 @@ class ViewState:
     dropped: dict[str, int] = field(default_factory=dict)
     loss: float = 0.0
     entropy: float = 0.0
-    mismatch: float = 0.0
+    mismatch: float | None = None
+    """Largest log-probability difference between sampler and trainer at one version, so far."""
+    drift: float = 0.0
+    """Largest difference between a token's sampler and the policy that trains on it, last step."""
     rollout: str = ""
     instruction: str = ""
     calls: deque[Call] = field(default_factory=lambda: deque(maxlen=8))
@@ -148,7 +151,8 @@ def _learning(state: ViewState) -> Panel:
     table.add_row("solved", Text(solved, style="bold green"), Text(sparkline(state.solve_rates, 22), style="green"))
     table.add_row("reward", Text(reward, style="bold"), Text(sparkline(state.rewards, 22), style="magenta"))
     table.add_row("step", str(state.steps), f"loss {state.loss:+.3f} H {state.entropy:.3f}")
-    table.add_row("drift", "", f"max |Δ logp| {state.mismatch:.1e}")
+    mismatch = "–" if state.mismatch is None else f"{state.mismatch:.0e}"
+    table.add_row("Δ logp", "", f"{mismatch} same version, {state.drift:.1f} stale")
     table.add_row("calls", f"{state.calls_per_turn:.2f}", f"a turn, {state.parallel_share:.0%} parallel")
     dropped = " ".join(f"{SHORT.get(name, name)} {count}" for name, count in state.dropped.items() if count)
     table.add_row("dropped", "", dropped or "none")

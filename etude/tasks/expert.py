@@ -57,7 +57,7 @@ class ExpertConfig(Config):
 
 CLEAN = ExpertConfig()
 NOISY = ExpertConfig(
-    search=0.4, idle_read=0.06, one_by_one=0.4, wrong_fix=0.4, wrong_vague_fix=0.65, wrong_place=0.15, blind=0.3,
+    search=0.4, idle_read=0.06, one_by_one=0.4, wrong_fix=0.45, wrong_vague_fix=0.65, wrong_place=0.15, blind=0.3,
     quit=0.035, give_up=0.4, misspell=0.03,
 )  # fmt: skip
 
@@ -97,18 +97,11 @@ class Expert:
 
     def _follow_chain(self) -> Turns:
         """From the function the check names down to the one that is wrong, one definition at a time."""
-        known: str | None = None  # a path an earlier file's import has told
         for link in self.task.provenance["chain"]:
             path, _, function = link.partition(":")
             if self.rng.random() < self.config.idle_read:
                 yield [_read(self.rng.choice(sorted(set(self.task.files) - {CHECK})))]
-            if self.task.provenance["rung"] >= 5:
-                yield from self._look_up(path, function)
-            else:
-                if known != path:
-                    yield [("grep", {"pattern": f"def {function}"})]
-                yield [_read(path)]
-                known = _imported_from(self.task, path)
+            yield from self._look_up(path, function)
 
     def _look_up(self, path: str, function: str) -> Turns:
         """Find a definition's line, and read from there."""
@@ -175,11 +168,6 @@ class Expert:
 
 def _read(path: str) -> Call:
     return ("read_file", {"path": path})
-
-
-def _imported_from(task: Task, path: str) -> str | None:
-    found = re.search(r"^from (\w+) import", task.files[path].decode(), re.M)
-    return f"{found.group(1)}.py" if found else None
 
 
 def _misspelt(rng: random.Random, call: Call) -> Call:

@@ -3,9 +3,9 @@
 Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a handful of small modules, a visible
 `check.py` that fails, and hidden cases. What must be searched grows from rung to rung:
 
-    1 function   one named module, two functions
+    1 function   one named module, one function; nearly always its comment says what is right
     2 file       the same with distractor functions
-    3 files      several modules; the check names the function, nothing names the file
+    3 files      several modules, and nothing names the file; half of the comments leave the operator to the check
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
@@ -34,23 +34,22 @@ CHECK = "check.py"
 
 @dataclass(frozen=True)
 class Rung:
-    """How large a repository is. `chain` counts the calls between the checked function and the bug."""
+    """How large a repository is, and how much must be found out."""
 
     modules: int
     functions: tuple[int, int]  # fewest and most in a module
-    chain: int
-    names_file: bool
+    chain: int  # calls between the checked function and the bug
+    names_file: bool  # whether the instruction says which file
+    vague: float  # share of tasks whose comment does not say the operator: only what the check expects tells it
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True),
-    2: Rung(modules=1, functions=(3, 5), chain=0, names_file=True),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False),
-    5: Rung(modules=5, functions=(7, 9), chain=3, names_file=False),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.1),
+    2: Rung(modules=1, functions=(3, 4), chain=0, names_file=True, vague=0.25),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.5),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.5),
+    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.5),
 }
-VAGUE_SHARE = 0.35
-"""Tasks whose comment does not say the operator: only the check can tell, so no demonstration can teach the answer."""
 LIMITS = Limits(max_turns=12, max_context_tokens=1024, max_sampled_tokens=512)
 
 
@@ -91,7 +90,7 @@ def evaluation_tasks(split: Split, per_rung: int) -> list[Task]:
 def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task | None:
     size = LADDER[rung]
     words = iter(draw_names(rng, 60, split == "heldout"))
-    good, broken, bug = _draw_target(rng, split, next(words))
+    good, broken, bug = _draw_target(rng, split, next(words), size.vague)
     modules, chain = _lay_out(rng, size, good, words)
     right = {f"{name}.py": _source(members) for name, members in modules.items()}
     old, new = _changed_line(good, broken)
@@ -122,12 +121,12 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
     )  # fmt: skip
 
 
-def _draw_target(rng: random.Random, split: Split, name: str) -> tuple[Function, Function, str]:
+def _draw_target(rng: random.Random, split: Split, name: str, vague_share: float) -> tuple[Function, Function, str]:
     """A function and its broken form, from the split's side of every hold-out."""
     while True:
         by_bug = split == "heldout" and rng.random() < 0.3  # held out by its bug; otherwise by its shape
         shape_fold: Fold = "heldout" if split == "heldout" and not by_bug else "train"
-        vague = not by_bug and rng.random() < VAGUE_SHARE
+        vague = not by_bug and rng.random() < vague_share
         bug = "operator" if vague else rng.choice(bug_names("heldout" if by_bug else "train"))
         good = make_function(rng, name, shape_fold, vague)
         broken = break_it(rng, good, bug)

@@ -39,27 +39,30 @@ class Trainer:
         self.version = Version(0)
         self.skipped = 0
 
-    def step(self, batch: Batch, progress: float = 0.0) -> dict[str, float]:
+    def step(self, batch: Batch, progress: float = 0.0) -> dict[str, Any]:
         """Train on a batch; returns its metrics. The version moves on unless the step had to be skipped.
 
         `progress` is how much of the run's budget is spent, from 0 to 1; only the learning rate depends on it.
+        `max_abs_dlogp` is the largest difference from the sampler over tokens of sessions that the version trained on
+        sampled alone (None if there is none), `max_abs_drift` over all: it holds what the policy has learnt since.
         """
         if self.config.router_replay:
             _require_routes(batch)
         sums: Counter[str] = Counter()
-        largest = 0.0
+        mismatch = drift = 0.0
         tokens = int(batch.loss_mask.sum())
         for piece in split(batch, self.config.piece_tokens):
             if not piece.loss_mask.any():
                 continue
-            terms, replay = self._piece(piece, tokens)
+            terms, largest, replay = self._piece(piece, tokens)
             terms.loss.backward()
             sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
-            largest = max(largest, terms.max_abs_dlogp)
+            mismatch, drift = max(mismatch, largest), max(drift, terms.max_abs_dlogp)
         norm = self._optimize(progress)
-        return {**_metrics(sums, batch), "max_abs_dlogp": largest, "grad_norm": norm, "version": self.version}
+        found = {"max_abs_dlogp": mismatch if sums["matched_tokens"] else None, "max_abs_drift": drift}
+        return {**_metrics(sums, batch), **found, "grad_norm": norm, "version": self.version}
 
-    def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, dict[str, float]]:
+    def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, float, dict[str, float]]:
         replay = self._replay(piece)
         output = self.policy(
             torch.from_numpy(piece.token_ids).long(),
@@ -75,8 +78,9 @@ class Trainer:
         behaviour = torch.from_numpy(piece.behaviour_logprobs)[said]
         advantages = torch.from_numpy(piece.advantages)[said]
         terms = policy_loss(logps, entropies, behaviour, advantages, self.config.loss, batch_tokens)
-        terms.sums.update(_by_age(logps.detach() - behaviour, piece.ages[piece.loss_mask]))
-        return terms, _replay_counts(replay, output.routing)
+        matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_matched(piece))]
+        terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=float(matched.sum()))
+        return terms, float(matched.max()) if len(matched) else 0.0, _replay_counts(replay, output.routing)
 
     def _replay(self, piece: Batch) -> Tensor | None:
         if not self.config.router_replay:
@@ -149,20 +153,16 @@ def _replay_counts(replay_NLK: Tensor | None, routing: Routing) -> dict[str, flo
     }
 
 
-def _by_age(delta_S: Tensor, ages_S: np.ndarray) -> dict[str, float]:
-    """Mismatch of tokens sampled by the version trained on, apart from that of older ones."""
-    fresh = torch.from_numpy(ages_S == 0)
-    return {
-        "fresh_tokens": float(fresh.sum()),
-        "fresh_abs_dlogp": float(delta_S[fresh].abs().sum()),
-        "stale_abs_dlogp": float(delta_S[~fresh].abs().sum()),
-    }
+def _matched(piece: Batch) -> np.ndarray:
+    """Of the sampled tokens, those that the version trained on sampled, with a cache that no older one wrote."""
+    ages, segments = piece.ages[piece.loss_mask], piece.segment_ids[piece.loss_mask]
+    _, first, segment_of = np.unique(segments, return_index=True, return_inverse=True)
+    return (ages == 0) & (ages[first][segment_of] == 0)
 
 
 def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
     """Sums over pieces as the figures that are logged."""
     tokens = sums["tokens"]
-    fresh = sums["fresh_tokens"]
     return {
         "loss": sums["loss"],
         "trained_tokens": tokens,
@@ -175,8 +175,8 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "mismatch_k1": sums["k1"] / tokens,
         "mismatch_k3": sums["k3"] / tokens,
         "mean_abs_dlogp": sums["abs_dlogp"] / tokens,
-        "fresh_abs_dlogp": sums["fresh_abs_dlogp"] / max(fresh, 1.0),
-        "stale_abs_dlogp": sums["stale_abs_dlogp"] / max(tokens - fresh, 1.0),
+        "matched_tokens": sums["matched_tokens"],
+        "matched_abs_dlogp": sums["matched_abs_dlogp"] / max(sums["matched_tokens"], 1.0),
         "routes_replayed": sums["routes_replayed"],
         "routes_coverage": sums["routes_replayed"] / max(sums["routes"], 1.0),
         "routes_replaced_share": sums["routes_replaced"] / max(sums["routes_replayed"], 1.0),

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,18 @@ from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
 from etude.engine.sampling import sample_rows, uniform
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
+from etude.harness.prompt import render_result, system_prompt
 from etude.harness.sampler import SampleRequest
+from etude.harness.tools import TOOLS
 from etude.kernels.decode_attention import PAGE
+from etude.models.chat import ChatRenderer
 from etude.models.decoder import Decoder, ModelConfig, PackedAttention
+from etude.models.qwen3 import load_checkpoint
 from etude.models.state import export_bits, round_to_bf16
 from etude.records import Version
+from etude.tasks.ladder import ladder_task
 
+ROOT = Path(__file__).parents[2]
 torch.set_num_threads(1)
 MODEL = ModelConfig(
     vocab_size=128, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=256
@@ -93,6 +100,43 @@ def test_greedy_tokens_equal_plain_recomputation(config, sessions):
         assert engine.counters["prefix_hit_tokens"] > 0
     else:
         assert engine.counters["session_cache_tokens"] > 0
+    engine.close()
+
+
+def plain_greedy(model, ids, tokens):
+    """Checks sampled tokens against the plain forward's choices, where those are not a tie to fp32's precision."""
+    logits, _ = plain(model, ids + tokens)
+    rows = logits[len(ids) - 1 : len(ids) + len(tokens) - 1]
+    best, second = rows.topk(2).values.unbind(-1)
+    same = rows.argmax(-1) == torch.tensor(tokens)
+    return bool((same | (best - second < 1e-4)).all()), int(same.sum())
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 3, 5, 8, 12, 16, 32, 64, 128])
+def test_the_shipped_model_says_greedily_what_plain_recomputation_says(sessions):
+    """Real sessions: the ladder's prompts, the model's own calls, and made-up results, three turns each."""
+    model, tokenizer = load_checkpoint(ROOT / "models/etude-tiny")
+    chat, engine = ChatRenderer(tokenizer), TorchEngine(model, EngineConfig())
+    checked = 0
+
+    async def play(number):
+        nonlocal checked
+        task = ladder_task(1 + number % 5, "eval", number)
+        ids = chat.opening(system_prompt(TOOLS), task.instruction)
+        for _ in range(3):
+            done = await engine.sample(SampleRequest(f"s{number}", tuple(ids), 48, chat.stop_ids, 0.0, 1))
+            fine, same = plain_greedy(model, ids, list(done.token_ids))
+            assert fine, chat.decode(done.token_ids)
+            checked += same
+            files = [render_result(text.decode()) for name, text in task.files.items() if name != "check.py"]
+            ids = [*ids, *done.token_ids, *chat.observation(random.Random(number).choice(files))]
+
+    async def play_all():
+        await asyncio.gather(*map(play, range(sessions)))
+
+    asyncio.run(play_all())
+    assert checked > 30 * sessions
+    assert engine.counters["session_cache_tokens"] > 0
     engine.close()
 
 

@@ -1,13 +1,14 @@
 """Limits hold, and hitting one is the command's trouble, not the sandbox's."""
 
 import asyncio
+import os
 
 import pytest
 
 from etude.environments import cgroups
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.namespace import NamespaceConfig
-from etude.errors import MissingDependency
+from etude.errors import MissingDependency, SandboxError
 
 MIB = 1 << 20
 
@@ -121,3 +122,24 @@ def test_version_2_writes_its_own_files(tmp_path):
     }
     assert joins == [group / "cgroup.procs"]
     assert (tmp_path / "etude" / "instance" / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
+
+
+def test_a_command_that_cannot_be_limited_does_not_run_and_does_not_seem_to_have_run(run):
+    """Some kernels let no process with a real-time priority into a cgroup; its children inherit the priority."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        pytest.skip("only root may ask for a real-time priority")
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        answers = await asyncio.gather(box.exec("echo here"), return_exceptions=True)
+        if isinstance(answers[0], SandboxError):
+            assert "limits" in str(answers[0])
+        else:
+            assert answers[0].output == b"here\n"  # this kernel lets it
+
+    try:
+        run(scenario)
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

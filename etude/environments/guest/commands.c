@@ -134,7 +134,9 @@ static void limit(int resource, uint64_t value) {
         setrlimit(resource, &both);
 }
 
-static void become(const char *directory, const char *text, const char *variables, const char *end, int output) {
+/* `failure` is closed by the exec; it tells the agent, and not the command's output, that a limit cannot be had. */
+static void become(const char *directory, const char *text, const char *variables, const char *end, int output,
+                   int failure) {
     sigset_t none;
     sigemptyset(&none);
     setsid();
@@ -146,18 +148,25 @@ static void become(const char *directory, const char *text, const char *variable
         putenv((char *)variables);
     limit(RLIMIT_AS, address_space_limit);
     limit(RLIMIT_NPROC, process_limit);
-    if (!enter_groups())
-        dprintf(2, "cannot enter the sandbox's limits: %s\n", strerror(errno));
-    else if (chdir(directory))
+    if (!enter_groups()) {
+        if (write(failure, &errno, sizeof errno) < 0)
+            kill(getppid(), SIGKILL); /* nothing may run without its limits, nor seem to have run */
+    } else if (chdir(directory))
         dprintf(2, "cannot enter %s: %s\n", directory, strerror(errno));
     else if (execl("/bin/sh", "sh", "-c", text, NULL))
         dprintf(2, "cannot run /bin/sh: %s\n", strerror(errno));
     _exit(CANNOT_START);
 }
 
+static void fail(struct command *command, uint32_t id, int error) {
+    free(command->kept);
+    free(command);
+    reply(id, error, NULL, 0);
+}
+
 void command_start(const struct request *request) {
     uint32_t numbers[2];
-    int ends[2];
+    int ends[2], started[2], failure = 0;
     const char *end = request->body + request->size, *directory = request->body + sizeof numbers;
     const char *text = directory < end ? directory + strlen(directory) + 1 : end;
     if (text >= end)
@@ -167,15 +176,27 @@ void command_start(const struct request *request) {
     *command = (struct command){.id = request->id, .pipe = -1, .log = -1, .cap = numbers[1]};
     command->kept = malloc(command->cap + 1);
     command->deadline = now_ms() + numbers[0];
-    if (!command->kept || pipe2(ends, O_CLOEXEC)) {
-        free(command);
-        return reply(request->id, errno, NULL, 0);
+    if (!command->kept || pipe2(ends, O_CLOEXEC))
+        return fail(command, request->id, errno);
+    if (pipe2(started, O_CLOEXEC)) {
+        failure = errno;
+        close(ends[0]);
+        close(ends[1]);
+        return fail(command, request->id, failure);
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     command->leader = fork();
     if (command->leader == 0)
-        become(directory, text, text + strlen(text) + 1, end, ends[1]);
+        become(directory, text, text + strlen(text) + 1, end, ends[1], started[1]);
     close(ends[1]);
+    close(started[1]);
+    ssize_t told = read(started[0], &failure, sizeof failure); /* until the exec, which takes microseconds */
+    close(started[0]);
+    if (told > 0) {
+        waitpid(command->leader, NULL, 0);
+        close(ends[0]);
+        return fail(command, request->id, failure);
+    }
     command->pipe = ends[0];
     command->next = commands;
     commands = command;
