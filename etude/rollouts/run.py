@@ -170,8 +170,9 @@ class Run:
         after = await self._gauges()
         wall = after["at"] - before["at"]
         split = {part: after["cpu"][part] - before["cpu"][part] for part in after["cpu"]}
+        lives = controller.elapsed() / wall  # a resumed run has spent as much in its lives before, by the clock
         training = {
-            "wall_s": wall, "cpu_s": sum(split.values()), "cpu_by_part": split, "steps": self.stats.steps,
+            "wall_s": wall, "cpu_s": sum(split.values()) * lives, "cpu_by_part": split, "steps": self.stats.steps,
             "rollouts": after["rollouts"] - before["rollouts"], "version": int(controller.version),
             "engine_busy": (after["engine_busy_s"] - before["engine_busy_s"]) / wall,
             "trainer_busy": controller.trainer_busy_s / wall,

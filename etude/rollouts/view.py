@@ -152,7 +152,7 @@ def _learning(state: ViewState) -> Panel:
     table.add_row("reward", Text(reward, style="bold"), Text(sparkline(state.rewards, 22), style="magenta"))
     table.add_row("step", str(state.steps), f"loss {state.loss:+.3f} H {state.entropy:.3f}")
     mismatch = "–" if state.mismatch is None else f"{state.mismatch:.0e}"
-    table.add_row("Δ logp", "", f"{mismatch} same version, {state.drift:.1f} stale")
+    table.add_row("Δ logp", "", f"{mismatch} fresh, {state.drift:.1f} stale")
     table.add_row("calls", f"{state.calls_per_turn:.2f}", f"a turn, {state.parallel_share:.0%} parallel")
     dropped = " ".join(f"{SHORT.get(name, name)} {count}" for name, count in state.dropped.items() if count)
     table.add_row("dropped", "", dropped or "none")

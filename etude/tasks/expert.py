@@ -29,12 +29,12 @@ Turns = Generator[list[Call], list[str], None]
 
 
 class ExpertConfig(Config):
-    """How often the expert slips; each rate is a probability at the moment it could happen. All zero is a clean
-    expert.
-    """
+    """How often the expert slips; each rate is a probability at the moment it could happen."""
 
     search: float = 0.0
-    """Look the failing function up although the file is named, and again after a change in the wrong place."""
+    """Not a slip: look the failing function up although the file is named, and again after a change in the wrong
+    place. Otherwise the file is read while the check runs.
+    """
     idle_read: float = 0.0
     """Read a file that has nothing to do with it."""
     one_by_one: float = 0.0
@@ -55,10 +55,10 @@ class ExpertConfig(Config):
     """Call a tool in a form that fails, then again in the right one."""
 
 
-CLEAN = ExpertConfig()
+CLEAN = ExpertConfig(search=1.0)
 NOISY = ExpertConfig(
-    search=0.4, idle_read=0.06, one_by_one=0.4, wrong_fix=0.45, wrong_vague_fix=0.65, wrong_place=0.15, blind=0.3,
-    quit=0.035, give_up=0.4, misspell=0.03,
+    search=0.75, idle_read=0.06, one_by_one=0.4, wrong_fix=0.5, wrong_vague_fix=0.7, wrong_place=0.15, blind=0.3,
+    quit=0.04, give_up=0.45, misspell=0.03,
 )  # fmt: skip
 
 
