@@ -48,7 +48,7 @@ def test_templates_carry_the_ladders_names():
 if not a and xs[0] <= b:
     r += max(a, b) - s.upper()[:2]
 return sorted(xs, reverse=True), r"""
-    assert {bug for bug, _ in changes(body)} == set(BUGS)
+    assert {bug for bug, _ in changes(body)} == set(BUGS) - {"foreign"}  # which needs the ladder's own shapes
 
 
 @pytest.mark.parametrize("body", ["return '%s' % a", '"""a < b"""', "# a - b\nreturn None", "x = 'a'\nreturn x"])
