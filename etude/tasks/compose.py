@@ -8,11 +8,10 @@ a held-out shape of the ladder is ever made, whatever its variables and constant
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from typing import NamedTuple
 
-from etude.tasks.grammar import BUILTIN_PAIRS, METHOD_PAIRS, SHAPES, Shape
+from etude.tasks.grammar import BUILTIN_PAIRS, METHOD_PAIRS, SHAPES, Shape, form
 from etude.tasks.holdout import is_held_out
 
 _SIGNATURES = ("int", "int int", "int int", "int int int", "list", "list int", "list int", "list list", "str str")
@@ -29,11 +28,6 @@ class Phrase(NamedTuple):
     def inner(self) -> Phrase:
         """As an operand of another."""
         return self if self.atomic else Phrase(f"({self.code})", f"({self.doc})")
-
-
-def form(code: str) -> str:
-    """What is left of a code template when variables and constants are all one, and slots only kinds."""
-    return re.sub(r"\{([a-z])\dc?\}", r"<\1>", re.sub(r"\{[vk]\d\}", "·", code))
 
 
 _HELD_OUT_FORMS = {form(shape.code) for shape in SHAPES if shape.held_out}

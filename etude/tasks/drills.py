@@ -2,7 +2,7 @@
 
 Owns four kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken
 functions, an edit for each), *locate* (what the check names, and again when an edit did not help), *trace* (from a
-failing check to the definition) and *code* (right functions as plain text). Identifiers are often pseudo-words, and
+failing check to the definition) and *code* (right functions as plain text). Identifiers are often made up, and
 shapes are often put together at random (`compose`), so that names and lines must be copied and not recalled. No sandbox
 runs here: a drill is written, not recorded; sessions are recorded by the expert through the real harness.
 """

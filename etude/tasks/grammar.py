@@ -160,6 +160,11 @@ def fill(template: str, slots: Slots) -> str:
     return template.format(**values)
 
 
+def form(code: str) -> str:
+    """What is left of a code template when variables and constants are all one, and slots only kinds."""
+    return re.sub(r"\{([a-z])\dc?\}", r"<\1>", re.sub(r"\{[vk]\d\}", "·", code))
+
+
 def say(template: str, slots: Slots, vague: bool) -> str:
     """Fill a docstring template; a vague one says `with` where the operator's word would stand."""
     said = {f"{name}w": WORDS_OF.get(value, value) for name, value in slots.items()}
@@ -231,7 +236,8 @@ def _wrong_variable(rng: random.Random, function: Function) -> Function | None:
 
 def _foreign_line(rng: random.Random, function: Function) -> Function | None:
     """The body of quite another one-line function of the same parameters; the comment alone says what belongs there."""
-    shapes = [shape for shape in SHAPES if shape.params == function.types and shape.name != function.shape]
+    own = form(function.code)
+    shapes = [shape for shape in SHAPES if shape.params == function.types and form(shape.code) != own]
     shapes = [shape for shape in shapes if "\n" not in shape.code + function.code and not shape.held_out]
     if not shapes:
         return None

@@ -7,6 +7,7 @@ word never appears in training data, so a policy that meets it must copy it from
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from etude.tasks.holdout import is_held_out
 
@@ -40,22 +41,45 @@ WORDS = tuple(_TEXT.split())
 TRAIN_WORDS = tuple(word for word in WORDS if not is_held_out("word", word))
 HELD_OUT_WORDS = tuple(word for word in WORDS if is_held_out("word", word))
 
-PSEUDO_SHARE = 0.3
-"""Share of names in training tasks and drills that are pseudo-words: seen once, so they must be copied, not recalled.
+KNOWN_SHARE, SYLLABLES_SHARE = 0.4, 0.2
+"""Shares of names in training tasks and drills that are training words, and that are syllables; the rest are spliced.
+Names that are no word are hardly seen twice, so they must be copied, not recalled.
 """
 _SYLLABLES = [consonant + vowel for consonant in "bcdfghjklmnprstvwz" for vowel in "aeiou"]
+_PYTHON = """
+assert bool break class code copy crypt else email enum float from hash iter json list locale math mode open pass print
+quit raise range round shelve site slice socket stat string super this time token trace tuple turtle wave with yield
+"""
+_TAKEN = {*WORDS, *_PYTHON.split()}
 
 
-def pseudo_word(rng: random.Random) -> str:
-    """Two to four syllables that are no word of the list."""
+def syllables(rng: random.Random) -> str:
+    """A name of two to four syllables, such as `zofibo`, that is no word of the list."""
+    return _free(lambda: "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4))))
+
+
+def spliced(rng: random.Random) -> str:
+    """The head of one training word and the tail of another, such as `lantarn`: spelt like a word that is new."""
+
+    def draw() -> str:
+        head, tail = rng.choice(TRAIN_WORDS), rng.choice(TRAIN_WORDS)
+        return head[: rng.randint(1, len(head) - 1)] + tail[rng.randint(1, len(tail) - 1) :]
+
+    return _free(draw)
+
+
+def _free(draw: Callable[[], str]) -> str:
     while True:
-        word = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4)))
-        if word not in WORDS:
-            return word
+        name = draw()
+        if 4 <= len(name) <= 9 and name not in _TAKEN:
+            return name
 
 
 def training_name(rng: random.Random) -> str:
-    return pseudo_word(rng) if rng.random() < PSEUDO_SHARE else rng.choice(TRAIN_WORDS)
+    roll = rng.random()
+    if roll < KNOWN_SHARE:
+        return rng.choice(TRAIN_WORDS)
+    return syllables(rng) if roll < KNOWN_SHARE + SYLLABLES_SHARE else spliced(rng)
 
 
 def draw_names(rng: random.Random, count: int, held_out: bool) -> list[str]:

@@ -1,17 +1,20 @@
 """The generated ladder: the same everywhere, solvable, and with nothing held out in what trains."""
 
+import builtins
+import keyword
 import random
 import re
+import sys
 
 import pytest
 
-from etude.tasks.compose import form, random_shape
+from etude.tasks.compose import random_shape
 from etude.tasks.drills import drill
 from etude.tasks.expert import misfix
-from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, from_shape
+from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, form, from_shape
 from etude.tasks.holdout import is_held_out
 from etude.tasks.ladder import CHECK, LADDER, RUNGS, evaluation_tasks, ladder_task
-from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS, pseudo_word
+from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS, training_name
 
 
 def words_of(task):
@@ -98,16 +101,20 @@ def test_every_bug_applies_to_some_shape_and_changes_one_line():
     assert used == set(BUGS)
 
 
-def test_pseudo_words_are_identifiers():
+def test_training_names_collide_with_nothing():
     rng = random.Random(1)
-    assert all(pseudo_word(rng).isidentifier() for _ in range(100))
+    names = [training_name(rng) for _ in range(20_000)]
+    taken = {*keyword.kwlist, *dir(builtins), *sys.stdlib_module_names, *HELD_OUT_WORDS}
+    assert all(name.isidentifier() for name in names)
+    assert not taken & set(names)
+    assert len(set(names)) > 8_000
 
 
 def test_no_drill_or_session_exchanges_a_builtin_for_its_partner():
     """That is the held-out bug: it must not slip in by way of a wrong fix either."""
     pairs = [("max(", "min("), ("any(", "all("), ("sum(", "len(")]
     edits = []
-    for index in range(400):
+    for index in range(2000):
         edits += re.findall(
             r"<parameter=old>\n(.*)\n</parameter>\n<parameter=new>\n(.*)\n", "".join(t for _, t in drill(5, index))
         )
