@@ -5,7 +5,7 @@ Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a
 
     1 function   one named module, one function; nearly always its comment says what is right
     2 file       the same with distractor functions
-    3 files      several modules, and nothing names the file; most comments leave the operator to the check
+    3 files      several modules, and nothing names the file; half of the comments leave the operator to the check
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
@@ -46,9 +46,9 @@ class Rung:
 LADDER = {
     1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.1),
     2: Rung(modules=1, functions=(3, 4), chain=0, names_file=True, vague=0.3),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.6),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.5),
     4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.6),
-    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.6),
+    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.75),
 }
 LIMITS = Limits(max_turns=12, max_context_tokens=1024, max_sampled_tokens=512)
 
