@@ -2,10 +2,10 @@
 
     python benchmarks/quickstart_vs_trl.py [--model DIR] [--minutes 5] [--only etude|trl|both]
 
-Both sides train for the same wall budget, one after the other, each in a process of its own: 8 groups of 8 rollouts a
-step, the quickstart's training tasks from index 0, temperature 1, multi-turn sessions through the same harness with a
-sandbox each, judged in a fresh one, under the same limits. Loading is outside the clock; a side ends with the first
-optimizer step past the budget. How TRL is driven, and why so, is at the head of vs_trl/trl_side.py.
+Both sides train for the same wall budget, one after the other, each in a process of its own: the recipe's 4 groups of 8
+rollouts a step, the quickstart's training tasks from index 0, temperature 1, multi-turn sessions through the same
+harness with a sandbox each, judged in a fresh one, under the same limits. Loading is outside the clock; a side ends
+with the first optimizer step past the budget. How TRL is driven, and why so, is at the head of vs_trl/trl_side.py.
 
     samples_per_s      scored rollouts that finished optimizer steps consumed. Etude drops groups whose rewards are all
                        equal before training, so its samples all carry gradient; TRL trains on them all the same, so

@@ -18,7 +18,7 @@ from etude.rollouts.config import RunConfig
 from etude.tasks.ladder import ladder_task
 
 BLOCK = 64
-"""Rollouts a point of the curve; one step's worth."""
+"""Rollouts a point of the curve."""
 WINDOW = 2
 """Points that a solve rate is taken over. Every training task is seen once, so this is a rate on fresh tasks."""
 

@@ -3,9 +3,9 @@
 Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a handful of small modules, a visible
 `check.py` that fails, and hidden cases. What must be searched grows from rung to rung:
 
-    1 function   one named module, one function; nearly always its comment says what is right
+    1 function   one named module, one function; mostly its comment says what is right
     2 file       the same with distractor functions
-    3 files      several modules, and nothing names the file; half of the comments leave the operator to the check
+    3 files      several modules, and nothing names the file; most comments leave the operator to the check
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
@@ -44,11 +44,11 @@ class Rung:
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.1),
-    2: Rung(modules=1, functions=(3, 4), chain=0, names_file=True, vague=0.3),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.5),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.6),
-    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.75),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.2),
+    2: Rung(modules=1, functions=(3, 4), chain=0, names_file=True, vague=0.5),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.7),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.8),
+    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.9),
 }
 LIMITS = Limits(max_turns=12, max_context_tokens=1024, max_sampled_tokens=512)
 
@@ -123,10 +123,10 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
 
 def _draw_target(rng: random.Random, split: Split, name: str, vague_share: float) -> tuple[Function, Function, str]:
     """A function and its broken form, from the split's side of every hold-out."""
+    by_bug = split == "heldout" and rng.random() < 0.3  # held out by its bug; otherwise by its shape
+    shape_fold: Fold = "heldout" if split == "heldout" and not by_bug else "train"
+    vague = not by_bug and rng.random() < vague_share
     while True:
-        by_bug = split == "heldout" and rng.random() < 0.3  # held out by its bug; otherwise by its shape
-        shape_fold: Fold = "heldout" if split == "heldout" and not by_bug else "train"
-        vague = not by_bug and rng.random() < vague_share
         bug = "operator" if vague else rng.choice(bug_names("heldout" if by_bug else "train"))
         good = make_function(rng, name, shape_fold, vague)
         broken = break_it(rng, good, bug)
