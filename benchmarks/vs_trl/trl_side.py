@@ -2,15 +2,15 @@
 
 How TRL is driven, and why. GRPOTrainer 1.16 has three ways to multi-turn tool use. `tools` and `environment_factory`
 parse calls with a response template, render results with a chat template, run the tools of one rollout after another
-and give every turn the whole completion budget: other prompt bytes, another parser, other limits, and the
-sandboxes worked on one at a time. `rollout_func` hands over the prompts and takes token ids back, so the sessions can
-be exactly ours: `etude.rollouts.session.play`, unchanged, all sandboxes of a step at once. It is what TRL users take for
-an agent loop of their own, and the fastest of the three; tool results are masked out of the loss with `env_mask`. No chat
+and give every turn the whole completion budget: other prompt bytes, another parser, other limits, and the sandboxes
+worked on one at a time. `rollout_func` hands over the prompts and takes token ids back, so the sessions can be exactly
+ours: `etude.rollouts.session.play`, unchanged, all sandboxes of a step at once. It is what TRL users take for an agent
+loop of their own, and the fastest of the three; tool results are masked out of the loss with `env_mask`. No chat
 template is needed, so none can differ from ours. Messages are sampled by TRL's own `_generate_single_turn`
 (transformers' `generate`, left-padded, sampling), all sessions in lock-step (`waves`), with the longest remaining limit
-of the wave as its own. The alternative TRL offers on CPU, `use_transformers_continuous_batching`, took four times
-as long for 64 prompts of 150 to 400 tokens and 48 new ones (one thread, transformers 5.23), for its paged attention has
-no CPU kernel. vLLM's CPU build is left out: TRL's weight transfer to it needs CUDA's NCCL.
+of the wave as its own. The alternative TRL offers on CPU, `use_transformers_continuous_batching`, took four times as
+long for 64 prompts of 150 to 400 tokens and 48 new ones (one thread, transformers 5.23), for its paged attention has no
+CPU kernel. vLLM's CPU build is left out: TRL's weight transfer to it needs CUDA's NCCL.
 
 The trainer's settings are those a user with this machine would choose: fp32, no gradient checkpointing, no reference
 model, no router loss, one optimizer step a batch of fresh samples (so the ratio is 1 and no second forward is needed),
