@@ -8,11 +8,13 @@ does not understand with the name of the key or tensor.
 from __future__ import annotations
 
 import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -66,23 +68,43 @@ def save_checkpoint(
 def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tuple[Decoder, Tokenizer]:
     """Decoder and tokenizer of a published checkpoint, sharded or not."""
     decoder = Decoder(read_config(directory)).to(dtype)
-    tensors = _read_tensors(directory)
+    tensors: dict[str, Tensor] = {}
+    for path in _weight_files(directory):
+        with _readable(path):
+            tensors |= load_file(path)
     wanted = _to_published(decoder)
-    if missing := sorted(wanted.keys() - tensors.keys()):
+    _compare(directory, wanted, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    with torch.no_grad():
+        for name, target in wanted.items():
+            target.copy_(tensors[name])
+    return decoder, load_tokenizer(directory)
+
+
+def check_checkpoint(directory: Path) -> None:
+    """Raises what `load_checkpoint` would, from config, tokenizer and the headers of the weight files alone."""
+    with torch.device("meta"):
+        decoder = Decoder(read_config(directory))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in _weight_files(directory):
+        with _readable(path), safe_open(path, "pt") as file:
+            shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    _compare(directory, _to_published(decoder), shapes)
+    load_tokenizer(directory)
+
+
+def _compare(directory: Path, wanted: Mapping[str, Tensor], found: Mapping[str, tuple[int, ...]]) -> None:
+    if missing := sorted(wanted.keys() - found.keys()):
         raise CheckpointError(
             f"{directory}: tensors are missing, the first is {missing[0]}; download the checkpoint again"
         )
-    if unknown := sorted(tensors.keys() - wanted.keys() - {"lm_head.weight"}):
+    if unknown := sorted(found.keys() - wanted.keys() - {"lm_head.weight"}):
         raise CheckpointError(
             f"{directory}: tensor {unknown[0]} does not belong to {ARCHITECTURE} as config.json describes it"
         )
-    with torch.no_grad():
-        for name, target in wanted.items():
-            if target.shape != tensors[name].shape:
-                shapes = f"{tuple(tensors[name].shape)} where config.json says {tuple(target.shape)}"
-                raise CheckpointError(f"{directory}: {name} has shape {shapes}")
-            target.copy_(tensors[name])
-    return decoder, load_tokenizer(directory)
+    for name, target in wanted.items():
+        if tuple(target.shape) != found[name]:
+            shapes = f"{found[name]} where config.json says {tuple(target.shape)}"
+            raise CheckpointError(f"{directory}: {name} has shape {shapes}")
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -113,18 +135,18 @@ def read_config(directory: Path) -> ModelConfig:
     return ModelConfig(**{ours: published[theirs] for ours, theirs in _FIELDS.items()}, rope_theta=theta)
 
 
-def _read_tensors(directory: Path) -> dict[str, Tensor]:
+def _weight_files(directory: Path) -> list[Path]:
     index = directory / INDEX
     names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else [WEIGHTS]
-    tensors: dict[str, Tensor] = {}
-    for name in names:
-        try:
-            tensors |= load_file(directory / name)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{directory / name}: cannot be read ({error}); download or export it again"
-            ) from None
-    return tensors
+    return [directory / name for name in names]
+
+
+@contextmanager
+def _readable(path: Path) -> Generator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); download or export it again") from None
 
 
 def _to_published(decoder: Decoder) -> dict[str, Tensor]:

@@ -113,9 +113,9 @@ class AgentRun:
             shown = lines if len(lines) <= 8 else [*lines[:6], f"… {len(lines) - 6} more lines"]
             self.console.print(Text("\n".join(f"  {line}" for line in shown), style=style))
 
-    def _edit(self, arguments: Mapping[str, str]) -> None:
+    def _edit(self, arguments: Mapping[str, Any]) -> None:
         for sign, key, style in (("-", "old", "red"), ("+", "new", "green")):
-            for line in arguments.get(key, "").splitlines():
+            for line in str(arguments.get(key, "")).splitlines():
                 self.console.print(Text(f"  {sign} {line}", style=style))
 
     async def _diff(self, sandbox: Sandbox) -> str:
@@ -143,4 +143,4 @@ class AgentRun:
 def _arguments(data: Mapping[str, Any]) -> str:
     values = data.get("arguments", {"": data.get("raw", "")})
     keys = ["path"] if data["name"] == "edit_file" else list(values)
-    return " ".join(values.get(key, "") for key in keys)
+    return " ".join(str(values.get(key, "")) for key in keys)

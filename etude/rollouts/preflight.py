@@ -12,6 +12,7 @@ from pathlib import Path
 
 from etude.environments.doctor import diagnose
 from etude.errors import CheckpointError, EtudeError, MissingDependency
+from etude.models.qwen3 import check_checkpoint
 from etude.rollouts.config import RunConfig
 
 ROOM_MB = 64
@@ -28,12 +29,12 @@ async def preflight(config: RunConfig, directory: Path) -> None:
 
 
 def _model(path: Path) -> None:
-    for pattern in ("config.json", "tokenizer.json", "*.safetensors"):
-        if not any(path.glob(pattern)):
-            raise CheckpointError(
-                f"{path}: no {pattern} there; set model.path to a checkpoint directory (relative paths start where "
-                "the command is run)"
-            )
+    try:
+        check_checkpoint(path)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error} (model.path is {path}; relative paths start where the command is run)"
+        ) from None
 
 
 def _room(directory: Path) -> None:

@@ -206,7 +206,7 @@ def _event(event: dict[str, Any]) -> str:
     if event["kind"] == "tool_call":
         arguments = event.get("arguments", {"": event.get("raw", "")})
         if event["name"] == "edit_file":
-            shown = f"<pre>{html.escape(arguments.get('path', ''))}\n" + _diff(arguments) + "</pre>"
+            shown = f"<pre>{html.escape(str(arguments.get('path', '')))}\n" + _diff(arguments) + "</pre>"
         else:
             shown = "<pre>" + html.escape("  ".join(str(value) for value in arguments.values())) + "</pre>"
         return f"<div class=call><b>{html.escape(event['name'])}</b>{shown}</div>"
@@ -217,10 +217,12 @@ def _event(event: dict[str, Any]) -> str:
     return ""
 
 
-def _diff(arguments: dict[str, str]) -> str:
-    old = "".join(f"<span class=del>- {html.escape(line)}</span>\n" for line in arguments.get("old", "").splitlines())
+def _diff(arguments: dict[str, Any]) -> str:
+    old = "".join(
+        f"<span class=del>- {html.escape(line)}</span>\n" for line in str(arguments.get("old", "")).splitlines()
+    )
     return old + "".join(
-        f"<span class=add>+ {html.escape(line)}</span>\n" for line in arguments.get("new", "").splitlines()
+        f"<span class=add>+ {html.escape(line)}</span>\n" for line in str(arguments.get("new", "")).splitlines()
     )
 
 

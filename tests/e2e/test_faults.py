@@ -42,7 +42,7 @@ def test_a_corrupt_model_is_named(tmp_path):
 def test_a_missing_binary_is_named_with_what_to_run(tmp_path):
     guest_program(default_cache_dir())  # so that nothing but bubblewrap is missing
     done = run(tmp_path / "run", PATH=str(Path(sys.executable).parent))
-    refused(done, "bubblewrap", "apt-get install bubblewrap")
+    refused(done, "bubblewrap is not installed", "apt-get install")
 
 
 def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_used_or_asked_for(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from etude.errors import CheckpointError, WeightError
 from etude.models.chat import ChatRenderer
 from etude.models.decoder import Decoder, ModelConfig, PackedAttention
-from etude.models.qwen3 import load_checkpoint, save_checkpoint
+from etude.models.qwen3 import check_checkpoint, load_checkpoint, save_checkpoint
 from etude.models.state import export_bits, load_bits, round_to_bf16
 from etude.models.tokenizer import train_tokenizer
 from etude.tasks.drills import drill
@@ -93,17 +93,24 @@ def test_a_checkpoint_survives_the_round_trip_bit_for_bit(tmp_path, tokenizer):
     assert same.get_vocab() == tokenizer.get_vocab()
 
 
-def test_a_torn_or_foreign_checkpoint_is_named(tmp_path, tokenizer):
+@pytest.mark.parametrize("read", [load_checkpoint, check_checkpoint])
+def test_a_torn_or_foreign_checkpoint_is_named(tmp_path, tokenizer, read):
+    save_checkpoint(tiny(), tmp_path, tokenizer)
+    read(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": ', '"num_hidden_layers": 1'))
+    with pytest.raises(CheckpointError, match="tensors are missing"):
+        read(tmp_path)
     save_checkpoint(tiny(), tmp_path, tokenizer)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
-        load_checkpoint(tmp_path)
-    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+        read(tmp_path)
+    config.write_text('{"architectures": ["LlamaForCausalLM"]}')
     with pytest.raises(CheckpointError, match="Llama"):
-        load_checkpoint(tmp_path)
+        read(tmp_path)
     with pytest.raises(CheckpointError, match="no such file"):
-        load_checkpoint(tmp_path / "nowhere")
+        read(tmp_path / "nowhere")
 
 
 def test_bits_are_lossless_and_refuse_what_bf16_cannot_hold():
