@@ -108,9 +108,9 @@ class Cluster:
             raise EtudeError("the trainer process died; its last checkpoint is whole: go on with --resume") from None
 
     async def stats(self) -> dict[str, Any]:
-        engines = await within(asyncio.gather(*(e.stats.remote() for e in self.engines)), STOP_S, "engine statistics")
-        workers = await within(asyncio.gather(*(w.stats.remote() for w in self.workers)), STOP_S, "worker statistics")
-        return {"engine": engines[0], "workers": workers}
+        asked = [actor.stats.remote() for actor in (*self.engines, *self.workers)]
+        answers = [await within(answer, STOP_S, "an actor's statistics") for answer in asked]
+        return {"engine": answers[0], "workers": answers[len(self.engines) :]}
 
     async def close(self) -> None:
         """Close sandboxes and engines in order, then Ray."""
