@@ -33,8 +33,10 @@ KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", 
 CONTROL_VERSION = Version(1_000_000)
 FEATURES = [
     "tool_calls", "parallel_turns", "session_cache_tokens", "prefix_hit_tokens", "routes_replayed", "deltas_published",
-    "delta_bytes_published", "deltas_applied", "roots_verified", "in_flight_swaps",
+    "delta_bytes_published", "deltas_applied", "roots_verified",
 ]  # fmt: skip
+ENOUGH_STEPS = 10
+"""From here on some version must have met a sequence half decoded; in a shorter run that is chance."""
 
 
 class Run:
@@ -216,7 +218,8 @@ class Run:
         from etude.rollouts.summary import summarise
 
         engine = (await self.cluster.stats())["engine"]
-        counters = self.stats.prove_use(FEATURES, engine)
+        by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
+        counters = self.stats.prove_use(FEATURES + by_chance, engine)
         largest = [line["max_abs_dlogp"] for line in self.stats.history if line["max_abs_dlogp"] is not None]
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": max(largest, default=0.0),
