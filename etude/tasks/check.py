@@ -1,11 +1,14 @@
 """The test of a generated mini-repository: what the agent sees and what judges it.
 
-Owns `CheckCase`, `visible_check` (the text of check.py in the workspace) and `verifier_for` (the hidden cases). Values
-are plain Python literals. Never imports the code under test in this process.
+Owns `CheckCase`, `visible_check` (the text of check.py in the workspace) and `verifier_for` (the hidden cases). The
+visible check tells right from wrong and keeps what would be right to itself: it holds checksums, so that what no
+comment says must be found by trying. Values are plain Python literals. Never imports the code under test in this
+process.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +29,8 @@ class CheckCase:
 
 _VISIBLE = '''\
 """Run me: python3 check.py"""
+import zlib
+
 {imports}
 
 CASES = [
@@ -33,16 +38,16 @@ CASES = [
 ]
 
 failed = 0
-for function, arguments, expected in CASES:
+for function, arguments, checksum in CASES:
     try:
         got = function(*arguments)
     except Exception as error:
         got = error
-    if got != expected:
+    if zlib.crc32(repr(got).encode()) != checksum:
         failed += 1
         if failed <= 2:
             shown = ", ".join(map(repr, arguments))
-            print(f"FAIL {{function.__name__}}({{shown}}) = {{got!r}}, expected {{expected!r}}")
+            print(f"FAIL {{function.__name__}}({{shown}}) = {{got!r}}")
 print("failed" if failed else "passed")
 raise SystemExit(failed > 0)
 '''
@@ -51,8 +56,12 @@ raise SystemExit(failed > 0)
 def visible_check(cases: Sequence[CheckCase]) -> str:
     """A script that calls every case, prints the first two that fail, and exits 1 if any did."""
     imports = "\n".join(f"import {module}" for module in sorted({case.module for case in cases}))
-    rows = "\n".join(f"    ({case.module}.{case.function}, {case.arguments!r}, {case.expected!r})," for case in cases)
+    rows = "\n".join(f"    ({case.module}.{case.function}, {case.arguments!r}, {_checksum(case)})," for case in cases)
     return _VISIBLE.format(imports=imports, cases=rows)
+
+
+def _checksum(case: CheckCase) -> int:
+    return zlib.crc32(repr(case.expected).encode())
 
 
 def verifier_for(cases: Sequence[CheckCase]) -> Verifier:

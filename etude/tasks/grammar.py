@@ -3,7 +3,7 @@
 Owns `SHAPES` (a function is a shape with its slots filled), `BUGS` (a bug is one slot changed, two exchanged, or a
 line that belongs elsewhere), and the
 hold-out split of both by the hash rule. A docstring is said from the same slots as the code, so it determines the fix,
-unless it is vague: then only the test's expected values tell the operator. Knows nothing of files, tests or sandboxes.
+unless it is vague: then only trying tells the operator. Knows nothing of files, tests or sandboxes.
 
 A slot's kind is the first letter of its name:
     v variable · o arithmetic operator · q comparison · k integer · z initial value · f builtin of a pair · m method of

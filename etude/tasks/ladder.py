@@ -1,11 +1,12 @@
 """Generated mini-repositories: one bug each, on a ladder of five rungs.
 
 Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a handful of small modules, a visible
-`check.py` that fails, and hidden cases. What must be searched grows from rung to rung:
+`check.py` that fails (it says where, and not what would be right), and hidden cases. What must be searched grows from
+rung to rung:
 
     1 function   one named module, one function; mostly its comment says what is right
     2 file       the same with distractor functions
-    3 files      several modules, and nothing names the file; most comments leave the operator to the check
+    3 files      several modules, and nothing names the file; most comments leave the operator open
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
@@ -40,7 +41,7 @@ class Rung:
     functions: tuple[int, int]  # fewest and most in a module
     chain: int  # calls between the checked function and the bug
     names_file: bool  # whether the instruction says which file
-    vague: float  # share of tasks whose comment does not say the operator: only what the check expects tells it
+    vague: float  # share of tasks whose comment does not say the operator: only trying tells
 
 
 LADDER = {
