@@ -1,23 +1,22 @@
 """Dense exercises for mid-training: single skills of the ladder, many to a document.
 
 Owns four kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken
-functions, an edit for each), *locate* (what the check names, and again when an edit did not help), *trace* (from a
-failing check to the definition) and *code* (right functions as plain text). Identifiers are often made up, and
-shapes are often put together at random (`compose`), so that names and lines must be copied and not recalled. No sandbox
-runs here: a drill is written, not recorded; sessions are recorded by the expert through the real harness.
+functions, an edit for each), *locate* (what the check names), *trace* (from a failing check to the definition) and
+*code* (right functions as plain text). Identifiers are often made up, and shapes are often put together at random
+(`compose`), so that names and lines must be copied and not recalled. No sandbox runs here: a drill is written, not
+recorded; sessions are recorded by the expert through the real harness.
 """
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from etude.harness.prompt import render_calls, render_result, render_results
 from etude.tasks.compose import random_shape
-from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call, misfix
+from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call
 from etude.tasks.grammar import Function, break_it, bug_names, draw_arguments, from_shape, make_function
 from etude.tasks.words import training_name
 
@@ -56,48 +55,30 @@ def repair(rng: random.Random) -> Script:
 
 
 def locate(rng: random.Random) -> Script:
-    """A file with one to three broken functions; the check names one of them after the other, and an edit that did not
-    help is followed by another at the same place.
-    """
+    """A file with one to three broken functions; the check names one of them after the other."""
     path = f"{training_name(rng)}.py"
     targets = [_specimen(rng, broken=True, vague=0.4) for _ in range(rng.randint(1, 3))]
     others = [_specimen(rng, broken=False) for _ in range(rng.randint(0, 4))]
     text = "\n".join(s.shown.render() for s in rng.sample([*targets, *others], len(targets) + len(others)))
-    steps = [step for target in targets for step in _tries(rng, target)]
-    if any(step.seen is None or text.count(target.old) != 1 for target in targets for step in steps):
+    seen = [said for target in targets if (said := _failure(rng, target)) and text.count(target.old) == 1]
+    if len(seen) < len(targets):
         return locate(rng)
-    seen = [step.seen or "" for step in steps]
     script: Script = [("user", f"python3 check.py fails: there is a bug in {path}. Fix it.")]
     opening = [(RUN_CHECK, seen[0]), (_read(path), text)]
     rng.shuffle(opening)
     script.append(("assistant", render_calls([call for call, _ in opening])))
     script.append(("observation", render_results([result for _, result in opening])))
-    for step, result in zip(steps, [*seen[1:], "passed"], strict=True):
-        edit = ("edit_file", {"path": path, "old": step.old, "new": step.new})
+    for target, result in zip(targets, [*seen[1:], "passed"], strict=True):
+        edit = ("edit_file", {"path": path, "old": target.old, "new": target.new})
         script.append(("assistant", render_calls([edit, RUN_CHECK])))
         script.append(("observation", render_results(["ok", result])))
     return [*script, ("assistant", FAREWELL)]
 
 
-class Step(NamedTuple):
-    """One edit, and what the check said before it; None if no case shows the fault."""
-
-    seen: str | None
-    old: str
-    new: str
-
-
-def _tries(rng: random.Random, target: Specimen) -> list[Step]:
-    """Edits until the function is right, mostly one."""
-    wrong = [misfix(rng, target.old, target.new) for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))]
-    lines = [target.old, *wrong, target.new]
-    return [Step(_failure(rng, target, old), old, new) for old, new in itertools.pairwise(lines)]
-
-
 def trace(rng: random.Random) -> Script:
     """From the failing function's name to the definition that matters, through functions that only call another."""
     target = _specimen(rng, broken=True)
-    seen, good = _failure(rng, target, target.old), target.good
+    seen, good = _failure(rng, target), target.good
     if seen is None:
         return trace(rng)
     script: Script = [
@@ -164,20 +145,14 @@ def _function(rng: random.Random, vague: bool) -> Function:
     return make_function(rng, training_name(rng), "train", vague)
 
 
-def _failure(rng: random.Random, specimen: Specimen, line: str) -> str | None:
-    """What the check prints with `line` where the right line belongs (both forms are run); None if no case tells them
-    apart.
-    """
+def _failure(rng: random.Random, specimen: Specimen) -> str | None:
+    """What the check prints of the broken function (both forms are run); None if no case tells them apart."""
     good = specimen.good
-    wrong_body = [text.replace(specimen.new, line) if text.strip() == specimen.new else text for text in good.body]
-    source = good.render().replace(
-        "\n".join("    " + text for text in good.body), "\n".join("    " + text for text in wrong_body)
-    )
-    right, wrong = _define(good.render(), good.name), _define(source, good.name)
+    right, wrong = _define(good.render(), good.name), _define(specimen.shown.render(), good.name)
     for _ in range(30):
         arguments = draw_arguments(rng, good.types)
-        got, expected = _call(wrong, arguments), right(*arguments)
-        if got != expected:
+        got = _call(wrong, arguments)
+        if got != right(*arguments):
             shown = ", ".join(map(repr, arguments))
             return f"FAIL {good.name}({shown}) = {got!r}\nfailed\n[exit 1]"
     return None

@@ -45,6 +45,10 @@ class ExpertConfig(Config):
     """The same, where the comment does not say the operator."""
     wrong_place: float = 0.0
     """Change another line instead."""
+    wrong_again: float = 0.0
+    """Mend it wrongly once more after the check has refused the first mend."""
+    put_back: float = 0.0
+    """That wrong mend is what stood there first, which the check has refused as well."""
     blind: float = 0.0
     """Edit without running the check afterwards."""
     quit: float = 0.0
@@ -57,8 +61,8 @@ class ExpertConfig(Config):
 
 CLEAN = ExpertConfig(search=1.0)
 NOISY = ExpertConfig(
-    search=0.75, idle_read=0.06, one_by_one=0.4, wrong_fix=0.5, wrong_vague_fix=0.7, wrong_place=0.15, blind=0.3,
-    quit=0.05, give_up=0.5, misspell=0.03,
+    search=0.75, idle_read=0.06, one_by_one=0.4, wrong_fix=0.45, wrong_vague_fix=0.65, wrong_again=0.85, put_back=0.6,
+    wrong_place=0.15, blind=0.3, quit=0.04, give_up=0.6, misspell=0.03,
 )  # fmt: skip
 
 
@@ -118,7 +122,7 @@ class Expert:
         if self.rng.random() < self.config.wrong_place:
             yield from self._wrong_place(path)
         for _ in range(4):
-            target = misfix(self.rng, current, right) if self.rng.random() < slip else right
+            target = self._wrong_mend(current) if self.rng.random() < slip else right
             edit = ("edit_file", {"path": path, "old": current, "new": target})
             if self.rng.random() < self.config.blind:
                 yield [edit]
@@ -126,7 +130,13 @@ class Expert:
             yield from self._parallel([edit, RUN_CHECK])
             if target == right or self.rng.random() < self.config.give_up:
                 return
-            current = target
+            current, slip = target, self.config.wrong_again
+
+    def _wrong_mend(self, current: str) -> str:
+        facts = self.task.provenance
+        if current != facts["old"] and self.rng.random() < self.config.put_back:
+            return facts["old"]
+        return misfix(self.rng, current, facts["new"])
 
     def _wrong_place(self, path: str) -> Turns:
         """Spoil another line of the file, see that it did not help, and take it back."""

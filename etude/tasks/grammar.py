@@ -138,7 +138,8 @@ class Function:
     doc: str
     slots: Slots
     code: str
-    vague: bool = False
+    vague: str = ""
+    """The operator's slot that the comment does not tell; it is the one that breaks."""
 
     def render(self) -> str:
         """Source text, ending in a newline."""
@@ -165,11 +166,11 @@ def form(code: str) -> str:
     return re.sub(r"\{([a-z])\dc?\}", r"<\1>", re.sub(r"\{[vk]\d\}", "·", code))
 
 
-def say(template: str, slots: Slots, vague: bool) -> str:
-    """Fill a docstring template; a vague one says `with` where the operator's word would stand."""
+def say(template: str, slots: Slots, vague: str = "") -> str:
+    """Fill a docstring template; for the slot `vague` it says `with` where the operator's word would stand."""
     said = {f"{name}w": WORDS_OF.get(value, value) for name, value in slots.items()}
     if vague:
-        said |= {name: "with" for name in said if name[0] == "o"}
+        said[f"{vague}w"] = "with"
     return template.format(**slots, **said)
 
 
@@ -185,9 +186,10 @@ def from_shape(rng: random.Random, shape: Shape, name: str, vague: bool = False)
     for slot in dict.fromkeys(re.findall(r"\{([a-z]\d)", shape.code + shape.doc)):
         if slot not in slots:
             slots[slot] = rng.choice(shape.pairs.get(slot) or CHOICES[slot[0]])
-    vague = vague and any(slot[0] == "o" for slot in slots)
-    doc = say(shape.doc, slots, vague)
-    return Function(name, shape.name, tuple(params), shape.params, doc, slots, shape.code, vague)
+    operators = [slot for slot in slots if slot[0] == "o"]
+    untold = rng.choice(operators) if vague and operators else ""
+    doc = say(shape.doc, slots, untold)
+    return Function(name, shape.name, tuple(params), shape.params, doc, slots, shape.code, untold)
 
 
 def _draw_params(rng: random.Random, types: tuple[str, ...]) -> list[str]:
@@ -204,7 +206,7 @@ def _redraw(kind: str, choices: Callable[[str], tuple[str, ...]]) -> Mutation:
     """A bug that changes one slot of a kind to another value."""
 
     def mutate(rng: random.Random, function: Function) -> Function | None:
-        names = [name for name in function.slots if name[0] == kind]
+        names = [name for name in function.slots if name[0] == kind and function.vague in ("", name)]
         if not names:
             return None
         name = rng.choice(names)

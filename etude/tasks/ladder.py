@@ -42,16 +42,17 @@ class Rung:
     chain: int  # calls between the checked function and the bug
     names_file: bool  # whether the instruction says which file
     vague: float  # share of tasks whose comment does not say the operator: only trying tells
+    turns: int  # finding the bug the long way takes 3, and 2 more a call; the others are for mending
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.2),
-    2: Rung(modules=1, functions=(3, 4), chain=0, names_file=True, vague=0.5),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.7),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.8),
-    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.9),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.4, turns=8),
+    2: Rung(modules=1, functions=(3, 4), chain=0, names_file=True, vague=0.6, turns=8),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.8, turns=8),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.9, turns=10),
+    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=12),
 }
-LIMITS = Limits(max_turns=12, max_context_tokens=1024, max_sampled_tokens=512)
+MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,10 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
         files={**{name: text.encode() for name, text in wrong.items()}, CHECK: visible_check(cases).encode()},
         verifier=verifier_for(cases + hidden),
         solution={path: right[path].encode()},
-        limits=LIMITS,
+        limits=Limits(size.turns, MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS),
         split=split,
         provenance={
-            "family": "ladder", "rung": rung, "shape": good.shape, "bug": bug, "vague": good.vague, "path": path,
+            "family": "ladder", "rung": rung, "shape": good.shape, "bug": bug, "vague": bool(good.vague), "path": path,
             "function": good.name, "old": old, "new": new, "protected": [CHECK],
             "chain": [f"{module}.py:{function}" for module, function in chain],
         },
@@ -133,7 +134,7 @@ def _draw_target(rng: random.Random, split: Split, name: str, vague_share: float
         broken = break_it(rng, good, bug)
         if (
             broken is not None
-            and good.vague == vague
+            and bool(good.vague) == vague
             and (split == "heldout" or _fresh(good, broken) == (split == "eval"))
         ):
             return good, broken, bug
