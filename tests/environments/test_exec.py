@@ -41,11 +41,11 @@ def test_ends_with_the_process_not_with_its_pipes(run):
 @pytest.mark.parametrize(
     "command",
     [
-        "sleep 77",
-        "trap '' TERM INT HUP; sleep 77; sleep 77",
-        "timeout 100 sleep 77",  # makes a group of its own
-        "set -m 2>/dev/null; sleep 77 & sleep 77 & wait",
-        "python3 -c 'import os, time; os.fork(); time.sleep(77)'",
+        "sleep 77.125",
+        "trap '' TERM INT HUP; sleep 77.125; sleep 77.125",
+        "timeout 100 sleep 77.125",  # makes a group of its own
+        "set -m 2>/dev/null; sleep 77.125 & sleep 77.125 & wait",
+        "python3 -c 'import os, time; os.fork(); time.sleep(77.125)'",
     ],
 )
 def test_timeout_kills_the_whole_session(run, command):
@@ -53,7 +53,7 @@ def test_timeout_kills_the_whole_session(run, command):
         box = await backend.create(SandboxSpec())
         result = await box.exec(f"echo start; {command}", timeout_s=0.3)
         assert (result.timed_out, result.exit_code, result.output) == (True, 124, b"start\n")
-        while (await box.exec("pgrep -f '[7]7'")).exit_code == 0:  # they die in the kernel's own time
+        while (await box.exec("pgrep -f '[7]7.125'")).exit_code == 0:  # they die in the kernel's own time
             await asyncio.sleep(0.01)
 
     run(scenario)
