@@ -77,13 +77,23 @@ def write_report(directory: Path) -> Path:
 def _headline(summary: dict[str, Any]) -> str:
     low, high = summary["pass1_ci"]
     figures = [
-        (f"{summary['base_pass1']:.0%} → {summary['pass1']:.0%}", f"pass@1, 95% interval {low:.0%} to {high:.0%}"),
-        (f"{summary['sft_control_pass1']:.0%}", "fine-tuning control at equal CPU time"),
-        (f"{summary['heldout_before']:.0%} → {summary['heldout_after']:.0%}", "held-out shapes, bugs and words"),
-        (f"{summary['real_before']:.0%} → {summary['real_after']:.0%}", "real code"),
+        (
+            f"{_percent(summary['base_pass1'])} → {_percent(summary['pass1'])}",
+            f"pass@1, 95% interval {low:.0%} to {high:.0%}",
+        ),
+        (f"{_percent(summary['sft_control_pass1'])}", "fine-tuning control at equal CPU time"),
+        (
+            f"{_percent(summary['heldout_before'])} → {_percent(summary['heldout_after'])}",
+            "held-out shapes, bugs and words",
+        ),
+        (f"{_percent(summary['real_before'])} → {_percent(summary['real_after'])}", "real code"),
         (f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"),
     ]
     return "<div class=big>" + "".join(f"<div><b>{big}</b>{small}</div>" for big, small in figures) + "</div>"
+
+
+def _percent(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:.0%}"
 
 
 def _figure(width: float = 6.0, height: float = 2.9) -> tuple[Any, Any]:

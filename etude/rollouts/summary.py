@@ -24,9 +24,10 @@ def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
-def rate(results: Sequence[Judged], **facts: Any) -> float:
+def rate(results: Sequence[Judged], **facts: Any) -> float | None:
+    """None where nothing was played: a rate nobody measured is not zero."""
     passed, played = pass_rate(results, **facts)
-    return passed / played if played else 0.0
+    return passed / played if played else None
 
 
 def summarise(base: Sequence[Judged], after: Sequence[Judged], control: Sequence[Judged]) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def test_the_summary_counts_each_set_apart():
     assert (figures["base_pass1"], figures["pass1"], figures["sft_control_pass1"]) == (0.5, 1.0, 0.5)
     assert (figures["heldout_before"], figures["heldout_after"], figures["real_after"]) == (0.0, 1.0, 0.0)
     assert figures["rungs"]["1"] == [0.0, 1.0, 0.0]
+    assert figures["real_before"] is None and figures["rungs"]["3"] == [None] * 3  # nothing was played there
 
 
 def test_the_report_holds_everything_and_fetches_nothing(tmp_path):
