@@ -12,7 +12,6 @@ from pathlib import Path
 
 from etude.environments.doctor import diagnose
 from etude.errors import CheckpointError, EtudeError, MissingDependency
-from etude.models.qwen3 import check_checkpoint
 from etude.rollouts.config import RunConfig
 
 ROOM_MB = 64
@@ -29,6 +28,8 @@ async def preflight(config: RunConfig, directory: Path) -> None:
 
 
 def _model(path: Path) -> None:
+    from etude.models.qwen3 import check_checkpoint  # torch: nothing else in the controller loads it
+
     try:
         check_checkpoint(path)
     except CheckpointError as error:

@@ -77,19 +77,17 @@ def write_report(directory: Path) -> Path:
 def _headline(summary: dict[str, Any]) -> str:
     low, high = summary["pass1_ci"]
     figures = [
-        (
-            f"{_percent(summary['base_pass1'])} → {_percent(summary['pass1'])}",
-            f"pass@1, 95% interval {low:.0%} to {high:.0%}",
-        ),
-        (f"{_percent(summary['sft_control_pass1'])}", "fine-tuning control at equal CPU time"),
-        (
-            f"{_percent(summary['heldout_before'])} → {_percent(summary['heldout_after'])}",
-            "held-out shapes, bugs and words",
-        ),
-        (f"{_percent(summary['real_before'])} → {_percent(summary['real_after'])}", "real code"),
+        (_change(summary, "base_pass1", "pass1"), f"pass@1, 95% interval {low:.0%} to {high:.0%}"),
+        (_percent(summary["sft_control_pass1"]), "fine-tuning control at equal CPU time"),
+        (_change(summary, "heldout_before", "heldout_after"), "held-out shapes, bugs and words"),
+        (_change(summary, "real_before", "real_after"), "real code"),
         (f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"),
     ]
     return "<div class=big>" + "".join(f"<div><b>{big}</b>{small}</div>" for big, small in figures) + "</div>"
+
+
+def _change(summary: dict[str, Any], before: str, after: str) -> str:
+    return f"{_percent(summary[before])} → {_percent(summary[after])}"
 
 
 def _percent(rate: float | None) -> str:

@@ -220,9 +220,8 @@ class Run:
         engine = (await self.cluster.stats())["engine"]
         by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use(FEATURES + by_chance, engine)
-        largest = [line["max_abs_dlogp"] for line in self.stats.history if line["max_abs_dlogp"] is not None]
         return summarise(base, after, control) | {
-            "wall_s": wall_s, "max_abs_dlogp": max(largest, default=0.0),
+            "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp or 0.0,
             **{name: training[name] for name in KEPT},
             "counters": counters,
         }  # fmt: skip

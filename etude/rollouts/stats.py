@@ -34,6 +34,11 @@ class RunStats:
         self.roots: dict[int, str] = {}
         self.started = time.monotonic()
 
+    @property
+    def max_abs_dlogp(self) -> float | None:
+        """The largest of the steps so far, None while no step had a matched token."""
+        return max((line["max_abs_dlogp"] for line in self.history if line["max_abs_dlogp"] is not None), default=None)
+
     def state(self) -> dict[str, Any]:
         """What a resumed run goes on counting from."""
         return {"steps": self.steps, "counters": dict(self.counters), "ages": dict(self.ages)}

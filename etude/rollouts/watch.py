@@ -68,8 +68,7 @@ class Watch:
         state.rewards = [past["reward"] for past in history]
         state.solve_rates = [past["solve_rate"] for past in history]
         state.loss, state.entropy, state.drift = line["loss"], line["entropy"], line["max_abs_drift"]
-        matched = [past["max_abs_dlogp"] for past in history if past["max_abs_dlogp"] is not None]
-        state.mismatch = max(matched, default=None)
+        state.mismatch = self.stats.max_abs_dlogp
         state.calls_per_turn, state.parallel_share = line["calls_per_turn"], line["parallel_share"]
         state.dropped, state.ages = line["dropped"], dict(self.stats.ages)
         if self.stats.steps > self._shown_steps:

@@ -1,9 +1,9 @@
 """The grammar of the generated ladder: function shapes, what their docstrings say, and how they break.
 
-Owns `SHAPES` (a function is a shape with its slots filled), `BUGS` (a bug is one slot changed, two exchanged, or a
-line that belongs elsewhere), and the
-hold-out split of both by the hash rule. A docstring is said from the same slots as the code, so it determines the fix,
-unless it is vague: then only trying tells the operator. Knows nothing of files, tests or sandboxes.
+Owns `SHAPES` (a function is a shape with its slots filled), `BUGS` (a bug is one slot changed, two exchanged, or a line
+that belongs elsewhere), and the hold-out split of both by the hash rule. A docstring is said from the same slots as the
+code, so it determines the fix, unless it is vague: then only trying tells the operator. Knows nothing of files, tests
+or sandboxes.
 
 A slot's kind is the first letter of its name:
     v variable · o arithmetic operator · q comparison · k integer · z initial value · f builtin of a pair · m method of
