@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import ray
 
@@ -67,7 +67,8 @@ class EngineActor:
             bits, fetched = await asyncio.to_thread(self.subscriber.fetch, self.bits, self.version, target)
             await asyncio.wrap_future(self.engine.swap(bits, target))
             self.bits, self.version = bits, target
-            return {"version": int(target), "root": fetched.root, "bytes": fetched.payload_bytes}
+            deltas = len(fetched.path) - fetched.from_anchor
+            return {"version": int(target), "root": fetched.root, "bytes": fetched.payload_bytes, "deltas": deltas}
 
     async def put(self, bits: Any, version: Version) -> None:
         """Swap in weights that are on no chain: the control's."""
@@ -95,23 +96,28 @@ class TrainerActor:
         from etude.weights.store import open_store
 
         self.config, self.directory = config, directory
+        self.lock: IO[str] | None = None
         decoder, self.tokenizer = load_checkpoint(config.model.path)
         self.trainer = Trainer(decoder, config.trainer, config.rollouts.temperature)
         self.publisher = Publisher(open_store(store), config.publisher)
 
     def resume(self) -> dict[str, Any] | None:
-        """Take up the newest checkpoint; returns the controller's state that was saved with it, None if there is
-        none.
+        """Take up the newest checkpoint; returns the controller's state that was saved with it, its `line` now with
+        the metrics of the step that made it; None if there is none.
         """
-        from etude.trainer.checkpoint import load_latest
+        from etude.trainer.checkpoint import claim, load_latest
 
+        self.lock = claim(self.directory)
         state = load_latest(self.directory / "checkpoints")
         if state is not None:
             self.trainer.load_state_dict(state["trainer"])
         newest = self.publisher.resume()
         if newest is not None and newest > self.trainer.version:
             self.publisher.rewind(self.trainer.version)  # published, but killed before its checkpoint was whole
-        return None if state is None else state["controller"]
+        if state is None:
+            return None
+        saved = state["controller"]
+        return {**saved, "line": saved["line"] | state["metrics"]}
 
     def publish(self) -> dict[str, Any]:
         """Put the present version into the store; doing so again changes nothing."""
@@ -138,10 +144,15 @@ class TrainerActor:
             build_batch(groups, advantages, self.trainer.version), controller_state["progress"]
         )
         metrics |= self.publish()
+
+        def spent() -> dict[str, float]:
+            return {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
+
         if self.trainer.version % self.config.rollouts.checkpoint_every == 0:
-            state = {"trainer": self.trainer.state_dict(), "controller": controller_state}
+            trainer = self.trainer.state_dict()
+            state = {"trainer": trainer, "controller": controller_state, "metrics": metrics | spent()}
             save(self.directory / "checkpoints", self.trainer.version, state)
-        return metrics | {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
+        return metrics | spent()
 
     def save_model(self, directory: Path) -> None:
         from etude.models.qwen3 import save_checkpoint

@@ -55,7 +55,7 @@ class Controller:
     ) -> None:
         """`elapsed_s` is the training time a resumed run has behind it."""
         self.config, self.cluster, self.tasks, self.stats = config, cluster, tasks, stats
-        self.pool = GroupPool(config.groups)
+        self.pool = GroupPool(config.groups, stats.dropped)
         self.version = Version(0)
         self.stopping = False
         self.changed = asyncio.Event()
@@ -100,25 +100,27 @@ class Controller:
             await self._wait_for_change(1.0)
 
     async def step(self, groups: list[Group]) -> dict[str, Any]:
-        """One optimizer step; the trainer saves the resume state with the weights, so neither is ever ahead of the
-        other.
+        """One optimizer step; returns its line. The trainer saves the resume state with the weights, so neither is
+        ever ahead of the other.
         """
+        line = self.stats.before_step(groups, self.pool, self.version, self.elapsed())
         state = {
             "next_task": self.tasks.next_index,
             "pending": [*self.pool.pending(), *self.tasks.still_owed()],
             "stats": self.stats.state(),
             "elapsed_s": self.elapsed(),
             "progress": self.progress(),
+            "line": line,
         }
         metrics = await self.cluster.step(groups, state)
         self.trainer_busy_s += metrics["step_s"]
         self.version = Version(metrics["version"])
-        return metrics
+        return line | metrics
 
-    async def publish(self, metrics: dict[str, Any]) -> None:
+    async def publish(self, line: dict[str, Any]) -> None:
         """The trainer has put the version into the store; tell the engines, and do not wait for them."""
         for engine in self.cluster.engines:
-            swap = asyncio.ensure_future(self._swap(engine, self.version, metrics["root"]))
+            swap = asyncio.ensure_future(self._swap(engine, self.version, line["root"]))
             self.swaps.add(swap)
             swap.add_done_callback(self.swaps.discard)
 
@@ -132,8 +134,8 @@ class Controller:
             self.failure = error
             self.changed.set()
 
-    def record(self, groups: list[Group], metrics: dict[str, Any]) -> None:
-        self.stats.stepped(groups, metrics, self.pool)
+    def record(self, line: dict[str, Any]) -> None:
+        self.stats.stepped(line)
 
     # --- reconciling --------------------------------------------------------------------------------------------------
 

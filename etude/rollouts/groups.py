@@ -14,6 +14,7 @@ on). A dropped group's place is refilled by whoever dispatches. A group leaves `
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,11 +55,12 @@ class OpenGroup:
 class GroupPool:
     """All groups of a run. Single-threaded: the controller's event loop is the only caller."""
 
-    def __init__(self, config: GroupConfig) -> None:
+    def __init__(self, config: GroupConfig, dropped: Mapping[DropReason, int] | None = None) -> None:
+        """`dropped` is what a resumed run has dropped before."""
         self.config = config
         self.open: dict[str, OpenGroup] = {}
         self.ready: list[tuple[OpenGroup, Group]] = []
-        self.dropped: Counter[DropReason] = Counter()
+        self.dropped: Counter[DropReason] = Counter(dropped or {})
         self.closed_early = 0
 
     def start(self, group_id: str, task: Task, task_index: int) -> list[str]:

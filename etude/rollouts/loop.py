@@ -16,6 +16,6 @@ async def train(controller: Controller) -> None:
         groups = await controller.take_groups()
         if groups is None:
             break  # asked to stop while waiting
-        metrics = await controller.step(groups)
-        await controller.publish(metrics)
-        controller.record(groups, metrics)
+        line = await controller.step(groups)
+        await controller.publish(line)
+        controller.record(line)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, f
 from etude.rollouts.loop import train
 from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
-from etude.rollouts.stats import RunStats
+from etude.rollouts.stats import RunStats, replace_text
 from etude.rollouts.view import View, ViewState
 from etude.rollouts.watch import Watch
 from etude.tasks.ladder import ladder_task
@@ -86,25 +85,23 @@ class Run:
 
     async def _phases(self, started: float) -> dict[str, Any]:
         tasks = evaluation_set(self.config.evaluation)
-        state = await within(self.cluster.trainer.resume.remote(), 120, "the trainer to load its checkpoint")
-        published = await within(self.cluster.trainer.publish.remote(), 120, "the trainer to publish its version")
-        await self._engines_at(Version(published["version"]))
-        counted = {**(state or {}).get("stats", {}), "steps": published["version"]}
-        self.stats = RunStats(self.directory / "metrics.jsonl", counted)
+        state = await within(self.cluster.trainer.resume.remote(), 120, "the trainer to load its checkpoint") or {}
+        self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
+        version = await self._engines_at_newest()
         self.watch = Watch(self.view, self.cluster, self.stats)
         watching = asyncio.create_task(self.watch.run())
         try:
-            return await self._measured(tasks, state, published, started)
+            return await self._measured(tasks, state, version, started)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _measured(
-        self, tasks: list[Task], state: dict[str, Any] | None, published: dict[str, Any], started: float
+        self, tasks: list[Task], state: dict[str, Any], version: Version, started: float
     ) -> dict[str, Any]:
         base = await self._evaluated("base", tasks)
-        training = await self._trained(state, published)
-        await self._engines_at(Version(training["version"]))
+        training = await self._trained(state, version)
+        await self._engines_at_newest()
         after = await self._evaluated("after", tasks)
         control = await self._controlled(tasks, training["cpu_s"])
         summary = await self._summary(base, after, control, training, time.monotonic() - started)
@@ -112,10 +109,15 @@ class Run:
         self.view.line(f"report: {write_report(self.directory)}")
         return summary
 
-    async def _engines_at(self, version: Version) -> None:
-        """Every engine has this version, also one whose process died and came back with the base."""
+    async def _engines_at_newest(self) -> Version:
+        """Every engine has the trainer's version, also one whose process died and came back with the base."""
+        published = await within(self.cluster.trainer.publish.remote(), 120, "the trainer to publish its version")
+        version = Version(published["version"])
         for engine in self.cluster.engines:
-            await within(engine.load.remote(version), 120, f"an engine to load version {version}")
+            loaded = await within(engine.load.remote(version), 120, f"an engine to load version {version}")
+            if loaded is not None:
+                self.stats.swapped(loaded, published["root"])
+        return version
 
     async def _evaluated(self, label: str, tasks: list[Task]) -> list[Judged]:
         path = self.directory / f"evaluation-{label}.json"
@@ -151,17 +153,16 @@ class Run:
         }
         _write(self.directory / "examples.json", examples)
 
-    async def _trained(self, state: dict[str, Any] | None, published: dict[str, Any]) -> dict[str, Any]:
+    async def _trained(self, state: dict[str, Any], version: Version) -> dict[str, Any]:
         path = self.directory / "training.json"
         if path.exists():
             return json.loads(path.read_text())
         self._phase("training")
-        state = state or {}
         stream = TaskStream(self._task, state.get("next_task", 0), state.get("pending"))
         controller = Controller(self.config, self.cluster, stream, self.stats, state.get("elapsed_s", 0.0))
         self.controller = self.watch.controller = controller
         before = await self._gauges()
-        await controller.start(Version(published["version"]))
+        await controller.start(version)
         try:
             await train(controller)
         finally:
@@ -221,7 +222,7 @@ class Run:
         by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use(FEATURES + by_chance, engine)
         return summarise(base, after, control) | {
-            "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp or 0.0,
+            "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},
             "counters": counters,
         }  # fmt: skip
@@ -245,7 +246,4 @@ def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
 
 
 def _write(path: Path, content: Any) -> None:
-    """Whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1, default=float) + "\n")
-    os.replace(partial, path)
+    replace_text(path, json.dumps(content, indent=1, default=float) + "\n")

@@ -2,19 +2,22 @@
 
 Owns the counters that prove every enabled feature was used, one JSONL line a step, and the histories the live view
 draws. Reads records and metrics; never decides anything.
+
+A step's line has two parts: what the controller knows before it (`before_step`), which goes into the checkpoint, and
+the trainer's metrics, saved beside it; so a run killed right after a step still counts it and writes its line.
 """
 
 from __future__ import annotations
 
 import json
-import time
+import os
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
 from etude.errors import UnusedFeature, WeightError
-from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, reward_of, solved
-from etude.rollouts.groups import GroupPool
+from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
+from etude.rollouts.groups import DropReason, GroupPool
 
 HISTORY = 400
 
@@ -22,26 +25,29 @@ HISTORY = 400
 class RunStats:
     """Counters and histories of one run."""
 
-    def __init__(self, path: Path, start: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: Path, saved: dict[str, Any] | None = None, last_step: dict[str, Any] | None = None
+    ) -> None:
+        """`saved` is a checkpoint's `state`, `last_step` the line of the step that made the checkpoint."""
+        saved = saved or {}
         self.path = path
-        _mend(path)
-        self.steps = int((start or {}).get("steps", 0))
-        self.counters: Counter[str] = Counter((start or {}).get("counters", {}))
-        self.ages: Counter[int] = Counter({int(age): n for age, n in (start or {}).get("ages", {}).items()})
-        self.dropped: Counter[str] = Counter()
-        self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self.recent: deque[Trajectory] = deque(maxlen=128)
-        self.roots: dict[int, str] = {}
-        self.started = time.monotonic()
-
-    @property
-    def max_abs_dlogp(self) -> float | None:
+        self.steps = int(saved.get("steps", 0))
+        self.counters: Counter[str] = Counter(saved.get("counters", {}))
+        self.ages: Counter[int] = Counter(saved.get("ages", {}))
+        self.dropped: dict[DropReason, int] = saved.get("dropped", {})
+        self.max_abs_dlogp: float | None = saved.get("max_abs_dlogp")
         """The largest of the steps so far, None while no step had a matched token."""
-        return max((line["max_abs_dlogp"] for line in self.history if line["max_abs_dlogp"] is not None), default=None)
+        self.history: deque[dict[str, Any]] = deque(_mended(path, self.steps), maxlen=HISTORY)
+        self.recent: deque[Trajectory] = deque(maxlen=128)
+        if last_step is not None:
+            self.stepped(last_step)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run goes on counting from."""
-        return {"steps": self.steps, "counters": dict(self.counters), "ages": dict(self.ages)}
+        return {
+            "steps": self.steps, "counters": dict(self.counters), "ages": dict(self.ages), "dropped": self.dropped,
+            "max_abs_dlogp": self.max_abs_dlogp,
+        }  # fmt: skip
 
     def rolled_out(self, trajectory: Trajectory) -> None:
         """Count a finished rollout."""
@@ -53,36 +59,34 @@ class RunStats:
         for name in ("turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens"):
             self.counters[name] += trajectory.usage.get(name, 0)
 
-    def stepped(self, groups: list[Group], metrics: dict[str, Any], pool: GroupPool) -> None:
-        """Count an optimizer step and write its line."""
+    def before_step(self, groups: list[Group], pool: GroupPool, version: Version, elapsed_s: float) -> dict[str, Any]:
+        """The line of a step that trains `version` on these groups, as far as it is known before it."""
         members = [member for group in groups for member in group.trajectories]
-        self.steps += 1
-        self.roots[metrics["version"]] = metrics["root"]
-        self.counters["trained_rollouts"] += len(members)
-        self.counters["trained_tokens"] += int(metrics["trained_tokens"])
-        self.counters["routes_replayed"] += int(metrics["routes_replayed"])
-        self.counters["deltas_published"] += 1
-        self.counters["delta_bytes_published"] += metrics["delta_bytes"]
-        self._count_ages(members, metrics["version"] - 1)
-        self.dropped.update({reason: n - self.dropped[reason] for reason, n in pool.dropped.items()})
-        line = {
-            **metrics,
-            "step": self.steps,
-            "elapsed_s": round(time.monotonic() - self.started, 2),
+        return {
+            "step": self.steps + 1,
+            "elapsed_s": round(elapsed_s, 2),
+            "trained_rollouts": len(members),
             "reward": sum(reward_of(member.outcome) or 0.0 for member in members) / len(members),
             **self._rates(),
             "ready_groups": len(pool.ready),
             "open_groups": len(pool.open),
             "dropped": dict(pool.dropped),
+            "age_tokens": _age_tokens(members, version),
         }
+
+    def stepped(self, line: dict[str, Any]) -> None:
+        """Count an optimizer step by its whole line, and write it."""
+        self.steps = line["step"]
+        for name in ("trained_rollouts", "trained_tokens", "routes_replayed"):
+            self.counters[name] += int(line[name])
+        self.counters["deltas_published"] += 1
+        self.counters["delta_bytes_published"] += line["delta_bytes"]
+        self.ages.update(line["age_tokens"])
+        self.dropped = line["dropped"]
+        known = [value for value in (self.max_abs_dlogp, line["max_abs_dlogp"]) if value is not None]
+        self.max_abs_dlogp = max(known, default=None)
         self.history.append(line)
         self.write("step", line)
-
-    def _count_ages(self, members: list[Trajectory], trained_on: int) -> None:
-        for member in members:
-            for segment in member.segments:
-                for version, tokens in Counter(segment.versions[segment.sampled].tolist()).items():
-                    self.ages[trained_on - version] += tokens
 
     def _rates(self) -> dict[str, float]:
         """Over the rollouts that came in lately, whether their groups were trained on or not."""
@@ -103,7 +107,7 @@ class RunStats:
         if loaded["root"] != root:
             raise WeightError(f"version {loaded['version']}: the engine has root {loaded['root']}, the trainer {root}")
         self.counters["roots_verified"] += 1
-        self.counters["deltas_applied"] += 1
+        self.counters["deltas_applied"] += loaded["deltas"]
         self.counters["delta_bytes_applied"] += loaded["bytes"]
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
@@ -127,12 +131,33 @@ class RunStats:
             raise UnusedFeature(
                 f"enabled, but never used in this run: {', '.join(unused)}; see metrics.jsonl for when it ended"
             )
-        ages = {str(age): tokens for age, tokens in sorted(self.ages.items())}
-        return {**counters, "groups_dropped": dict(self.dropped), "age_tokens": ages}
+        return {**counters, "groups_dropped": self.dropped, "age_tokens": dict(sorted(self.ages.items()))}
 
 
-def _mend(path: Path) -> None:
-    """A run that was killed, or ran out of disk, may have left half a line."""
+def replace_text(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def _age_tokens(members: list[Trajectory], trained_on: Version) -> dict[str, int]:
+    """How many sampled tokens are how many versions old."""
+    ages: Counter[str] = Counter()
+    for member in members:
+        for segment in member.segments:
+            for version, tokens in Counter(segment.versions[segment.sampled].tolist()).items():
+                ages[str(trained_on - version)] += tokens
+    return dict(ages)
+
+
+def _mended(path: Path, steps: int) -> list[dict[str, Any]]:
+    """The step lines up to a step, after taking from the file what a killed run left beyond it: half a line when it
+    ran out of disk, and steps that were not saved and will be made again.
+    """
     text = path.read_text() if path.exists() else ""
-    if text and not text.endswith("\n"):
-        path.write_text(text[: text.rfind("\n") + 1])
+    whole = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    kept = [line for line in whole if line["kind"] != "step" or line["step"] <= steps]
+    if text:
+        replace_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+    return [line for line in kept if line["kind"] == "step"]

@@ -70,7 +70,8 @@ class Watch:
         state.loss, state.entropy, state.drift = line["loss"], line["entropy"], line["max_abs_drift"]
         state.mismatch = self.stats.max_abs_dlogp
         state.calls_per_turn, state.parallel_share = line["calls_per_turn"], line["parallel_share"]
-        state.dropped, state.ages = line["dropped"], dict(self.stats.ages)
+        state.dropped = line["dropped"]
+        state.ages = {int(age): tokens for age, tokens in self.stats.ages.items()}
         if self.stats.steps > self._shown_steps:
             self._shown_steps = self.stats.steps
             self.view.line(

@@ -1,16 +1,19 @@
 """Trainer checkpoints on disk: whole or not there.
 
-Owns the file format (torch.save with a BLAKE3 of the payload in front), atomic replacement and how many are kept. A
-torn, corrupt or foreign file is an error that names it, never a silent start from elsewhere.
+Owns the file format (torch.save with a BLAKE3 of the payload in front), atomic replacement, how many are kept, and
+that one process writes them. A torn, corrupt or foreign file is an error that names it, never a silent start from
+elsewhere.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
+import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from blake3 import blake3
@@ -18,6 +21,31 @@ from blake3 import blake3
 from etude.errors import CheckpointError
 
 _MAGIC = b"ETUDECK1"
+LAST_WORDS_S = 60.0
+"""How long the trainer of a run that was just killed may take to finish what it writes."""
+
+
+def claim(directory: Path, patience_s: float = LAST_WORDS_S) -> IO[str]:
+    """Be the one writer of a run directory for as long as the returned file is open; the lock ends with the process.
+
+    A run's controller can be killed while its trainer still writes: without this, the next life would start from one
+    checkpoint and find another beside it. Raises CheckpointError when the other writer outlives `patience_s`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    file = (directory / "trainer.lock").open("w")
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                file.close()
+                raise CheckpointError(
+                    f"{directory}: another run has been writing here for {patience_s:.0f} s; "
+                    "stop it, or choose another --out"
+                ) from None
+            time.sleep(0.1)
 
 
 def save(directory: Path, number: int, state: dict[str, Any], keep: int = 2) -> Path:

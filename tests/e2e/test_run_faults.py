@@ -10,6 +10,7 @@ import pytest
 from small import ROOT, command, run, steps, variables
 
 from etude.environments.build import default_cache_dir, guest_program
+from etude.trainer.checkpoint import checkpoints, claim
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -54,7 +55,8 @@ def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_used_or_asked_for(t
     wait_for_steps(process, out, 1)
     process.kill()
     process.wait()
-    for checkpoint in (out / "checkpoints").glob("*.ckpt"):
+    claim(out, 60).close()  # its trainer may still be writing
+    for checkpoint in checkpoints(out / "checkpoints"):
         data = bytearray(checkpoint.read_bytes())
         data[len(data) // 2] ^= 1
         checkpoint.write_bytes(bytes(data))

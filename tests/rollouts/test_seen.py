@@ -101,7 +101,39 @@ def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
 
 def test_an_engine_with_another_root_is_an_error(tmp_path):
     stats = RunStats(tmp_path / "metrics.jsonl")
-    stats.swapped({"version": 1, "root": "a", "bytes": 5}, "a")
+    stats.swapped({"version": 1, "root": "a", "bytes": 5, "deltas": 1}, "a")
     assert stats.counters["roots_verified"] == 1
     with pytest.raises(WeightError, match="root"):
-        stats.swapped({"version": 2, "root": "a", "bytes": 5}, "b")
+        stats.swapped({"version": 2, "root": "a", "bytes": 5, "deltas": 1}, "b")
+
+
+def step_line(step, **facts):
+    line = {
+        "step": step,
+        "version": step,
+        "root": "r",
+        "delta_bytes": 10,
+        "trained_tokens": 5.0,
+        "routes_replayed": 7.0,
+    }
+    line |= {"trained_rollouts": 8, "age_tokens": {"0": 3, "1": 2}, "dropped": {"stale": step}, "max_abs_dlogp": 0.1}
+    return line | facts
+
+
+def test_a_run_killed_after_a_step_was_saved_still_counts_it_once(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first = RunStats(path)
+    first.stepped(step_line(1, max_abs_dlogp=None))
+    assert first.max_abs_dlogp is None
+    first.stepped(step_line(2, max_abs_dlogp=0.5))
+    saved = first.state()  # goes into the checkpoint of step 3, whose line is written or not before the kill
+    for written in ([], [step_line(3)], [step_line(3), step_line(4)]):
+        for line in written:
+            first.write("step", line)
+        with path.open("a") as file:
+            file.write('{"kind": "step", "st')
+        resumed = RunStats(path, json.loads(json.dumps(saved)), step_line(3))
+        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3]
+        assert (resumed.steps, resumed.counters["trained_rollouts"], resumed.max_abs_dlogp) == (3, 24, 0.5)
+        assert (resumed.ages, resumed.dropped) == ({"0": 9, "1": 6}, {"stale": 3})
+        assert [line["step"] for line in resumed.history] == [1, 2, 3]
