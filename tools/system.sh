@@ -1,10 +1,11 @@
 #!/bin/sh
-# Installs the programs that sandboxes need (bubblewrap, a C compiler) where that is allowed; otherwise says what to run.
+# Installs the programs that sandboxes and their images need (bubblewrap, a C compiler, mkfs.erofs) where that is allowed; otherwise says what to run.
 set -eu
 
 missing=""
 command -v bwrap >/dev/null 2>&1 || missing="$missing bubblewrap"
 command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
+command -v mkfs.erofs >/dev/null 2>&1 || missing="$missing erofs-utils"
 [ -z "$missing" ] && exit 0
 
 if command -v apt-get >/dev/null 2>&1; then

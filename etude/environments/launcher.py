@@ -17,16 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from etude.environments.base import WORKSPACE, Resources
+from etude.environments.root import DEFAULT_PATH, Root, make_points
 from etude.environments.toolchain import HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.errors import ConfigError, MissingDependency
 
-_NAMESPACES = ("user", "pid", "net", "ipc", "uts", "cgroup")
+_NAMESPACES = ("pid", "net", "ipc", "uts", "cgroup")
 _OVERLAY_ROOT = "index=off,volatile,metacopy=off,redirect_dir=off"
 _OVERLAY_USER = "index=off,volatile,userxattr"  # which implies the other two, and refuses to hear them
 _SMALL_TMPFS = (HOME, "/tests", "/logs", "/dev/shm")
 _TAKEN = (WORKSPACE, "/proc", "/dev", "/guest")
 _BYTES_PER_INODE = 4096
 _SEEN = "/tmp"  # where the launcher puts the store's directory, in the mount namespace it makes
+_GUEST = ("--ro-bind", f"{_SEEN}/stage/guest", "/guest/guest")
 UPPER = f"{_SEEN}/scratch/upper"
 """What a sandbox has changed in its workspace, seen from the launcher's mount namespace."""
 _ENVIRONMENT = {
@@ -58,30 +60,29 @@ class Groups:
     commands: Sequence[Path]
 
 
+@dataclass(frozen=True)
+class _Binds:
+    """Host directories shown inside: the launcher's arguments for them, and bubblewrap's."""
+
+    stages: list[str]
+    visible: list[str]
+
+
 class Launcher:
     """Starts sandboxes below `root`, a store's directory, as the host user and group `user` when we are root."""
 
     def __init__(self, program: Path, root: Path, user: tuple[int, int], view: View) -> None:
-        bwrap = find_bwrap()
-        binds = _check_binds(view)
-        build_skeleton(root / "skeleton", [inside for _, inside in binds])
-        stages = ["-b", str(program), "stage/guest"]
+        self._bwrap, self._directory, self._user, self._view = find_bwrap(), root, user, view
+        tools, added = list(view.toolchain.binds), _check_binds(view.binds)
+        build_skeleton(root / "skeleton", [inside for _, inside in (*tools, *added)])
         (root / "stage" / "guest").touch()
-        visible = []
-        for number, (source, inside) in enumerate(binds):
-            (root / "stage" / str(number)).mkdir()
-            stages += ["-b", str(source), f"stage/{number}"]
-            visible += ["--ro-bind", f"{_SEEN}/stage/{number}", inside]
-        visible += ["--ro-bind", f"{_SEEN}/stage/guest", "/guest/guest", "--bind", f"{_SEEN}/merged", WORKSPACE]
-        env = {**_ENVIRONMENT, "PATH": view.toolchain.path, **view.env}
+        make_points(root, [inside for _, inside in added])
+        self._guest = ["-b", str(program), "stage/guest"]
+        self._added = self._stage(added, 0)
+        self._tools = self._stage(tools, len(added))
+        self._isolation = _isolation()
         self._overlay = _OVERLAY_ROOT if os.geteuid() == 0 else _OVERLAY_USER
-        self._start = [str(program), "launch", str(os.getpid()), *map(str, user), str(root)]
-        self._enter = [*stages, "--", bwrap, *_isolation(), "--ro-bind", f"{_SEEN}/skeleton", "/"]
-        self._enter += ["--proc", "/proc", "--dev", "/dev"]
-        self._serve = [*visible, "--remount-ro", "/dev", "--chdir", WORKSPACE]
-        for name, value in env.items():
-            self._serve += ["--setenv", name, value]
-        self._serve += ["/guest/guest", "serve"]
+        self._start = [str(program), "launch", str(os.getpid())]
 
     def spawn(
         self,
@@ -91,6 +92,7 @@ class Launcher:
         groups: Groups | None,
         control: socket.socket,
         log: Path,
+        root: Root | None = None,
     ) -> int:
         """Start a sandbox; returns the launcher's process id. `control` becomes the guest's end of the channel.
 
@@ -98,7 +100,9 @@ class Launcher:
         dies with the calling thread.
         """
         disk = resources.disk_mb << 20
-        argv = [*self._start, f"size={disk},nr_inodes={disk // _BYTES_PER_INODE},mode=711"]
+        argv = [*self._start, *map(str, root.owner if root else self._user), str(self._directory)]
+        argv.append(f"size={disk},nr_inodes={disk // _BYTES_PER_INODE},mode=711")
+        lowers = root.lowers(lowers) if root else lowers
         argv.append(f"lowerdir={':'.join(lowers)},upperdir=scratch/upper,workdir=scratch/work,{self._overlay}")
         limits = [0, 0, 0]
         if groups is None:
@@ -107,7 +111,8 @@ class Launcher:
             argv += ["-c", str(groups.agents)]
             argv += [argument for path in groups.commands for argument in ("-j", str(path))]
             limits = [0, 0, len(groups.commands)]
-        argv += [*self._enter, *_writable(disk), *self._serve, *map(str, limits), name]
+        argv += self._on_host(disk) if root is None else self._on_image(root, disk)
+        argv += ["/guest/guest", "serve", *map(str, limits), name]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -117,6 +122,36 @@ class Launcher:
         defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
         # a process group of its own: Ctrl-C at the terminal is for the controller, which then ends its sandboxes
         return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
+
+    def _on_host(self, disk: int) -> list[str]:
+        """What is seen of the host, and the workspace."""
+        user = ["--unshare-user", "--disable-userns", "--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID)]
+        argv = [*self._guest, *self._added.stages, *self._tools.stages, "--", self._bwrap, *self._isolation, *user]
+        argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", "--proc", "/proc", "--dev", "/dev", *_writable(disk)]
+        argv += [*self._tools.visible, *self._added.visible, *_GUEST, "--bind", f"{_SEEN}/merged", WORKSPACE]
+        return [*argv, *_enter(WORKSPACE, {**_ENVIRONMENT, "PATH": self._view.toolchain.path, **self._view.env})]
+
+    def _on_image(self, root: Root, disk: int) -> list[str]:
+        """The image in place of the host; a build writes all of it, an agent the workspace."""
+        argv = ["-n", root.mounts, *self._guest, *self._added.stages, *root.launch(self._directory)]
+        argv += ["--", self._bwrap, *self._isolation, *root.isolation]
+        if root.building:
+            argv += ["--bind", f"{_SEEN}/merged", "/", "--proc", "/proc", "--dev", "/dev", *_GUEST]
+            return [*argv, *_enter("/", root.env)]
+        argv += ["--ro-bind", f"{_SEEN}/root", "/", "--proc", "/proc", "--dev", "/dev", *_writable(disk)]
+        argv += [*self._added.visible, *_GUEST]
+        for place in dict.fromkeys((root.workspace, WORKSPACE)):
+            argv += ["--bind", f"{_SEEN}/merged", place]
+        user = {"USER": "root" if root.uid == 0 else "agent", "PATH": DEFAULT_PATH}
+        return [*argv, *_enter(WORKSPACE, {**_ENVIRONMENT, **user, **root.env, **self._view.env})]
+
+    def _stage(self, binds: Sequence[tuple[Path, str]], first: int) -> _Binds:
+        stages, visible = [], []
+        for number, (source, inside) in enumerate(binds, first):
+            (self._directory / "stage" / str(number)).mkdir()
+            stages += ["-b", str(source), f"stage/{number}"]
+            visible += ["--ro-bind", f"{_SEEN}/stage/{number}", inside]
+        return _Binds(stages, visible)
 
 
 def find_bwrap() -> str:
@@ -133,8 +168,14 @@ def find_bwrap() -> str:
 
 def _isolation() -> list[str]:
     arguments = [f"--unshare-{name}" for name in _NAMESPACES]
-    arguments += ["--disable-userns", "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    arguments += ["--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID), "--hostname", "sandbox", "--clearenv"]
+    arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    return [*arguments, "--hostname", "sandbox", "--clearenv"]
+
+
+def _enter(directory: str, env: Mapping[str, str]) -> list[str]:
+    arguments = ["--remount-ro", "/dev", "--chdir", directory]
+    for name, value in env.items():
+        arguments += ["--setenv", name, value]
     return arguments
 
 
@@ -146,9 +187,9 @@ def _writable(disk: int) -> list[str]:
     return arguments
 
 
-def _check_binds(view: View) -> list[tuple[Path, str]]:
-    binds = list(view.toolchain.binds)
-    for inside, source in view.binds.items():
+def _check_binds(wanted: Mapping[str, Path]) -> list[tuple[Path, str]]:
+    binds = []
+    for inside, source in wanted.items():
         parts = PurePosixPath(inside).parts
         if len(parts) < 2 or parts[0] != "/" or ".." in parts or f"/{parts[1]}" in _TAKEN:
             raise ConfigError(f"binds: {inside!r} must be an absolute path, outside {', '.join(_TAKEN)}")

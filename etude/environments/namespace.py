@@ -2,8 +2,8 @@
 
 Owns the life of such sandboxes: their start (the native launcher, then bubblewrap, then the guest agent as process 1),
 their snapshots and their end. What a command can write is /workspace (an overlay), and tmpfs at /tmp, HOME, /tests,
-/logs and /dev/shm, all sized and gone with the sandbox; the rest is the host's toolchain, read-only. No network, no
-capability, and the user inside is nobody outside.
+/logs and /dev/shm, all sized and gone with the sandbox; the rest is the host's toolchain, read-only, or the image
+the sandbox starts on (see `root`). No network, no capability, and the user inside is nobody outside.
 A snapshot holds /workspace and nothing else: what an agent did elsewhere never reaches a verifier that starts from it.
 
 A namespace sandbox shares the host's kernel: it holds a misbehaving program, not an attacker with a kernel exploit.
@@ -12,14 +12,15 @@ A namespace sandbox shares the host's kernel: it holds a misbehaving program, no
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 
@@ -28,10 +29,15 @@ from etude.environments import cgroups, store
 from etude.environments.base import WORKSPACE, Capabilities, DirEntry, ExecResult, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
+from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
+from etude.environments.root import FIRST_UID, Root
+from etude.environments.rootfs import HOST, Roots
 from etude.environments.toolchain import find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+
+T = TypeVar("T")
 
 
 class NamespaceConfig(Config):
@@ -47,6 +53,8 @@ class NamespaceConfig(Config):
     """Further host directories to show, read-only: absolute path inside -> host directory."""
     env: dict[str, str] = {}
     """Further environment variables of every command."""
+    images: ImagesConfig = ImagesConfig()
+    """Where images other than "host" are found."""
     limits: Literal["cgroup", "rlimit"] = "cgroup"
     """`rlimit` limits memory per process and CPU not at all: weaker, for where no cgroup can be written."""
     host_uid: int = Field(61_000, ge=1)
@@ -72,6 +80,7 @@ class NamespaceBackend:
         user = (host_uid, host_uid) if os.geteuid() == 0 else (os.getuid(), os.getgid())
         self.store = store.Store(state_dir, user, self.config.cached_layers)
         self.groups: cgroups.CgroupTree | None = None
+        self.roots = Roots(program, self.store.root, self.config.images)
         try:
             if self.config.limits == "cgroup":
                 self.groups = cgroups.open_tree(self.store.instance)
@@ -83,7 +92,7 @@ class NamespaceBackend:
             raise
         self._disk_pool = ThreadPoolExecutor(2, thread_name_prefix="etude-disk")
         self._live: dict[int, NamespaceSandbox] = {}
-        self._snapshots: dict[str, tuple[str, ...]] = {}
+        self._snapshots: dict[str, tuple[Root | None, tuple[str, ...]]] = {}
         self._snapshot_ids = itertools.count(1)
         self._starts = asyncio.Semaphore(self.config.concurrent_starts)
         self._closed = False
@@ -99,13 +108,22 @@ class NamespaceBackend:
         """
         if self._closed:
             raise SandboxError("this backend is closed")
-        if spec.image != "host":
-            raise ConfigError(f"image: the namespace backend has only 'host', not {spec.image!r}")
+        if self._closed:
+            raise SandboxError("this backend is closed")
+        root = None if spec.image == HOST else await self.on_disk("an image to be mounted", self.roots.find, spec.image)
+        return await self._create(spec, self._lowers(spec, root), root)
+
+    async def create_build(self, trees: Sequence[Path], root: Root, resources: Resources) -> NamespaceSandbox:
+        """Start a sandbox in which a step of an image's build runs: `trees`, highest first, all of it writable."""
+        mounted = await self.on_disk("layers to be mounted", self.roots.on, trees, root)
+        return await self._create(SandboxSpec(resources=resources), (), mounted)
+
+    async def _create(self, spec: SandboxSpec, lowers: tuple[str, ...], root: Root | None) -> NamespaceSandbox:
         try:
-            disk = self.store.take(spec.files, self._lowers(spec.base))
+            disk = self.store.take(spec.files, lowers, root.owner if root else None)
         except OSError as error:
             raise SandboxError(f"cannot prepare a sandbox: {error}; is {self.store.root.parent} full?") from error
-        sandbox = self._live[disk.number] = NamespaceSandbox(self, disk)
+        sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, root)
         try:
             async with self._starts:
                 await sandbox.start(spec.resources)
@@ -118,7 +136,7 @@ class NamespaceBackend:
 
     async def release(self, snapshot: Snapshot) -> None:
         """Forget a snapshot; its files go when no sandbox and no other snapshot stands on them. Safe to call twice."""
-        await self.drop(self._snapshots.pop(snapshot.id, ()))
+        await self.drop(self._snapshots.pop(snapshot.id, (None, ()))[1])
 
     async def close(self) -> None:
         if self._closed:
@@ -133,7 +151,7 @@ class NamespaceBackend:
 
     # for NamespaceSandbox -----------------------------------------------------------------------------------------
 
-    async def remember(self, disk: store.Disk, upper: Path) -> Snapshot:
+    async def remember(self, disk: store.Disk, upper: Path, root: Root | None) -> Snapshot:
         """Copy a sandbox's upper into a snapshot."""
         lowers = self.store.hold(disk, upper)
         try:
@@ -143,7 +161,7 @@ class NamespaceBackend:
             await self.drop(lowers)
             raise
         snapshot = Snapshot(f"{self.store.instance}/{next(self._snapshot_ids)}")
-        self._snapshots[snapshot.id] = lowers
+        self._snapshots[snapshot.id] = root, lowers
         return snapshot
 
     async def forget(self, disk: store.Disk) -> None:
@@ -158,24 +176,28 @@ class NamespaceBackend:
         for unused in self.store.drop(lowers):
             await self.on_disk("a snapshot to be removed", remove_tree, unused)
 
-    async def on_disk(self, what: str, work: Callable[..., None], *arguments: Path) -> None:
+    async def on_disk(self, what: str, work: Callable[..., T], *arguments: object) -> T:
         """Run a tree operation on a worker thread, so that a large one does not stop the loop."""
         try:
             async with asyncio.timeout(self.config.disk_timeout_s):
-                await asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
         except TimeoutError:
             raise DeadlineExceeded(what, self.config.disk_timeout_s) from None
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _lowers(self, base: Snapshot | None) -> tuple[str, ...]:
-        if base is None:
+    def _lowers(self, spec: SandboxSpec, root: Root | None) -> tuple[str, ...]:
+        if spec.base is None:
             return ()
-        if base.id not in self._snapshots:
-            raise SandboxError(f"no snapshot {base.id}: it was released, or another backend made it")
-        return self._snapshots[base.id]
+        if spec.base.id not in self._snapshots:
+            raise SandboxError(f"no snapshot {spec.base.id}: it was released, or another backend made it")
+        of, lowers = self._snapshots[spec.base.id]
+        if of != root:
+            raise ConfigError(f"image: the snapshot {spec.base.id} was not taken on {spec.image!r}; name its own image")
+        return lowers
 
     def _remove_all(self) -> None:
+        self.roots.close()
         if self.groups is not None:
             self.groups.close()
         self.store.close()
@@ -184,9 +206,10 @@ class NamespaceBackend:
 class NamespaceSandbox:
     """One sandbox; made by NamespaceBackend.create. See base.Sandbox for the meaning of its methods."""
 
-    def __init__(self, backend: NamespaceBackend, disk: store.Disk) -> None:
+    def __init__(self, backend: NamespaceBackend, disk: store.Disk, root: Root | None) -> None:
         self._backend = backend
         self._disk = disk
+        self._root = root
         self._id = f"{backend.store.instance}/{disk.number}"
         self._channel = Channel(self._id)
         self._pid: int | None = None
@@ -206,7 +229,8 @@ class NamespaceSandbox:
         with theirs:
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=ours)
-            self._pid = self._backend.launcher.spawn(self._id, self._disk.lowers, resources, groups, theirs, log)
+            spawn = self._backend.launcher.spawn
+            self._pid = spawn(self._id, self._disk.lowers, resources, groups, theirs, log, self._root)
         try:
             await self._channel.ready(self._backend.config.start_timeout_s)
         except SandboxError:
@@ -238,12 +262,20 @@ class NamespaceSandbox:
 
     async def snapshot(self) -> Snapshot:
         """Freeze /workspace: every process is stopped while its files are copied, then goes on."""
+        return await self._frozen(lambda upper: self._backend.remember(self._disk, upper, self._root))
+
+    async def copy_changes(self, target: Path) -> None:
+        """Copy what the step of a build has changed anywhere to `target`, its owners in the image's own numbers."""
+        copy = functools.partial(self._backend.on_disk, "a layer to be copied", copy_upper)
+        await self._frozen(lambda upper: copy(upper, target, FIRST_UID))
+
+    async def _frozen(self, work: Callable[[Path], Awaitable[T]]) -> T:
         wait_s = self._backend.config.file_timeout_s
         async with self._snapshotting:
             await self._channel.freeze(wait_s)
             try:
                 # bubblewrap waits in the launcher's mount namespace, through which the upper can be reached
-                return await self._backend.remember(self._disk, Path(f"/proc/{self._pid}/root{UPPER}"))
+                return await work(Path(f"/proc/{self._pid}/root{UPPER}"))
             except OSError as error:
                 raise SandboxError(f"snapshot of sandbox {self._id}: {error}") from error
             finally:

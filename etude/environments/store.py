@@ -5,7 +5,7 @@ process left can be told from what a living one uses and swept. A layer is the f
 of that task and kept by content hash; a snapshot is a frozen upper. Both are counted and removed when unused.
 
     l/HASH  layers    s/N  snapshots    b/N.log  what sandbox N said when starting
-    skeleton  what sandboxes see as /    merged, scratch, stage  mount points, used in private mount namespaces
+    skeleton  what sandboxes see as /    merged, root, scratch, stage  mount points, used in private mount namespaces
 """
 
 from __future__ import annotations
@@ -119,13 +119,16 @@ class Store:
         self._users: Counter[str] = Counter()
         self._layers: dict[str, None] = {}  # in order of last use
         self._numbers = itertools.count(1)
-        for name in ("", "l", "s", "b", "skeleton", "merged", "scratch", "stage"):
+        for name in ("", "l", "s", "b", "skeleton", "merged", "root", "scratch", "stage"):
             (self.root / name).mkdir()
             (self.root / name).chmod(0o711)
 
-    def take(self, files: Mapping[str, bytes], below: tuple[str, ...]) -> Disk:
-        """What a new sandbox stands on: the layer of `files`, over the lowers `below`."""
-        lowers = (self._layer(files), *below) if files or not below else below
+    def take(self, files: Mapping[str, bytes], below: tuple[str, ...], owner: tuple[int, int] | None = None) -> Disk:
+        """What a new sandbox stands on: the layer of `files`, over the lowers `below`.
+
+        `owner` is the sandbox's user where that is not the store's, which it is not on an image.
+        """
+        lowers = (self._layer(files, owner or self._owner), *below) if files or not below else below
         self._users.update(lowers)
         return Disk(next(self._numbers), lowers)
 
@@ -164,13 +167,13 @@ class Store:
             with contextlib.suppress(OSError):  # others use it too
                 self.root.parent.rmdir()
 
-    def _layer(self, files: Mapping[str, bytes]) -> str:
-        digest = hashlib.sha256()
+    def _layer(self, files: Mapping[str, bytes], owner: tuple[int, int]) -> str:
+        digest = hashlib.sha256(f"{owner} ".encode())
         for path in sorted(files):
             digest.update(f"{len(path.encode())} {path} {len(files[path])} ".encode() + files[path])
         name = f"l/{digest.hexdigest()[:24]}"
         if name not in self._layers:
-            self._write_layer(self.root / name, files)
+            self._write_layer(self.root / name, files, owner)
         self._layers.pop(name, None)
         self._layers[name] = None
         for old in list(self._layers)[: max(len(self._layers) - self._cached_layers, 0)]:
@@ -179,7 +182,7 @@ class Store:
                 remove_tree(self.root / old)
         return name
 
-    def _write_layer(self, root: Path, files: Mapping[str, bytes]) -> None:
+    def _write_layer(self, root: Path, files: Mapping[str, bytes], owner: tuple[int, int]) -> None:
         inside = {path: PurePosixPath(path) for path in files}
         for path, parts in inside.items():
             if parts.is_absolute() or ".." in parts.parts or parts == PurePosixPath("."):
@@ -192,17 +195,18 @@ class Store:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 made.update(parent for parent in target.parents if parent.is_relative_to(root))
                 target.write_bytes(content)
-                self._give(target, 0o644)
+                _give(target, 0o644, owner)
         except OSError as error:
             remove_tree(root)
             raise SandboxError(f"cannot write the files of a task to {root}: {error}") from error
         for directory in made:
-            self._give(directory, 0o755)
+            _give(directory, 0o755, owner)
 
-    def _give(self, path: Path, mode: int) -> None:
-        os.chmod(path, mode)
-        if os.geteuid() == 0:
-            os.chown(path, *self._owner)
+
+def _give(path: Path, mode: int, owner: tuple[int, int]) -> None:
+    os.chmod(path, mode)
+    if os.geteuid() == 0:
+        os.chown(path, *owner)
 
 
 def _make_state_dir(state_dir: Path) -> None:

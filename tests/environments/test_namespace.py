@@ -223,7 +223,7 @@ def test_a_strict_umask_changes_nothing(run, tmp_path):
 
 def test_a_start_that_fails_says_why_and_leaves_nothing(run):
     async def scenario(backend):
-        backend.launcher._enter.insert(backend.launcher._enter.index("--as-pid-1"), "--no-such-option")
+        backend.launcher._isolation.append("--no-such-option")
         with pytest.raises(SandboxError, match="no-such-option"):
             await backend.create(SandboxSpec())
         assert not list((backend.store.root / "b").iterdir())

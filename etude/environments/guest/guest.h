@@ -1,5 +1,6 @@
-/* The sandbox's one native program, in two roles: `launch` prepares a private mount namespace on the host and becomes
- * bubblewrap; `serve` is process 1 inside the sandbox and answers requests. See the head of each file. */
+/* The sandbox's one native program, in three roles: `launch` prepares a private mount namespace on the host and becomes
+ * bubblewrap; `serve` is process 1 inside the sandbox and answers requests; `hold` keeps the mounts of images. See the
+ * head of each file. */
 #ifndef ETUDE_GUEST_H
 #define ETUDE_GUEST_H
 
@@ -31,6 +32,7 @@ struct piece {
 
 int launch(int argc, char **argv);
 int serve(int argc, char **argv);
+int hold(int argc, char **argv);
 
 /* serve.c: sends one reply frame; `status` is 0 or an errno. Ends the process when the controller has gone. */
 void reply(uint32_t id, int status, const struct piece *pieces, int count);

@@ -6,14 +6,17 @@
  * the backend keeps in a file and quotes.
  *
  *   launch PARENT UID GID DIRECTORY TMPFS_OPTIONS OVERLAY_OPTIONS
- *          [-c CGROUP_PROCS]... [-j CGROUP_PROCS]... [-b SOURCE STAGE]... -- PROGRAM ARGUMENT...
+ *          [-c CGROUP_PROCS]... [-j CGROUP_PROCS]... [-n MOUNTS] [-b SOURCE STAGE]...
+ *          [-u FIRST NESTED [-l TREE STAGE]... [-r OVERLAY_OPTIONS]] -- PROGRAM ARGUMENT...
  *
  * Paths are relative to DIRECTORY; the tmpfs lands on `scratch`, the overlay on `merged`. -c groups are joined here; -j
  * groups are opened for the guest, which puts each command into them: the guest itself stays outside the limits of its
  * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE.
+ * A sandbox on an image starts from the mount namespace MOUNTS of `hold`, its users are those from FIRST on (UID and GID
+ * among them), its trees are mounted on their STAGEs, and -r lays a read-only overlay of them on `root`.
  * All of DIRECTORY is then bound on /tmp, in this namespace: bubblewrap runs as a user who may not be able to reach the
  * real places, below somebody's home say. */
-#include "guest.h"
+#include "host.h"
 
 #include <grp.h>
 #include <linux/keyctl.h>
@@ -25,12 +28,12 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-static void fail(const char *what, const char *object) {
+void fail(const char *what, const char *object) {
     fprintf(stderr, "cannot %s %s: %s\n", what, object, strerror(errno));
     _exit(1);
 }
 
-static void write_text(const char *path, const char *text) {
+void write_text(const char *path, const char *text) {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0 || write(fd, text, strlen(text)) < 0)
         fail("write", path);
@@ -49,7 +52,7 @@ static void detach_from_host(pid_t parent) {
 }
 
 /* Root needs only a mount namespace; anyone else gains the right to mount by owning a user namespace. */
-static void private_mounts(void) {
+void private_mounts(void) {
     uid_t uid = geteuid();
     gid_t gid = getegid();
     char map[64];
@@ -84,6 +87,27 @@ static void give_up_root(uid_t uid, gid_t gid) {
         fail("become", "the sandbox user");
 }
 
+struct image {
+    int users;
+    unsigned first;
+    const char *nested;
+};
+
+static int mount_image(int argc, char **argv, int at, struct image *image) {
+    if (at + 2 >= argc || strcmp(argv[at], "-u"))
+        return at;
+    image->first = strtoul(argv[at + 1], NULL, 10);
+    image->nested = argv[at + 2];
+    image->users = user_range(image->first);
+    for (at += 3; at + 2 < argc && !strcmp(argv[at], "-l"); at += 3)
+        mount_tree(argv[at + 1], argv[at + 2], image->users);
+    if (at + 1 >= argc || strcmp(argv[at], "-r"))
+        return at;
+    if (mount("overlay", "root", "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, argv[at + 1]))
+        fail("mount the image's root with", argv[at + 1]);
+    return at + 2;
+}
+
 int launch(int argc, char **argv) {
     if (argc < 6)
         return 2;
@@ -99,16 +123,25 @@ int launch(int argc, char **argv) {
     for (int fd = CONTROL_FD + 1; at + 1 < argc && !strcmp(argv[at], "-j"); at += 2, fd++)
         if (open(argv[at + 1], O_WRONLY) != fd) /* the lowest free one, since all above CONTROL_FD were closed */
             fail("open", argv[at + 1]);
+    if (at + 1 < argc && !strcmp(argv[at], "-n")) {
+        join_mounts(argv[at + 1], argv[3]);
+        at += 2;
+    }
     private_mounts();
     for (; at + 2 < argc && !strcmp(argv[at], "-b"); at += 3)
         if (mount(argv[at + 1], argv[at + 2], NULL, MS_BIND | MS_REC, NULL))
             fail("bind", argv[at + 1]);
+    struct image image = {.users = -1};
+    at = mount_image(argc, argv, at, &image);
     mount_workspace(uid, gid, argv[4], argv[5]);
     if (mount(".", "/tmp", NULL, MS_BIND | MS_REC, NULL))
         fail("bind", argv[3]);
     if (at + 1 >= argc || strcmp(argv[at], "--"))
         return 2;
-    give_up_root(uid, gid);
+    if (image.users >= 0)
+        enter_range(image.users, uid - image.first, gid - image.first, image.nested);
+    else
+        give_up_root(uid, gid);
     execv(argv[at + 1], argv + at + 1);
     fail("run", argv[at + 1]);
     return 1;

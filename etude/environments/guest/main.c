@@ -5,6 +5,8 @@ int main(int argc, char **argv) {
         return launch(argc - 2, argv + 2);
     if (argc > 1 && !strcmp(argv[1], "serve"))
         return serve(argc - 2, argv + 2);
-    fprintf(stderr, "usage: %s launch|serve ...; started by the sandbox backend, not by hand\n", argv[0]);
+    if (argc > 1 && !strcmp(argv[1], "hold"))
+        return hold(argc - 2, argv + 2);
+    fprintf(stderr, "usage: %s launch|serve|hold ...; started by the sandbox backend, not by hand\n", argv[0]);
     return 2;
 }

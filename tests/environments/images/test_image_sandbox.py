@@ -1,0 +1,140 @@
+"""Sandboxes that stand on an image: what they see, who they are, what of theirs is kept."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from etude.environments.base import SandboxSpec
+from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.leftovers import leftovers
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.errors import ConfigError
+
+
+def on_images(store, scenario):
+    """Run `scenario(backend)` on a backend that finds its images in this store."""
+
+    async def whole():
+        backend = NamespaceBackend(NamespaceConfig(images=store.config))
+        try:
+            async with asyncio.timeout(60):
+                return await scenario(backend)
+        finally:
+            await backend.close()
+
+    result = asyncio.run(whole())
+    assert leftovers() == []
+    return result
+
+
+async def said(box, command, **options):
+    result = await box.exec(command, **options)
+    return result.exit_code, result.output.decode()
+
+
+def test_the_image_is_all_there_is_of_the_file_system(busybox):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(image="busybox", files={"task.txt": b"do"}))
+        assert (await said(box, "readlink -f /bin/sh; ls /usr; cat task.txt"))[1] == "/bin/busybox\nshare\ndo"
+        assert (await said(box, "id -u; pwd"))[1] == "0\n/workspace\n"
+        code, output = await said(box, "touch /bin/x")
+        assert code == 1 and "Read-only" in output
+        assert (await said(box, "echo new > made; chmod 600 task.txt; stat -c '%u %g' made task.txt"))[
+            1
+        ] == "0 0\n0 0\n"
+
+    on_images(busybox, scenario)
+
+
+def test_a_directory_image_serves_as_an_erofs_one_does(tmp_path, rootfs):
+    store = ImageStore(ImagesConfig(dir=tmp_path / "directories", format="directory"))
+    image = store.add_directory(rootfs, name="plain")
+    assert image.path.is_dir()
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(image="plain"))
+        assert (await said(box, "/bin/stat -c '%u %g' /home/agent /bin/busybox"))[0] == 0
+        return await said(box, "stat -c '%u' /bin/busybox")
+
+    assert on_images(store, scenario) == (0, "0\n")
+
+
+def test_the_images_user_is_the_sandboxes_user_and_has_no_capability(store, rootfs):
+    store.add_directory(rootfs, Described(user="agent"), name="as-agent")
+
+    async def scenario(backend):
+        for name, uid in (("as-agent", "1000"), ("as-root", "0")):
+            box = await backend.create(SandboxSpec(image=name))
+            assert (await said(box, "id -u"))[1] == f"{uid}\n"
+            assert "CapEff:\t0000000000000000" in (await said(box, "grep Cap /proc/self/status"))[1]
+            for attack in ("mount -t tmpfs x /workspace", "unshare -U true", "mknod n c 1 3", "chown 5 /workspace"):
+                code, output = await said(box, attack)
+                assert code != 0, (attack, output)
+
+    store.add_directory(rootfs, Described(user="0"), name="as-root")
+    on_images(store, scenario)
+
+
+def test_the_working_directory_of_the_image_is_the_workspace(store, rootfs, tmp_path):
+    tree = tmp_path / "tree"
+    shutil.copytree(rootfs, tree, symlinks=True)
+    (tree / "srv" / "app").mkdir(parents=True)
+    (tree / "srv" / "app" / "main.py").write_text("x = 1\n")
+    (tree / "app").symlink_to("/srv/app")
+    image = store.add_directory(tree, Described(workdir="/app"), name="app")
+    assert image.workspace == "/srv/app"  # as resolved inside; the host's /srv/app is never looked at
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(image="app", files={"extra": b"e"}))
+        assert (await said(box, "ls; echo y > main.py; cat /app/main.py /srv/app/extra"))[1] == "extra\nmain.py\ny\ne"
+        fork = await backend.create(SandboxSpec(image="app", base=await box.snapshot(), files={"tests": b"t"}))
+        assert (await said(fork, "cat main.py tests; stat -c %u main.py tests"))[1] == "y\nt0\n0\n"
+        clean = await backend.create(SandboxSpec(image="app"))
+        assert (await said(clean, "cat main.py"))[1] == "x = 1\n"
+
+    on_images(store, scenario)
+
+
+def test_a_snapshot_goes_on_only_on_its_own_image(busybox):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(image="busybox"))
+        await box.exec("echo 1 > one")
+        snapshot = await box.snapshot()
+        with pytest.raises(ConfigError, match="name its own image"):
+            await backend.create(SandboxSpec(base=snapshot))
+
+    on_images(busybox, scenario)
+
+
+def test_an_unknown_image_says_how_to_import_it(store):
+    async def scenario(backend):
+        with pytest.raises(ConfigError, match=r"python:3.12.*known names: none yet.*image add .*--name python:3.12"):
+            await backend.create(SandboxSpec(image="python:3.12"))
+
+    on_images(store, scenario)
+
+
+def test_sandboxes_share_one_mount_which_the_host_does_not_see(busybox):
+    async def scenario(backend):
+        boxes = await asyncio.gather(*(backend.create(SandboxSpec(image="busybox")) for _ in range(5)))
+        assert "erofs" not in Path("/proc/self/mountinfo").read_text()
+        inside = Path(backend.roots.find("busybox").mounts).parents[1] / "mountinfo"
+        assert inside.read_text().count(" erofs ") == 1
+        return {(await said(box, "cat /etc/group"))[0] for box in boxes}
+
+    assert on_images(busybox, scenario) == {0}
+
+
+def test_what_is_in_use_is_not_collected(busybox):
+    image = busybox.get("busybox")
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(image="busybox"))
+        busybox.unname("busybox")
+        assert busybox.gc().images == []
+        assert (await said(box, "cat /etc/group"))[0] == 0
+
+    on_images(busybox, scenario)
+    assert busybox.gc().images == [image.id] and not image.path.exists()
