@@ -1,20 +1,22 @@
 """The sandbox seam: what every backend offers, and nothing of how.
 
-Owns the `Sandbox` and `Backend` protocols and the small records they exchange. A backend declares what it can do and is
-never swapped for a weaker one in silence. Used by the harness (tools), rewards (verification in a fresh sandbox) and
-the controller; implemented by `environments.namespace`.
+Owns the `Sandbox`, `Process` and `Backend` protocols and the small records they exchange. A backend declares what it
+can do and is never swapped for a weaker one in silence. Used by the harness (tools), rewards (verification in a fresh
+sandbox), the controller and the server; implemented by `environments.namespace`.
 
 The agent's files live in /workspace. Paths given to a sandbox are absolute inside it; nothing given here can reach
-outside, symlinks included.
+outside, symlinks included. What every backend must do alike is held by tests/environments/conformance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 WORKSPACE = "/workspace"
+ARCHIVE_MAX = 48 << 20
+"""The largest archive `upload` and `download` move at once, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,14 @@ class Capabilities:
     """What a backend can do; recorded on every trajectory."""
 
     name: str
-    isolation: Literal["namespace", "vm"]
+    isolation: Literal["namespace", "container", "vm"]
     snapshot: Literal["disk", "full"]
+    """What a snapshot and a fork carry: the files of /workspace, or memory and processes too."""
     network: bool
+    services: bool = False
+    """Whether a server, a database say, can run in it from one command to the next."""
+    accel: Literal["tcg", "kvm"] | None = None
+    """How a VM runs its guest; None where there is no VM."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,10 @@ class SandboxSpec:
     image: str = "host"
     base: Snapshot | None = None
     resources: Resources = Resources()
+    ttl_s: float | None = None
+    """How long it may live before the server destroys it; a backend used directly has no clock for it."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The caller's own words, given back in listings; they mean nothing to a backend."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,26 @@ class DirEntry:
     size: int
 
 
+@dataclass(frozen=True)
+class Metrics:
+    """What a sandbox uses now, and has used since it started."""
+
+    cpu_s: float
+    """Of its commands, user and system, those that have ended included."""
+    memory_bytes: int
+    pids: int
+    """Processes alive, the agent that serves it left out."""
+    disk_bytes: int
+    """What its changes to /workspace take."""
+    uptime_s: float
+
+
 class Sandbox(Protocol):
-    """One isolated machine holding one task. Every method raises SandboxError when the sandbox itself has failed."""
+    """One isolated machine holding one task.
+
+    Every method raises SandboxError when the sandbox itself has failed; while it is paused, so do all but `resume`,
+    `snapshot`, `fork` and `destroy`.
+    """
 
     @property
     def id(self) -> str: ...
@@ -110,9 +139,47 @@ class Sandbox(Protocol):
         """Sorted by name. Raises FileNotFoundError or NotADirectoryError."""
         ...
 
+    async def remove(self, path: str, recursive: bool = False) -> None:
+        """Remove a file, a symlink (never what it points to), or a directory: an empty one, or with all below it.
+
+        Raises FileNotFoundError, and OSError(ENOTEMPTY) for a directory with entries when not `recursive`."""
+        ...
+
+    async def upload(self, archive: bytes, path: str) -> None:
+        """Unpack a tar into the directory `path`, made if it is not there; files in the way are replaced.
+
+        Ustar, pax and GNU long names; files, directories, symlinks and hard links. A member that would land outside
+        `path`, by its name or through a symlink, raises PermissionError, and what is no tar OSError(EBADMSG). Unless
+        a symlink misled it or the disk is full, it has then written nothing; outside `path`, never. EFBIG beyond
+        ARCHIVE_MAX."""
+        ...
+
+    async def download(self, path: str) -> bytes:
+        """A tar of what is below the directory `path`, named relative to it; or of one file, by its own name.
+
+        Sorted by name. Sockets, FIFOs and devices are left out. Raises OSError as open() would; EFBIG beyond
+        ARCHIVE_MAX."""
+        ...
+
     async def snapshot(self) -> Snapshot:
         """Freeze the state of /workspace; all else, processes included, only where the backend's snapshot is "full"."""
         ...
+
+    async def fork(self, n: int) -> Sequence[Sandbox]:
+        """`n` new sandboxes with the limits of this one, from one moment of its state, as after `snapshot`.
+
+        All of them or none: where one fails to start, the others are destroyed and its error is raised."""
+        ...
+
+    async def pause(self) -> None:
+        """Stop every process until `resume`; the time-outs of commands stand still. Fine when it is paused already."""
+        ...
+
+    async def resume(self) -> None:
+        """Let every process go on. Fine when it is not paused."""
+        ...
+
+    async def metrics(self) -> Metrics: ...
 
     async def destroy(self) -> None:
         """Kill every process, unmount, remove. Safe to call twice."""

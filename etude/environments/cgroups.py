@@ -42,6 +42,10 @@ class CgroupTree(Protocol):
         """Make a sandbox's group with its limits; returns the files its commands write `0` to in order to join."""
         ...
 
+    def memory(self, name: str) -> int:
+        """Bytes that count against the sandbox's memory limit: its processes, its files in memory, its page cache."""
+        ...
+
     def remove(self, name: str) -> None:
         """Kill what is left in the group and remove it; fine when it does not exist."""
         ...
@@ -200,6 +204,9 @@ class _V1:
             joins.append(group / "cgroup.procs")
         return joins
 
+    def memory(self, name: str) -> int:
+        return int((self._bases["memory"] / name / "memory.usage_in_bytes").read_text())
+
     def remove(self, name: str) -> None:
         for base in self._bases.values():
             remove_group(base / name)
@@ -238,6 +245,9 @@ class _V2:
         _write(group / "pids.max", resources.pids)
         _write(group / "cpu.max", f"{int(resources.cpus * _PERIOD_US)} {_PERIOD_US}")
         return [group / "cgroup.procs"]
+
+    def memory(self, name: str) -> int:
+        return int((self._base / name / "memory.current").read_text())
 
     def remove(self, name: str) -> None:
         remove_group(self._base / name)

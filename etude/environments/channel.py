@@ -10,9 +10,10 @@ import asyncio
 import errno
 import os
 import struct
+import time
 from collections.abc import Mapping
 
-from etude.environments.base import DirEntry, ExecResult
+from etude.environments.base import ARCHIVE_MAX, DirEntry, ExecResult, Metrics
 from etude.errors import DeadlineExceeded, SandboxError
 
 _REQUEST = struct.Struct("<IIc")
@@ -21,6 +22,7 @@ _EXEC_LIMITS = struct.Struct("<II")
 _EXEC_ANSWER = struct.Struct("<iBBIQ")
 _READ_LIMIT = struct.Struct("<Q")
 _ENTRY = struct.Struct("<?Q")
+_METRICS = struct.Struct("<QQIQQ")
 _CUT_NOTE_BYTES = 100
 _FRAME_MAX = 64 << 20
 _MAX_TIMEOUT_MS = 2**31
@@ -39,6 +41,8 @@ class Channel(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[tuple[int, bytes]] = loop.create_future()
         self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {0: self._ready}
+        self._frozen_at: float | None = None
+        self._frozen_s = 0.0
         self.failure: str | None = None
         """Why the channel no longer works, in words; None while it does."""
 
@@ -114,13 +118,33 @@ class Channel(asyncio.Protocol):
             at = end + 1
         return sorted(entries, key=lambda entry: entry.name)
 
+    async def remove(self, path: str, recursive: bool, timeout_s: float) -> None:
+        await self._file("d", path, bytes([recursive]) + _encode(path), timeout_s)
+
+    async def unpack(self, archive: bytes, path: str, timeout_s: float) -> None:
+        if len(archive) > ARCHIVE_MAX:
+            raise OSError(errno.EFBIG, f"an archive may have at most {ARCHIVE_MAX} bytes; send it in parts", path)
+        await self._file("u", path, b"".join((_encode(path), b"\0", archive)), timeout_s)
+
+    async def pack(self, path: str, timeout_s: float) -> bytes:
+        return await self._file("p", path, _READ_LIMIT.pack(ARCHIVE_MAX) + _encode(path), timeout_s)
+
+    async def metrics(self, timeout_s: float) -> Metrics:
+        """What the agent sees from inside; its memory leaves out what the kernel holds for the sandbox."""
+        cpu_us, memory, pids, disk, uptime_ms = _METRICS.unpack(await self._file("m", "", b"", timeout_s))
+        return Metrics(cpu_us / 1e6, memory, pids, disk, uptime_ms / 1e3)
+
     async def freeze(self, timeout_s: float) -> None:
-        """Stop every process but the agent."""
+        """Stop every process but the agent; the time-outs of commands stand still."""
         await self._file("f", "", b"", timeout_s)
+        self._frozen_at = self._frozen_at or time.monotonic()
 
     async def thaw(self, timeout_s: float) -> None:
         """Let them go on."""
         await self._file("t", "", b"", timeout_s)
+        if self._frozen_at is not None:
+            self._frozen_s += time.monotonic() - self._frozen_at
+        self._frozen_at = None
 
     def close(self) -> None:
         """Hang up, which ends the agent and so the sandbox."""
@@ -133,7 +157,7 @@ class Channel(asyncio.Protocol):
     async def _file(self, kind: str, path: str, body: bytes, timeout_s: float) -> bytes:
         _, future = self._send(kind.encode(), body)
         status, answer = await self._answer(future, f"file operation {kind!r} in sandbox {self._name}", timeout_s)
-        _check(status, path)
+        _check(status, path, answer)
         return answer
 
     def _send(self, kind: bytes, body: bytes) -> tuple[int, asyncio.Future[tuple[int, bytes]]]:
@@ -152,10 +176,17 @@ class Channel(asyncio.Protocol):
     async def _answer(
         self, future: asyncio.Future[tuple[int, bytes]], what: str, timeout_s: float
     ) -> tuple[int, bytes]:
-        done, _ = await asyncio.wait({future}, timeout=timeout_s)  # unlike wait_for, leaves the future alive
-        if not done:
-            raise DeadlineExceeded(what, timeout_s)
+        left_s, end = timeout_s, self._clock() + timeout_s
+        while not (await asyncio.wait({future}, timeout=left_s))[0]:  # unlike wait_for, leaves the future alive
+            left_s = end - self._clock()
+            if left_s <= 0:
+                raise DeadlineExceeded(what, timeout_s)
+            left_s = max(left_s, 0.1)
         return future.result()
+
+    def _clock(self) -> float:
+        """Stands still while the sandbox is frozen, and so does every deadline."""
+        return (self._frozen_at or time.monotonic()) - self._frozen_s
 
     def _fail(self, reason: str) -> None:
         if self.failure is not None:
@@ -179,9 +210,15 @@ def _encode(text: str) -> bytes:
     return data
 
 
-def _check(status: int, path: str) -> None:
-    if status:
-        raise OSError(status, os.strerror(status), path)
+def _check(status: int, path: str, failed_at: bytes) -> None:
+    if not status:
+        return
+    said = os.strerror(status)
+    if status == errno.EBADMSG:
+        said = "not a tar archive, or a damaged one"
+    elif status == errno.EPERM and failed_at:
+        said = "a member that leads outside the directory it is unpacked in"
+    raise OSError(status, said, f"{path}: {os.fsdecode(failed_at)}" if failed_at else path)
 
 
 def _exec_result(body: bytes, request: int) -> ExecResult:

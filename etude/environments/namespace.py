@@ -12,13 +12,13 @@ A namespace sandbox shares the host's kernel: it holds a misbehaving program, no
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -26,9 +26,10 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.environments import cgroups, store
-from etude.environments.base import WORKSPACE, Capabilities, DirEntry, ExecResult, Resources, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, Metrics, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
+from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.root import FIRST_UID, Root
@@ -99,15 +100,13 @@ class NamespaceBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(name="namespace", isolation="namespace", snapshot="disk", network=False)
+        return Capabilities(name="namespace", isolation="namespace", snapshot="disk", network=False, services=True)
 
     async def create(self, spec: SandboxSpec) -> NamespaceSandbox:
         """Start a sandbox. Raises SandboxError quoting what the launcher or bubblewrap said.
 
         Starts beyond `concurrent_starts` wait for their turn; the deadline counts from there.
         """
-        if self._closed:
-            raise SandboxError("this backend is closed")
         if self._closed:
             raise SandboxError("this backend is closed")
         root = None if spec.image == HOST else await self.on_disk("an image to be mounted", self.roots.find, spec.image)
@@ -123,10 +122,10 @@ class NamespaceBackend:
             disk = self.store.take(spec.files, lowers, root.owner if root else None)
         except OSError as error:
             raise SandboxError(f"cannot prepare a sandbox: {error}; is {self.store.root.parent} full?") from error
-        sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, root)
+        sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, spec, root)
         try:
             async with self._starts:
-                await sandbox.start(spec.resources)
+                await sandbox.start()
         except BaseException as error:
             await sandbox.destroy()
             if isinstance(error, OSError):
@@ -203,84 +202,59 @@ class NamespaceBackend:
         self.store.close()
 
 
-class NamespaceSandbox:
+class NamespaceSandbox(GuestSandbox):
     """One sandbox; made by NamespaceBackend.create. See base.Sandbox for the meaning of its methods."""
 
-    def __init__(self, backend: NamespaceBackend, disk: store.Disk, root: Root | None) -> None:
-        self._backend = backend
+    def __init__(self, backend: NamespaceBackend, disk: store.Disk, spec: SandboxSpec, root: Root | None) -> None:
+        name = f"{backend.store.instance}/{disk.number}"
+        super().__init__(backend, Channel(name), name, spec, backend.config.file_timeout_s)
+        self._own = backend
         self._disk = disk
         self._root = root
-        self._id = f"{backend.store.instance}/{disk.number}"
-        self._channel = Channel(self._id)
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._snapshotting = asyncio.Lock()
 
-    @property
-    def id(self) -> str:
-        return self._id
-
-    async def start(self, resources: Resources) -> None:
+    async def start(self) -> None:
         """Spawn and wait for the guest's first words."""
-        groups, log = None, self._backend.store.log(self._disk)
-        if (tree := self._backend.groups) is not None:
-            groups = Groups(tree.agents, tree.add(str(self._disk.number), resources))
+        groups, log = None, self._own.store.log(self._disk)
+        if (tree := self._own.groups) is not None:
+            groups = Groups(tree.agents, tree.add(str(self._disk.number), self._spec.resources))
         ours, theirs = socket.socketpair()
         with theirs:
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=ours)
-            spawn = self._backend.launcher.spawn
-            self._pid = spawn(self._id, self._disk.lowers, resources, groups, theirs, log, self._root)
+            spawn, resources = self._own.launcher.spawn, self._spec.resources
+            self._pid = spawn(self.id, self._disk.lowers, resources, groups, theirs, log, self._root)
         try:
-            await self._channel.ready(self._backend.config.start_timeout_s)
+            await self._channel.ready(self._own.config.start_timeout_s)
         except SandboxError:
             said = log.read_text(errors="replace").strip()[-500:]
             raise SandboxError(
-                f"sandbox {self._id} did not start: {said or 'its launcher ended silently'}; "
+                f"sandbox {self.id} did not start: {said or 'its launcher ended silently'}; "
                 "`etude environments doctor` tells what is missing"
             ) from None
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        cwd: str = WORKSPACE,
-        timeout_s: float = 60.0,
-        env: Mapping[str, str] | None = None,
-        max_output_bytes: int = 30_000,
-    ) -> ExecResult:
-        return await self._channel.exec(command, cwd, timeout_s, env or {}, max_output_bytes)
-
-    async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
-        return await self._channel.read(path, max_bytes, self._backend.config.file_timeout_s)
-
-    async def write_file(self, path: str, data: bytes) -> None:
-        await self._channel.write(path, data, self._backend.config.file_timeout_s)
-
-    async def list_dir(self, path: str) -> list[DirEntry]:
-        return await self._channel.entries(path, self._backend.config.file_timeout_s)
-
-    async def snapshot(self) -> Snapshot:
-        """Freeze /workspace: every process is stopped while its files are copied, then goes on."""
-        return await self._frozen(lambda upper: self._backend.remember(self._disk, upper, self._root))
+    async def metrics(self) -> Metrics:
+        seen = await super().metrics()
+        if self._own.groups is None:
+            return seen
+        try:
+            return replace(seen, memory_bytes=self._own.groups.memory(str(self._disk.number)))
+        except OSError as error:
+            raise SandboxError(f"sandbox {self.id}: cannot read what memory it uses: {error}") from error
 
     async def copy_changes(self, target: Path) -> None:
         """Copy what the step of a build has changed anywhere to `target`, its owners in the image's own numbers."""
-        copy = functools.partial(self._backend.on_disk, "a layer to be copied", copy_upper)
-        await self._frozen(lambda upper: copy(upper, target, FIRST_UID))
+        async with self._stopped():
+            await self._own.on_disk("a layer to be copied", copy_upper, self._upper, target, FIRST_UID)
 
-    async def _frozen(self, work: Callable[[Path], Awaitable[T]]) -> T:
-        wait_s = self._backend.config.file_timeout_s
-        async with self._snapshotting:
-            await self._channel.freeze(wait_s)
-            try:
-                # bubblewrap waits in the launcher's mount namespace, through which the upper can be reached
-                return await work(Path(f"/proc/{self._pid}/root{UPPER}"))
-            except OSError as error:
-                raise SandboxError(f"snapshot of sandbox {self._id}: {error}") from error
-            finally:
-                if self._channel.failure is None:
-                    await self._channel.thaw(wait_s)
+    @property
+    def _upper(self) -> Path:
+        """Through bubblewrap, which waits in the launcher's mount namespace, where the upper can be reached."""
+        return Path(f"/proc/{self._pid}/root{UPPER}")
+
+    async def _capture(self) -> Snapshot:
+        return await self._own.remember(self._disk, self._upper, self._root)
 
     async def destroy(self) -> None:
         if self._ending is None:
@@ -291,15 +265,15 @@ class NamespaceSandbox:
         """Hanging up ends the guest, which is process 1: the kernel kills every other, then bubblewrap ends."""
         self._channel.close()
         if self._pid is not None:
-            wait_s = self._backend.config.stop_timeout_s
+            wait_s = self._own.config.stop_timeout_s
             if not await _ended(self._pid, wait_s / 3):
                 os.kill(self._pid, signal.SIGKILL)
-                if self._backend.groups is not None:
-                    self._backend.groups.remove(str(self._disk.number))
+                if self._own.groups is not None:
+                    self._own.groups.remove(str(self._disk.number))
                 if not await _ended(self._pid, wait_s):
-                    raise DeadlineExceeded(f"the processes of sandbox {self._id} to end", wait_s)
+                    raise DeadlineExceeded(f"the processes of sandbox {self.id} to end", wait_s)
             self._pid = None
-        await self._backend.forget(self._disk)
+        await self._own.forget(self._disk)
 
 
 async def _ended(pid: int, timeout_s: float) -> bool:

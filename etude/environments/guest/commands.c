@@ -9,12 +9,10 @@
  * output. Body of cancel: u32 id of the exec. */
 #include "guest.h"
 
-#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 
 enum { TIMED_OUT = 124, CANNOT_START = 126, DRAIN_MAX = 1 << 20, LOG_MAX = 16 << 20 };
 
@@ -41,12 +39,6 @@ void commands_limit(uint64_t address_space, uint64_t processes, int groups) {
     group_count = groups;
     for (int fd = CONTROL_FD + 1; fd <= CONTROL_FD + groups; fd++)
         fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
-static int64_t now_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
 }
 
 static void log_path(const struct command *command, char path[32]) {
@@ -207,27 +199,6 @@ void command_start(const struct request *request) {
     answer(command, CANNOT_START);
 }
 
-/* Kills the session, not only the group: a shell with job control or timeout(1) puts children in groups of their own. */
-static void kill_session(pid_t session) {
-    DIR *processes = opendir("/proc");
-    for (struct dirent *entry; processes && (entry = readdir(processes));) {
-        char path[64], text[512];
-        int pid = atoi(entry->d_name), its = 0;
-        snprintf(path, sizeof path, "/proc/%d/stat", pid);
-        int fd = pid > 1 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-        ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-        if (fd >= 0)
-            close(fd);
-        text[got > 0 ? got : 0] = 0;
-        char *name_end = strrchr(text, ')');
-        if (name_end && sscanf(name_end + 1, " %*c %*d %*d %d", &its) == 1 && its == session)
-            kill(pid, SIGKILL);
-    }
-    if (processes)
-        closedir(processes);
-    kill(-session, SIGKILL);
-}
-
 void command_cancel(const struct request *request) {
     uint32_t id = 0;
     memcpy(&id, request->body, request->size < sizeof id ? request->size : sizeof id);
@@ -270,7 +241,7 @@ int commands_wait_ms(void) {
     for (struct command *command = commands; command; command = command->next)
         if (!command->answered && !command->timed_out && (nearest < 0 || command->deadline < nearest))
             nearest = command->deadline;
-    return nearest < 0 ? -1 : nearest <= now ? 0 : (int)(nearest - now);
+    return nearest < 0 || everyone_is_stopped() ? -1 : nearest <= now ? 0 : (int)(nearest - now);
 }
 
 int commands_poll(struct pollfd **slots, int used, int *size) {

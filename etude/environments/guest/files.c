@@ -50,7 +50,7 @@ void read_file(const struct request *request) {
     close(fd);
 }
 
-static int make_parents(const char *path) {
+int make_parents(const char *path) {
     char *copy = strdup(path);
     int status = 0;
     for (char *at = copy + 1; !status && (at = strchr(at, '/')); at++) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 enum { CONTROL_FD = 3 }; /* the socket to the controller, inherited through every exec */
@@ -37,10 +38,23 @@ int hold(int argc, char **argv);
 /* serve.c: sends one reply frame; `status` is 0 or an errno. Ends the process when the controller has gone. */
 void reply(uint32_t id, int status, const struct piece *pieces, int count);
 
-/* files.c: each answers its request. */
+/* files.c, unpack.c, walk.c: each answers its request. */
 void read_file(const struct request *request);
 void write_file(const struct request *request);
 void list_dir(const struct request *request);
+void unpack(const struct request *request);
+void pack(const struct request *request);
+void remove_path(const struct request *request);
+int make_parents(const char *path); /* of this path; 0 or an errno */
+
+/* processes.c: what runs here. */
+void processes_start(void);
+void kill_session(pid_t session);
+void stop_everyone(const struct request *request);
+void continue_everyone(const struct request *request);
+void metrics(const struct request *request);
+bool everyone_is_stopped(void);
+int64_t now_ms(void); /* stands still while everyone is stopped, and so do deadlines */
 
 /* commands.c: running commands. `commands_*` are called by the loop in serve.c. */
 void commands_limit(uint64_t address_space, uint64_t processes, int groups);

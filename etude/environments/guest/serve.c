@@ -1,8 +1,8 @@
 /* Process 1 of a sandbox: reads request frames from the inherited socket, answers them, reaps every orphan.
  *
  * Frames, little-endian: request = u32 size, u32 id, u8 kind, body; reply = u32 size, u32 id, i32 status, body (size
- * counts what follows it). Kinds: x exec, k cancel, r read, w write, l list, f freeze, t thaw. The first reply, with id
- * 0, says the sandbox is up. It ends, and with it every process of the sandbox, when the controller closes the socket.
+ * counts what follows it). Kinds: x exec, k cancel, r read, w write, l list, d remove, u unpack, p pack, f freeze, t
+ * thaw, m metrics. The first reply, with id 0, says the sandbox is up. It ends, and with it every process of the sandbox, when the controller closes the socket.
  *
  *   serve ADDRESS_SPACE PROCESSES GROUPS NAME
  *
@@ -56,12 +56,6 @@ void reply(uint32_t id, int status, const struct piece *pieces, int count) {
     send_all(parts, count + 1);
 }
 
-/* Stops every other process of the sandbox, so that the host may copy its files; SIGSTOP cannot be caught. */
-static void signal_everyone(const struct request *request, int number) {
-    kill(-1, number); /* fails only when there is nobody, which is as good */
-    reply(request->id, 0, NULL, 0);
-}
-
 static void handle(const struct request *request) {
     switch (request->kind) {
     case 'x': command_start(request); break;
@@ -69,8 +63,12 @@ static void handle(const struct request *request) {
     case 'r': read_file(request); break;
     case 'w': write_file(request); break;
     case 'l': list_dir(request); break;
-    case 'f': signal_everyone(request, SIGSTOP); break;
-    case 't': signal_everyone(request, SIGCONT); break;
+    case 'd': remove_path(request); break;
+    case 'u': unpack(request); break;
+    case 'p': pack(request); break;
+    case 'f': stop_everyone(request); break;
+    case 't': continue_everyone(request); break;
+    case 'm': metrics(request); break;
     default: reply(request->id, ENOSYS, NULL, 0);
     }
 }
@@ -128,6 +126,7 @@ static int prepare(void) {
     prctl(PR_SET_DUMPABLE, 0);
     umask(022);
     signal(SIGPIPE, SIG_IGN);
+    processes_start();
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child, NULL);

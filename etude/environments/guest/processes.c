@@ -1,0 +1,132 @@
+/* What runs in the sandbox, read from /proc: killing a session, stopping everyone, counting what they use.
+ *
+ * Owns the sandbox's clock: it stands still while everyone is stopped. Answer of metrics: u64 CPU in microseconds, u64
+ * bytes of memory, u32 processes, u64 bytes of disk, u64 milliseconds since the start. */
+#include "guest.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+struct process {
+    int pid, session;
+    uint64_t ticks; /* of CPU, its own and of the children it has waited for */
+    uint64_t pages; /* that are its own */
+};
+
+static int64_t started, stopped_at, stood_still;
+
+static int64_t monotonic_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+int64_t now_ms(void) {
+    return (stopped_at ? stopped_at : monotonic_ms()) - stood_still;
+}
+
+bool everyone_is_stopped(void) {
+    return stopped_at;
+}
+
+static bool slurp(int pid, const char *file, char *text, size_t size) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    text[got > 0 ? got : 0] = 0;
+    return got > 0;
+}
+
+/* False for one that has ended since it was listed. A name may hold anything, so its last parenthesis counts. */
+static bool look(int pid, struct process *process) {
+    char text[1024], *fields;
+    unsigned long long own[2], children[2];
+    if (!slurp(pid, "stat", text, sizeof text) || !(fields = strrchr(text, ')')))
+        return false;
+    process->pid = pid;
+    process->pages = 0;
+    if (sscanf(fields + 1, " %*c %*d %*d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &process->session, own,
+               own + 1, children, children + 1) != 5)
+        return false;
+    process->ticks = own[0] + own[1] + children[0] + children[1];
+    return true;
+}
+
+static void each_process(void (*visit)(struct process *process, void *context), void *context) {
+    struct process process;
+    DIR *processes = opendir("/proc");
+    for (struct dirent *entry; processes && (entry = readdir(processes));) {
+        int pid = atoi(entry->d_name);
+        if (pid > 1 && look(pid, &process))
+            visit(&process, context);
+    }
+    if (processes)
+        closedir(processes);
+}
+
+static void kill_if_of(struct process *process, void *session) {
+    if (process->session == *(pid_t *)session)
+        kill(process->pid, SIGKILL);
+}
+
+/* The session, not only the group: a shell with job control or timeout(1) puts children in groups of their own. */
+void kill_session(pid_t session) {
+    each_process(kill_if_of, &session);
+    kill(-session, SIGKILL);
+}
+
+/* So that the host may copy the files, or until it has time for us again; SIGSTOP cannot be caught. */
+void stop_everyone(const struct request *request) {
+    kill(-1, SIGSTOP); /* fails only when there is nobody, which is as good */
+    if (!stopped_at)
+        stopped_at = monotonic_ms();
+    reply(request->id, 0, NULL, 0);
+}
+
+void continue_everyone(const struct request *request) {
+    kill(-1, SIGCONT);
+    if (stopped_at)
+        stood_still += monotonic_ms() - stopped_at;
+    stopped_at = 0;
+    reply(request->id, 0, NULL, 0);
+}
+
+void processes_start(void) {
+    started = monotonic_ms();
+}
+
+struct __attribute__((packed)) totals {
+    uint64_t cpu_us, memory;
+    uint32_t processes;
+    uint64_t disk, uptime_ms;
+};
+
+static void add(struct process *process, void *context) {
+    struct totals *totals = context;
+    char text[128];
+    unsigned long long resident = 0, shared = 0;
+    if (slurp(process->pid, "statm", text, sizeof text) && sscanf(text, "%*u %llu %llu", &resident, &shared) == 2)
+        totals->memory += (resident - shared) * sysconf(_SC_PAGESIZE);
+    totals->cpu_us += process->ticks * (1000000 / sysconf(_SC_CLK_TCK));
+    totals->processes++;
+}
+
+void metrics(const struct request *request) {
+    struct totals totals = {.uptime_ms = monotonic_ms() - started};
+    struct rusage ended;
+    struct statvfs disk;
+    each_process(add, &totals);
+    getrusage(RUSAGE_CHILDREN, &ended);
+    totals.cpu_us += (ended.ru_utime.tv_sec + ended.ru_stime.tv_sec) * 1000000LL;
+    totals.cpu_us += ended.ru_utime.tv_usec + ended.ru_stime.tv_usec;
+    if (statvfs("/workspace", &disk) == 0)
+        totals.disk = (uint64_t)(disk.f_blocks - disk.f_bfree) * disk.f_frsize;
+    reply(request->id, 0, &(struct piece){&totals, sizeof totals}, 1);
+}

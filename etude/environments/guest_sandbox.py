@@ -1,0 +1,160 @@
+"""A sandbox as far as its guest agent serves it, the same whatever machine the agent runs in.
+
+Owns commands, files, archives, freezing and forking over a `Channel`, and the rule of what a paused sandbox refuses.
+A backend adds how its sandboxes start, how their state is captured and how they end. Not a second seam: callers know
+only the protocols of `base`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from etude.environments.base import (
+    WORKSPACE,
+    Backend,
+    DirEntry,
+    ExecResult,
+    Metrics,
+    Sandbox,
+    SandboxSpec,
+    Snapshot,
+)
+from etude.environments.channel import Channel
+from etude.errors import ConfigError, SandboxError
+
+
+class GuestSandbox:
+    """Base of the sandboxes of one backend. See base.Sandbox for the meaning of its methods."""
+
+    def __init__(self, backend: Backend, channel: Channel, name: str, spec: SandboxSpec, wait_s: float) -> None:
+        self._backend = backend
+        self._channel = channel
+        self._id = name
+        self._wait_s = wait_s
+        self._still = asyncio.Lock()
+        """Held while the sandbox is being captured, paused or resumed; nothing else is asked of the agent meanwhile."""
+        self._paused = False
+        self._spec = spec
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        cwd: str = WORKSPACE,
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        max_output_bytes: int = 30_000,
+    ) -> ExecResult:
+        await self._awake()
+        return await self._channel.exec(command, cwd, timeout_s, env or {}, max_output_bytes)
+
+    async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
+        await self._awake()
+        return await self._channel.read(path, max_bytes, self._wait_s)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        await self._awake()
+        await self._channel.write(path, data, self._wait_s)
+
+    async def list_dir(self, path: str) -> list[DirEntry]:
+        await self._awake()
+        return await self._channel.entries(path, self._wait_s)
+
+    async def remove(self, path: str, recursive: bool = False) -> None:
+        await self._awake()
+        await self._channel.remove(path, recursive, self._wait_s)
+
+    async def upload(self, archive: bytes, path: str) -> None:
+        await self._awake()
+        await self._channel.unpack(archive, path, self._wait_s)
+
+    async def download(self, path: str) -> bytes:
+        await self._awake()
+        return await self._channel.pack(path, self._wait_s)
+
+    async def metrics(self) -> Metrics:
+        await self._awake()
+        return await self._channel.metrics(self._wait_s)
+
+    async def snapshot(self) -> Snapshot:
+        async with self._stopped():
+            return await self._capture()
+
+    async def fork(self, n: int) -> Sequence[Sandbox]:
+        if n < 1:
+            raise ConfigError(f"fork: {n} sandboxes cannot be made; ask for one or more")
+        snapshot = await self.snapshot()
+        try:
+            return await _all_or_none(self._backend, replace(self._spec, files={}, base=snapshot), n)
+        finally:
+            await self._backend.release(snapshot)
+
+    async def pause(self) -> None:
+        async with self._still:
+            if not self._paused:
+                self._paused = True  # at once: who gives up waiting may find it stopped, and must be able to resume it
+                await self._freeze()
+
+    async def resume(self) -> None:
+        async with self._still:
+            if self._paused:
+                await self._thaw()
+                self._paused = False
+
+    async def destroy(self) -> None:
+        raise NotImplementedError
+
+    # for a backend ------------------------------------------------------------------------------------------------
+
+    async def _capture(self) -> Snapshot:
+        """Keep the state of the sandbox, which is stopped meanwhile."""
+        raise NotImplementedError
+
+    async def _freeze(self) -> None:
+        await self._channel.freeze(self._wait_s)
+
+    async def _thaw(self) -> None:
+        await self._channel.thaw(self._wait_s)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def _awake(self) -> None:
+        """Wait for a capture under way to end; refuse what a paused sandbox cannot do."""
+        if self._still.locked():
+            async with self._still:
+                pass
+        if self._paused:
+            raise SandboxError(f"sandbox {self._id} is paused: resume() it first")
+
+    @asynccontextmanager
+    async def _stopped(self) -> AsyncGenerator[None]:
+        async with self._still:
+            try:
+                if not self._paused:
+                    await self._freeze()
+                yield
+            except OSError as error:
+                raise SandboxError(f"snapshot of sandbox {self._id}: {error}") from error
+            finally:
+                if not self._paused and self._channel.failure is None:
+                    await self._thaw()
+
+
+async def _all_or_none(backend: Backend, spec: SandboxSpec, n: int) -> list[Sandbox]:
+    starting = [asyncio.ensure_future(backend.create(spec)) for _ in range(n)]
+    try:
+        return list(await asyncio.gather(*starting))
+    except BaseException:
+        for start in starting:
+            start.cancel()
+        started = await asyncio.gather(*starting, return_exceptions=True)
+        alive = [box for box in started if not isinstance(box, BaseException)]
+        await asyncio.gather(*(box.destroy() for box in alive), return_exceptions=True)
+        raise
