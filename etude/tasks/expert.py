@@ -61,8 +61,8 @@ class ExpertConfig(Config):
 
 CLEAN = ExpertConfig(search=1.0)
 NOISY = ExpertConfig(
-    search=0.75, idle_read=0.06, one_by_one=0.4, wrong_fix=0.45, wrong_vague_fix=0.65, wrong_again=0.85, put_back=0.6,
-    wrong_place=0.15, blind=0.3, quit=0.04, give_up=0.6, misspell=0.03,
+    search=0.75, idle_read=0.06, one_by_one=0.4, wrong_fix=0.5, wrong_vague_fix=0.7, wrong_again=0.75, put_back=0.5,
+    wrong_place=0.15, blind=0.3, quit=0.05, give_up=0.6, misspell=0.03,
 )  # fmt: skip
 
 

@@ -46,9 +46,9 @@ class Rung:
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.4, turns=8),
-    2: Rung(modules=1, functions=(3, 4), chain=0, names_file=True, vague=0.6, turns=8),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.8, turns=8),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.3, turns=8),
+    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=True, vague=0.5, turns=8),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.85, turns=8),
     4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.9, turns=10),
     5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=12),
 }
