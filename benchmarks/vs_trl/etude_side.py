@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 from measure import Measured, training_task
 
@@ -29,14 +30,19 @@ class MeasuredStats(RunStats):
     def __init__(self, path: Path, measured: Measured) -> None:
         super().__init__(path)
         self.measured = measured
+        self.groups: list[Group] = []
 
     def rolled_out(self, trajectory: Trajectory) -> None:
         super().rolled_out(trajectory)
         self.measured.rolled_out(trajectory)
 
-    def stepped(self, groups: list[Group], metrics: dict, pool: GroupPool) -> None:
-        super().stepped(groups, metrics, pool)
-        self.measured.trained([list(group.trajectories) for group in groups])
+    def before_step(self, groups: list[Group], pool: GroupPool, version: Version, elapsed_s: float) -> dict[str, Any]:
+        self.groups = groups
+        return super().before_step(groups, pool, version, elapsed_s)
+
+    def stepped(self, line: dict[str, Any]) -> None:
+        super().stepped(line)
+        self.measured.trained([list(group.trajectories) for group in self.groups])
 
 
 async def run(config: RunConfig, directory: Path, out: Path) -> None:
