@@ -1,9 +1,9 @@
 """The test of a generated mini-repository: what the agent sees and what judges it.
 
-Owns `CheckCase`, `visible_check` (the text of check.py in the workspace) and `verifier_for` (the hidden cases). The
-visible check tells right from wrong and keeps what would be right to itself: it holds checksums, so that what no
-comment says must be found by trying. Values are plain Python literals. Never imports the code under test in this
-process.
+Owns `CheckCase`, `visible_check` (the text of check.py in the workspace), `printed_failure` (what it says) and
+`verifier_for` (the hidden cases). The visible check tells right from wrong and keeps what would be right to itself: it
+holds checksums, so that what no comment says must be found by trying. Values are plain Python literals. Never imports
+the code under test in this process.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ def visible_check(cases: Sequence[CheckCase]) -> str:
     imports = "\n".join(f"import {module}" for module in sorted({case.module for case in cases}))
     rows = "\n".join(f"    ({case.module}.{case.function}, {case.arguments!r}, {_checksum(case)})," for case in cases)
     return _VISIBLE.format(imports=imports, cases=rows)
+
+
+def printed_failure(function: str, arguments: Sequence[Any], got: Any) -> str:
+    """What the script prints when one case fails, for those who speak of a check without running one."""
+    return f"FAIL {function}({', '.join(map(repr, arguments))}) = {got!r}\nfailed\n"
 
 
 def _checksum(case: CheckCase) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from etude.harness.prompt import render_calls, render_result, render_results
+from etude.tasks.check import printed_failure
 from etude.tasks.compose import random_shape
 from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call
 from etude.tasks.grammar import Function, break_it, bug_names, draw_arguments, from_shape, make_function
@@ -153,8 +154,7 @@ def _failure(rng: random.Random, specimen: Specimen) -> str | None:
         arguments = draw_arguments(rng, good.types)
         got = _call(wrong, arguments)
         if got != right(*arguments):
-            shown = ", ".join(map(repr, arguments))
-            return f"FAIL {good.name}({shown}) = {got!r}\nfailed\n[exit 1]"
+            return f"{printed_failure(good.name, arguments, got)}[exit 1]"
     return None
 
 
