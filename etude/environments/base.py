@@ -10,7 +10,7 @@ outside, symlinks included. What every backend must do alike is held by tests/en
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -101,6 +101,37 @@ class Metrics:
     uptime_s: float
 
 
+@dataclass(frozen=True)
+class ProcessInfo:
+    """One background command. `command` is cut where it is long."""
+
+    id: int
+    command: str
+    running: bool
+
+
+class Process(Protocol):
+    """A command in the background. Letting go of this object leaves it running; `Sandbox.connect` finds it again."""
+
+    @property
+    def id(self) -> int: ...
+
+    def output(self) -> AsyncIterator[bytes]:
+        """stdout and stderr interleaved, from the first byte on and then as they come, until the process exits.
+
+        Past the `max_output_bytes` it was started with nothing more comes; only its log has the rest. There is no
+        deadline: who listens waits for as long as the process runs."""
+        ...
+
+    async def wait(self, timeout_s: float) -> ExecResult:
+        """Its end, with what `exec` would have given. DeadlineExceeded leaves it running."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill its whole session; fine when it has ended. `wait` says 137."""
+        ...
+
+
 class Sandbox(Protocol):
     """One isolated machine holding one task.
 
@@ -124,6 +155,28 @@ class Sandbox(Protocol):
 
         At `timeout_s` the whole session is killed. What a background child prints later is dropped.
         """
+        ...
+
+    async def start(
+        self,
+        command: str,
+        *,
+        cwd: str = WORKSPACE,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int = 1_000_000,
+    ) -> Process:
+        """Run a command as `exec` does, in the background: returns when it runs. Without `timeout_s` it has no end."""
+        ...
+
+    async def processes(self) -> list[ProcessInfo]:
+        """The background commands, oldest first; of those that have ended, the last 16."""
+        ...
+
+    async def connect(self, process_id: int) -> Process:
+        """A background command again, its output from the beginning. Raises ProcessLookupError when it is not known.
+
+        Where it has printed more than its cap meanwhile, the output has a gap; the log and `wait` have the rest."""
         ...
 
     async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:

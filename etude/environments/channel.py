@@ -11,19 +11,22 @@ import errno
 import os
 import struct
 import time
+import weakref
 from collections.abc import Mapping
 
-from etude.environments.base import ARCHIVE_MAX, DirEntry, ExecResult, Metrics
+from etude.environments.base import ARCHIVE_MAX, DirEntry, ExecResult, Metrics, ProcessInfo
+from etude.environments.process import CUT_NOTE_BYTES, Answer, GuestProcess, exec_result
 from etude.errors import DeadlineExceeded, SandboxError
 
 _REQUEST = struct.Struct("<IIc")
 _REPLY = struct.Struct("<IIi")
 _EXEC_LIMITS = struct.Struct("<II")
-_EXEC_ANSWER = struct.Struct("<iBBIQ")
 _READ_LIMIT = struct.Struct("<Q")
 _ENTRY = struct.Struct("<?Q")
 _METRICS = struct.Struct("<QQIQQ")
-_CUT_NOTE_BYTES = 100
+_NUMBER = struct.Struct("<I")
+_COMMAND = struct.Struct("<I?")
+_MORE_FOLLOWS = -1
 _FRAME_MAX = 64 << 20
 _MAX_TIMEOUT_MS = 2**31
 KILL_GRACE_S = 10.0
@@ -31,16 +34,23 @@ KILL_GRACE_S = 10.0
 
 
 class Channel(asyncio.Protocol):
-    """One guest agent. `name` appears in errors. Use as the protocol of a stream transport."""
+    """One guest agent. `name` appears in errors. Use as the protocol of a stream transport.
 
-    def __init__(self, name: str) -> None:
+    `next_id` continues where another channel to the same agent (a copy of its memory, say) ended: the agent knows its
+    background commands, and names their logs, by the ids of their requests.
+    """
+
+    def __init__(self, name: str, next_id: int = 1) -> None:
         self._name = name
         self._transport: asyncio.Transport | None = None
         self._inbox = bytearray()
-        self._next_id = 1
+        self.next_id = next_id
         loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[tuple[int, bytes]] = loop.create_future()
-        self._waiting: dict[int, asyncio.Future[tuple[int, bytes]]] = {0: self._ready}
+        self._ready: asyncio.Future[Answer] = loop.create_future()
+        self._waiting: dict[int, asyncio.Future[Answer]] = {0: self._ready}
+        # weak: who lets go of a background command wants no more of its output
+        self._streams: weakref.WeakValueDictionary[int, GuestProcess] = weakref.WeakValueDictionary()
+        self._processes: weakref.WeakValueDictionary[int, GuestProcess] = weakref.WeakValueDictionary()
         self._frozen_at: float | None = None
         self._frozen_s = 0.0
         self.failure: str | None = None
@@ -61,44 +71,95 @@ class Channel(asyncio.Protocol):
                 break
             body = bytes(memoryview(self._inbox)[at + _REPLY.size : at + size + 4])
             at += size + 4
-            future = self._waiting.pop(request, None)
-            if future is not None and not future.done():
-                future.set_result((status, body))
+            self._dispatch(request, status, body)
         if at:
             del self._inbox[:at]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail("its processes have ended")
 
+    def _dispatch(self, request: int, status: int, body: bytes) -> None:
+        process = self._streams.get(request)
+        if process is not None and status == _MORE_FOLLOWS:
+            process.feed(body)
+        elif process is not None:
+            process.end(status, body)
+        else:
+            future = self._waiting.pop(request, None)
+            if future is not None and not future.done():
+                future.set_result((status, body))
+
     # requests -----------------------------------------------------------------------------------------------------
 
     async def ready(self, timeout_s: float) -> None:
         """Wait until the agent has said that it is up."""
-        await self._answer(self._ready, f"sandbox {self._name} to start", timeout_s)
+        await self.answer(self._ready, f"sandbox {self._name} to start", timeout_s)
 
     async def exec(
         self, command: str, cwd: str, timeout_s: float, env: Mapping[str, str], max_output_bytes: int
     ) -> ExecResult:
         try:
-            texts = [_encode(text) for text in (cwd, command, *(f"{key}={value}" for key, value in env.items()))]
+            body = _command(command, cwd, timeout_s, env, max_output_bytes)
         except OSError as error:
             return ExecResult(126, f"cannot run this command: {error.strerror}\n".encode())
-        cap = min(max(max_output_bytes - _CUT_NOTE_BYTES, 0), _FRAME_MAX // 2)
-        limits = _EXEC_LIMITS.pack(min(max(int(timeout_s * 1000), 1), _MAX_TIMEOUT_MS), cap)
-        request, future = self._send(b"x", limits + b"\0".join(texts) + b"\0")
+        request, future = self._send(b"x", body)
         what = f"the command {command[:60]!r} in sandbox {self._name}"
         try:
-            status, body = await self._answer(future, what, timeout_s + KILL_GRACE_S)
+            status, answer = await self.answer(future, what, timeout_s + KILL_GRACE_S)
         except asyncio.CancelledError:
-            self._kill(request)
+            self.kill(request)
             await asyncio.wait({future}, timeout=KILL_GRACE_S)  # the caller may go on only once the command is gone
             raise
         except DeadlineExceeded:
-            self._kill(request)
+            self.kill(request)
             raise
-        if status:
-            raise SandboxError(f"{what} could not be started within its limits: {os.strerror(status)}")
-        return _exec_result(body, request)
+        return exec_result(status, answer, request, what)
+
+    async def start(
+        self,
+        command: str,
+        cwd: str,
+        timeout_s: float | None,
+        env: Mapping[str, str],
+        max_output_bytes: int,
+        start_timeout_s: float,
+    ) -> GuestProcess:
+        """Returns when the command runs. Raises OSError(EINVAL) for a command that no shell can be given."""
+        request = self._post(b"s", _command(command, cwd, timeout_s, env, max_output_bytes))
+        process = GuestProcess(self, request, f"the command {command[:60]!r} in sandbox {self._name}")
+        self._streams[request] = self._processes[request] = process
+        try:
+            await process.begun(start_timeout_s)
+        except BaseException:
+            self.kill(request)
+            raise
+        return process
+
+    async def connect(self, process_id: int, timeout_s: float) -> GuestProcess:
+        """A background command to which nobody listens any more, or the object of who still does."""
+        known = self._processes.get(process_id)
+        if known is None:
+            request = self._post(b"a", _NUMBER.pack(process_id))
+            known = GuestProcess(self, process_id, f"process {process_id} in sandbox {self._name}")
+            self._streams[request] = self._processes[process_id] = known
+        await known.begun(timeout_s)
+        return known
+
+    def kill(self, request: int) -> None:
+        """Kill the session of a command by the id of its request; nothing happens when it has ended."""
+        if self.failure is None:
+            self._post(b"k", _NUMBER.pack(request))
+
+    async def commands(self, timeout_s: float) -> list[ProcessInfo]:
+        """Every background command the agent remembers, oldest first."""
+        body = await self._file("c", "", b"", timeout_s)
+        found, at = [], 0
+        while at < len(body):
+            number, running = _COMMAND.unpack_from(body, at)
+            end = body.index(0, at + _COMMAND.size)
+            found.append(ProcessInfo(number, os.fsdecode(body[at + _COMMAND.size : end]), running))
+            at = end + 1
+        return found[::-1]
 
     async def read(self, path: str, max_bytes: int, timeout_s: float) -> bytes:
         return await self._file("r", path, _READ_LIMIT.pack(max_bytes) + _encode(path), timeout_s)
@@ -152,30 +213,8 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # ----------------------------------------------------------------------------------------------------------------
-
-    async def _file(self, kind: str, path: str, body: bytes, timeout_s: float) -> bytes:
-        _, future = self._send(kind.encode(), body)
-        status, answer = await self._answer(future, f"file operation {kind!r} in sandbox {self._name}", timeout_s)
-        _check(status, path, answer)
-        return answer
-
-    def _send(self, kind: bytes, body: bytes) -> tuple[int, asyncio.Future[tuple[int, bytes]]]:
-        if self.failure is not None or self._transport is None:
-            raise SandboxError(f"sandbox {self._name}: {self.failure or 'not started'}")
-        request, self._next_id = self._next_id, self._next_id % 0xFFFFFFF0 + 1
-        future: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-        self._waiting[request] = future
-        self._transport.write(_REQUEST.pack(len(body) + 5, request, kind) + body)
-        return request, future
-
-    def _kill(self, request: int) -> None:
-        if self.failure is None and self._transport is not None:
-            self._transport.write(_REQUEST.pack(9, self._next_id, b"k") + struct.pack("<I", request))
-
-    async def _answer(
-        self, future: asyncio.Future[tuple[int, bytes]], what: str, timeout_s: float
-    ) -> tuple[int, bytes]:
+    async def answer(self, future: asyncio.Future[Answer], what: str, timeout_s: float) -> Answer:
+        """What `future` brings, within a deadline that stands still while the sandbox is frozen."""
         left_s, end = timeout_s, self._clock() + timeout_s
         while not (await asyncio.wait({future}, timeout=left_s))[0]:  # unlike wait_for, leaves the future alive
             left_s = end - self._clock()
@@ -183,6 +222,27 @@ class Channel(asyncio.Protocol):
                 raise DeadlineExceeded(what, timeout_s)
             left_s = max(left_s, 0.1)
         return future.result()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _send(self, kind: bytes, body: bytes) -> tuple[int, asyncio.Future[Answer]]:
+        request = self._post(kind, body)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[request] = future
+        return request, future
+
+    def _post(self, kind: bytes, body: bytes) -> int:
+        if self.failure is not None or self._transport is None:
+            raise SandboxError(f"sandbox {self._name}: {self.failure or 'not started'}")
+        request, self.next_id = self.next_id, self.next_id % 0xFFFFFFF0 + 1
+        self._transport.write(_REQUEST.pack(len(body) + 5, request, kind) + body)
+        return request
+
+    async def _file(self, kind: str, path: str, body: bytes, timeout_s: float) -> bytes:
+        _, future = self._send(kind.encode(), body)
+        status, answer = await self.answer(future, f"request {kind!r} in sandbox {self._name}", timeout_s)
+        _check(status, path, answer)
+        return answer
 
     def _clock(self) -> float:
         """Stands still while the sandbox is frozen, and so does every deadline."""
@@ -197,6 +257,15 @@ class Channel(asyncio.Protocol):
             if not future.done():
                 future.set_exception(SandboxError(f"sandbox {self._name}: {reason}"))
                 future.exception()  # nobody may be waiting any more; asyncio would log it as never retrieved
+        for process in list(self._streams.values()):
+            process.fail(SandboxError(f"sandbox {self._name}: {reason}"))
+
+
+def _command(command: str, cwd: str, timeout_s: float | None, env: Mapping[str, str], max_output_bytes: int) -> bytes:
+    texts = [_encode(text) for text in (cwd, command, *(f"{key}={value}" for key, value in env.items()))]
+    cap = min(max(max_output_bytes - CUT_NOTE_BYTES, 0), _FRAME_MAX // 2)
+    timeout_ms = 0 if timeout_s is None else min(max(int(timeout_s * 1000), 1), _MAX_TIMEOUT_MS)
+    return _EXEC_LIMITS.pack(timeout_ms, cap) + b"\0".join(texts) + b"\0"
 
 
 def _encode(text: str) -> bytes:
@@ -219,14 +288,3 @@ def _check(status: int, path: str, failed_at: bytes) -> None:
     elif status == errno.EPERM and failed_at:
         said = "a member that leads outside the directory it is unpacked in"
     raise OSError(status, said, f"{path}: {os.fsdecode(failed_at)}" if failed_at else path)
-
-
-def _exec_result(body: bytes, request: int) -> ExecResult:
-    code, timed_out, logged, first, total = _EXEC_ANSWER.unpack_from(body)
-    output = body[_EXEC_ANSWER.size :]
-    log_path = f"/tmp/exec-{request}.log" if logged else None
-    if total > len(output):
-        whole = f"whole output in {log_path}" if log_path else "the rest is lost: /tmp is full"
-        note = f"\n[... {total - len(output)} bytes cut, {whole} ...]\n".encode()
-        output = output[:first] + note + output[first:]
-    return ExecResult(code, output, bool(timed_out), log_path)

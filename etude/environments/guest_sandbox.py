@@ -18,6 +18,8 @@ from etude.environments.base import (
     DirEntry,
     ExecResult,
     Metrics,
+    Process,
+    ProcessInfo,
     Sandbox,
     SandboxSpec,
     Snapshot,
@@ -54,6 +56,26 @@ class GuestSandbox:
     ) -> ExecResult:
         await self._awake()
         return await self._channel.exec(command, cwd, timeout_s, env or {}, max_output_bytes)
+
+    async def start(
+        self,
+        command: str,
+        *,
+        cwd: str = WORKSPACE,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int = 1_000_000,
+    ) -> Process:
+        await self._awake()
+        return await self._channel.start(command, cwd, timeout_s, env or {}, max_output_bytes, self._wait_s)
+
+    async def processes(self) -> list[ProcessInfo]:
+        await self._awake()
+        return await self._channel.commands(self._wait_s)
+
+    async def connect(self, process_id: int) -> Process:
+        await self._awake()
+        return await self._channel.connect(process_id, self._wait_s)
 
     async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
         await self._awake()

@@ -125,7 +125,7 @@ class NamespaceBackend:
         sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, spec, root)
         try:
             async with self._starts:
-                await sandbox.start()
+                await sandbox.boot()
         except BaseException as error:
             await sandbox.destroy()
             if isinstance(error, OSError):
@@ -214,7 +214,7 @@ class NamespaceSandbox(GuestSandbox):
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def boot(self) -> None:
         """Spawn and wait for the guest's first words."""
         groups, log = None, self._own.store.log(self._disk)
         if (tree := self._own.groups) is not None:

@@ -1,31 +1,33 @@
 /* Commands: started in a session of their own without standard input, answered when the command's process exits.
  *
- * Output is kept up to a cap, first half and last half; past the cap the whole goes to /tmp/exec-ID.log as well. The
- * answer does not wait for the pipe to close, since a background child may hold it for ever; what such a child writes
- * later is read and dropped, so that it neither blocks nor dies of SIGPIPE. At its deadline the whole session is killed.
+ * The answer does not wait for the pipe to close, since a background child may hold it for ever; what such a child
+ * writes later is read and dropped, so that it neither blocks nor dies of SIGPIPE. At its deadline the whole session is
+ * killed. A background command (kind s) is told of when it runs and sends its output as it comes, up to its cap; who
+ * lost it may attach again, by its id, also for some time after its end.
  *
- * Body of exec: u32 timeout in ms, u32 cap, directory, NUL, command, NUL, then NAME=VALUE, NUL for each variable.
- * Answer: i32 exit code (128 + signal when killed), u8 timed out, u8 logged, u32 bytes of the first part, u64 total,
- * output. Body of cancel: u32 id of the exec. */
+ * Body of exec and start: u32 timeout in ms, 0 for none, u32 cap, directory, NUL, command, NUL, then NAME=VALUE, NUL for
+ * each variable. Answer: i32 exit code (128 + signal when killed), u8 timed out, u8 logged, u32 bytes of the first part,
+ * u64 total, output. Body of cancel and attach: u32 id. List: u32 id, u8 running, command, NUL for each in background. */
 #include "guest.h"
+#include "output.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-enum { TIMED_OUT = 124, CANNOT_START = 126, DRAIN_MAX = 1 << 20, LOG_MAX = 16 << 20 };
+enum { TIMED_OUT = 124, CANNOT_START = 126, DRAIN_MAX = 1 << 20, REMEMBERED = 16, TEXT_MAX = 2000 };
 
 struct command {
     struct command *next;
-    uint32_t id;
+    uint32_t id, answer_to;
     pid_t leader; /* also the number of its session */
-    int pipe, log;
+    int pipe, code;
     int64_t deadline;
-    bool answered, timed_out;
-    uint64_t total;
-    size_t cap;
-    char *kept; /* cap bytes: the first cap/2 of the output, then a ring of the rest */
+    bool background, answered, timed_out;
+    char *text; /* of a background command */
+    struct output output;
 };
 
 static struct command *commands;
@@ -41,60 +43,33 @@ void commands_limit(uint64_t address_space, uint64_t processes, int groups) {
         fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-static void log_path(const struct command *command, char path[32]) {
-    snprintf(path, 32, "/tmp/exec-%u.log", command->id);
-}
-
-static void write_log(struct command *command, const char *data, size_t size) {
-    if (command->log >= 0 && command->total < LOG_MAX && write(command->log, data, size) < 0)
-        close(command->log), command->log = -2; /* /tmp is full: the log ends here, the capped output is still whole */
-}
-
-static void keep(struct command *command, const char *data, size_t size) {
-    if (command->total <= command->cap && command->total + size > command->cap) {
-        char path[32];
-        log_path(command, path);
-        command->log = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
-        write_log(command, command->kept, command->total);
-    }
-    write_log(command, data, size);
-    size_t half = command->cap / 2, ring = command->cap - half;
-    while (size) {
-        bool first = command->total < half;
-        size_t at = first ? command->total : half + (ring ? (command->total - half) % ring : 0);
-        size_t room = first ? half - at : command->cap - at;
-        size_t step = size < room || !room ? size : room;
-        if (room)
-            memcpy(command->kept + at, data, step);
-        command->total += step;
-        data += step;
-        size -= step;
-    }
-}
-
-static void answer(struct command *command, int code) {
+static void answer(struct command *command) {
     struct __attribute__((packed)) {
         int32_t code;
         uint8_t timed_out, logged;
         uint32_t first;
         uint64_t total;
-    } head = {code, command->timed_out, command->log >= 0, command->cap / 2, command->total};
-    size_t half = command->cap / 2, ring = command->cap - half, turn = 0;
-    bool cut = command->total > command->cap;
-    if (cut && ring)
-        turn = (command->total - half) % ring;
-    if (!cut)
-        head.first = command->total;
-    struct piece pieces[4] = {{&head, sizeof head}, {command->kept, head.first}};
-    pieces[2] = (struct piece){command->kept + half + turn, cut ? ring - turn : 0};
-    pieces[3] = (struct piece){command->kept + half, turn};
-    reply(command->id, 0, pieces, 4);
+    } head = {command->code, command->timed_out, output_logged(&command->output), 0, command->output.total};
+    struct piece pieces[1 + OUTPUT_PIECES] = {{&head, sizeof head}};
+    head.first = output_pieces(&command->output, pieces + 1);
+    reply(command->answer_to, 0, pieces, 1 + OUTPUT_PIECES);
+}
+
+static void end(struct command *command, int code) {
+    command->code = command->timed_out ? TIMED_OUT : code;
     command->answered = true;
-    free(command->kept);
-    command->kept = NULL;
-    if (command->log >= 0)
-        close(command->log);
-    command->log = -1;
+    output_end(&command->output);
+    answer(command);
+    if (!command->background)
+        output_free(&command->output);
+}
+
+/* Keeps it; of a background command, sends what comes before its cap. */
+static void take(struct command *command, const char *data, size_t size) {
+    uint64_t total = command->output.total, cap = command->output.cap;
+    if (command->background && total < cap)
+        reply(command->answer_to, MORE_FOLLOWS, &(struct piece){data, size < cap - total ? size : cap - total}, 1);
+    output_keep(&command->output, data, size);
 }
 
 static void drain(struct command *command, size_t most) {
@@ -108,7 +83,7 @@ static void drain(struct command *command, size_t most) {
             return;
         }
         if (!command->answered)
-            keep(command, chunk, got);
+            take(command, chunk, got);
         most -= (size_t)got < most ? (size_t)got : most;
     }
 }
@@ -150,61 +125,117 @@ static void become(const char *directory, const char *text, const char *variable
     _exit(CANNOT_START);
 }
 
-static void fail(struct command *command, uint32_t id, int error) {
-    free(command->kept);
+static void forget(struct command *command) {
+    output_free(&command->output);
+    free(command->text);
     free(command);
-    reply(id, error, NULL, 0);
 }
 
-void command_start(const struct request *request) {
-    uint32_t numbers[2];
+/* Forks; -1 with errno set when the command could not get its limits or its pipes. No process left is no failure. */
+static int spawn(struct command *command, const char *directory, const char *text, const char *end) {
     int ends[2], started[2], failure = 0;
-    const char *end = request->body + request->size, *directory = request->body + sizeof numbers;
-    const char *text = directory < end ? directory + strlen(directory) + 1 : end;
-    if (text >= end)
-        return reply(request->id, EINVAL, NULL, 0);
-    memcpy(numbers, request->body, sizeof numbers);
-    struct command *command = calloc(1, sizeof *command);
-    *command = (struct command){.id = request->id, .pipe = -1, .log = -1, .cap = numbers[1]};
-    command->kept = malloc(command->cap + 1);
-    command->deadline = now_ms() + numbers[0];
-    if (!command->kept || pipe2(ends, O_CLOEXEC))
-        return fail(command, request->id, errno);
+    if (pipe2(ends, O_CLOEXEC))
+        return -1;
     if (pipe2(started, O_CLOEXEC)) {
         failure = errno;
         close(ends[0]);
         close(ends[1]);
-        return fail(command, request->id, failure);
+        return errno = failure, -1;
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     command->leader = fork();
     if (command->leader == 0)
         become(directory, text, text + strlen(text) + 1, end, ends[1], started[1]);
+    int refused = errno;
     close(ends[1]);
     close(started[1]);
     ssize_t told = read(started[0], &failure, sizeof failure); /* until the exec, which takes microseconds */
     close(started[0]);
+    command->pipe = ends[0];
     if (told > 0) {
         waitpid(command->leader, NULL, 0);
         close(ends[0]);
-        return fail(command, request->id, failure);
+        return errno = failure, -1;
     }
-    command->pipe = ends[0];
+    errno = refused;
+    return 0;
+}
+
+void command_start(const struct request *request) {
+    uint32_t numbers[2];
+    const char *stop = request->body + request->size, *directory = request->body + sizeof numbers;
+    const char *text = directory < stop ? directory + strlen(directory) + 1 : stop;
+    if (text >= stop)
+        return reply(request->id, EINVAL, NULL, 0);
+    memcpy(numbers, request->body, sizeof numbers);
+    struct command *command = calloc(1, sizeof *command);
+    int status = command ? output_open(&command->output, request->id, numbers[1]) : ENOMEM;
+    if (!status) {
+        command->id = command->answer_to = request->id;
+        command->deadline = numbers[0] ? now_ms() + numbers[0] : INT64_MAX;
+        command->background = request->kind == 's';
+        command->text = command->background ? strndup(text, TEXT_MAX) : NULL;
+        status = spawn(command, directory, text, stop) ? errno : 0;
+    }
+    if (status) {
+        if (command)
+            forget(command);
+        return reply(request->id, status, NULL, 0);
+    }
     command->next = commands;
     commands = command;
-    if (command->leader > 0)
+    if (command->leader > 0) {
+        if (command->background)
+            reply(request->id, MORE_FOLLOWS, NULL, 0);
         return;
+    }
     int size = snprintf(chunk, sizeof chunk, "cannot start the command: %s\n", strerror(errno));
-    keep(command, chunk, size); /* the process limit is reached: for the caller to see, not a broken sandbox */
-    answer(command, CANNOT_START);
+    take(command, chunk, size); /* the process limit is reached: for the caller to see, not a broken sandbox */
+    end(command, CANNOT_START);
+}
+
+static struct command *find(const struct request *request) {
+    uint32_t id = 0;
+    memcpy(&id, request->body, request->size < sizeof id ? request->size : sizeof id);
+    struct command *command = commands;
+    while (command && command->id != id)
+        command = command->next;
+    return command;
 }
 
 void command_cancel(const struct request *request) {
-    uint32_t id = 0;
-    memcpy(&id, request->body, request->size < sizeof id ? request->size : sizeof id);
-    for (struct command *command = commands; command; command = command->next)
-        if (command->id == id && !command->answered)
-            kill_session(command->leader);
+    struct command *command = find(request);
+    if (command && !command->answered)
+        kill_session(command->leader);
+}
+
+/* Sends what it has printed until now, its first half only where that is no longer whole, and then as it comes. */
+void command_attach(const struct request *request) {
+    struct command *command = find(request);
+    struct piece pieces[OUTPUT_PIECES];
+    if (!command || !command->background)
+        return reply(request->id, ESRCH, NULL, 0);
+    output_pieces(&command->output, pieces);
+    command->answer_to = request->id;
+    reply(request->id, MORE_FOLLOWS, pieces, 1);
+    if (command->answered)
+        answer(command);
+}
+
+void command_list(const struct request *request) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    for (struct command *command = commands; command; command = command->next) {
+        if (!command->background)
+            continue;
+        fwrite(&command->id, sizeof command->id, 1, out);
+        fputc(!command->answered, out);
+        fwrite(command->text ? command->text : "", command->text ? strlen(command->text) + 1 : 1, 1, out);
+    }
+    fclose(out);
+    reply(request->id, 0, &(struct piece){text, size}, 1);
+    free(text);
 }
 
 void commands_reap(void) {
@@ -214,18 +245,20 @@ void commands_reap(void) {
             if (command->leader == pid && !command->answered) {
                 int code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
                 drain(command, DRAIN_MAX);
-                answer(command, command->timed_out ? TIMED_OUT : code);
+                end(command, code);
                 break;
             }
 }
 
 void commands_expire(void) {
     int64_t now = now_ms();
+    int ended = 0; /* the newest first */
     for (struct command **at = &commands; *at;) {
         struct command *command = *at;
-        if (command->answered && command->pipe < 0) {
+        bool remembered = command->background && (!command->answered || ended++ < REMEMBERED);
+        if (command->answered && command->pipe < 0 && !remembered) {
             *at = command->next;
-            free(command);
+            forget(command);
             continue;
         }
         if (!command->answered && !command->timed_out && now >= command->deadline) {
@@ -241,7 +274,9 @@ int commands_wait_ms(void) {
     for (struct command *command = commands; command; command = command->next)
         if (!command->answered && !command->timed_out && (nearest < 0 || command->deadline < nearest))
             nearest = command->deadline;
-    return nearest < 0 || everyone_is_stopped() ? -1 : nearest <= now ? 0 : (int)(nearest - now);
+    if (nearest < 0 || nearest == INT64_MAX || everyone_is_stopped())
+        return -1;
+    return nearest <= now ? 0 : nearest - now > INT_MAX ? INT_MAX : (int)(nearest - now);
 }
 
 int commands_poll(struct pollfd **slots, int used, int *size) {

@@ -31,11 +31,13 @@ struct piece {
     size_t size;
 };
 
+enum { MORE_FOLLOWS = -1 };
+
 int launch(int argc, char **argv);
 int serve(int argc, char **argv);
 int hold(int argc, char **argv);
 
-/* serve.c: sends one reply frame; `status` is 0 or an errno. Ends the process when the controller has gone. */
+/* serve.c: sends one reply frame; `status` is 0 or an errno, or MORE_FOLLOWS. Ends the process when the controller has gone. */
 void reply(uint32_t id, int status, const struct piece *pieces, int count);
 
 /* files.c, unpack.c, walk.c: each answers its request. */
@@ -60,6 +62,8 @@ int64_t now_ms(void); /* stands still while everyone is stopped, and so do deadl
 void commands_limit(uint64_t address_space, uint64_t processes, int groups);
 void command_start(const struct request *request);
 void command_cancel(const struct request *request);
+void command_attach(const struct request *request);
+void command_list(const struct request *request);
 void commands_reap(void);
 void commands_expire(void);
 struct pollfd;

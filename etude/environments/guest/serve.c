@@ -1,8 +1,10 @@
 /* Process 1 of a sandbox: reads request frames from the inherited socket, answers them, reaps every orphan.
  *
  * Frames, little-endian: request = u32 size, u32 id, u8 kind, body; reply = u32 size, u32 id, i32 status, body (size
- * counts what follows it). Kinds: x exec, k cancel, r read, w write, l list, d remove, u unpack, p pack, f freeze, t
- * thaw, m metrics. The first reply, with id 0, says the sandbox is up. It ends, and with it every process of the sandbox, when the controller closes the socket.
+ * counts what follows it). Status is 0, an errno, or -1: a part, with more to come. Kinds: x exec, s start in the
+ * background, a attach, c list commands, k cancel, r read, w write, l list, d remove, u unpack, p pack, f freeze, t
+ * thaw, m metrics. The first reply, with id 0, says the sandbox is up. It ends, and with it every process of the
+ * sandbox, when the controller closes the socket.
  *
  *   serve ADDRESS_SPACE PROCESSES GROUPS NAME
  *
@@ -58,7 +60,10 @@ void reply(uint32_t id, int status, const struct piece *pieces, int count) {
 
 static void handle(const struct request *request) {
     switch (request->kind) {
-    case 'x': command_start(request); break;
+    case 'x':
+    case 's': command_start(request); break;
+    case 'a': command_attach(request); break;
+    case 'c': command_list(request); break;
     case 'k': command_cancel(request); break;
     case 'r': read_file(request); break;
     case 'w': write_file(request); break;

@@ -89,6 +89,13 @@ static int make_file(int parent, const char *name, const struct member *member) 
     return status;
 }
 
+static int make_symlink(int parent, const char *name, const struct member *member) {
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = member->modified}};
+    if (symlinkat(member->target, parent, name))
+        return -1;
+    return utimensat(parent, name, times, AT_SYMLINK_NOFOLLOW);
+}
+
 static int make_hard_link(int root, int parent, const char *name, struct member *member) {
     char *last;
     int from = open_parent(root, member->target, &last, false);
@@ -131,7 +138,7 @@ static int make_member(int root, struct member *member, struct finished **finish
     else if (member->type == '5')
         status = make_directory(root, parent, last, member, finished);
     else if (member->type == '2')
-        status = symlinkat(member->target, parent, last);
+        status = make_symlink(parent, last, member);
     else if (member->type == '1')
         status = make_hard_link(root, parent, last, member);
     else
