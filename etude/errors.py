@@ -8,6 +8,7 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── MissingDependency  a program or extra is not installed; names the command that installs it
     ├── DeadlineExceeded   a wait ran out; names what was waited for
     ├── SandboxError       a sandbox could not be made, reached or destroyed
+    ├── BuildError         a step of an image's build failed; names its line and quotes what it said
     ├── CheckpointError    saved state is absent, torn or does not match
     ├── WeightError        a version, delta or chunk failed its check
     ├── ContextOverflow    a request does not fit the model's context
@@ -44,6 +45,10 @@ class DeadlineExceeded(EtudeError):
 
 class SandboxError(EtudeError):
     """A sandbox could not be made, reached or destroyed. Always an infrastructure failure, never a reward."""
+
+
+class BuildError(EtudeError):
+    """A step of an image's build failed: the Dockerfile's fault, not the sandbox's."""
 
 
 class CheckpointError(EtudeError):

@@ -136,7 +136,8 @@ class Launcher:
         argv = ["-n", root.mounts, *self._guest, *self._added.stages, *root.launch(self._directory)]
         argv += ["--", self._bwrap, *self._isolation, *root.isolation]
         if root.building:
-            argv += ["--bind", f"{_SEEN}/merged", "/", "--proc", "/proc", "--dev", "/dev", *_GUEST]
+            argv += ["--bind", f"{_SEEN}/merged", "/", "--proc", "/proc", "--dev", "/dev"]
+            argv += ["--size", str(disk // 8), "--tmpfs", "/dev/shm", *_GUEST]
             return [*argv, *_enter("/", root.env)]
         argv += ["--ro-bind", f"{_SEEN}/root", "/", "--proc", "/proc", "--dev", "/dev", *_writable(disk)]
         argv += [*self._added.visible, *_GUEST]

@@ -53,7 +53,8 @@ class Mounts:
 
     def overlay(self, lowers: Sequence[Path], upper: Path | None = None) -> Path:
         """Mount directories over each other, highest first; what is written lands in `upper`, whose work directory is
-        `upper` with `.work` added. Paths below `directory` are shortened to fit the kernel's limit."""
+        `upper` with `.work` added. Paths are shortened, as seen from `directory`, to fit
+        the kernel's limit."""
         options = "index=off,metacopy=off,redirect_dir=off,lowerdir=" + ":".join(map(self._name, lowers))
         if upper is not None:
             options += f",upperdir={self._name(upper)},workdir={self._name(upper)}.work"
@@ -82,7 +83,7 @@ class Mounts:
             self._process.stdout.close()
 
     def _name(self, path: Path) -> str:
-        name = str(path.relative_to(self._directory) if path.is_relative_to(self._directory) else path)
+        name = min(str(path), os.path.relpath(path, self._directory), key=len)
         if set(name) & set(":,\\\t\n"):
             raise ConfigError(f"image: {path} has a character in it that an overlay's options cannot hold; move it")
         return name

@@ -41,8 +41,8 @@ class Root:
 
     @property
     def owner(self) -> tuple[int, int]:
-        """The sandbox's user and group, as the host sees them."""
-        return FIRST_UID + self.uid, FIRST_UID + self.gid
+        """Whose the top of the writable overlay is, as the host sees it: an agent's workspace, a build's whole root."""
+        return (FIRST_UID, FIRST_UID) if self.building else (FIRST_UID + self.uid, FIRST_UID + self.gid)
 
     @property
     def isolation(self) -> list[str]:
@@ -61,7 +61,8 @@ class Root:
         """The launcher's part: users, trees, and for an agent the read-only root."""
         points = "stage/build-points" if self.building else "stage/points"
         # a build's root makes no user namespaces; an agent's bubblewrap makes two and then forbids more itself
-        arguments = ["-u", str(FIRST_UID), "0" if self.building and self.uid == 0 else "-"]
+        nested = "0" if self.building and self.uid == 0 else "-"
+        arguments = ["-u", str(FIRST_UID), str(self.uid), str(self.gid), nested]
         for tree, stage in zip(self.trees, self._stages, strict=True):
             (directory / stage).mkdir(exist_ok=True)
             arguments += ["-l", str(tree), stage]

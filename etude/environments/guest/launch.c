@@ -2,18 +2,19 @@
  * there, gives up root, and becomes bubblewrap.
  *
  * The overlay, and the sized tmpfs that holds its upper directory, are mounted after the namespace is made, so that no
- * other sandbox's namespace copies them and they disappear with the last process. Started by the backend with posix_spawn; its errors go to standard error, which
- * the backend keeps in a file and quotes.
+ * other sandbox's namespace copies them and they disappear with the last process. Started by the backend with
+ * posix_spawn; its errors go to standard error, which the backend keeps in a file and quotes.
  *
  *   launch PARENT UID GID DIRECTORY TMPFS_OPTIONS OVERLAY_OPTIONS
  *          [-c CGROUP_PROCS]... [-j CGROUP_PROCS]... [-n MOUNTS] [-b SOURCE STAGE]...
- *          [-u FIRST NESTED [-l TREE STAGE]... [-r OVERLAY_OPTIONS]] -- PROGRAM ARGUMENT...
+ *          [-u FIRST UID GID NESTED [-l TREE STAGE]... [-r OVERLAY_OPTIONS]] -- PROGRAM ARGUMENT...
  *
  * Paths are relative to DIRECTORY; the tmpfs lands on `scratch`, the overlay on `merged`. -c groups are joined here; -j
  * groups are opened for the guest, which puts each command into them: the guest itself stays outside the limits of its
  * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE.
- * A sandbox on an image starts from the mount namespace MOUNTS of `hold`, its users are those from FIRST on (UID and GID
- * among them), its trees are mounted on their STAGEs, and -r lays a read-only overlay of them on `root`.
+ * A sandbox on an image starts from the mount namespace MOUNTS of `hold`. Its users are the host's from FIRST on, among
+ * which it runs as UID and GID (the first two then only own its overlay), its trees are mounted on their STAGEs, and -r
+ * lays a read-only overlay of them on `root`.
  * All of DIRECTORY is then bound on /tmp, in this namespace: bubblewrap runs as a user who may not be able to reach the
  * real places, below somebody's home say. */
 #include "host.h"
@@ -89,17 +90,19 @@ static void give_up_root(uid_t uid, gid_t gid) {
 
 struct image {
     int users;
-    unsigned first;
+    uid_t uid;
+    gid_t gid;
     const char *nested;
 };
 
 static int mount_image(int argc, char **argv, int at, struct image *image) {
-    if (at + 2 >= argc || strcmp(argv[at], "-u"))
+    if (at + 4 >= argc || strcmp(argv[at], "-u"))
         return at;
-    image->first = strtoul(argv[at + 1], NULL, 10);
-    image->nested = argv[at + 2];
-    image->users = user_range(image->first);
-    for (at += 3; at + 2 < argc && !strcmp(argv[at], "-l"); at += 3)
+    image->users = user_range(strtoul(argv[at + 1], NULL, 10));
+    image->uid = strtoul(argv[at + 2], NULL, 10);
+    image->gid = strtoul(argv[at + 3], NULL, 10);
+    image->nested = argv[at + 4];
+    for (at += 5; at + 2 < argc && !strcmp(argv[at], "-l"); at += 3)
         mount_tree(argv[at + 1], argv[at + 2], image->users);
     if (at + 1 >= argc || strcmp(argv[at], "-r"))
         return at;
@@ -139,7 +142,7 @@ int launch(int argc, char **argv) {
     if (at + 1 >= argc || strcmp(argv[at], "--"))
         return 2;
     if (image.users >= 0)
-        enter_range(image.users, uid - image.first, gid - image.first, image.nested);
+        enter_range(image.users, image.uid, image.gid, image.nested);
     else
         give_up_root(uid, gid);
     execv(argv[at + 1], argv + at + 1);

@@ -6,6 +6,7 @@ attributes left out, owners and modes as recorded. Uncompressed, since namespace
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,17 +16,22 @@ from etude.errors import DeadlineExceeded, MissingDependency, SandboxError
 
 _FIXED = ("--quiet", "-T0", "-U", "00000000-0000-0000-0000-000000000000", "-x-1")
 
+_SEEN = re.compile(r"/proc/(\d+)/root(/.+)")
+"""What `Mounts.seen` gives."""
+
 
 def write_erofs(tree: Path, target: Path, deadline_s: float) -> None:
     """Write the tree into an erofs file at `target`."""
     program = shutil.which("mkfs.erofs")
     if program is None:
         raise MissingDependency("no mkfs.erofs to make images with: apt-get install -y erofs-utils")
+    enter: list[str] = []
+    if match := _SEEN.fullmatch(str(tree)):
+        # mkfs.erofs asks for the real path of the tree, which leads out of the other process's mounts: it goes there
+        enter, tree = ["nsenter", f"--mount=/proc/{match[1]}/ns/mnt", "--"], Path(match[2])
     try:
-        # the tree may be a mount of another process, seen through /proc: the link is followed, the tree's own are not
-        done = subprocess.run(
-            [program, *_FIXED, str(target), f"{tree}/"], capture_output=True, text=True, timeout=deadline_s
-        )
+        command = [*enter, program, *_FIXED, str(target), str(tree)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s)
     except subprocess.TimeoutExpired:
         raise DeadlineExceeded(f"mkfs.erofs to write {target.name}", deadline_s) from None
     if done.returncode != 0:
