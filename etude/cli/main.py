@@ -19,6 +19,7 @@ COMMANDS = {
     "pretrain": "make a base model: record sessions, mid-train, save",
     "agent": "let a model work on a generated repository, or on a directory",
     "environments": "sandboxes: doctor",
+    "images": "build, add, list and collect the images sandboxes start on",
     "tasks": "generate and validate tasks",
     "weights": "inspect, verify and log a chain of versions",
     "doctor": "say what this machine can run, and how to get the rest",

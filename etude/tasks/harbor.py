@@ -333,8 +333,8 @@ def _check_rest(directory: Path, task: Task) -> None:
     dockerfile = directory / "environment" / "Dockerfile"
     if dockerfile.exists() and dockerfile.read_bytes() != _dockerfile(task):
         raise ConfigError(
-            f"{dockerfile}: differs from what the task says; give the built image as environment.docker_image "
-            "and remove it, or put its commands into metadata.etude.setup"
+            f"{dockerfile}: differs from what the task says; build it (etude images build "
+            f"{dockerfile.parent} --name NAME), give NAME as environment.docker_image and remove it"
         )
     known = {"task.toml", "instruction.md", "environment", "tests", "solution"}
     extra = [directory / name for name in sorted(set(os.listdir(directory)) - known)]

@@ -15,6 +15,7 @@ import lzma
 import os
 import stat
 import tarfile
+import zlib
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -43,8 +44,11 @@ def decompressed(file: BinaryIO) -> Generator[IO[bytes]]:
             import zstandard
         except ImportError:
             raise MissingDependency("zstd-compressed layers need a package: pip install zstandard") from None
-        with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as plain:
-            yield cast("IO[bytes]", plain)
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as plain:
+                yield cast("IO[bytes]", plain)
+        except zstandard.ZstdError as error:
+            raise SandboxError(f"not whole zstd: {error}") from None
     else:
         yield file
 
@@ -57,8 +61,11 @@ def extract(
     try:
         with tarfile.open(fileobj=archive, mode="r|") as entries:
             for entry in entries:
-                _extract_entry(entries, entry, tree, at, layer, owner, written)
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+                try:
+                    _extract_entry(entries, entry, tree, at, layer, owner, written)
+                except OSError as error:
+                    raise SandboxError(f"cannot unpack {entry.name!r}: {error.strerror or error}") from None
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise SandboxError(f"not a whole tar archive: {error}") from None
     while archive.read(1 << 20):  # what follows the last entry counts for the archive's digest
         pass

@@ -276,7 +276,7 @@ class ImageStore:
             known = ", ".join(self.names()) or "none yet"
             raise ConfigError(
                 f"image {image_id!r}: not in {self.root} (known names: {known}); import it with "
-                f"`etude environments image add SOURCE --name {image_id}`: a directory, an OCI layout or tar, or "
+                f"`etude images add SOURCE --name {image_id}`: a directory, an OCI layout or tar, or "
                 "debian:SUITE"
             )
         return json.loads(path.read_text())

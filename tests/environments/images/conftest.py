@@ -12,7 +12,7 @@ from etude.environments.images.store import Described, ImagesConfig, ImageStore
 BUSYBOX = Path("/bin/busybox")
 
 
-def install(program, package):
+def install_program(program, package):
     """Tests that need a program install it; where that is not possible they are skipped, saying what is missing."""
     if shutil.which(program) is None and os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
@@ -23,12 +23,17 @@ def install(program, package):
         pytest.skip(f"{program} is missing: apt-get install -y {package}")
 
 
+@pytest.fixture(scope="session")
+def install():
+    return install_program
+
+
 @pytest.fixture(scope="session", autouse=True)
 def tools():
     if os.geteuid() != 0:
         pytest.skip("images need root: their files have owners")
-    install("mkfs.erofs", "erofs-utils")
-    install("busybox", "busybox-static")
+    install_program("mkfs.erofs", "erofs-utils")
+    install_program("busybox", "busybox-static")
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,14 @@
 """Building from Dockerfiles: real steps in real sandboxes, on a root file system of one program."""
 
 import asyncio
+import contextlib
 import io
 import os
+import subprocess
+import sys
 import tarfile
+import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +20,7 @@ from etude.environments.images.tree import digest_tree
 from etude.environments.leftovers import leftovers
 from etude.environments.mounts import Mounts
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.store import sweep
 from etude.errors import BuildError, ConfigError, DeadlineExceeded
 
 CONFIG = BuildConfig(memory_mb=256, disk_mb=64, pids=64, cpus=1.0, step_timeout_s=20)
@@ -270,7 +276,7 @@ def test_a_step_that_fails_says_where_and_what(build):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("FROM nowhere:1\n", r"Dockerfile:1: FROM: image 'nowhere:1'.*image add SOURCE --name nowhere:1"),
+        ("FROM nowhere:1\n", r"Dockerfile:1: FROM: image 'nowhere:1'.*images add SOURCE --name nowhere:1"),
         ("FROM busybox\nCOPY missing /x\n", r"Dockerfile:2: COPY: 'missing' is not in"),
         ("FROM busybox\nCOPY ../etc /x\n", r"Dockerfile:2: COPY: .*`\.\.` leads out"),
         ("FROM busybox\nADD http://x/y /z\n", r"Dockerfile:2: ADD: a URL"),
@@ -305,3 +311,69 @@ def test_a_step_that_hangs_is_ended(build):
     hasty = CONFIG.model_copy(update={"step_timeout_s": 0.5})
     with pytest.raises(DeadlineExceeded, match=r"Dockerfile:2: RUN sleep 60"):
         build("FROM busybox\nRUN sleep 60\n", config=hasty)
+
+
+def test_builds_of_the_same_at_once_agree(busybox, tmp_path):
+    (tmp_path / "Dockerfile").write_text("FROM busybox\nRUN sleep 0.2; echo x > /x\nWORKDIR /w\n")
+
+    async def both():
+        backend = NamespaceBackend(NamespaceConfig(images=busybox.config))
+        try:
+            async with asyncio.timeout(60):
+                return await asyncio.gather(*(build_image(busybox, backend, tmp_path, config=CONFIG) for _ in range(3)))
+        finally:
+            await backend.close()
+
+    built = asyncio.run(both())
+    assert len({each.image.id for each in built}) == 1
+    assert leftovers() == [] and list((busybox.root / "new").iterdir()) == []
+
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from etude.environments.images.build import BuildConfig, build_image
+from etude.environments.images.store import ImagesConfig, ImageStore
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+
+async def main():
+    store = ImageStore(ImagesConfig(dir=Path(sys.argv[1])))
+    backend = NamespaceBackend(NamespaceConfig(images=store.config, state_dir=Path(sys.argv[3])))
+    await build_image(store, backend, Path(sys.argv[2]), config=BuildConfig(memory_mb=256, disk_mb=64))
+
+asyncio.run(main())
+"""
+
+
+def test_a_build_that_is_killed_leaves_nothing_that_the_next_does_not_clear(busybox, tmp_path):
+    context, state = tmp_path / "context", Path("/dev/shm") / f"etude-test-{os.getpid()}"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM busybox\nRUN echo 1 > /one\nRUN sleep 4321\n")
+    before = len(list((busybox.root / "layers").iterdir()))
+    command = [sys.executable, "-c", KILLED, str(busybox.root), str(context), str(state)]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
+    try:
+        wait_until(lambda: any("sleep 4321" in line for line in running()), "the step to run")
+    finally:
+        process.kill()
+        process.wait(10)
+    wait_until(lambda: not any(str(state) in line or "sleep 4321" in line for line in running()), "all of it to end")
+    assert str(busybox.root) not in Path("/proc/self/mountinfo").read_text()
+    assert len(list((busybox.root / "layers").iterdir())) == before + 1  # the step that was done is kept
+    assert busybox.gc().unfinished == 2
+    sweep(state)
+    state.rmdir()
+    assert leftovers(NamespaceConfig(state_dir=state)) == []
+
+
+def running():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+
+
+def wait_until(done, what, deadline_s=30.0):
+    until = time.monotonic() + deadline_s
+    while not done():
+        assert time.monotonic() < until, f"waited {deadline_s} s for {what}"
+        time.sleep(0.05)

@@ -110,7 +110,7 @@ def test_a_snapshot_goes_on_only_on_its_own_image(busybox):
 
 def test_an_unknown_image_says_how_to_import_it(store):
     async def scenario(backend):
-        with pytest.raises(ConfigError, match=r"python:3.12.*known names: none yet.*image add .*--name python:3.12"):
+        with pytest.raises(ConfigError, match=r"python:3.12.*known names: none yet.*images add .*--name python:3.12"):
             await backend.create(SandboxSpec(image="python:3.12"))
 
     on_images(store, scenario)

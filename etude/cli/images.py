@@ -1,0 +1,76 @@
+"""`etude images build|add|list|gc`: the root file systems that sandboxes start on."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    build = actions.add_parser("build", help="build a Dockerfile; its steps run in sandboxes")
+    build.add_argument("context", type=Path, help="the directory with the Dockerfile and the files it copies")
+    build.add_argument("--file", type=Path, help="the Dockerfile, where it is not CONTEXT/Dockerfile")
+    build.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE", help="a build argument")
+    build.add_argument("--target", help="the stage to build (default: the last)")
+    build.add_argument("--proxy", help="the URL through which steps reach the network (default: they have none)")
+    add = actions.add_parser("add", help="add a directory, an OCI layout or tar, or debian:SUITE")
+    add.add_argument("source")
+    add.add_argument("--package", action="append", default=[], help="of debian:SUITE: a package, NAME or NAME=VERSION")
+    add.add_argument("--reference", help="of an OCI layout with several images: which")
+    for action in (build, add):
+        action.add_argument("--name", help="what tasks and FROM call it")
+    for action in (build, add, actions.add_parser("list", help="names, ids and sizes"), actions.add_parser("gc")):
+        action.add_argument("--dir", type=Path, help="where images are kept (default: below XDG_DATA_HOME)")
+        action.add_argument("--format", choices=["erofs", "directory"], default="erofs", help="how they are kept")
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    from etude.environments.images.store import ImagesConfig, ImageStore
+
+    store = ImageStore(ImagesConfig(dir=options.dir, format=options.format))
+    if options.action == "build":
+        said = asyncio.run(_build(store, options))
+    elif options.action == "add":
+        from etude.environments.images.sources import add_image
+
+        image = add_image(
+            store, options.source, name=options.name, packages=options.package, reference=options.reference
+        )
+        said = {"id": image.id, "path": str(image.path), "size": image.size}
+    elif options.action == "list":
+        names = store.names()
+        said = {
+            image.id: {"names": [name for name, of in names.items() if of == image.id], "size": image.size}
+            for image in store.images()
+        }
+    else:
+        removed = store.gc()
+        said = {"images": removed.images, "layers": removed.layers, "unfinished": removed.unfinished}
+    print(json.dumps(said) if options.json else "\n".join(f"{key}: {value}" for key, value in said.items()))
+    return 0
+
+
+async def _build(store: Any, options: argparse.Namespace) -> dict[str, Any]:
+    from etude.environments.images.build import build_image
+    from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+
+    backend = NamespaceBackend(NamespaceConfig(images=store.config))
+    try:
+        built = await build_image(
+            store,
+            backend,
+            options.context,
+            dockerfile=options.file,
+            args=dict(each.partition("=")[::2] for each in options.arg),
+            target=options.target,
+            name=options.name,
+            proxy=options.proxy,
+        )
+    finally:
+        await backend.close()
+    return {"id": built.image.id, "path": str(built.image.path), "steps": built.ran, "cached": built.cached}
