@@ -23,7 +23,10 @@ from etude.environments.store import default_state_dir, new_instance
 from etude.errors import EtudeError
 
 _BOOT_DEADLINE_S = 60.0
-_LOOK = "python3 -c 'print(6 * 7)' && ls /sys/class/net /proc/1/root 2>/dev/null; grep CapEff /proc/self/status"
+_LOOK = (
+    "python3 -c 'print(6 * 7)' && ls /sys/class/net /proc/1/root 2>/dev/null; "
+    "grep -E 'CapEff|Seccomp:' /proc/self/status"
+)
 _USERNS_SWITCHES = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=10000"),
@@ -120,8 +123,8 @@ async def _boot(config: NamespaceConfig) -> str:
             seen = (await sandbox.exec(_LOOK, timeout_s=20)).output.decode(errors="replace").split()
         finally:
             await backend.close()
-    if seen != ["42", "CapEff:", "0000000000000000"]:
+    if seen != ["42", "CapEff:", "0000000000000000", "Seccomp:", "2"]:
         raise EtudeError(f"it starts, but from inside it looks wrong ({' '.join(seen)[:200]}): report this as a bug")
     if left := [line for line in leftovers(config) if backend.store.instance in line]:
         raise EtudeError(f"it leaves something behind ({'; '.join(left)[:300]}): report this as a bug")
-    return f"started in {took_ms:.0f} ms, ran python3, had no capability, left nothing behind"
+    return f"started in {took_ms:.0f} ms, ran python3, had no capability and filtered system calls, left nothing behind"

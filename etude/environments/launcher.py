@@ -24,7 +24,9 @@ from etude.errors import ConfigError, MissingDependency
 _NAMESPACES = ("pid", "net", "ipc", "uts", "cgroup")
 _OVERLAY_ROOT = "index=off,volatile,metacopy=off,redirect_dir=off"
 _OVERLAY_USER = "index=off,volatile,userxattr"  # which implies the other two, and refuses to hear them
-_SMALL_TMPFS = (HOME, "/tests", "/logs", "/dev/shm")
+_SHARE = {"/tmp": 2, HOME: 8, "/tests": 8, "/logs": 8, "/dev/shm": 8}
+"""Where a command may write beside the workspace: that part of the workspace's size and number of files. Together as
+much again, so that full disks leave memory for a command to clear them."""
 _TAKEN = (WORKSPACE, "/proc", "/dev", "/guest")
 _BYTES_PER_INODE = 4096
 _SEEN = "/tmp"  # where the launcher puts the store's directory, in the mount namespace it makes
@@ -76,6 +78,8 @@ class Launcher:
         tools, added = list(view.toolchain.binds), _check_binds(view.binds)
         build_skeleton(root / "skeleton", [inside for _, inside in (*tools, *added)])
         (root / "stage" / "guest").touch()
+        for number in range(len(_SHARE)):
+            (root / "stage" / f"tmpfs-{number}").mkdir()
         make_points(root, [inside for _, inside in added])
         self._guest = ["-b", str(program), "stage/guest"]
         self._added = self._stage(added, 0)
@@ -101,7 +105,7 @@ class Launcher:
         """
         disk = resources.disk_mb << 20
         argv = [*self._start, *map(str, root.owner if root else self._user), str(self._directory)]
-        argv.append(f"size={disk},nr_inodes={disk // _BYTES_PER_INODE},mode=711")
+        argv.append(_tmpfs(disk, 0o711))
         lowers = root.lowers(lowers) if root else lowers
         argv.append(f"lowerdir={':'.join(lowers)},upperdir=scratch/upper,workdir=scratch/work,{self._overlay}")
         limits = [0, 0, 0]
@@ -126,20 +130,24 @@ class Launcher:
     def _on_host(self, disk: int) -> list[str]:
         """What is seen of the host, and the workspace."""
         user = ["--unshare-user", "--disable-userns", "--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID)]
-        argv = [*self._guest, *self._added.stages, *self._tools.stages, "--", self._bwrap, *self._isolation, *user]
-        argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", "--proc", "/proc", "--dev", "/dev", *_writable(disk)]
+        writable = _writable(disk, self._user)
+        argv = [*self._guest, *self._added.stages, *self._tools.stages, *writable.stages]
+        argv += ["--", self._bwrap, *self._isolation, *user]
+        argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
         argv += [*self._tools.visible, *self._added.visible, *_GUEST, "--bind", f"{_SEEN}/merged", WORKSPACE]
         return [*argv, *_enter(WORKSPACE, {**_ENVIRONMENT, "PATH": self._view.toolchain.path, **self._view.env})]
 
     def _on_image(self, root: Root, disk: int) -> list[str]:
         """The image in place of the host; a build writes all of it, an agent the workspace."""
-        argv = ["-n", root.mounts, *self._guest, *self._added.stages, *root.launch(self._directory)]
+        writable = _writable(disk, root.owner)
+        argv = ["-n", root.mounts, *self._guest, *self._added.stages]
+        argv += [*([] if root.building else writable.stages), *root.launch(self._directory)]
         argv += ["--", self._bwrap, *self._isolation, *root.isolation]
         if root.building:
             argv += ["--bind", f"{_SEEN}/merged", "/", "--proc", "/proc", "--dev", "/dev"]
             argv += ["--size", str(disk // 8), "--tmpfs", "/dev/shm", *_GUEST]
             return [*argv, *_enter("/", root.env)]
-        argv += ["--ro-bind", f"{_SEEN}/root", "/", "--proc", "/proc", "--dev", "/dev", *_writable(disk)]
+        argv += ["--ro-bind", f"{_SEEN}/root", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
         argv += [*self._added.visible, *_GUEST]
         for place in dict.fromkeys((root.workspace, WORKSPACE)):
             argv += ["--bind", f"{_SEEN}/merged", place]
@@ -180,12 +188,18 @@ def _enter(directory: str, env: Mapping[str, str]) -> list[str]:
     return arguments
 
 
-def _writable(disk: int) -> list[str]:
-    """Beside the workspace: together as much again, so that full disks leave memory for a command to clear them."""
-    arguments = ["--size", str(disk // 2), "--perms", "1777", "--tmpfs", "/tmp"]
-    for place in _SMALL_TMPFS:
-        arguments += ["--size", str(disk // 8), "--tmpfs", place]
-    return arguments
+def _tmpfs(size: int, mode: int) -> str:
+    """Sized in bytes and in files: an inode takes a kilobyte of the kernel's memory, which counts as the sandbox's."""
+    return f"size={size},nr_inodes={size // _BYTES_PER_INODE},mode={mode:o}"
+
+
+def _writable(disk: int, owner: tuple[int, int]) -> _Binds:
+    stages, visible = [], []
+    for number, (place, share) in enumerate(_SHARE.items()):
+        options = _tmpfs(disk // share, 0o1777 if place == "/tmp" else 0o755)
+        stages += ["-t", f"{options},uid={owner[0]},gid={owner[1]}", f"stage/tmpfs-{number}"]
+        visible += ["--bind", f"{_SEEN}/stage/tmpfs-{number}", place]
+    return _Binds(stages, visible)
 
 
 def _check_binds(wanted: Mapping[str, Path]) -> list[tuple[Path, str]]:

@@ -40,6 +40,9 @@ int hold(int argc, char **argv);
 /* serve.c: sends one reply frame; `status` is 0 or an errno, or MORE_FOLLOWS. Ends the process when the controller has gone. */
 void reply(uint32_t id, int status, const struct piece *pieces, int count);
 
+/* confine.c: takes away, for ever, the system calls that no sandbox needs; ends the process where that cannot be. */
+void confine(void);
+
 /* files.c, unpack.c, walk.c: each answers its request. */
 void read_file(const struct request *request);
 void write_file(const struct request *request);

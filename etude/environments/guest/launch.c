@@ -6,12 +6,13 @@
  * posix_spawn; its errors go to standard error, which the backend keeps in a file and quotes.
  *
  *   launch PARENT UID GID DIRECTORY TMPFS_OPTIONS OVERLAY_OPTIONS
- *          [-c CGROUP_PROCS]... [-j CGROUP_PROCS]... [-n MOUNTS] [-b SOURCE STAGE]...
+ *          [-c CGROUP_PROCS]... [-j CGROUP_PROCS]... [-n MOUNTS] [-b SOURCE STAGE]... [-t TMPFS_OPTIONS STAGE]...
  *          [-u FIRST UID GID NESTED [-l TREE STAGE]... [-r OVERLAY_OPTIONS]] -- PROGRAM ARGUMENT...
  *
  * Paths are relative to DIRECTORY; the tmpfs lands on `scratch`, the overlay on `merged`. -c groups are joined here; -j
  * groups are opened for the guest, which puts each command into them: the guest itself stays outside the limits of its
- * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE.
+ * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE, and
+ * each -t STAGE gets a tmpfs of its own: bubblewrap's have a size, but no limit on the number of files.
  * A sandbox on an image starts from the mount namespace MOUNTS of `hold`. Its users are the host's from FIRST on, among
  * which it runs as UID and GID (the first two then only own its overlay), its trees are mounted on their STAGEs, and -r
  * lays a read-only overlay of them on `root`.
@@ -134,6 +135,9 @@ int launch(int argc, char **argv) {
     for (; at + 2 < argc && !strcmp(argv[at], "-b"); at += 3)
         if (mount(argv[at + 1], argv[at + 2], NULL, MS_BIND | MS_REC, NULL))
             fail("bind", argv[at + 1]);
+    for (; at + 2 < argc && !strcmp(argv[at], "-t"); at += 3)
+        if (mount("tmpfs", argv[at + 2], "tmpfs", MS_NOSUID | MS_NODEV, argv[at + 1]))
+            fail("mount a tmpfs with", argv[at + 1]);
     struct image image = {.users = -1};
     at = mount_image(argc, argv, at, &image);
     mount_workspace(uid, gid, argv[4], argv[5]);

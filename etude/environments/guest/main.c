@@ -3,8 +3,10 @@
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "launch"))
         return launch(argc - 2, argv + 2);
-    if (argc > 1 && !strcmp(argv[1], "serve"))
+    if (argc > 1 && !strcmp(argv[1], "serve")) {
+        confine(); /* before anything of the sandbox is heard, so that every command inherits it */
         return serve(argc - 2, argv + 2);
+    }
     if (argc > 1 && !strcmp(argv[1], "hold"))
         return hold(argc - 2, argv + 2);
     fprintf(stderr, "usage: %s launch|serve|hold ...; started by the sandbox backend, not by hand\n", argv[0]);

@@ -1,0 +1,179 @@
+/* The system-call filter under which everything in a sandbox runs, the agent included.
+ *
+ * It takes away what no program of a task needs and what kernel exploits begin with: mounting, further namespaces,
+ * keyrings, tracing the kernel, loading code into it, setting clocks, sockets that see frames. Most of it the sandbox's
+ * user may not do anyway; a filter holds also where a bug would let him.
+ *
+ * It is a list of refusals, since what databases, compilers, debuggers and JITs call is open-ended, and a machine on
+ * which half of them break teaches a model nothing. But a call newer than the ones looked at here does not exist: a
+ * kernel upgrade opens nothing that nobody has considered. ptrace stays, for debuggers and sanitizers: it reaches no
+ * further than the sandbox's own processes, the agent not being dumpable. */
+#include "guest.h"
+
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#if defined(__x86_64__)
+enum { ARCHITECTURE = AUDIT_ARCH_X86_64, X32_BIT = 0x40000000 };
+#elif defined(__aarch64__)
+enum { ARCHITECTURE = AUDIT_ARCH_AARCH64 };
+#else
+#error "no system-call filter for this machine: add its AUDIT_ARCH and look at the list below"
+#endif
+
+enum {
+    NEWEST = 466,            /* removexattrat; numbers from 424 on are the same on every machine */
+    IO_URING_SETUP = 425,    /* its requests pass by every filter */
+    IO_URING_ENTER = 426,
+    IO_URING_REGISTER = 427,
+    OPEN_TREE = 428,         /* to 433: open_tree, move_mount, fsopen, fsconfig, fsmount, fspick */
+    FSPICK = 433,
+    CLONE3 = 435,            /* its flags lie in memory, where a filter cannot look; the C library then uses clone */
+    MOUNT_SETATTR = 442,
+    QUOTACTL_FD = 443,
+    LISTMOUNT = 458,
+    STATMOUNT = 457,
+    MEMFD_SECRET = 447,
+    MAX_FILTER = 512,
+};
+static const uint32_t NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
+                                   CLONE_NEWPID | CLONE_NEWNET;
+static const uint32_t TIME_NAMESPACE = 0x80; /* means it in unshare only: in clone it is part of a signal's number */
+
+static const uint32_t REFUSED[] = {
+    SYS_mount, SYS_umount2, SYS_pivot_root, MOUNT_SETATTR, STATMOUNT, LISTMOUNT, SYS_setns, SYS_swapon, SYS_swapoff,
+    SYS_quotactl, QUOTACTL_FD, SYS_open_by_handle_at, SYS_fanotify_init,
+    SYS_add_key, SYS_request_key, SYS_keyctl,
+    SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_lookup_dcookie, SYS_kcmp, SYS_move_pages, SYS_migrate_pages,
+    IO_URING_SETUP, IO_URING_ENTER, IO_URING_REGISTER, MEMFD_SECRET,
+    SYS_kexec_load, SYS_init_module, SYS_finit_module, SYS_delete_module,
+    SYS_clock_settime, SYS_settimeofday, SYS_clock_adjtime, SYS_adjtimex,
+    SYS_reboot, SYS_syslog, SYS_acct, SYS_vhangup, SYS_sethostname, SYS_setdomainname, SYS_nfsservctl,
+#ifdef SYS_kexec_file_load
+    SYS_kexec_file_load,
+#endif
+#ifdef __x86_64__
+    SYS_iopl, SYS_ioperm, SYS_uselib, SYS_ustat, SYS_sysfs, SYS__sysctl, SYS_create_module, SYS_get_kernel_syms,
+    SYS_query_module, SYS_modify_ldt,
+#endif
+};
+
+static struct sock_filter filter[MAX_FILTER];
+static unsigned short used;
+
+static void add(uint16_t code, uint32_t k, uint8_t when_true, uint8_t when_false) {
+    if (used == MAX_FILTER)
+        _exit(5);
+    filter[used++] = (struct sock_filter){code, when_true, when_false, k};
+}
+
+static void load(size_t offset) {
+    add(BPF_LD | BPF_W | BPF_ABS, offset, 0, 0);
+}
+
+/* The low half, which is all the kernel reads of an int; little-endian on both machines. */
+static void load_argument(int number) {
+    load(offsetof(struct seccomp_data, args) + 8 * number);
+}
+
+static void refuse(int error) {
+    add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error, 0, 0);
+}
+
+static void allow(void) {
+    add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW, 0, 0);
+}
+
+static void refuse_if(uint16_t test, uint32_t value, int error) {
+    add(BPF_JMP | test | BPF_K, value, 0, 1);
+    refuse(error);
+}
+
+/* Begins a block for one system call, which must end in a return; `end_block` closes it. */
+static int block(uint32_t number) {
+    add(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 0);
+    return used - 1;
+}
+
+static void end_block(int start) {
+    allow();
+    filter[start].jf = used - start - 1;
+}
+
+static void check_flags(uint32_t number, uint32_t flags) {
+    int start = block(number);
+    load_argument(0);
+    refuse_if(BPF_JSET, flags, EPERM);
+    end_block(start);
+}
+
+/* Device nodes. FIFOs, sockets and plain files may be made. */
+static void check_node(uint32_t number, int argument) {
+    int start = block(number);
+    load_argument(argument);
+    add(BPF_ALU | BPF_AND | BPF_K, S_IFMT, 0, 0);
+    refuse_if(BPF_JEQ, S_IFCHR, EPERM);
+    refuse_if(BPF_JEQ, S_IFBLK, EPERM);
+    end_block(start);
+}
+
+/* Streams and datagrams of the local, IPv4 and IPv6 families; and the one netlink protocol that getifaddrs(3), and so
+ * half of all servers, asks for the addresses of `lo`. */
+static void check_sockets(void) {
+    int start = block(SYS_socket);
+    load_argument(0);
+    add(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 4);
+    load_argument(2);
+    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1); /* NETLINK_ROUTE */
+    allow();
+    refuse(EAFNOSUPPORT);
+    add(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 3, 0);
+    add(BPF_JMP | BPF_JEQ | BPF_K, AF_INET, 2, 0);
+    add(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 1, 0);
+    refuse(EAFNOSUPPORT);
+    load_argument(1);
+    add(BPF_ALU | BPF_AND | BPF_K, 0xf, 0, 0);
+    refuse_if(BPF_JEQ, SOCK_RAW, EPERM);
+    refuse_if(BPF_JEQ, SOCK_PACKET, EPERM);
+    end_block(start);
+}
+
+static void build(void) {
+    load(offsetof(struct seccomp_data, arch));
+    add(BPF_JMP | BPF_JEQ | BPF_K, ARCHITECTURE, 1, 0);
+    refuse(ENOSYS); /* 32-bit programs: another table of calls, which nobody has looked at */
+    load(offsetof(struct seccomp_data, nr));
+#ifdef __x86_64__
+    refuse_if(BPF_JGE, X32_BIT, ENOSYS);
+#endif
+    refuse_if(BPF_JGT, NEWEST, ENOSYS);
+    refuse_if(BPF_JEQ, CLONE3, ENOSYS);
+    for (uint32_t number = OPEN_TREE; number <= FSPICK; number++)
+        refuse_if(BPF_JEQ, number, EPERM);
+    for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++)
+        refuse_if(BPF_JEQ, REFUSED[i], EPERM);
+    check_flags(SYS_clone, NAMESPACES);
+    check_flags(SYS_unshare, NAMESPACES | TIME_NAMESPACE);
+    check_sockets();
+#ifdef SYS_mknod
+    check_node(SYS_mknod, 1);
+#endif
+    check_node(SYS_mknodat, 2);
+    allow();
+}
+
+void confine(void) {
+    build();
+    struct sock_fprog program = {used, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {
+        fprintf(stderr, "cannot filter system calls: %s\n", strerror(errno));
+        _exit(1);
+    }
+}

@@ -1,0 +1,369 @@
+"""The escape suite: what a command, a path or an archive tries against the host. Each is refused, and afterwards the
+sandbox still runs commands and its backend still makes sandboxes.
+"""
+
+import asyncio
+import io
+import os
+import platform
+import socket
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from etude.environments.base import Resources, SandboxSpec
+from etude.environments.leftovers import leftovers
+from etude.environments.namespace import NamespaceConfig
+
+SMALL = Resources(memory_mb=96, pids=48, disk_mb=16)
+
+
+async def all_is_well(backend, box):
+    assert (await box.exec("echo alive", timeout_s=20)).output == b"alive\n"
+    other = await backend.create(SandboxSpec(files={"a": b"1"}))
+    assert (await other.exec("cat a")).output == b"1"
+    await other.destroy()
+
+
+TOP = {"bin", "dev", "etc", "guest", "home", "lib", "lib32", "lib64", "libx32", "logs", "opt", "proc", "sbin", "tests"}
+TOP |= {"tmp", "usr", "var", "workspace"}
+
+
+def test_no_host_files(run, tmp_path):
+    (tmp_path / "secret").write_text("host secret")
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        assert {entry.name for entry in await box.list_dir("/")} <= TOP  # with the system's interpreter
+        for place in ["/etc/shadow", "/root", "/home/*/.ssh", "/sys", "/boot", "/var/lib", "/run", str(tmp_path)]:
+            assert (await box.exec(f"cat {place} || ls {place}")).exit_code != 0, place
+        assert (await box.exec("grep -rs 'host secret' /tmp /var /home /opt")).exit_code == 1
+        assert b"agent:x:1000" in await box.read_file("/etc/passwd")
+
+    run(scenario, NamespaceConfig(python=Path("/usr/bin/python3")))
+
+
+def test_the_interpreter_is_there_wherever_it_lives(run):
+    python = Path(sys.base_prefix).resolve() / "bin" / "python3"
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        result = await box.exec("python3 -c 'import sys, json, sqlite3; print(sys.base_prefix)'")
+        assert result.output.decode().strip() == str(python.parent.parent)
+
+    run(scenario, NamespaceConfig(python=python))
+
+
+ESCAPES = {
+    "a capability": "grep -q 'Cap[IPEBA].*:.*[1-9a-f]' /proc/self/status",
+    "unfiltered system calls": "grep -q 'Seccomp:.*[01]$' /proc/self/status",
+    "privileges can be gained": "grep -q 'NoNewPrivs:.*0' /proc/self/status",
+    "mount": "mount -t tmpfs none /workspace",
+    "device": "mknod /workspace/d c 1 1 || mknod /tmp/d b 254 0",
+    "user namespace": "unshare -U true",
+    "mount namespace": "unshare -m true",
+    "other namespaces": "nsenter -t 1 -m true",
+    "chroot": "chroot /workspace /bin/sh",
+    "write to the toolchain": "touch /usr/x || touch /etc/x || touch /x || touch /guest/guest",
+    "kernel settings": "echo 1 > /proc/sys/kernel/core_pattern || echo 1 > /proc/sys/vm/drop_caches",
+    "sysrq": "echo h > /proc/sysrq-trigger",
+    "the kernel's memory": "head -c 1 /proc/kcore || head -c 1 /dev/mem || head -c 1 /dev/kmsg",
+    "what others are charged": "echo 1 > /proc/1/oom_score_adj || echo 0 > /proc/1/loginuid",
+    "processes of the host": "nsenter -t 1 -p true || [ $(ls -d /proc/[0-9]* | wc -l) -gt 5 ]",
+    "kill the agent": "kill -9 1; kill -STOP 1; kill -TERM 1; sleep 0.1; false",
+    "the agent's descriptors": "ls /proc/1/fd/ || cat /proc/1/environ || ls /proc/1/root/",
+    "the agent's memory": 'python3 -c \'open("/proc/1/mem", "rb")\'',
+    "trace the agent": "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, 1, 0, 0) != 0)'",
+    "host name": "hostname owned",
+    "clock": "date -s 2001-01-01",
+    "raw socket": "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
+    "packet socket": "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3)'",
+    "internet": "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 3)'",
+    "metadata": "python3 -c 'import socket; socket.create_connection((\"169.254.169.254\", 80), 3)'",
+    "names": "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'",
+    "interfaces": "grep -v -e lo: -e Inter- -e face /proc/net/dev",
+    "be less killable": "echo -1000 > /proc/self/oom_score_adj",
+    "root by setuid": "for su in /usr/bin/passwd /usr/bin/su /usr/bin/newgrp; do cp $su s; chmod u+s s; ./s; done; "
+    "python3 -c 'import os; os.setuid(0)'",
+}
+
+
+@pytest.mark.parametrize("attempt", ESCAPES)
+def test_attempts_are_refused_and_the_sandbox_lives(run, attempt):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        result = await box.exec(ESCAPES[attempt], timeout_s=20)
+        assert result.exit_code != 0, result.output
+        assert not result.timed_out
+        await all_is_well(backend, box)
+
+    run(scenario)
+
+
+def test_a_server_on_the_host_cannot_be_reached(run):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as abstract:
+            name = f"\0etude-test-{os.getpid()}"
+            abstract.bind(name)
+            abstract.listen()
+            program = (
+                "import socket, sys\n"
+                "for family, address in ((2, ('127.0.0.1', int(sys.argv[1]))), (1, '\\0' + sys.argv[2])):\n"
+                "    try: socket.socket(family).connect(address)\n"
+                "    except ConnectionRefusedError: print('refused')\n"
+            )
+            await box.write_file("/tmp/try.py", program.encode())
+            result = await box.exec(f"python3 /tmp/try.py {tcp.getsockname()[1]} {name[1:]}")
+        assert result.output == b"refused\nrefused\n"
+
+    run(scenario)
+
+
+def test_sandboxes_do_not_see_each_other(run):
+    async def scenario(backend):
+        one, two = await asyncio.gather(*(backend.create(SandboxSpec()) for _ in range(2)))
+        await one.exec(
+            "echo x > /tmp/mark; echo x > /home/agent/mark; (exec -a marked-process sleep 60) & ipcmk -M 4096"
+        )
+        await one.exec("bash -c '(exec -a marked-process sleep 60) & sleep 0.05'")
+        assert (await one.exec("pgrep -f marked-proces[s]")).exit_code == 0
+        assert (await two.exec("ls /tmp /home/agent /dev/shm")).output == b"/dev/shm:\n\n/home/agent:\n\n/tmp:\n"
+        assert (await two.exec("pgrep -f marked-proces[s]")).exit_code == 1
+        assert int((await two.exec("ls -d /proc/[0-9]* | wc -l")).output) <= 5  # process 1, and this pipeline
+        assert b"0x" not in (await two.exec("ipcs -m")).output
+
+    run(scenario)
+
+
+def test_symlinks_and_dots_lead_nowhere_outside(run, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("host")
+    tmp_path.chmod(0o777)
+    target.chmod(0o666)
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        await box.exec(f"ln -s {target} file; ln -s {tmp_path} dir; ln -s /proc/1/root root; ln -s /etc/shadow shadow")
+        for path in ("file", "dir/target", f"root{target}", "shadow", f"../../../../..{target}", "../../etc/shadow"):
+            with pytest.raises(OSError):
+                await box.read_file(f"/workspace/{path}")
+        for path in ("file", "dir/new", f"../../..{tmp_path}/new"):
+            try:
+                await box.write_file(f"/workspace/{path}", b"written")  # may land inside; never outside
+            except OSError:
+                continue
+        assert target.read_text() == "host" and [path.name for path in tmp_path.iterdir()] == ["target"]
+        assert b"root:x:0:0:root:/root:/bin/sh\nagent" in await box.read_file("/workspace/../etc/passwd")
+
+    run(scenario)
+
+
+def test_snapshot_never_follows_a_symlink_to_the_host(run, tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "secret").write_text("host secret")
+    config = NamespaceConfig(state_dir=tmp_path / "state")
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        swap = f"mkdir -p a/inner; while true; do mv a b; ln -s {tmp_path} a; rm a; mv b a; done"
+        await box.exec(f"ln -s {tmp_path} link; ({swap}) >/dev/null 2>&1 &")
+        for _ in range(20):
+            snapshot = await box.snapshot()
+            found = list((backend.store.root / "s").rglob("secret"))
+            await backend.release(snapshot)
+            assert not found
+
+    run(scenario, config)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64")
+def test_the_filter_refuses_every_call_of_the_list_in_its_own_words(run):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        await box.write_file("/tmp/calls.py", Path(__file__).with_name("refused_calls.py").read_bytes())
+        result = await box.exec("python3 /tmp/calls.py")
+        assert (result.exit_code, result.output.decode()) == (0, "")
+        await all_is_well(backend, box)
+
+    run(scenario)
+
+
+def test_the_servers_secrets_are_not_inside(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("ETUDE_TOKEN", "token-of-the-server")
+    (tmp_path / "token").write_text("token-of-the-server")
+    ours = os.open(tmp_path / "token", os.O_RDONLY)
+    os.set_inheritable(ours, True)  # however careless the server is
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        look = "env; cat /proc/*/environ /proc/*/cmdline /proc/*/mountinfo; ls -l /proc/*/fd"
+        result = await box.exec(f"({look}) 2>/dev/null", timeout_s=20)
+        assert b"token" not in result.output and b"HOME=/home/agent" in result.output
+        assert (await box.exec("ls /proc/self/fd")).output.split() == [b"0", b"1", b"2", b"3"]  # 3 is the listing's
+        await all_is_well(backend, box)
+
+    try:
+        run(scenario)
+    finally:
+        os.close(ours)
+
+
+def test_other_sandboxes_files_are_out_of_reach(run):
+    async def scenario(backend):
+        one, two = await asyncio.gather(*(backend.create(SandboxSpec(files={"own": b"1"})) for _ in range(2)))
+        await one.write_file("/workspace/secret", b"of one")
+        snapshot = await one.snapshot()
+        for place in (backend.store.root, backend.store.root.parent, "/tmp/scratch/upper", "/tmp/merged", "/tmp/stage"):
+            assert (await two.exec(f"ls {place} || cat {place}/secret")).exit_code != 0, place
+        search = "grep -rls --devices=skip 'of one' / --exclude-dir=usr --exclude-dir=proc --exclude-dir=dev"
+        assert (await two.exec(search, timeout_s=20)).output == b""
+        await backend.release(snapshot)
+        await all_is_well(backend, two)
+
+    run(scenario)
+
+
+def test_a_tar_reaches_no_further_than_a_command(run, tmp_path):
+    tmp_path.chmod(0o777)
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        for name, target in (("out", f"{tmp_path}/out"), ("s/out", str(tmp_path)), (f"../../../{tmp_path}/out", None)):
+            data = io.BytesIO()
+            with tarfile.open(fileobj=data, mode="w") as archive:
+                if target is not None:
+                    link = tarfile.TarInfo(name.split("/")[0])
+                    link.type, link.linkname = tarfile.SYMTYPE, target
+                    archive.addfile(link)
+                file = tarfile.TarInfo(name)
+                file.size = 1
+                archive.addfile(file, io.BytesIO(b"x"))
+            try:
+                await box.upload(data.getvalue(), "/workspace/in")  # "out" replaces the link, as tar does
+            except PermissionError:
+                continue
+        assert list(tmp_path.iterdir()) == []
+        await all_is_well(backend, box)
+
+    run(scenario)
+
+
+BOMBS = {
+    "forks": "f() { f | f & }; f; sleep 30",
+    "forks that leave": """python3 -c 'import os
+while True:
+    try:
+        if os.fork() == 0: os.setsid()
+    except OSError: pass'""",
+    "memory": "python3 -c 'kept = []\nwhile True: kept.append(bytearray(1 << 20))'",
+    "memory of many": "for i in 1 2 3; do python3 -c 'b = bytearray(80 << 20); import time; time.sleep(9)'& done; wait",
+    "memory of the kernel": """python3 -c 'import socket
+kept = []
+while True:
+    kept.append(socket.socketpair())
+    kept[-1][0].setblocking(False)
+    kept[-1][0].send(bytes(100000))'""",
+    "disk": "for at in /workspace /tmp /home/agent /dev/shm /tests /logs; do cat /dev/zero > $at/fill; done; false",
+    "inodes": """python3 -c 'import os
+for place in ["/workspace", "/tmp", "/home/agent", "/dev/shm", "/tests", "/logs"]:
+    try:
+        for i in range(10**6): open(f"{place}/{i}", "w").close()
+    except OSError as error: print(place, i, error.strerror)'; false""",
+    "output without end": "yes",
+    "output without a reader": "exec >&- 2>&-; yes",
+    "a process that will not end": "trap '' TERM INT HUP QUIT; while true; do sleep 1; done",
+    "a stopped process": "kill -STOP $$",
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_bomb_harms_nobody_else(run, bomb):
+    async def scenario(backend):
+        box, neighbour = [await backend.create(SandboxSpec(resources=SMALL)) for _ in range(2)]
+        began = time.monotonic()
+        result = await box.exec(BOMBS[bomb], timeout_s=1.5, max_output_bytes=2000)
+        assert result.exit_code != 0 and time.monotonic() - began < 15
+        if bomb == "inodes":
+            assert result.output.count(b"No space left") == 6
+        assert (await neighbour.exec("echo fine", timeout_s=20)).output == b"fine\n"
+        if bomb.startswith("forks"):  # those that left their session live on, and leave no process to anybody else here
+            await box.destroy()
+            box = neighbour
+        await all_is_well(backend, box)
+
+    run(scenario)
+
+
+def test_files_of_every_kind_are_counted(run):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(resources=SMALL))
+        fill = b"import os, sys\nfor i in range(10**6): os.symlink('x', f'{sys.argv[1]}/{i}')\n"
+        await box.write_file("/tmp/fill.py", fill)
+        for place, most in {"/workspace": 16 * 256, "/home/agent": 2 * 256, "/tmp": 8 * 256}.items():
+            count = f"ls -U {place} | wc -l; find {place} -type l -delete"
+            result = await box.exec(f"python3 /tmp/fill.py {place} 2>/dev/null; {count}")
+            assert 0 < int(result.output) <= most
+        await all_is_well(backend, box)
+
+    run(scenario)
+
+
+DAEMONS = ["setsid sleep {}.5 &", "nohup sleep {}.5 >/dev/null 2>&1 &", "(setsid setsid sleep {}.5 &)"]
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_daemon_outlives_its_command_but_not_its_sandbox(run, daemon):
+    mark = f"67{os.getpid()}"
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        assert (await box.exec(daemon.format(mark))).exit_code == 0
+        while not host_processes(f"sleep {mark}.5"):  # the scenario's deadline bounds this
+            await asyncio.sleep(0.01)
+        await box.destroy()
+        assert host_processes(f"sleep {mark}.5") == []
+        await all_is_well(backend, await backend.create(SandboxSpec()))
+
+    run(scenario)
+
+
+DEAF = b"""import signal, time
+for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_IGN)
+time.sleep(600)
+"""
+
+
+def test_a_command_that_ignores_every_signal_ends_with_its_sandbox(run):
+    name = f"deaf-{os.getpid()}.py"
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(files={name: DEAF}))
+        await box.start(f"exec python3 {name}")
+        while not host_processes(f"python3 {name}"):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        await box.exec("kill -TERM -1; kill -HUP -1")
+        assert len(host_processes(f"python3 {name}")) == 1
+        await box.destroy()
+        assert host_processes(f"python3 {name}") == []
+        assert not [line for line in leftovers() if box.id in line]
+        await all_is_well(backend, await backend.create(SandboxSpec()))
+
+    run(scenario)
+
+
+def host_processes(text):
+    """Command lines that begin so, as the host sees them."""
+    found = []
+    for directory in (path for path in Path("/proc").iterdir() if path.name.isdigit()):
+        try:
+            command = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it ended meanwhile
+        found += [command] if command.startswith(text) else []
+    return found
