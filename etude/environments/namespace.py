@@ -81,7 +81,7 @@ class NamespaceBackend:
         user = (host_uid, host_uid) if os.geteuid() == 0 else (os.getuid(), os.getgid())
         self.store = store.Store(state_dir, user, self.config.cached_layers)
         self.groups: cgroups.CgroupTree | None = None
-        self.roots = Roots(program, self.store.root, self.config.images)
+        self.roots = Roots(program, self.store.root, self.config.images, tuple(self.config.binds))
         try:
             if self.config.limits == "cgroup":
                 self.groups = cgroups.open_tree(self.store.instance)

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.environments.base import WORKSPACE
+from etude.environments.images.confined import Confined
+from etude.errors import ConfigError
 
 FIRST_UID = 2_000_000_000
 """The image's user 0 is this one of the host; 65536 follow. Above what systemd and useradd give away."""
@@ -74,6 +76,16 @@ class Root:
     @property
     def _stages(self) -> list[str]:
         return [f"stage/tree-{number}" for number in range(len(self.trees))]
+
+
+def check_points(tree: Confined, targets: Sequence[str], building: bool = False) -> None:
+    """Refuse an image in which a symlink stands where a sandbox mounts something: it could lead the mount elsewhere."""
+    for point in (*_POINTS, *(() if building else (*_AGENT_POINTS, *targets))):
+        place = tree.root / point.lstrip("/")
+        if tree.resolve(point) != place:
+            raise ConfigError(
+                f"image: /{point.lstrip('/')} is, or lies below, a symlink; a sandbox mounts its own there"
+            )
 
 
 def make_points(directory: Path, targets: Sequence[str]) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from etude.environments.images.confined import Confined
 from etude.environments.images.store import ImagesConfig, ImageStore
 from etude.environments.mounts import Mounts
-from etude.environments.root import Root
+from etude.environments.root import Root, check_points
 
 HOST = "host"
 """The image that is none: the host's own toolchain."""
@@ -23,10 +24,11 @@ HOST = "host"
 class Roots:
     """Used from any thread. Opens the image store, and starts the process that holds mounts, at the first image."""
 
-    def __init__(self, program: Path, directory: Path, config: ImagesConfig) -> None:
+    def __init__(self, program: Path, directory: Path, config: ImagesConfig, targets: Sequence[str]) -> None:
         self._program = program
         self._directory = directory
         self._config = config
+        self._targets = targets  # where further directories are shown inside
         self._lock = threading.Lock()
         self._mounts: Mounts | None = None
         self._mounted: dict[Path, Path] = {}
@@ -40,8 +42,10 @@ class Roots:
             found = store.get(image)
             if found.id not in self._found:
                 self._held.enter_context(store.using(found))
+                tree = self._mount(found.path)
+                check_points(Confined(self._open().seen(tree)), self._targets)
                 self._found[found.id] = Root(
-                    trees=(self._mount(found.path),),
+                    trees=(tree,),
                     mounts=self._open().namespace,
                     uid=found.uid,
                     gid=found.gid,

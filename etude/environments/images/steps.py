@@ -28,7 +28,7 @@ from etude.environments.images.expand import expand, expand_literal, pairs
 from etude.environments.images.ignore import Ignore
 from etude.environments.images.users import home_of, resolve_user
 from etude.environments.namespace import NamespaceSandbox
-from etude.environments.root import DEFAULT_PATH, Root
+from etude.environments.root import DEFAULT_PATH, Root, check_points
 from etude.errors import BuildError, ConfigError, DeadlineExceeded
 
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ async def _command(state: State, step: Instruction, box: NamespaceSandbox) -> st
 
 def _root(build: Build, state: State, env: dict[str, str]) -> Root:
     with build.seen(state.trees) as tree:
+        check_points(tree, (), building=True)
         uid, gid = resolve_user(tree, state.described.user)
         env = {"PATH": DEFAULT_PATH, "HOME": home_of(tree, uid), **build.proxy, **env}
     return Root(trees=(), mounts="", uid=uid, gid=gid, env=env, building=True)

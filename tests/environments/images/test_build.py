@@ -307,6 +307,13 @@ def test_no_option_is_ignored(build):
         build("FROM busybox\n", proxy="http://proxy:1")
 
 
+def test_a_step_cannot_lead_the_next_ones_mounts_elsewhere(build):
+    (build.context / "links").mkdir()
+    (build.context / "links" / "guest").symlink_to("/oldroot/tmp")
+    with pytest.raises(DockerfileError, match=r"Dockerfile:3: RUN: image: /guest is, or lies below, a symlink"):
+        build("FROM busybox\nCOPY links/ /\nRUN true\n")
+
+
 def test_a_step_that_hangs_is_ended(build):
     hasty = CONFIG.model_copy(update={"step_timeout_s": 0.5})
     with pytest.raises(DeadlineExceeded, match=r"Dockerfile:2: RUN sleep 60"):

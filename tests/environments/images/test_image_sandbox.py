@@ -108,6 +108,21 @@ def test_a_snapshot_goes_on_only_on_its_own_image(busybox):
     on_images(busybox, scenario)
 
 
+@pytest.mark.parametrize("point", ["tests", "workspace", "guest", "home"])
+def test_an_image_cannot_lead_the_sandboxes_mounts_elsewhere(store, rootfs, tmp_path, point):
+    tree = tmp_path / "tree"
+    shutil.copytree(rootfs, tree, symlinks=True)
+    shutil.rmtree(tree / "home")
+    (tree / point).symlink_to("/oldroot/tmp")  # where bubblewrap has the host's root while it mounts
+    store.add_directory(tree, name="leading")
+
+    async def scenario(backend):
+        with pytest.raises(ConfigError, match=f"/{point}.* is, or lies below, a symlink"):
+            await backend.create(SandboxSpec(image="leading"))
+
+    on_images(store, scenario)
+
+
 def test_an_unknown_image_says_how_to_import_it(store):
     async def scenario(backend):
         with pytest.raises(ConfigError, match=r"python:3.12.*known names: none yet.*images add .*--name python:3.12"):
