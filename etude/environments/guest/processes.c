@@ -14,7 +14,6 @@
 struct process {
     int pid, session;
     uint64_t ticks; /* of CPU, its own and of the children it has waited for */
-    uint64_t pages; /* that are its own */
 };
 
 static int64_t started, stopped_at, stood_still;
@@ -51,7 +50,6 @@ static bool look(int pid, struct process *process) {
     if (!slurp(pid, "stat", text, sizeof text) || !(fields = strrchr(text, ')')))
         return false;
     process->pid = pid;
-    process->pages = 0;
     if (sscanf(fields + 1, " %*c %*d %*d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &process->session, own,
                own + 1, children, children + 1) != 5)
         return false;
@@ -111,6 +109,8 @@ struct __attribute__((packed)) totals {
 static void add(struct process *process, void *context) {
     struct totals *totals = context;
     char text[128];
+    if (process->session == 0)
+        return; /* a thread of the kernel's, which a VM shows */
     unsigned long long resident = 0, shared = 0;
     if (slurp(process->pid, "statm", text, sizeof text) && sscanf(text, "%*u %llu %llu", &resident, &shared) == 2)
         totals->memory += (resident - shared) * sysconf(_SC_PAGESIZE);
