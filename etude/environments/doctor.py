@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from etude.environments import cgroups
 from etude.environments.base import SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.images.check import check_images
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
@@ -62,6 +64,7 @@ def diagnose(config: NamespaceConfig | None = None) -> list[Finding]:
         _user_namespaces(),
         _check("limits", lambda: _limits(config)),
         _room(config.state_dir or default_state_dir()),
+        _images(config),
     ]
     findings.append(_check("a real sandbox", lambda: asyncio.run(_boot(config))))
     return findings
@@ -111,6 +114,17 @@ def _room(state_dir: Path) -> Finding:
     enough = free >= 256 and os.access(place, os.W_OK)
     remedy = "" if enough else "free some, or set state_dir in the environment config to a larger, writable file system"
     return Finding("room", enough, f"{free} MiB free at {place}", remedy)
+
+
+def _images(config: NamespaceConfig) -> Finding:
+    """Never a fault: sandboxes on the host's own toolchain need none of it."""
+    try:
+        said = f"can be kept and mounted, in the form {config.images.format!r}"
+        with tempfile.TemporaryDirectory(prefix="etude-doctor-") as made:
+            check_images(config, Path(made))
+    except EtudeError as error:
+        said = f"only 'host' ({error})"
+    return Finding("images", True, said)
 
 
 async def _boot(config: NamespaceConfig) -> str:
