@@ -8,6 +8,10 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
+enum { DEPTH_MAX = 4000 }; /* of directories in each other: for a stack of 8 MiB, with room to spare */
+
+static int depth;
+
 static int not_dots(const struct dirent *entry) {
     return strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
 }
@@ -63,8 +67,11 @@ static int pack_entry(struct tar_writer *writer, int parent, const char *last, c
     }
     if (S_ISDIR(info.st_mode)) {
         member.type = '5';
-        if (tar_add(writer, &member))
+        if (++depth > DEPTH_MAX)
+            errno = ENAMETOOLONG;
+        else if (tar_add(writer, &member))
             status = pack_tree(writer, fd, name, failed);
+        depth--;
     } else if (S_ISREG(info.st_mode)) {
         member.type = '0';
         member.size = info.st_size;
@@ -129,6 +136,8 @@ void pack(const struct request *request) {
 
 static int remove_below(int parent, const char *name) {
     struct dirent **entries;
+    if (depth == DEPTH_MAX)
+        return errno = ENAMETOOLONG, -1;
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && errno == EACCES && fchmodat(parent, name, 0700, 0) == 0)
         fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -137,9 +146,11 @@ static int remove_below(int parent, const char *name) {
     if (faccessat(fd, ".", W_OK | X_OK, 0))
         fchmod(fd, 0700); /* our own, or this fails and so does what follows */
     int count = scandirat(fd, ".", &entries, not_dots, alphasort), status = count < 0 ? -1 : 0;
+    depth++;
     for (int i = 0; i < count && !status; i++)
         if (unlinkat(fd, entries[i]->d_name, 0) && errno != ENOENT)
             status = errno == EISDIR ? remove_below(fd, entries[i]->d_name) : -1;
+    depth--;
     int error = errno;
     if (count >= 0)
         free_entries(entries, count);

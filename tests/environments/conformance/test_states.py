@@ -55,6 +55,25 @@ def test_snapshot_stops_writers_and_lets_them_go_on(run):
     run(scenario)
 
 
+def test_no_tree_is_too_deep_for_a_snapshot(run):
+    dig = 'python3 -c \'import os\nfor _ in range(6000): os.mkdir("d"); os.chdir("d")\nopen("end", "w")\''
+    depth = (
+        'python3 -c \'import os\nfor n in range(9999):\n if os.listdir() == ["end"]: print(n); break\n os.chdir("d")\''
+    )
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        assert (await box.exec(dig)).exit_code == 0
+        (fork,) = await box.fork(1)
+        assert (await fork.exec(depth)).output == b"6000\n"
+        for refused in (box.download("/workspace"), box.remove("/workspace/d", recursive=True)):
+            with pytest.raises(OSError):  # and not the end of the agent
+                await refused
+        assert (await box.exec(f"{depth}; rm -r d; ls")).output == b"6000\n"
+
+    run(scenario)
+
+
 def test_destroy_twice_and_use_after(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
