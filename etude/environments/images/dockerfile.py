@@ -257,6 +257,11 @@ def split_quoted(text: str, escape: str = "\\") -> list[str]:
     return [*words, word] if word else words
 
 
+def is_heredoc(word: str) -> bool:
+    """Whether this word of a COPY stands for a here-document."""
+    return _HEREDOC.fullmatch(word) is not None
+
+
 def _heredoc_words(text: str) -> list[re.Match[str]]:
     return [match for word in split_quoted(text) if (match := _HEREDOC.fullmatch(word))]
 

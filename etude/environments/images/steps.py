@@ -23,7 +23,7 @@ from etude.environments.images.copying import (
     place_sources,
     place_texts,
 )
-from etude.environments.images.dockerfile import Instruction, split_quoted
+from etude.environments.images.dockerfile import Instruction, is_heredoc, split_quoted
 from etude.environments.images.expand import expand, expand_literal, pairs
 from etude.environments.images.ignore import Ignore
 from etude.environments.images.users import home_of, resolve_user
@@ -95,7 +95,7 @@ async def _workdir(build: Build, state: State, step: Instruction, _: dict[str, s
 
 async def _copy(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
     escape = build.dockerfile.escape
-    words = step.words if step.words is not None else [word for word in step.text.split() if "<<" not in word]
+    words = step.words if step.words is not None else [word for word in step.text.split() if not is_heredoc(word)]
     *names, destination = [expand(word, state.variables, escape) for word in words]
     if not names and not step.heredocs:
         raise build.error(step, f"{step.keyword} needs a source and a destination")
@@ -145,7 +145,7 @@ async def _run_layer(build: Build, state: State, step: Instruction, env: dict[st
         log = await _run_step(build, state, step, box)
         await box.copy_changes(target)
         if log is not None:  # the guest's own, of what the step printed
-            (target / log.lstrip("/")).unlink(missing_ok=True)
+            Confined(target).resolve(log, follow=False).unlink(missing_ok=True)
     finally:
         await box.destroy()
 

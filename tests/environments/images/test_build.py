@@ -171,7 +171,7 @@ def test_stages_and_what_they_hand_over(build):
 
 
 def test_sources_and_destinations(build):
-    files = {"d/x/1": "1", "d/2.log": "2", "d/keep.log": "k", "top.txt": "t", "z[1]": "z"}
+    files = {"odd<<name": "o", "d/x/1": "1", "d/2.log": "2", "d/keep.log": "k", "top.txt": "t", "z[1]": "z"}
     files[".dockerignore"] = "**/*.log\n!d/keep.log\n"
     (build.context / "link").symlink_to("/top.txt")
     text = """FROM busybox
@@ -180,6 +180,7 @@ def test_sources_and_destinations(build):
     COPY t*.txt d/x/? /into/
     COPY ["top.txt", "/with space/a b"]
     COPY link /followed
+    COPY odd<<name /odd
     COPY top.txt /into
     COPY <<one <<"two" /docs/
 $PATH \\$PATH
@@ -187,11 +188,21 @@ one
 $PATH
 two
     """
-    look = "cd /; find all d into docs -type f | sort; cat 'with space/a b' followed docs/*; stat -c %a docs/one"
+    look = (
+        "cd /; find all d into docs -type f | sort; cat 'with space/a b' followed docs/*; stat -c %a docs/one; cat odd"
+    )
     assert build(text.replace("    ", ""), files, look).split("\n") == [
-        *["all/.dockerignore", "all/Dockerfile", "all/d/keep.log", "all/d/x/1", "all/top.txt", "all/z[1]"],
+        *[
+            "all/.dockerignore",
+            "all/Dockerfile",
+            "all/d/keep.log",
+            "all/d/x/1",
+            "all/odd<<name",
+            "all/top.txt",
+            "all/z[1]",
+        ],
         *["d/keep.log", "d/x/1"],
-        *["docs/one", "docs/two", "into/1", "into/top.txt", "tt/bin $PATH", "$PATH", "644", ""],
+        *["docs/one", "docs/two", "into/1", "into/top.txt", "tt/bin $PATH", "$PATH", "644", "o"],
     ]
 
 
@@ -261,6 +272,15 @@ def test_no_trace_of_the_sandbox_stays_in_the_image(build, busybox):
     build("FROM busybox\nRUN touch /made; i=0; while [ $i -lt 200000 ]; do echo 0123456789; i=$((i+1)); done\n")
     (layer,) = (busybox.root / "layers").iterdir()
     assert {str(path.relative_to(layer)) for path in layer.rglob("*")} <= {"made", "tmp"}
+
+
+def test_clearing_up_after_a_step_reaches_nothing_outside(build, tmp_path):
+    victims = [tmp_path / f"exec-{number}.log" for number in range(50)]
+    for victim in victims:
+        victim.write_text("whole")
+    loud = "i=0; while [ $i -lt 200000 ]; do echo 0123456789; i=$((i+1)); done"  # so much that the guest writes a log
+    build(f"FROM busybox\nRUN {loud}; rm -r /tmp && ln -s {tmp_path} /tmp\n")
+    assert [victim.read_text() for victim in victims] == ["whole"] * 50
 
 
 def test_a_step_that_fails_says_where_and_what(build):
