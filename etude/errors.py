@@ -8,6 +8,7 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── MissingDependency  a program or extra is not installed; names the command that installs it
     ├── DeadlineExceeded   a wait ran out; names what was waited for
     ├── SandboxError       a sandbox could not be made, reached or destroyed
+    │   └── Overloaded     there is no room for it now; names how long to wait before asking again
     ├── BuildError         a step of an image's build failed; names its line and quotes what it said
     ├── CheckpointError    saved state is absent, torn or does not match
     ├── WeightError        a version, delta or chunk failed its check
@@ -45,6 +46,18 @@ class DeadlineExceeded(EtudeError):
 
 class SandboxError(EtudeError):
     """A sandbox could not be made, reached or destroyed. Always an infrastructure failure, never a reward."""
+
+
+class Overloaded(SandboxError):
+    """A request was refused because too many wait already. Ask again, with the same request id, after a while."""
+
+    def __init__(self, what: str, retry_after_s: float) -> None:
+        super().__init__(f"{what}; ask again in {retry_after_s:.0f} s")
+        self.what = what
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[type, tuple[str, float]]:
+        return type(self), (self.what, self.retry_after_s)
 
 
 class BuildError(EtudeError):
