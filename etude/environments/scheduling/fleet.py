@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 class FleetConfig(Config):
+    """When a node is full, hot, suspected or dead."""
+
     memory_quantum_mb: int = 64
     cpu_overcommit: float = 4.0
     """How often a CPU is promised: agents mostly wait, for a model or for a disk."""

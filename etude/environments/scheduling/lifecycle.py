@@ -22,6 +22,8 @@ from etude.records import InfraFailed
 
 
 class LifecycleConfig(Config):
+    """How long things may take, and how often they are tried."""
+
     fleet: FleetConfig = FleetConfig()
     queues: QueueConfig = QueueConfig()
     warm: WarmConfig = WarmConfig()
@@ -64,7 +66,7 @@ class Lifecycle:
 
     def place(self, ticket: Ticket, node: Node, now: float) -> Lease:
         """Take a ticket out of its queue and reserve its room on a node."""
-        self.queues.take(ticket)
+        self.queues.take(ticket, now)
         ticket.attempts += 1
         lease = Lease(f"{ticket.request.id}.{self.epoch}.{ticket.attempts}", node, ticket.shape, now, ticket=ticket)
         self.fleet.reserve(lease)
@@ -73,7 +75,7 @@ class Lifecycle:
 
     def hand_out(self, ticket: Ticket, lease: Lease, now: float) -> None:
         """Give a ticket a warm sandbox, which its node must still resume."""
-        self.queues.take(ticket)
+        self.queues.take(ticket, now)
         ticket.attempts += 1
         lease.pool, lease.ticket, lease.since = None, ticket, now
         self.fleet.set_phase(lease, Phase.STARTING)
@@ -197,7 +199,7 @@ class Lifecycle:
         if order.warm or (ticket is not None and ticket.state not in (State.QUEUED, State.REFUSED)):
             return False
         if ticket is not None and ticket.state is State.QUEUED:
-            self.queues.take(ticket)
+            self.queues.take(ticket, now)
         else:
             ticket = self.ledger.open(order.request, self.shape(order.request), now)
         ticket.lease = Lease(order.sandbox, node, ticket.shape, now, Phase.LIVE, ticket, acknowledged=seq)

@@ -11,7 +11,7 @@ placement costs the same whatever the number of nodes.
 
 A snapshot is where it is. Its holders are tried first, also when all their start slots are taken: waiting for a slot is
 counted in the same seconds as fetching the snapshot elsewhere, so a storm of forks stays at home until that would take
-longer than moving, and then every node it has spread to is a holder too.
+longer than moving, the rest waits in the queue, and every node it has spread to is a holder too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from etude.environments.scheduling.messages import Fetch, Request, image_key, sn
 
 
 class PlacementConfig(Config):
+    """How hard to look for a node, and what is worth how many seconds."""
+
     choices: int = 4
     """Nodes with room that are compared."""
     probes: int = 32
     """Nodes looked at to find them."""
     image_fetch_s: float = 5.0
     snapshot_fetch_s: float = 1.0
-    max_start_wait_s: float = 5.0
-    """No start is queued on a node behind more than this much of other starts."""
     packing_s: float = 0.5
     """What an empty node must be sooner by to be taken before an almost full one."""
     failed_before_s: float = 10.0
@@ -130,7 +130,7 @@ class Placer:
         for node in islice(self.fleet.holders(key, self._rng), self.config.probes):
             if not node.usable or node.claim is not None or shape.backend_of(node.offers) is None:
                 continue
-            if node.starting < node.start_slots or (may_wait and self._ready_s(node) <= self.config.max_start_wait_s):
+            if node.starting < node.start_slots or (may_wait and self._ready_s(node) <= self.config.snapshot_fetch_s):
                 yield node
 
     def _ready_s(self, node: Node) -> float:

@@ -28,6 +28,8 @@ from etude.environments.scheduling.messages import PRIORITIES, Priority
 
 
 class QueueConfig(Config):
+    """Who may wait, how long, and whose turn it is."""
+
     limits: dict[Priority, int] = {"interactive": 20_000, "training": 200_000}
     """How many may wait in a class; beyond it, a request is refused and told when to ask again."""
     tenant_part: float = Field(default=0.9, gt=0, le=1)
@@ -91,6 +93,7 @@ class Line:
         self._heap: list[tuple[float, int, str]] = []
         self._entry: dict[str, tuple[float, int]] = {}
         self.waiting: dict[str, deque[Ticket]] = {}
+        self.served_at = 0.0
 
     def push(self, ticket: Ticket, first: bool = False) -> None:
         tenant = ticket.request.tenant
@@ -202,9 +205,11 @@ class Queues:
         if not queue.tenants[ticket.request.tenant]:
             del queue.tenants[ticket.request.tenant]
 
-    def take(self, ticket: Ticket) -> None:
+    def take(self, ticket: Ticket, now: float) -> None:
         """A ticket has found room."""
-        self.classes[ticket.request.priority].lines[ticket.shape].remove(ticket)
+        line = self.classes[ticket.request.priority].lines[ticket.shape]
+        line.remove(ticket)
+        line.served_at = now
         self.left(ticket)
         self._passed = self._passed + 1 if ticket.request.priority == "interactive" else 0
 
@@ -242,6 +247,17 @@ class Queues:
             if best is not None:
                 return best[2]
         return None
+
+    def stalled(self, priority: Priority, before: float, without_room: Collection[Shape]) -> Ticket | None:
+        """The first of the line that has stood still for longest, if it has since `before` while others moved on."""
+        longest: tuple[float, int, Ticket] | None = None
+        for shape, line in self.classes[priority].lines.items():
+            top = line.top() if shape in without_room else None
+            if top is not None:
+                since = max(line.served_at, top[2].submitted_at)
+                if since <= before and (longest is None or (since, top[1]) < longest[:2]):
+                    longest = (since, top[1], top[2])
+        return longest[2] if longest is not None else None
 
     def _turns(self, now: float) -> tuple[Priority, ...]:
         if self._passed >= self.config.training_turn - 1:

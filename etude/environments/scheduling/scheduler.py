@@ -46,7 +46,7 @@ from etude.errors import SandboxError
 class SchedulerConfig(LifecycleConfig):
     placement: PlacementConfig = PlacementConfig()
     claim_after_s: float = 30.0
-    """The oldest request of a class that has found no room for so long gets a node kept for it."""
+    """Requests of a shape that has found no room for so long get a node kept for them, one at a time in each class."""
     recover_s: float = 0.0
     """How long after its own start it waits for nodes to report; more than a few heartbeats when it is a restart."""
     seed: int = 0
@@ -273,7 +273,7 @@ class Scheduler:
         self.pace.add(now)
 
     def _mind_claims(self, now: float) -> None:
-        """Keep a node for the oldest of a class when it has waited long, and place it there once it fits.
+        """Keep a node for the first of a line that has stood still for long, and place it there once it fits.
 
         Without this a large request would wait for ever, overtaken by small ones that take each gap as it opens.
         """
@@ -291,11 +291,10 @@ class Scheduler:
                 if waits and node.usable:
                     self._order(ticket, self.placer.on(node, ticket.request, ticket.shape), now)
                     continue
-            oldest = self.queues.classes[priority].oldest()
-            if oldest is None or now - oldest.submitted_at < self.config.claim_after_s:
-                continue
-            if oldest.shape in self._without_room and (best := self.placer.roomiest(oldest.shape)) is not None:
-                best.claim = oldest
+            before = now - self.config.claim_after_s
+            stalled = self.queues.stalled(priority, before, self._without_room) if self._without_room else None
+            if stalled is not None and (best := self.placer.roomiest(stalled.shape)) is not None:
+                best.claim = stalled
                 self._claims[priority] = best
                 self.fleet.refresh(best)
                 self.totals["claims"] += 1

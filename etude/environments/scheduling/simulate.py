@@ -92,6 +92,8 @@ PROFILES = {
 
 
 class SimulationConfig(Config):
+    """What is asked for, on what, and what goes wrong."""
+
     nodes: int = 1000
     sandboxes: int = 100_000
     profile: str = "namespace"
@@ -198,7 +200,8 @@ class Report:
     packing: float
     """Memory reserved, as a share of what the nodes that have any sandbox give, at the fullest moment."""
     lost: int
-    """Wants never answered, requests left in no final state, sandboxes and reservations left over."""
+    """Wants never answered, requests left in no final state, sandboxes and reservations left over
+    (those of warm pools are not)."""
     outcomes: dict[str, int]
     totals: dict[str, int]
     simulated_s: float
@@ -469,14 +472,16 @@ class Simulation:
     def _report(self) -> Report:
         scheduler, outcomes = self.scheduler, Counter(want.outcome or "lost" for want in self._all)
         undecided = sum(count for state, count in scheduler.ledger.counts.items() if state not in FINAL)
-        on_nodes = sum(len(node.alive) + len(node.starting) for node in self.nodes.values())
+        leases = scheduler.fleet.leases
+        idle = {name for name, lease in leases.items() if lease.pool is not None}
+        on_nodes = {sandbox for node in self.nodes.values() for sandbox in (*node.alive, *node.starting)}
         ready = sorted(want.ready_at - want.asked_at for want in self._all if want.ready_at is not None)
         return Report(
             placements=scheduler.totals["placements"],
             cpu_s=self.cpu_s,
             ready_s=ready,
             packing=self._packing,
-            lost=outcomes["lost"] + undecided + on_nodes + len(scheduler.fleet.leases),
+            lost=outcomes["lost"] + undecided + len((on_nodes | leases.keys()) - idle),
             outcomes=dict(outcomes),
             totals=dict(scheduler.totals),
             simulated_s=self.now,

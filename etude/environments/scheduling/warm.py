@@ -21,6 +21,8 @@ from etude.environments.scheduling.messages import Request
 
 
 class WarmConfig(Config):
+    """Which sandboxes are kept warm, and how many."""
+
     backends: tuple[str, ...] = ("qemu", "firecracker", "kata")
     """Asked for by name, or by `isolation = "vm"`."""
     headroom: float = 2.0
