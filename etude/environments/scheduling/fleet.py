@@ -74,6 +74,8 @@ class Lease:
     ticket: Ticket | None = None
     pool: Pool | None = None
     """The warm pool it waits in, or is made for."""
+    fetches: bool = False
+    """It needs something its node has not, so how long it takes says nothing of the node's pace."""
     acknowledged: int | None = None
     """The `seq` with which the node first said it was there."""
 
@@ -306,7 +308,8 @@ class Fleet:
         if lease.acknowledged is None:
             lease.acknowledged = seq
         if lease.phase is Phase.STARTING:
-            self.learn(lease.node, now - lease.since)
+            if not lease.fetches:
+                self.learn(lease.node, now - lease.since)
             self.set_phase(lease, Phase.LIVE)
 
     def learn(self, node: Node, took_s: float) -> None:

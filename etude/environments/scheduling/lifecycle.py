@@ -77,7 +77,7 @@ class Lifecycle:
         """Give a ticket a warm sandbox, which its node must still resume."""
         self.queues.take(ticket, now)
         ticket.attempts += 1
-        lease.pool, lease.ticket, lease.since = None, ticket, now
+        lease.pool, lease.ticket, lease.since, lease.fetches = None, ticket, now, False
         self.fleet.set_phase(lease, Phase.STARTING)
         self._placing(ticket, lease, now)
 

@@ -113,18 +113,35 @@ class Placer:
         return best
 
     def _candidates(self, request: Request, shape: Shape, snapshot: str | None, wanted: str) -> Iterator[Node]:
-        if snapshot is not None or request.image != "host":
-            yield from self._few(self._willing_holders(wanted, shape, snapshot is not None), shape)
-        yield from self._few(self.fleet.headroom.walk(shape, self._rng), shape)
+        """Holders of the snapshot; the tightest fits; of those that hold the image as many, or any holders."""
+        if snapshot is not None:
+            yield from self._few(self._willing_holders(wanted, shape, may_wait=True), shape)
+        if snapshot is not None or request.image == "host":
+            yield from self._few(self.fleet.headroom.walk(shape, self._rng), shape)
+            return
+        holding = others = 0
+        for node in islice(self.fleet.headroom.walk(shape, self._rng), self.config.probes):
+            if not node.fits(shape):
+                continue
+            if wanted in node.holds:
+                yield node
+                holding += 1
+                if holding == self.config.choices:
+                    return
+            elif others < self.config.choices:
+                yield node
+                others += 1
+        if not holding:
+            yield from self._few(self._willing_holders(wanted, shape, may_wait=False), shape)
 
     def _few(self, nodes: Iterator[Node], shape: Shape) -> Iterator[Node]:
         wanted = self.config.choices
-        for probe, node in enumerate(nodes):
+        for node in islice(nodes, self.config.probes):
             if node.fits(shape):
                 yield node
                 wanted -= 1
-            if not wanted or probe >= self.config.probes:
-                return
+                if not wanted:
+                    return
 
     def _willing_holders(self, key: str, shape: Shape, may_wait: bool) -> Iterator[Node]:
         for node in islice(self.fleet.holders(key, self._rng), self.config.probes):

@@ -184,7 +184,8 @@ class Queues:
             over, what = queue.tenants[tenant], f"{queue.tenants[tenant]} {priority} requests of {tenant} wait already"
         else:
             return None
-        return Refusal(what, min(300.0, max(1.0, 0.1 * over / max(per_s, 0.01))))
+        # by then a tenth of the line will have moved; nobody knows its pace before it first has
+        return Refusal(what, min(300.0, max(1.0, 0.1 * over / per_s)) if per_s > 0.0 else 5.0)
 
     def push(self, ticket: Ticket, first: bool = False) -> None:
         """Put a ticket in line; `first` when it had its turn and its start failed."""
@@ -282,7 +283,7 @@ class Queues:
         return self._rank(queue, tenant, ahead)
 
     def view(self, priority: Priority, limit: int) -> list[tuple[int, Ticket]]:
-        """The first `limit` of a class, with their positions."""
+        """The first `limit` of a class, with their positions. Costs the whole line: for people, not for the loop."""
         queue = self.classes[priority]
         ranked: list[tuple[int, int, Ticket]] = []
         for tenant in queue.tenants:

@@ -268,6 +268,7 @@ class Scheduler:
         """Reserve the room and send the order."""
         request = ticket.request
         lease = self.life.place(ticket, choice.node, now)
+        lease.fetches = bool(choice.fetch)
         action = "create" if request.snapshot is None else "fork"
         self.life.commands.append(Place(lease.id, choice.node.name, action, request, choice.backend, choice.fetch))
         self.pace.add(now)
@@ -315,6 +316,7 @@ class Scheduler:
                 if not isinstance(found, Choice):
                     break
                 lease = self.life.boot_warm(pool, found.node, now)
+                lease.fetches = bool(found.fetch)
                 order = Place(lease.id, found.node.name, "create", pool.pattern, found.backend, found.fetch, warm=True)
                 self.life.commands.append(order)
 

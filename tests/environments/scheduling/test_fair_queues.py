@@ -10,32 +10,30 @@ from etude.environments.scheduling.queues import QueueConfig, Shares
 from etude.errors import Overloaded
 
 
-def held(cluster, tenant):
-    return sum(order.request.tenant == tenant for node in cluster.nodes.values() for order in [*node.alive.values()])
-
-
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=30)
 @given(
-    st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.sampled_from([64, 128, 192])), min_size=2, max_size=4),
+    st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2, max_size=4),
+    st.sampled_from([64, 192]),
     st.randoms(use_true_random=False),
 )
-def test_weighted_dominant_shares_converge_whatever_ends(tenants, rng):
-    """All tenants always want more; sandboxes end at random; shares over weights come within a few sandboxes."""
-    weights = {f"t{i}": weight for i, (weight, _) in enumerate(tenants)}
+def test_weighted_shares_converge_whatever_ends(weighed, memory_mb, rng):
+    """All tenants always want more; sandboxes end at random; shares over weights come within two sandboxes.
+
+    (Of one size: where sizes differ, a small one may take a gap that none of a larger one's could.)
+    """
+    weights = {f"t{i}": weight for i, weight in enumerate(weighed)}
     cluster = Cluster(nodes=4, memory_mb=4096, cpus=64, queues=QueueConfig(weights=weights))
-    ready = []
-    for i, (_, memory_mb) in enumerate(tenants):
-        cluster.submit(*(request(f"t{i}.{k}", memory_mb, 0.25, tenant=f"t{i}") for k in range(600)))
+    for tenant in weights:
+        cluster.submit(*(request(f"{tenant}.{k}", memory_mb, 0.25, tenant=tenant) for k in range(450)))
     cluster.settle()
-    for _ in range(150):
+    for _ in range(100):
         ready = sorted(order.request.id for node in cluster.nodes.values() for order in node.alive.values())
         cluster.scheduler.end(rng.choice(ready), cluster.now)
         cluster.settle()
     shares = cluster.scheduler.queues.shares
-    assert cluster.scheduler.queues.classes["training"].length > 0
-    one_more = max(memory_mb / 16384 / weight for weight, memory_mb in tenants)
+    assert all(cluster.scheduler.queues.classes["training"].tenants[tenant] > 0 for tenant in weights)
     levels = [shares.of(tenant) for tenant in weights]
-    assert max(levels) - min(levels) <= 2.0 * one_more
+    assert max(levels) - min(levels) <= 2.0 * memory_mb / 16384 / min(weighed)
 
 
 def test_the_dominant_share_is_of_the_scarcest_resource():

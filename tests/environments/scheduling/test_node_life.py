@@ -114,6 +114,17 @@ def test_a_sandbox_of_nobodys_is_killed():
     assert list(node.alive) == [name]
 
 
+def test_a_start_that_nobody_waits_for_any_more_is_killed_at_once():
+    cluster = Cluster(nodes=1)
+    cluster.submit(request("r"))
+    [order] = places(cluster.decide())
+    cluster.scheduler = Scheduler(SchedulerConfig(), epoch="1")
+    cluster.nodes["n0"].hello()
+    cluster.nodes["n0"].start(order.sandbox)
+    assert [kill.sandbox for kill in kills(cluster.decide())] == [order.sandbox]
+    assert not cluster.nodes["n0"].alive and cluster.scheduler.totals["leaks_killed"] == 1
+
+
 def test_room_is_free_only_when_the_node_says_so_and_a_kill_is_repeated_until_it_does():
     cluster = Cluster(nodes=1, memory_mb=256)
     running(cluster, "r")
@@ -121,11 +132,12 @@ def test_room_is_free_only_when_the_node_says_so_and_a_kill_is_repeated_until_it
     cluster.submit(request("s"))
     assert len(kills(cluster.decide(deaf=["n0"]))) == 1
     assert (cluster.state("r"), cluster.state("s")) == ("ended", "queued")
-    cluster.now += 10.0
-    cluster.beat(full=False)
-    assert len(kills(cluster.decide())) == 1
+    for deaf in (["n0"], ["n0"], []):
+        cluster.now += 10.0
+        cluster.beat(full=False)
+        assert len(kills(cluster.decide(deaf=deaf))) == 1
     cluster.settle()
-    assert cluster.state("s") == "ready" and cluster.scheduler.totals["kills_repeated"] == 1
+    assert cluster.state("s") == "ready" and cluster.scheduler.totals["kills_repeated"] == 3
 
 
 def test_time_to_live_runs_from_ready_and_can_be_extended():

@@ -139,6 +139,42 @@ def test_a_slow_node_is_passed_over_while_another_has_room():
     assert order.node != slow
 
 
+def test_a_node_whose_tasks_wait_for_a_cpu_is_passed_over_while_another_has_room():
+    cluster = Cluster(nodes=2, memory_mb=65536, cpus=64)
+    cluster.submit(request("r"))
+    cluster.settle()
+    fuller = cluster.node_of("r")
+    for node in cluster.nodes.values():
+        cluster.scheduler.fleet.nodes[node.name].start_s = 1.0
+        node.beat(Pressure(cpu_some=60.0 if node.name == fuller else 0.0))
+    cluster.submit(request("s"))
+    [order] = places(cluster.decide())
+    assert order.node != fuller
+
+
+def test_a_start_that_fetched_says_nothing_of_its_nodes_pace():
+    cluster = Cluster(nodes=1)
+    cluster.submit(request("r", image="py"))
+    [order] = places(cluster.decide())
+    assert order.fetch == (Fetch("image/py", None),)
+    cluster.now += 2.5
+    cluster.start_all()
+    assert cluster.scheduler.fleet.nodes["n0"].start_s == cluster.scheduler.config.fleet.first_start_s
+
+
+def test_among_nodes_with_the_image_the_fuller_is_taken():
+    cluster = Cluster(nodes=20)
+    for name in ("n4", "n9", "n14"):
+        cluster.nodes[name].holds.add("image/py")
+    cluster.beat()
+    used = set()
+    for i in range(4):
+        cluster.submit(request(f"r{i}", image="py"))
+        cluster.settle()
+        used.add(cluster.node_of(f"r{i}"))
+    assert len(used) == 1
+
+
 def test_a_failed_start_is_tried_elsewhere_and_named_when_tries_run_out():
     cluster = Cluster(nodes=3)
     cluster.submit(request("r"))

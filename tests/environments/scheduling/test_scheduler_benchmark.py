@@ -18,5 +18,6 @@ def test_the_benchmark_of_the_scheduler():
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["lost"] == 0 and figures["outcomes"] == {"done": 1500}
     assert figures["placements_per_s"] > 0 and 0 < figures["packing"] <= 1
+    assert 0 < figures["packing_arriving"] <= 1
     assert 0 < figures["ready_s_p50"] <= figures["ready_s_p99"]
     assert set(figures["us_by_sandboxes"]) == {"1000", "10000"} and set(figures["us_by_nodes"]) == {"100"}

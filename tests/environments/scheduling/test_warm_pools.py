@@ -6,6 +6,7 @@ import pytest
 from scheduling_nodes import VM, Cluster, kills, places, request
 
 from etude.environments.scheduling.headroom import shape_of
+from etude.environments.scheduling.messages import Offer
 from etude.environments.scheduling.warm import Pool, Rate, WarmConfig
 
 
@@ -49,6 +50,18 @@ def test_a_warm_vm_is_booted_ahead_and_handed_out():
     cluster.scheduler.check()
 
 
+def test_the_newest_is_handed_out_so_that_the_oldest_expire():
+    cluster = vms()
+    cluster.submit(*(request(f"r{i}", isolation="vm") for i in range(40)))
+    cluster.settle()
+    [pool] = cluster.scheduler.warm.pools.values()
+    oldest, newest = pool.idle[0].id, pool.idle[-1].id
+    assert oldest != newest
+    cluster.submit(request("next", isolation="vm"))
+    cluster.decide()
+    assert cluster.scheduler.ledger.tickets["next"].lease.id == newest
+
+
 def test_namespaces_and_other_kinds_get_none():
     cluster = vms()
     cluster.submit(request("v", isolation="vm"))
@@ -69,6 +82,18 @@ def test_a_warm_vm_makes_way_for_a_request_without_room():
     assert [kill.why for kill in kills(commands)] == ["its room is needed"]
     cluster.settle()
     assert cluster.state("w") == "ready" and cluster.scheduler.gauges()["warm_idle"] == 0
+
+
+def test_nothing_is_kept_warm_in_room_that_others_wait_for():
+    cluster = Cluster(nodes=1, memory_mb=512, cpus=64, offers=(Offer("namespace", "namespace"), *VM))
+    cluster.submit(
+        request("on", memory_mb=448), request("large", memory_mb=128), request("v", memory_mb=64, isolation="vm")
+    )
+    cluster.settle()
+    cluster.scheduler.end("v", cluster.now)
+    cluster.settle()
+    cluster.pass_time(10.0)
+    assert cluster.state("large") == "queued" and cluster.scheduler.totals["warm_boots"] == 0
 
 
 def test_nobody_comes_and_they_go():
