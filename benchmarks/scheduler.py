@@ -8,8 +8,8 @@ million at 100 a node, and from 100 nodes to 10,000 with ten sandboxes on each; 
 logarithm. Burst: the simulation (etude/environments/scheduling/simulate.py says what is measured in it and what is
 assumed), in which every placement takes the time the first part measured. All at once, every node must start some, so
 packing is at most what is asked for over what there is (78% here); a fifth of them arriving over a minute shows how few
-nodes are opened (without forks, whose nodes are given). Garbage collection is on throughout. The last line is one JSON
-object.
+nodes are opened where nothing but room decides (no forks and no images, which are worth an emptier node). Garbage
+collection is on throughout. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def main() -> None:
     )
     print(f"  outcomes {report.outcomes}; {report.totals}; lost {report.lost}")
     fifth = max(1, options.sandboxes // 5)
-    calm = simulate(options, one["place_us"] * 1e-6, sandboxes=fifth, arrive_over_s=60.0, fork_part=0.0)
+    calm = simulate(options, one["place_us"] * 1e-6, sandboxes=fifth, arrive_over_s=60.0, fork_part=0.0, image_part=0.0)
     print(f"a fifth arriving over a minute: memory used on busy nodes {100 * calm.packing:.1f}%; lost {calm.lost}")
     figures = {
         "nodes": options.nodes,
