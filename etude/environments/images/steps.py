@@ -144,8 +144,10 @@ async def _run_layer(build: Build, state: State, step: Instruction, env: dict[st
     try:
         log = await _run_step(build, state, step, box)
         await box.copy_changes(target)
-        if log is not None:  # the guest's own, of what the step printed
-            Confined(target).resolve(log, follow=False).unlink(missing_ok=True)
+        if log is not None:  # the guest's own, of what the step printed, in /tmp; which the step may have led elsewhere
+            place = target / log.lstrip("/")
+            if place.parent.is_dir() and not place.parent.is_symlink():
+                place.unlink(missing_ok=True)
     finally:
         await box.destroy()
 
