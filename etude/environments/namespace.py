@@ -3,7 +3,8 @@
 Owns the life of such sandboxes: their start (the native launcher, then bubblewrap, then the guest agent as process 1),
 their snapshots and their end. What a command can write is /workspace (an overlay), and tmpfs at /tmp, HOME, /tests,
 /logs and /dev/shm, all sized and gone with the sandbox; the rest is the host's toolchain, read-only, or the image
-the sandbox starts on (see `root`). No network, no capability, and the user inside is nobody outside.
+the sandbox starts on (see `root`). No network, no capability, system calls filtered (guest/confine.c), and the user
+inside is nobody outside.
 A snapshot holds /workspace and nothing else: what an agent did elsewhere never reaches a verifier that starts from it.
 
 A namespace sandbox shares the host's kernel: it holds a misbehaving program, not an attacker with a kernel exploit.

@@ -84,6 +84,19 @@ def test_rlimit_is_the_configs_choice(run):
     run(scenario, NamespaceConfig(limits="rlimit"))
 
 
+def test_memory_is_told_where_there_is_no_group_to_ask(run):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        hold = b"import time\nkept = b'x' * (50 << 20)\nopen('up', 'w').close()\ntime.sleep(60)\n"
+        await box.write_file("/tmp/hold.py", hold)
+        await box.start("exec python3 /tmp/hold.py")
+        await box.exec("until [ -e up ]; do sleep 0.01; done")
+        seen = await box.metrics()
+        assert seen.pids == 1 and 45 * MIB < seen.memory_bytes < 100 * MIB
+
+    run(scenario, NamespaceConfig(limits="rlimit"))
+
+
 def test_unwritable_groups_are_an_error_with_advice(monkeypatch, tmp_path):
     """Version 1 and 2 alike, on directories that look like hierarchies but take no limits."""
     own = dict.fromkeys(("memory", "pids", "cpu"), tmp_path / "no" / "such")
