@@ -82,7 +82,8 @@ class TorchEngine:
             self._waiting.append(running)
             self._wake.notify()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(running.future), self.config.request_deadline_s)
+            async with asyncio.timeout(self.config.request_deadline_s):
+                return await asyncio.wrap_future(running.future)
         except TimeoutError:
             mode = "paused" if self._paused else "stepping"
             state = f"{len(self._running)} running, {len(self._waiting)} waiting, {mode}"

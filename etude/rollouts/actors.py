@@ -182,7 +182,8 @@ class RemoteSampler:
 
     async def sample(self, request: SampleRequest) -> Completion:
         try:
-            return await asyncio.wait_for(self.engine.sample.remote(request), self.deadline_s)
+            async with asyncio.timeout(self.deadline_s):
+                return await self.engine.sample.remote(request)
         except TimeoutError:
             raise DeadlineExceeded(f"the engine to sample for {request.session_id}", self.deadline_s) from None
 

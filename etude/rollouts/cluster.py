@@ -28,9 +28,13 @@ START_S, STEP_S, STOP_S = 180.0, 600.0, 60.0
 
 
 async def within(waiting: Awaitable[T], seconds: float, what: str) -> T:
-    """Await with a deadline that names what it waits for. Our own errors cross processes unchanged."""
+    """Await with a deadline that names what it waits for. Our own errors cross processes unchanged.
+
+    Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result.
+    """
     try:
-        return await asyncio.wait_for(waiting, seconds)
+        async with asyncio.timeout(seconds):
+            return await waiting
     except TimeoutError:
         raise DeadlineExceeded(what, seconds) from None
     except RayTaskError as error:

@@ -216,5 +216,6 @@ class Controller:
 
     async def _wait_for_change(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):  # a tick: clocks have moved even if nothing else has
-            await asyncio.wait_for(self.changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.changed.wait()
         self.changed.clear()
