@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -25,20 +25,20 @@ class Config(BaseModel):
 C = TypeVar("C", bound=Config)
 
 
-def load_recipe(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
-    """Read a TOML recipe into `schema`; `overrides` are `table.key=value` with TOML values.
+def load_recipe(path: Path | None, schema: type[C], overrides: Sequence[str] = ()) -> C:
+    """Read a TOML recipe into `schema`, or start from the defaults; `overrides` are `table.key=value` with TOML values.
 
     Raises ConfigError naming the file and the path of the first wrong key.
     """
     try:
-        raw = tomllib.loads(path.read_text())
+        raw = tomllib.loads(path.read_text()) if path else {}
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe; the shipped ones are in recipes/") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for override in overrides:
         _apply_override(raw, override)
-    return parse(raw, schema, origin=str(path))
+    return parse(raw, schema, origin=str(path or "defaults"))
 
 
 def parse(raw: dict[str, Any], schema: type[C], origin: str) -> C:
@@ -51,15 +51,30 @@ def parse(raw: dict[str, Any], schema: type[C], origin: str) -> C:
 
 
 def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
-    where = ".".join(str(part) for part in item["loc"])
-    if item["type"] != "extra_forbidden":
-        return f"{where}: {item['msg']}"
     table: Any = schema
-    for part in item["loc"][:-1]:
-        field = getattr(table, "model_fields", {}).get(part)
-        table = field.annotation if field is not None else None
-    known = ", ".join(sorted(getattr(table, "model_fields", {})))
-    return f"{where}: unknown key; known here: {known}"
+    where = []
+    for part in item["loc"]:
+        if (member := _member(table, part)) is not None:
+            table = member  # the part is not a key: it is the `kind` by which a table was told from others
+            continue
+        where.append(str(part))
+        fields = getattr(table, "model_fields", {})
+        if part in fields or item["type"] != "extra_forbidden":
+            table = fields[part].annotation if part in fields else None
+    path = ".".join(where)
+    if item["type"] != "extra_forbidden":
+        return f"{path}: {item['msg']}"
+    return f"{path}: unknown key; known here: {', '.join(sorted(getattr(table, 'model_fields', {})))}"
+
+
+def _member(union: Any, kind: object) -> type[BaseModel] | None:
+    """The table of a union of tables whose `kind` is this."""
+    for member in get_args(union):
+        table = get_args(member)[0] if get_origin(member) is Annotated else member
+        field = getattr(table, "model_fields", {}).get("kind")
+        if field is not None and field.default == kind:
+            return table
+    return None
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:

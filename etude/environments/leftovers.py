@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from etude.environments import store
 from etude.environments.namespace import NamespaceConfig
 
-_INSIDE = re.compile(rf"\b({store.INSTANCE.pattern})/")
+_INSIDE = re.compile(rf"\b({store.INSTANCE.pattern})/(\d+\b)?")
+_Thing = tuple[str, str | None, str]
+"""The instance something belongs to, the number of its sandbox where it is one sandbox's, and a line that says what."""
 
 
 def leftovers(config: NamespaceConfig | None = None) -> list[str]:
@@ -21,16 +24,34 @@ def leftovers(config: NamespaceConfig | None = None) -> list[str]:
 
     Complete after every backend of this process is closed; before, its live sandboxes are listed too.
     """
+    found = _things(config)
+    return sorted({line for name, _, line in found if store.owner_is_this_process(name) or not store.owner_lives(name)})
+
+
+def leaks(ended: Container[str], config: NamespaceConfig | None = None) -> list[str]:
+    """One line for each thing left of dead processes, or of sandboxes of a living one whose ids are in `ended`."""
+    return sorted(
+        {line for name, box, line in _things(config) if f"{name}/{box}" in ended or not store.owner_lives(name)}
+    )
+
+
+def _things(config: NamespaceConfig | None) -> Iterator[_Thing]:
     state_dir = (config or NamespaceConfig()).state_dir or store.default_state_dir()
-    found = [(name, f"directory {state_dir / name}") for name in store.instances(state_dir)]
-    groups = store.groups_by_instance(state_dir)
-    found += [(name, f"cgroup {path}") for name, paths in groups.items() for path in paths]
-    found += [*_processes(), *_mounts()]
-    return sorted({line for name, line in found if store.owner_is_this_process(name) or not store.owner_lives(name)})
+    for name in store.instances(state_dir):
+        yield name, None, f"directory {state_dir / name}"
+    for name, paths in store.groups_by_instance(state_dir).items():
+        for path in paths:
+            yield name, None, f"cgroup {path}"
+            for child in path.iterdir() if path.is_dir() else ():
+                if child.name.isdigit():
+                    yield name, child.name, f"cgroup {child}"
+    yield from _processes()
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if match := _INSIDE.search(line):
+            yield match[1], match[2], f"mount {line}"
 
 
-def _processes() -> list[tuple[str, str]]:
-    found = []
+def _processes() -> Iterator[_Thing]:
     for directory in Path("/proc").iterdir():
         if not directory.name.isdigit() or int(directory.name) == os.getpid():
             continue
@@ -39,12 +60,7 @@ def _processes() -> list[tuple[str, str]]:
             groups = (directory / "cgroup").read_text()
         except OSError:
             continue  # it ended, or is another user's
-        match = _INSIDE.search(groups) or (_INSIDE.search(command) if "guest" in command else None)
-        if match:
-            found.append((match[1], f"process {directory.name}: {command[:80].strip() or '(ended, not reaped)'}"))
-    return found
-
-
-def _mounts() -> list[tuple[str, str]]:
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [(match[1], f"mount {line}") for line in lines if (match := _INSIDE.search(line))]
+        line = f"process {directory.name}: {command[:80].strip() or '(ended, not reaped)'}"
+        for text in (groups, command if "guest" in command else ""):
+            for match in _INSIDE.finditer(text):
+                yield match[1], match[2], line

@@ -45,6 +45,7 @@ T = TypeVar("T")
 class NamespaceConfig(Config):
     """How namespace sandboxes are made; the defaults need root, or a delegated cgroup."""
 
+    kind: Literal["namespace"] = "namespace"
     state_dir: Path | None = None
     """A local directory for tasks' files and snapshots; None: /dev/shm/etude-UID. Sandboxes write elsewhere."""
     cache_dir: Path | None = None

@@ -10,7 +10,9 @@ import asyncio
 import shutil
 from pathlib import Path
 
+from etude.environments.backends import open_backend
 from etude.environments.doctor import diagnose
+from etude.environments.remote import RemoteConfig
 from etude.errors import CheckpointError, EtudeError, MissingDependency
 from etude.rollouts.config import RunConfig
 
@@ -22,6 +24,9 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     """Raises the error that the run would have ended with, before it begins."""
     _model(config.model.path)
     _room(directory)
+    if isinstance(config.environment, RemoteConfig):
+        await open_backend(config.environment).close()  # raises where the server is not there, or not what is asked for
+        return
     for finding in await asyncio.to_thread(diagnose, config.environment):
         if not finding.ok:
             raise MissingDependency(f"{finding.subject}: {finding.said}; {finding.remedy}")

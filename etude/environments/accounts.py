@@ -1,0 +1,116 @@
+"""What a server's sandboxes have been through: one event a step, and the figures an operator watches.
+
+Owns the event log (one JSON line a step of a sandbox's life, in the order they happened) and the Prometheus registry of
+one node. Measures and counts; decides nothing. A figure that is read from the machine is read when it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
+_OPERATIONS = ("create", "fork", "exec", "snapshot", "destroy")
+_PSI = ("cpu", "memory", "io")
+_LEAKS_FRESH_S = 30.0
+
+
+class Accounts:
+    """Of one node. `leaks` says how many things of sandboxes that are gone are still there; it may be slow."""
+
+    def __init__(self, events: Path, leaks: Callable[[], int]) -> None:
+        self._file = events.open("ab", buffering=0)
+        self._log = structlog.wrap_logger(
+            structlog.BytesLogger(self._file),
+            processors=[
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.JSONRenderer(serializer=_line),
+            ],
+        )
+        self.registry = CollectorRegistry()
+        self._steps = Counter(
+            "etude_environments_steps", "Steps of sandboxes' lives.", ["step"], registry=self.registry
+        )
+        self.waiting = Gauge(
+            "etude_environments_starts_waiting", "Sandboxes asked for, not ready.", registry=self.registry
+        )
+        self.alive = Gauge("etude_environments_alive", "Sandboxes alive.", ["backend"], registry=self.registry)
+        self._seconds = {
+            name: Histogram(
+                f"etude_environments_{name}_seconds",
+                f"How long {name} took, where it succeeded.",
+                ["backend"],
+                buckets=_SECONDS,
+                registry=self.registry,
+            )
+            for name in _OPERATIONS
+        }
+        self.registry.register(_Machine(leaks))
+
+    def step(self, step: str, sandbox: str, **facts: Any) -> None:
+        """Write down one step: created, exec, snapshot, forked, paused, resumed, expired, destroyed, failed."""
+        self._log.info(step, sandbox=sandbox, **facts)
+        self._steps.labels(step).inc()
+
+    @contextmanager
+    def timed(self, operation: str, backend: str) -> Generator[None]:
+        """Observe how long the block takes; not at all when it raises."""
+        began = time.perf_counter()
+        yield
+        self._seconds[operation].labels(backend).observe(time.perf_counter() - began)
+
+    def exposition(self) -> bytes:
+        """The registry in Prometheus' text form."""
+        return generate_latest(self.registry)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Machine(Collector):
+    """What is looked up when somebody asks: pressure now, leaks at most every half minute."""
+
+    def __init__(self, leaks: Callable[[], int]) -> None:
+        self._leaks = leaks
+        self._seen: tuple[float, int] | None = None
+
+    def describe(self) -> list[Metric]:
+        return []  # so that registering does not already look
+
+    def collect(self) -> Iterator[Metric]:
+        pressure = GaugeMetricFamily(
+            "etude_environments_pressure", "Share of the last ten seconds in which some, or all, work waited.",
+            labels=["resource", "kind"],
+        )  # fmt: skip
+        for resource in _PSI:
+            for kind, share in _psi(Path("/proc/pressure") / resource):
+                pressure.add_metric([resource, kind], share)
+        yield pressure
+        now = time.monotonic()
+        if self._seen is None or now - self._seen[0] > _LEAKS_FRESH_S:
+            self._seen = now, self._leaks()
+        yield GaugeMetricFamily("etude_environments_leaks", "Left of sandboxes that are gone.", value=self._seen[1])
+
+
+def _line(event: dict[str, Any], **_: Any) -> bytes:
+    return json.dumps(event, sort_keys=True).encode()
+
+
+def _psi(path: Path) -> Iterator[tuple[str, float]]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return  # a kernel without PSI, or with it switched off
+    for line in lines:
+        kind, share, *_ = line.split()
+        yield kind, float(share.removeprefix("avg10=")) / 100

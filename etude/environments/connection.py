@@ -1,0 +1,151 @@
+"""Requests to an environment server that are carried out once, however often the connection breaks.
+
+Owns one HTTP client: keys, retries, what a broken connection, a busy server and a cancelled caller each lead to. Knows
+no route. A server that answers may take as long as it likes, since it keeps the deadlines of what is asked; one that
+does not answer has `unreachable_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import secrets
+import stat
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from etude.environments.remote import RemoteConfig
+from etude.environments.wire import KEY, UNDER_WAY, ServerError, error_of
+from etude.errors import ConfigError, DeadlineExceeded
+
+WAIT_S = 20.0
+"""How long the server holds a request before it says that it is still at it."""
+_READ_S = WAIT_S + 25.0
+_CANCEL_S = 30.0
+_EVENT_MAX = 64 << 20
+Params = Mapping[str, str | int | float]
+
+
+class Connection:
+    """To one server. Use on one event loop; the caller closes it."""
+
+    def __init__(self, config: RemoteConfig, token: str) -> None:
+        self._config = config
+        self._http = httpx2.AsyncClient(
+            base_url=config.url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=httpx2.Timeout(60.0, connect=5.0, read=_READ_S, pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=4.0),
+            trust_env=False,  # sandboxes are reached directly, whatever proxy this machine's browsers use
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str, what: str, params: Params | None = None) -> bytes:
+        return await self._answered("GET", path, what, b"", params, {})
+
+    async def ask(self, method: str, path: str, what: str, body: bytes = b"", params: Params | None = None) -> Any:
+        """Have something done, once. Returns the answer; raises what the server says. `what` appears in errors.
+
+        Who is cancelled leaves nothing behind: the server is told to stop, and has stopped when this returns."""
+        key = secrets.token_hex(16)
+        headers = {KEY: key, "Prefer": f"wait={WAIT_S:.0f}"}
+        try:
+            return json.loads(await self._answered(method, path, what, body, params, headers))
+        except asyncio.CancelledError:
+            await asyncio.shield(asyncio.ensure_future(self._cancel(key)))
+            raise
+
+    async def events(self, path: str, what: str) -> AsyncIterator[bytes]:
+        """A stream of output from its beginning to its end, whole also where the connection breaks."""
+        at, patience = 0, _Patience(self._config.unreachable_s, what, self._config.url)
+        while True:
+            try:
+                async with self._http.sse(path, params={"from": at}, max_event_size=_EVENT_MAX) as source:
+                    if source.response.status_code != 200:
+                        raise error_of(await source.response.aread(), self._config.url)
+                    async for event in source:
+                        patience.renew()
+                        if event.event == "output":
+                            piece = base64.b64decode(event.data)
+                            at += len(piece)
+                            yield piece
+                        elif event.event == "error":
+                            raise error_of(event.data.encode(), self._config.url)
+                        elif event.event == "end":
+                            return
+                await patience.wait("the stream broke off")
+            except httpx2.TransportError as error:
+                await patience.wait(str(error) or type(error).__name__)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def _answered(
+        self, method: str, path: str, what: str, body: bytes, params: Params | None, headers: dict[str, str]
+    ) -> bytes:
+        """Send, again where need be, until there is an answer to return or an error to raise."""
+        patience = _Patience(self._config.unreachable_s, what, self._config.url)
+        refused_until = time.monotonic() + self._config.busy_s
+        while True:
+            try:
+                response = await self._http.request(method, path, content=body, params=params, headers=headers)
+            except httpx2.TransportError as error:
+                await patience.wait(str(error) or type(error).__name__)
+                continue
+            patience.renew()
+            if response.status_code == UNDER_WAY:
+                continue
+            if response.is_success:
+                return response.content
+            error = error_of(response.content, self._config.url)
+            if not isinstance(error, ServerError) or error.retry_after_s is None:
+                raise error
+            if time.monotonic() + error.retry_after_s > refused_until:
+                raise error
+            await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.5))
+
+    async def _cancel(self, key: str) -> None:
+        try:
+            await self._http.delete(f"/requests/{key}", timeout=_CANCEL_S)
+        except httpx2.TransportError:
+            return  # unreachable: the sandbox's time to live is what is left
+
+
+class _Patience:
+    """How long a server has not been reached, and when to try again."""
+
+    def __init__(self, unreachable_s: float, what: str, url: str) -> None:
+        self._limit_s, self._what, self._url = unreachable_s, what, url
+        self.renew()
+
+    def renew(self) -> None:
+        self._since, self._pause_s = time.monotonic(), 0.05
+
+    async def wait(self, why: str) -> None:
+        """Raises DeadlineExceeded when it has been too long."""
+        if time.monotonic() - self._since + self._pause_s > self._limit_s:
+            raise DeadlineExceeded(f"{self._url} to answer ({self._what})", self._limit_s, why)
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(self._pause_s * 2, 2.0)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file that only its owner can read."""
+    try:
+        mode, token = path.stat().st_mode, path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"token_file: {path}: {error.strerror}; a server writes it when it is first started"
+        ) from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"token_file: others can read {path}: chmod 600 it, and replace the token in it")
+    if len(token) < 16 or not token.isascii():
+        raise ConfigError(f"token_file: {path} holds no token of at least 16 characters")
+    return token

@@ -1,0 +1,151 @@
+"""What the environment server must still know after it was killed: its requests, by key, and its sandboxes.
+
+Owns one SQLite file. A request is written down before it is begun and again, with its answer, when it has ended; a
+sandbox when it is there and when it is gone. What a killed server left begun is found by `recover`. Answers are kept
+for a time and up to a size, the oldest forgotten first; a key that was forgotten is a new one. Nothing here waits for
+the disk: what was committed survives a killed process, the last moments before a power cut may be lost.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.environments.wire import Answer, ServerError, answer_of
+from etude.errors import ConfigError
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS requests (key TEXT PRIMARY KEY, digest TEXT NOT NULL, began REAL NOT NULL, status INTEGER,
+    body BLOB, size INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS requests_by_age ON requests (began);
+CREATE TABLE IF NOT EXISTS sandboxes (id TEXT PRIMARY KEY, facts TEXT NOT NULL, born REAL NOT NULL, state TEXT NOT NULL,
+    ended REAL, why TEXT);
+CREATE INDEX IF NOT EXISTS sandboxes_by_state ON sandboxes (state);
+"""
+_PRUNE_EVERY = 256
+ALIVE = "alive"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A request the journal knows. `answer` is None while it is under way."""
+
+    digest: str
+    answer: Answer | None
+
+
+@dataclass(frozen=True)
+class Past:
+    """A sandbox the journal knows. `state` is alive, or the kind of error it is to ask for it now."""
+
+    id: str
+    facts: dict[str, Any]
+    born: float
+    state: str
+    ended: float | None
+    why: str | None
+
+
+class Journal:
+    """One server's; a second one on the same directory is refused. Use on one thread; the caller closes it."""
+
+    def __init__(self, directory: Path, keep_s: float, keep_mb: int) -> None:
+        self._keep_s, self._keep = keep_s, keep_mb << 20
+        self._lock = _lock(directory / "lock")
+        self._db = sqlite3.connect(directory / "journal.sqlite", isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.executescript(_TABLES)
+        self._finished = 0
+
+    def close(self) -> None:
+        self._db.close()
+        os.close(self._lock)
+
+    def recover(self) -> list[Past]:
+        """End what a killed server left: requests begun as interrupted; sandboxes, which are returned, as lost."""
+        cut = answer_of(
+            ServerError("interrupted", "the server was killed while it was at this; try again, with a new key")
+        )
+        self._db.execute(
+            "UPDATE requests SET status = ?, body = ?, size = ? WHERE status IS NULL",
+            (cut.status, cut.body, len(cut.body)),
+        )
+        lost = [row[0] for row in self._db.execute("SELECT id FROM sandboxes WHERE state = ?", (ALIVE,))]
+        for name in lost:
+            self.ended(name, "lost", "the server it lived on was killed")
+        self._prune()
+        return [past for name in lost if (past := self.past(name)) is not None]
+
+    # requests -----------------------------------------------------------------------------------------------------
+
+    def find(self, key: str) -> Recorded | None:
+        row = self._db.execute("SELECT digest, status, body FROM requests WHERE key = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        return Recorded(row[0], None if row[1] is None else Answer(row[1], row[2]))
+
+    def begin(self, key: str, digest: str) -> None:
+        self._db.execute("INSERT INTO requests (key, digest, began) VALUES (?, ?, ?)", (key, digest, time.time()))
+
+    def finish(self, key: str, answer: Answer) -> None:
+        self._db.execute(
+            "UPDATE requests SET status = ?, body = ?, size = ? WHERE key = ?",
+            (answer.status, answer.body, len(answer.body), key),
+        )
+        self._finished += 1
+        if self._finished % _PRUNE_EVERY == 0:
+            self._prune()
+
+    def forget(self, key: str) -> None:
+        """As if it had never come: for what was refused before anything was done."""
+        self._db.execute("DELETE FROM requests WHERE key = ?", (key,))
+
+    def _prune(self) -> None:
+        before = time.time() - self._keep_s
+        self._db.execute("DELETE FROM requests WHERE status IS NOT NULL AND began < ?", (before,))
+        self._db.execute("DELETE FROM sandboxes WHERE ended IS NOT NULL AND ended < ?", (before,))
+        (held,) = self._db.execute("SELECT coalesce(sum(size), 0) FROM requests").fetchone()
+        oldest = self._db.execute("SELECT key, size FROM requests WHERE status IS NOT NULL ORDER BY began")
+        for key, size in oldest.fetchall() if held > self._keep else ():
+            if held <= self._keep:
+                break
+            self.forget(key)
+            held -= size
+
+    # sandboxes ----------------------------------------------------------------------------------------------------
+
+    def born(self, name: str, facts: dict[str, Any]) -> None:
+        self._db.execute(
+            "INSERT INTO sandboxes (id, facts, born, state) VALUES (?, ?, ?, ?)",
+            (name, json.dumps(facts), time.time(), ALIVE),
+        )
+
+    def ended(self, name: str, state: str, why: str) -> None:
+        self._db.execute(
+            "UPDATE sandboxes SET state = ?, ended = ?, why = ? WHERE id = ?", (state, time.time(), why, name)
+        )
+
+    def past(self, name: str) -> Past | None:
+        query = "SELECT id, facts, born, state, ended, why FROM sandboxes WHERE id = ?"
+        row = self._db.execute(query, (name,)).fetchone()
+        return None if row is None else Past(row[0], json.loads(row[1]), *row[2:])
+
+
+def _lock(path: Path) -> int:
+    """Hold a file for as long as this process lives."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise ConfigError(
+            f"state_dir: another environment server uses {path.parent}; stop it or name another"
+        ) from None
+    return handle

@@ -1,0 +1,109 @@
+"""A sandbox and a snapshot as a server holds them, what it is told to offer, and the clock that ends them.
+
+Owns the records of what is alive and the timers of a node; what happens when time is up is the node's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments.backends import LocalConfig
+from etude.environments.base import Process, Sandbox, SandboxSpec, Snapshot
+from etude.environments.namespace import NamespaceConfig
+
+_PROCESSES_HELD = 64
+
+
+class NodeConfig(Config):
+    """What a server offers and for how long it keeps things."""
+
+    state_dir: Path | None = None
+    """For the journal, the event log and the token; None: below XDG_STATE_HOME, or ~/.local/state."""
+    backends: tuple[LocalConfig, ...] = Field((NamespaceConfig(),), min_length=1)
+    """The first one is used where a request names neither a backend nor an isolation level."""
+    ttl_s: float = Field(3600.0, gt=0)
+    """Of a sandbox that names none. It runs on while the sandbox is paused."""
+    max_ttl_s: float = Field(86_400.0, gt=0)
+    snapshot_ttl_s: float = Field(86_400.0, gt=0)
+    """From its last use."""
+    waiting_starts: int = Field(1000, ge=1)
+    """Sandboxes asked for and not ready; beyond these a request is told to come again later."""
+    keep_s: float = Field(86_400.0, gt=0)
+    """How long answers and ended sandboxes are remembered."""
+    keep_mb: int = Field(256, ge=1)
+    """What the remembered answers may take; the oldest are forgotten first."""
+
+
+@dataclass(eq=False)
+class Live:
+    """A sandbox that is there."""
+
+    id: str
+    box: Sandbox
+    backend: str
+    spec: SandboxSpec
+    """As it was asked for, less its files; its TTL is the one granted."""
+    born: float
+    expires: float
+    """Both by the wall clock, for telling."""
+    timer: asyncio.TimerHandle
+    paused: bool = False
+    processes: dict[int, Process] = field(default_factory=dict)
+    """The last ones in the background, held so that their output stays; the backend finds the others again."""
+
+    def hold(self, process: Process) -> None:
+        self.processes[process.id] = process
+        while len(self.processes) > _PROCESSES_HELD:
+            del self.processes[next(iter(self.processes))]
+
+
+@dataclass(eq=False)
+class Kept:
+    """A snapshot that is there."""
+
+    id: str
+    inner: Snapshot
+    backend: str
+    image: str
+    of: str
+    timer: asyncio.TimerHandle | None = None
+
+
+class Timers:
+    """Work to be begun later, on one event loop."""
+
+    def __init__(self) -> None:
+        self._begun: set[asyncio.Task[None]] = set()
+        self._set: set[asyncio.TimerHandle] = set()
+
+    def later(self, delay_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.TimerHandle:
+        """Begin `work` after `delay_s`, unless the handle is given to `stop` before."""
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            self._set.discard(handle)
+            task = loop.create_task(work())
+            self._begun.add(task)
+            task.add_done_callback(self._begun.discard)
+
+        handle = loop.call_later(delay_s, begin)
+        self._set.add(handle)
+        return handle
+
+    def stop(self, handle: asyncio.TimerHandle | None) -> None:
+        if handle is not None:
+            handle.cancel()
+            self._set.discard(handle)
+
+    async def close(self) -> None:
+        """Begin nothing more, and wait for what was begun."""
+        for handle in list(self._set):
+            self.stop(handle)
+        await asyncio.gather(*self._begun, return_exceptions=True)

@@ -1,0 +1,315 @@
+"""One machine's sandboxes, as a server keeps them: made by policy, counted, given an end, and accounted for.
+
+Owns the backends by name, the sandboxes and snapshots alive on them, and when each is over. Every step of a sandbox's
+life is an event (see `accounts`), every sandbox is in the journal from its birth to its end, and what a killed server
+left is removed when the next one opens its backends and reported as lost. Used by the HTTP server and by node agents;
+never speaks HTTP, and never gives a weaker backend than was asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from etude.environments.accounts import Accounts
+from etude.environments.backends import open_backend
+from etude.environments.base import Backend, Capabilities, ExecResult, Process, Sandbox, SandboxSpec
+from etude.environments.channel import KILL_GRACE_S
+from etude.environments.journal import Journal
+from etude.environments.leftovers import leaks
+from etude.environments.lives import Kept, Live, NodeConfig, Timers
+from etude.environments.namespace import NamespaceConfig
+from etude.environments.remote import default_state_dir
+from etude.environments.requests import Requests
+from etude.environments.wire import ExecBody, Isolation, ServerError
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
+from etude.records import InfraFailed
+
+_PROBE_DEADLINE_S = 5.0
+_LEAKS_LOOKED_FOR = 10_000
+
+
+class Node:
+    """See the module. Opened, used and closed on one event loop."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self.config = config
+        if len({backend.kind for backend in config.backends}) < len(config.backends):
+            raise ConfigError(
+                "backends: two of one kind cannot be told apart by name; run another server for the second"
+            )
+        directory = config.state_dir or default_state_dir()
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.journal = Journal(directory, config.keep_s, config.keep_mb)
+        self.requests = Requests(self.journal)
+        self.accounts = Accounts(directory / "events.jsonl", self._count_leaks)
+        self.backends: dict[str, Backend] = {}
+        self._live: dict[str, Live] = {}
+        self._kept: dict[str, Kept] = {}
+        self._ended: deque[str] = deque(maxlen=_LEAKS_LOOKED_FOR)
+        self._timers = Timers()
+        self._starting = 0
+        self._start_s = 0.1
+        self._draining = False
+        self.lost: dict[str, InfraFailed] = {}
+        """What a killed server had alive, by sandbox id: gone, and worth trying again."""
+        try:
+            for backend in config.backends:  # opening one removes what killed owners left of it
+                opened = open_backend(backend)
+                self.backends[opened.capabilities.name] = opened
+        except BaseException:
+            self.journal.close()
+            raise
+        for past in self.journal.recover():
+            self.lost[past.id] = InfraFailed(f"sandbox {past.id}: {past.why}", retryable=True)
+            self.accounts.step("failed", past.id, why=past.why, retryable=True, **past.facts)
+
+    @property
+    def capabilities(self) -> list[Capabilities]:
+        return [backend.capabilities for backend in self.backends.values()]
+
+    def sandboxes(self) -> list[Live]:
+        """Those alive, oldest first."""
+        return list(self._live.values())
+
+    def snapshots(self) -> list[Kept]:
+        return list(self._kept.values())
+
+    def find(self, name: str) -> Live:
+        """A sandbox that is alive. Raises ServerError saying how it ended where it is not."""
+        if (live := self._live.get(name)) is not None:
+            return live
+        past = self.journal.past(name)
+        if past is None:
+            raise ServerError("not_found", f"there is no sandbox {name} here, or it ended long ago")
+        raise ServerError(past.state, f"sandbox {name} is gone: {past.why}")
+
+    # life ---------------------------------------------------------------------------------------------------------
+
+    async def create(self, spec: SandboxSpec, backend: str | None = None, isolation: Isolation | None = None) -> Live:
+        """Start a sandbox. Raises ConfigError where no backend here is what was asked for, ServerError when busy."""
+        base = self._kept.get(spec.base.id) if spec.base else None
+        if spec.base is not None and base is None:
+            raise ServerError("not_found", f"there is no snapshot {spec.base.id} here; was the server restarted?")
+        name = self._pick(backend or (base.backend if base else None), isolation)
+        if base is not None:
+            self._renew(base)
+            if base.backend != name:
+                raise ConfigError(f"base: snapshot {base.id} belongs to backend {base.backend}, not to {name}")
+        with self._queued(1), self.accounts.timed("create", name):
+            box = await self.backends[name].create(replace(spec, base=base.inner if base else None))
+        return self._adopt(box, name, replace(spec, files={}), "created")
+
+    async def fork(self, live: Live, n: int) -> list[Live]:
+        with self._queued(n), self.accounts.timed("fork", live.backend):
+            boxes = await live.box.fork(n)
+        return [self._adopt(box, live.backend, live.spec, "forked", parent=live.id) for box in boxes]
+
+    async def snapshot(self, live: Live) -> Kept:
+        with self.accounts.timed("snapshot", live.backend):
+            inner = await live.box.snapshot()
+        name = f"snap-{secrets.token_hex(8)}"
+        kept = self._kept[name] = Kept(name, inner, live.backend, live.spec.image, live.id)
+        self._renew(kept)
+        self.accounts.step("snapshot", live.id, snapshot=name)
+        return kept
+
+    async def release(self, name: str) -> None:
+        """Forget a snapshot; fine when there is none."""
+        if (kept := self._kept.pop(name, None)) is not None:
+            self._timers.stop(kept.timer)
+            await self.backends[kept.backend].release(kept.inner)
+
+    async def pause(self, live: Live) -> None:
+        was, live.paused = live.paused, True  # at once: where it fails half way, only resuming helps
+        await live.box.pause()
+        if not was:
+            self.accounts.step("paused", live.id)
+
+    async def resume(self, live: Live) -> None:
+        await live.box.resume()
+        if live.paused:
+            live.paused = False
+            self.accounts.step("resumed", live.id)
+
+    def set_ttl(self, live: Live, ttl_s: float) -> None:
+        """It ends `ttl_s` from now, whatever was said before."""
+        self._timers.stop(live.timer)
+        live.spec = replace(live.spec, ttl_s=self._granted(ttl_s))
+        live.timer, live.expires = self._expiry(live.id, self._granted(ttl_s))
+
+    async def exec(self, name: str, body: ExecBody, started: Callable[[Process], None] | None = None) -> ExecResult:
+        """Run a command to its end. `started` is given the process, for who wants the output as it comes."""
+        began = time.monotonic()
+        timeout_s = body.timeout_s or ExecBody.model_fields["timeout_s"].default
+        common: dict[str, Any] = {
+            "cwd": body.cwd,
+            "env": body.env,
+            "max_output_bytes": body.max_output_bytes,
+            "timeout_s": timeout_s,
+        }
+        async with self.use(name) as live:
+            with self.accounts.timed("exec", live.backend):
+                if started is None:
+                    result = await live.box.exec(body.command, **common)
+                else:
+                    process = await live.box.start(body.command, **common)
+                    started(process)
+                    result = await _to_its_end(process, timeout_s + KILL_GRACE_S)
+        took = round(time.monotonic() - began, 4)
+        self.accounts.step("exec", name, exit_code=result.exit_code, timed_out=result.timed_out, seconds=took)
+        return result
+
+    async def destroy(self, name: str) -> None:
+        """End a sandbox; fine when it has ended already, an error when there never was one."""
+        try:
+            live = self.find(name)
+        except ServerError as error:
+            if error.kind == "not_found":
+                raise
+            return
+        await self._end(live, "destroyed", "ended", "its user was done with it")
+
+    @asynccontextmanager
+    async def use(self, name: str, awake: bool = True) -> AsyncGenerator[Live]:
+        """A sandbox to ask something of. Where it turns out to have failed, it is ended and the error says so."""
+        live = self.find(name)
+        if live.paused and awake:
+            raise ServerError("paused", f"sandbox {name} is paused: resume it first")
+        try:
+            yield live
+        except ServerError:
+            raise
+        except SandboxError as error:
+            if name in self._live and not live.paused and not await _answers(live.box):
+                await self._end(live, "failed", "lost", str(error))
+            self.find(name)  # raises what became of it, where it is gone
+            raise
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse what is new, and let what is under way end; after `timeout_s` cut it, with an answer that says so."""
+        self._draining = True
+        await self.requests.drain(timeout_s)
+
+    async def close(self) -> None:
+        """End everything at once."""
+        await self.drain(0)
+        ending = [self._end(live, "destroyed", "lost", "the server was stopped") for live in self.sandboxes()]
+        await asyncio.gather(*ending, self._timers.close(), return_exceptions=True)
+        try:
+            for backend in self.backends.values():
+                await backend.close()
+        finally:
+            self.journal.close()
+            self.accounts.close()
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _pick(self, backend: str | None, isolation: Isolation | None) -> str:
+        offered = ", ".join(f"{each.name} (isolation {each.isolation})" for each in self.capabilities)
+        if backend is not None and backend not in self.backends:
+            raise ConfigError(f"backend: {backend!r} is not offered here, only {offered}")
+        for each in self.capabilities:
+            if backend in (None, each.name) and isolation in (None, each.isolation):
+                return each.name
+        wanted = f"isolation {isolation!r}" + (f" of backend {backend!r}" if backend else "")
+        raise ConfigError(
+            f"isolation: {wanted} is not offered here, only {offered}, and nothing weaker is given in its place; "
+            "`etude environments doctor` says what this machine can do"
+        )
+
+    @contextmanager
+    def _queued(self, n: int) -> Generator[None]:
+        """Count `n` starts as waiting, or refuse them when there are too many."""
+        if self._draining:
+            raise ServerError("draining", "this server is stopping; ask another, or try again", retry_after_s=5)
+        if self._starting + n > self.config.waiting_starts:
+            message = f"{self._starting} sandboxes are waiting to start, {n} more are too many; come again later"
+            raise ServerError("busy", message, retry_after_s=max(1, math.ceil(self._start_s)))
+        self._count_starting(n)
+        began = time.monotonic()
+        try:
+            yield
+            self._start_s += 0.1 * (time.monotonic() - began - self._start_s)
+        finally:
+            self._count_starting(-n)
+
+    def _count_starting(self, n: int) -> None:
+        self._starting += n
+        self.accounts.waiting.set(self._starting)
+
+    def _adopt(self, box: Sandbox, backend: str, spec: SandboxSpec, step: str, **facts: Any) -> Live:
+        name = f"box-{secrets.token_hex(8)}"
+        ttl_s = self._granted(spec.ttl_s or self.config.ttl_s)
+        timer, expires = self._expiry(name, ttl_s)
+        live = Live(name, box, backend, replace(spec, ttl_s=ttl_s), time.time(), expires, timer)
+        self._live[name] = live
+        known = {"backend": backend, "image": spec.image, "labels": dict(spec.labels), "inner": box.id}
+        self.journal.born(name, known)
+        self.accounts.alive.labels(backend).inc()
+        self.accounts.step(step, name, ttl_s=ttl_s, **known, **facts)
+        return live
+
+    def _granted(self, ttl_s: float) -> float:
+        return min(ttl_s, self.config.max_ttl_s)
+
+    def _expiry(self, name: str, ttl_s: float) -> tuple[asyncio.TimerHandle, float]:
+        return self._timers.later(ttl_s, partial(self._expire, name)), time.time() + ttl_s
+
+    async def _expire(self, name: str) -> None:
+        if (live := self._live.get(name)) is not None:
+            await self._end(live, "expired", "expired", f"its {live.spec.ttl_s} s to live ran out")
+
+    def _renew(self, kept: Kept) -> None:
+        self._timers.stop(kept.timer)
+        kept.timer = self._timers.later(self.config.snapshot_ttl_s, partial(self.release, kept.id))
+
+    async def _end(self, live: Live, step: str, state: str, why: str) -> None:
+        """Destroy, and write down as which `step` of its life and why; `state` is what later users are told.
+
+        Who comes second waits for nothing: it is no longer there."""
+        if self._live.pop(live.id, None) is None:
+            return
+        self._timers.stop(live.timer)
+        self.accounts.alive.labels(live.backend).dec()
+        self.journal.ended(live.id, state, why)  # first: who is at work in it is told so as it goes
+        lived = round(time.time() - live.born, 3)
+        try:
+            with self.accounts.timed("destroy", live.backend):
+                await live.box.destroy()
+        except (EtudeError, OSError) as error:
+            step, why = "failed", f"{why}; it could not be removed whole: {error}"
+            raise
+        finally:
+            self._ended.append(live.box.id)
+            self.accounts.step(step, live.id, why=why, lived_s=lived)
+
+    def _count_leaks(self) -> int:
+        ended = set(self._ended)
+        return sum(len(leaks(ended, each)) for each in self.config.backends if isinstance(each, NamespaceConfig))
+
+
+async def _to_its_end(process: Process, timeout_s: float) -> ExecResult:
+    try:
+        return await process.wait(timeout_s)
+    except (asyncio.CancelledError, DeadlineExceeded):
+        await process.kill()
+        raise
+
+
+async def _answers(box: Sandbox) -> bool:
+    """Whether it still serves: what it refused once may have been the request's own fault."""
+    try:
+        async with asyncio.timeout(_PROBE_DEADLINE_S):
+            await box.processes()
+    except (SandboxError, DeadlineExceeded, TimeoutError):
+        return False
+    return True

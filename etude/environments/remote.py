@@ -1,0 +1,37 @@
+"""How another machine's sandboxes are reached: the config of the `remote` backend, without the libraries it needs.
+
+Owns `RemoteConfig`, and where a server of this user is found; `client` holds the backend.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from etude.config import Config
+
+
+class RemoteConfig(Config):
+    """An environment server, and what to ask of it."""
+
+    kind: Literal["remote"] = "remote"
+    url: str = Field(pattern=r"^https?://[^/]+(/.*)?$")
+    token_file: Path | None = None
+    """None: where a server of this user on this machine keeps its own."""
+    backend: str | None = None
+    isolation: Literal["namespace", "container", "vm"] | None = None
+    """Sandboxes are on the server's backend of this name, or of this isolation level, or there are none."""
+    ttl_s: float | None = Field(None, gt=0)
+    """Of sandboxes whose spec names none: what ends them should this process be killed. None: the server's own."""
+    unreachable_s: float = Field(30.0, gt=0)
+    """How long to go on trying to reach a server that does not answer."""
+    busy_s: float = Field(600.0, gt=0)
+    """How long to come again to a server that says it is busy or restarting."""
+
+
+def default_state_dir() -> Path:
+    """Where a server remembers, below XDG_STATE_HOME or ~/.local/state."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "environments"

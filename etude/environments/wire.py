@@ -1,0 +1,198 @@
+"""What the environment server and its client say to each other: bodies, answers and named errors, as JSON.
+
+Owns the form of each and both directions of every conversion, so that an error raised beside a sandbox is the same
+error at the other end of the wire. Bytes inside JSON are base64. Knows nothing of HTTP beyond the status of an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from etude.config import Config
+from etude.environments.base import WORKSPACE, ExecResult, Resources, SandboxSpec
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
+
+KEY = "Idempotency-Key"
+"""The header that names a request, so that sending it again is never doing it again."""
+UNDER_WAY = 202
+"""The status of an answer that says: still at it, ask again with the same key."""
+Isolation = Literal["namespace", "container", "vm"]
+
+_KINDS: dict[str, tuple[int, bool]] = {
+    "unauthorized": (401, False),
+    "forbidden": (403, False),
+    "not_found": (404, False),
+    "paused": (409, False),
+    "cancelled": (409, False),
+    "expired": (410, False),
+    "ended": (410, False),
+    "lost": (410, True),
+    "too_large": (413, False),
+    "key_reused": (422, False),
+    "busy": (429, True),
+    "sandbox": (502, True),
+    "draining": (503, True),
+    "interrupted": (503, True),
+}
+"""Errors that only a server has -> HTTP status, and whether trying again (with a new key; where need be, in a new
+sandbox) can be expected to work."""
+
+
+class ServerError(SandboxError):
+    """What a server says no to, by one of the names above; the same object at both ends of the wire."""
+
+    def __init__(self, kind: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retry_after_s = retry_after_s
+
+    @property
+    def retryable(self) -> bool:
+        return _KINDS[self.kind][1]
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.kind, str(self))
+
+
+class ResourcesBody(Config):
+    memory_mb: int = Field(Resources.memory_mb, ge=1)
+    pids: int = Field(Resources.pids, ge=1)
+    cpus: float = Field(Resources.cpus, gt=0)
+    disk_mb: int = Field(Resources.disk_mb, ge=1)
+
+
+class CreateBody(Config):
+    """POST /sandboxes. Without `backend` and `isolation`, the server's first backend; with either, that or an error."""
+
+    model_config = ConfigDict(val_json_bytes="base64")
+
+    backend: str | None = None
+    isolation: Isolation | None = None
+    image: str = "host"
+    base: str | None = None
+    files: dict[str, bytes] = {}
+    resources: ResourcesBody = ResourcesBody()
+    ttl_s: float | None = Field(None, gt=0)
+    labels: dict[str, str] = {}
+
+
+class ExecBody(Config):
+    """POST /sandboxes/ID/exec."""
+
+    command: str
+    cwd: str = WORKSPACE
+    timeout_s: float | None = Field(60.0, gt=0)
+    """None only for a command in the background."""
+    env: dict[str, str] = {}
+    max_output_bytes: int = Field(30_000, ge=0)
+    background: bool = False
+
+
+class ForkBody(Config):
+    n: int = Field(1, ge=1, le=1000)
+
+
+class TtlBody(Config):
+    ttl_s: float = Field(gt=0)
+
+
+class NoBody(Config):
+    """Of requests that take none."""
+
+
+B = TypeVar("B", bound=Config)
+
+
+def parse_body(raw: bytes, schema: type[B]) -> B:
+    """Raises ConfigError, one line a wrong key, with its path."""
+    try:
+        return schema.model_validate_json(raw or b"{}")
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
+        raise ConfigError("; ".join(wrong)) from None
+
+
+def create_body(spec: SandboxSpec, backend: str | None, isolation: Isolation | None) -> bytes:
+    """What asks a server for `spec`."""
+    body: dict[str, Any] = {"backend": backend, "isolation": isolation, "image": spec.image, "ttl_s": spec.ttl_s}
+    body["base"] = spec.base.id if spec.base else None
+    return dump({**body, "files": dict(spec.files), "resources": spec.resources, "labels": dict(spec.labels)})
+
+
+def dump(value: object) -> bytes:
+    """JSON. Names of files that are not UTF-8 survive, as escaped surrogates."""
+    return json.dumps(value, default=_plain, separators=(",", ":")).encode("ascii")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def exec_result(said: dict[str, Any]) -> ExecResult:
+    """`said` is an answer's form of one."""
+    output = base64.b64decode(said["output"])
+    return ExecResult(said["exit_code"], output, said["timed_out"], said["log_path"])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back, and kept under the request's key."""
+
+    status: int
+    body: bytes
+    retry_after_s: float | None = None
+    """When to come again, of a refusal before anything was done."""
+
+
+def answer_of(error: Exception) -> Answer:
+    """An error in the form it is sent in: {"error": {"kind", "message", "retryable", ...}}."""
+    status, said = _said(error)
+    return Answer(status, dump({"error": {"message": str(error), **said}}), said.get("retry_after_s"))
+
+
+def _said(error: Exception) -> tuple[int, dict[str, Any]]:
+    if isinstance(error, ServerError):
+        status, retryable = _KINDS[error.kind]
+        return status, {"kind": error.kind, "retryable": retryable, "retry_after_s": error.retry_after_s}
+    if isinstance(error, ConfigError):
+        return 400, {"kind": "config", "retryable": False}
+    if isinstance(error, DeadlineExceeded):
+        waited = {"waited_for": error.waited_for, "seconds": error.seconds}
+        return 504, {"kind": "deadline", "retryable": True, **waited}
+    if isinstance(error, OSError):
+        named = {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
+        status = {errno.ENOENT: 404, errno.ESRCH: 404, errno.EACCES: 403, errno.EPERM: 403}.get(error.errno or 0, 409)
+        return status, {"kind": "os", "retryable": False, **named}
+    if isinstance(error, EtudeError):
+        return 502, {"kind": "sandbox", "retryable": True}
+    message = f"a bug of the server: {type(error).__name__}; its log has the rest"
+    return 500, {"kind": "internal", "retryable": False, "message": message}
+
+
+def error_of(body: bytes, where: str) -> Exception:
+    """The error that `answer_of` put into an answer. `where` names the server, for answers that hold none."""
+    try:
+        said = json.loads(body)["error"]
+        kind, message = said["kind"], said["message"]
+    except (ValueError, KeyError, TypeError):
+        return SandboxError(f"{where} is no environment server, or something stands before it: {body[:200]!r}")
+    if kind in _KINDS:
+        return ServerError(kind, message, said.get("retry_after_s"))
+    if kind == "config":
+        return ConfigError(message)
+    if kind == "deadline":
+        return DeadlineExceeded(said["waited_for"], said["seconds"])
+    if kind == "os":
+        named = (said["errno"], said["strerror"])
+        return OSError(*named, said["filename"]) if said["filename"] is not None else OSError(*named)
+    return SandboxError(f"{where}: {message}")
