@@ -1,18 +1,33 @@
-"""`etude environments doctor`: what sandboxes this machine can make, and how to get the rest."""
+"""`etude environments`: a server of sandboxes, a burst of them through it, and what this machine can make."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["doctor"], help="boot a real sandbox and say what works")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    doctor = actions.add_parser("doctor", help="boot a real sandbox and say what works")
+    serve = actions.add_parser("serve", help="serve sandboxes over HTTP until SIGTERM")
+    serve.add_argument("config", nargs="?", type=Path, help="a TOML file of the server's config")
+    serve.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    burst = actions.add_parser("burst", help="ask a server for N sandboxes at once, run a command in each")
+    burst.add_argument("count", type=int, metavar="N")
+    burst.add_argument("--url", default="http://127.0.0.1:8460", help="the server (%(default)s)")
+    burst.add_argument("--token-file", type=Path, help="its token, where it is not this user's own server")
+    burst.add_argument("--exec", default="true", metavar="COMMAND", help="what each runs (%(default)s)")
+    for action in (doctor, serve, burst):
+        action.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
 
 def run(options: argparse.Namespace) -> int:
+    return {"doctor": _doctor, "serve": _serve, "burst": _burst}[options.action](options)
+
+
+def _doctor(options: argparse.Namespace) -> int:
     from etude.environments.doctor import diagnose
 
     findings = diagnose()
@@ -24,3 +39,38 @@ def run(options: argparse.Namespace) -> int:
             if finding.remedy and not finding.ok:
                 print(f"    {finding.remedy}")
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from etude.config import load_recipe
+    from etude.environments.server.app import ServerConfig, serve
+
+    config = load_recipe(options.config, ServerConfig, options.set)
+
+    def ready(url: str) -> None:
+        said = {"url": url, "token_file": str(config.token_path)}
+        text = json.dumps(said) if options.json else f"serving sandboxes at {url}; token in {said['token_file']}"
+        print(text, flush=True)
+
+    asyncio.run(serve(config, ready))
+    return 0
+
+
+def _burst(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from etude.environments.burst import burst
+    from etude.environments.remote import RemoteConfig
+
+    remote = RemoteConfig(url=options.url, token_file=options.token_file)
+    figures = asyncio.run(burst(remote, options.count, options.exec))
+    if not options.json:
+        for name in ("create", "exec", "destroy"):
+            shares = "  ".join(
+                f"{share} {figures[f'{name}_ms_{share}']:.1f} ms" for share in ("p50", "p90", "p99", "max")
+            )
+            print(f"{name:8} {shares}")
+    print(json.dumps(figures))
+    return 0 if figures["failed"] == 0 else 1

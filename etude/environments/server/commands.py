@@ -1,0 +1,197 @@
+"""The routes of commands: run to the end, run with output as it comes, and run in the background.
+
+Owns the form of the streams (server-sent events `output`, base64; `end`, with the result; `error`). A stream is a view:
+the command goes on when nobody watches, and who comes back sees the output again, from where they say they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from etude.environments.base import ExecResult, Process
+from etude.environments.lives import Live
+from etude.environments.node import Node
+from etude.environments.server.routes import digest_of, key_of, once, reply
+from etude.environments.wire import KEY, Answer, ExecBody, answer_of, dump, parse_body
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError
+
+_PIECE = 48 << 10
+_SILENCE_S = 15.0
+"""After so long without output a comment is sent, so that who listens knows we are there."""
+_WAIT_MAX_S = 60.0
+_GRACE_S = 1.0
+
+
+class Commands:
+    """Over one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._streams: dict[str, asyncio.Future[Process]] = {}
+        """Of commands under way that were asked for as a stream, by key."""
+
+    def table(self) -> list[Route]:
+        """Path -> handler."""
+        box = "/sandboxes/{id}"
+        return [
+            Route(f"{box}/exec", self.exec, methods=["POST"]),
+            Route(f"{box}/processes", self.listing, methods=["GET"]),
+            Route(f"{box}/processes/{{process:int}}", self.wait, methods=["GET"]),
+            Route(f"{box}/processes/{{process:int}}", self.kill, methods=["DELETE"]),
+            Route(f"{box}/processes/{{process:int}}/output", self.output, methods=["GET"]),
+        ]
+
+    async def exec(self, request: Request) -> Response:
+        raw = await request.body()
+        body = parse_body(raw, ExecBody)
+        name = request.path_params["id"]
+        if body.background:
+            return await once(self._node, request, raw, lambda: self._start(name, body))
+        if body.timeout_s is None:
+            raise ConfigError("timeout_s: only a command in the background may go without")
+        if "text/event-stream" in request.headers.get("accept", ""):
+            return self._streamed(request, raw, name, body)
+        return await once(self._node, request, raw, lambda: self._node.exec(name, body))
+
+    async def listing(self, request: Request) -> Response:
+        async with self._node.use(request.path_params["id"]) as live:
+            return reply(await live.box.processes())
+
+    async def wait(self, request: Request) -> Response:
+        text = request.query_params.get("wait_s", "0")
+        try:
+            wait_s = min(max(float(text), 0.0), _WAIT_MAX_S)
+        except ValueError:
+            raise ConfigError(f"wait_s: {text[:40]!r} is no number of seconds") from None
+        live = self._node.find(request.path_params["id"])
+        process = await self._process(live, request.path_params["process"])
+        async with self._node.use(live.id, awake=False):
+            return reply({"result": await _ended(process, wait_s), "paused": live.paused})
+
+    async def kill(self, request: Request) -> Response:
+        async def work() -> object:
+            live = self._node.find(request.path_params["id"])
+            await (await self._process(live, request.path_params["process"])).kill()
+            return {}
+
+        return await once(self._node, request, b"", work)
+
+    async def output(self, request: Request) -> Response:
+        text = request.query_params.get("from", "0")
+        if not text.isdigit():
+            raise ConfigError(f"from: {text[:40]!r} is no number of bytes")
+        live = self._node.find(request.path_params["id"])
+        process = await self._process(live, request.path_params["process"])
+        return _stream(self._told(live, process, int(text)))
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def _start(self, name: str, body: ExecBody) -> object:
+        async with self._node.use(name) as live:
+            process = await live.box.start(
+                body.command,
+                cwd=body.cwd,
+                env=body.env,
+                timeout_s=body.timeout_s,
+                max_output_bytes=body.max_output_bytes,
+            )
+            live.hold(process)
+            return {"process": process.id}
+
+    async def _process(self, live: Live, number: int) -> Process:
+        if number not in live.processes:
+            async with self._node.use(live.id):
+                live.hold(await live.box.connect(number))
+        return live.processes[number]
+
+    async def _told(self, live: Live, process: Process, skip: int) -> AsyncIterator[bytes]:
+        try:
+            async with self._node.use(live.id, awake=False):
+                async for piece in process.output():
+                    for event in _output(piece[skip:]):
+                        yield event
+                    skip = max(skip - len(piece), 0)
+                yield _event("end", dump(await process.wait(_GRACE_S)))
+        except (EtudeError, OSError) as error:
+            yield _event("error", answer_of(error).body)
+
+    def _streamed(self, request: Request, raw: bytes, name: str, body: ExecBody) -> Response:
+        """A command under a key whose output is told as it comes; asked for again, from the beginning again."""
+        key, digest = key_of(request), digest_of(request, raw)
+        started = self._streams.setdefault(key, asyncio.get_running_loop().create_future())
+
+        def tell(process: Process) -> None:
+            if not started.done():
+                started.set_result(process)
+
+        async def whole() -> Answer:
+            try:
+                return await self._node.requests.once(key, digest, lambda: self._node.exec(name, body, tell))
+            except EtudeError as error:
+                return answer_of(error)
+            finally:
+                self._streams.pop(key, None)
+
+        return _stream(_followed(started, asyncio.ensure_future(whole())), {KEY: key})
+
+
+async def _followed(started: asyncio.Future[Process], answer: asyncio.Future[Answer]) -> AsyncIterator[bytes]:
+    await asyncio.wait({started, answer}, return_when=asyncio.FIRST_COMPLETED)
+    if started.done():
+        try:
+            async for piece in started.result().output():
+                for event in _output(piece):
+                    yield event
+        except EtudeError:
+            pass  # what became of it is in the answer
+    said = await asyncio.shield(answer)
+    yield _event("end" if said.status == 200 else "error", said.body)
+
+
+async def _ended(process: Process, wait_s: float) -> ExecResult | None:
+    """Its result, or None when it has not ended by the wall clock (its own stands still while it is paused)."""
+    waiting = asyncio.ensure_future(process.wait(wait_s + _GRACE_S))
+    try:
+        done, _ = await asyncio.wait({waiting}, timeout=max(wait_s, 0.01))
+        return waiting.result() if done else None
+    except DeadlineExceeded:
+        return None
+    finally:
+        waiting.cancel()
+
+
+def _stream(events: AsyncIterator[bytes], headers: dict[str, str] | None = None) -> Response:
+    return StreamingResponse(
+        _never_silent(events), headers={"Cache-Control": "no-store", **(headers or {})}, media_type="text/event-stream"
+    )
+
+
+async def _never_silent(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    following = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait({following}, timeout=_SILENCE_S)
+            if not done:
+                yield b": still here\n\n"
+                continue
+            if (event := following.result()) is None:
+                return
+            yield event
+            following = asyncio.ensure_future(anext(events, None))
+    finally:
+        following.cancel()
+
+
+def _output(piece: bytes) -> list[bytes]:
+    cut = [piece[at : at + _PIECE] for at in range(0, len(piece), _PIECE)]
+    return [_event("output", base64.b64encode(part)) for part in cut]
+
+
+def _event(kind: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)

@@ -1,0 +1,82 @@
+"""Real servers in processes of their own, forked from one that has loaded the program, so that a restart is quick."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+from etude.config import parse
+from etude.environments.client import RemoteBackend
+from etude.environments.leftovers import leftovers
+from etude.environments.namespace import NamespaceConfig
+from etude.environments.remote import RemoteConfig
+from etude.environments.server.app import ServerConfig, serve
+
+READY_DEADLINE_S = 120
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["etude.environments.server.app"])
+
+
+def serve_in_process(config, pipe):
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+    asyncio.run(serve(config, pipe.send))
+
+
+class Served:
+    """One server on one port and state directory, through however many lives."""
+
+    def __init__(self, directory: Path, **given):
+        node = {"state_dir": str(directory / "state"), **given.pop("node", {})}
+        self.sandboxes = NamespaceConfig(state_dir=directory / "sandboxes")
+        node["backends"] = [self.sandboxes.model_dump()]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.config = parse({"port": port, "node": node, **given}, ServerConfig, "test")
+        self.directory, self.url, self.process = directory, "", None
+
+    def start(self):
+        receiving, sending = CONTEXT.Pipe(duplex=False)
+        self.process = CONTEXT.Process(target=serve_in_process, args=(self.config, sending))
+        self.process.start()
+        sending.close()
+        assert receiving.poll(READY_DEADLINE_S), "the server did not say that it is ready"
+        self.url = receiving.recv()
+        return self
+
+    def kill(self):
+        """As power loss would: it does nothing of its own any more."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self):
+        self._signal(signal.SIGTERM)
+        assert self.process.exitcode == 0
+
+    def _signal(self, number):
+        os.kill(self.process.pid, number)
+        self.process.join(READY_DEADLINE_S)
+        assert self.process.exitcode is not None, "the server did not end"
+
+    def end(self):
+        if self.process is not None and self.process.exitcode is None:
+            self.kill()
+
+    @property
+    def token(self):
+        return self.config.token_path.read_text().strip()
+
+    def remote(self, **given):
+        return RemoteConfig(url=self.url, token_file=self.config.token_path, **given)
+
+    def client(self, **given):
+        return RemoteBackend(self.remote(**given))
+
+    def left(self, within_s=20.0):
+        """What dead servers left behind, once what is ending has had its time."""
+        end = time.monotonic() + within_s
+        while (found := leftovers(self.sandboxes)) and time.monotonic() < end:
+            time.sleep(0.02)
+        return found
