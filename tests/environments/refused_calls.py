@@ -68,13 +68,29 @@ NO_SUCH_FAMILY = {
     "bluetooth": (41, 31, 3, 1),
     "can": (41, 29, 3, 1),
     "xdp": (41, 44, 3, 0),
+    "pair of internet sockets": (53, 2, 1, 0, BAD),
+    "pair of vsock": (53, 40, 1, 0, BAD),
+}
+NO_SUCH_TYPE = {"dccp": (41, 2, 6, 33), "sequenced packets": (41, 10, 5, 132)}
+NO_SUCH_PROTOCOL = {
+    "sctp": (41, 2, 1, 132),
+    "mptcp": (41, 10, 1, 262),
+    "udplite": (41, 2, 2, 136),
+    "smc": (41, 2, 1, 256),
+}
+REFUSED = {
+    errno.EPERM: NOT_PERMITTED,
+    errno.ENOSYS: NO_SUCH_CALL,
+    errno.EAFNOSUPPORT: NO_SUCH_FAMILY,
+    errno.ESOCKTNOSUPPORT: NO_SUCH_TYPE,
+    errno.EPROTONOSUPPORT: NO_SUCH_PROTOCOL,
 }
 
 
 def main() -> None:
     library = ctypes.CDLL(None, use_errno=True)
     library.syscall.restype = ctypes.c_long
-    for wanted, calls in ((errno.EPERM, NOT_PERMITTED), (errno.ENOSYS, NO_SUCH_CALL), (97, NO_SUCH_FAMILY)):
+    for wanted, calls in REFUSED.items():
         for name, (number, *arguments) in calls.items():
             ctypes.set_errno(0)
             sized = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]

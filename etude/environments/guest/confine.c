@@ -13,6 +13,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
@@ -124,9 +125,18 @@ static void check_node(uint32_t number, int argument) {
     end_block(start);
 }
 
-/* Streams and datagrams of the local, IPv4 and IPv6 families; and the one netlink protocol that getifaddrs(3), and so
+static void refuse_unless(const uint32_t *values, int count, int error) {
+    for (int i = 0; i < count; i++)
+        add(BPF_JMP | BPF_JEQ | BPF_K, values[i], count - i, 0);
+    refuse(error);
+}
+
+/* Streams and datagrams of the local, IPv4 and IPv6 families, by the protocols that programs use: asked for another, the
+ * kernel loads a module that nobody on the host has looked at. And the one netlink protocol that getifaddrs(3), and so
  * half of all servers, asks for the addresses of `lo`. */
 static void check_sockets(void) {
+    static const uint32_t families[] = {AF_UNIX, AF_INET, AF_INET6};
+    static const uint32_t protocols[] = {0, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_ICMP, IPPROTO_ICMPV6};
     int start = block(SYS_socket);
     load_argument(0);
     add(BPF_JMP | BPF_JEQ | BPF_K, AF_NETLINK, 0, 4);
@@ -134,14 +144,23 @@ static void check_sockets(void) {
     add(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1); /* NETLINK_ROUTE */
     allow();
     refuse(EAFNOSUPPORT);
-    add(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 3, 0);
-    add(BPF_JMP | BPF_JEQ | BPF_K, AF_INET, 2, 0);
-    add(BPF_JMP | BPF_JEQ | BPF_K, AF_INET6, 1, 0);
-    refuse(EAFNOSUPPORT);
+    refuse_unless(families, 3, EAFNOSUPPORT);
     load_argument(1);
     add(BPF_ALU | BPF_AND | BPF_K, 0xf, 0, 0);
     refuse_if(BPF_JEQ, SOCK_RAW, EPERM);
     refuse_if(BPF_JEQ, SOCK_PACKET, EPERM);
+    load_argument(0);
+    add(BPF_JMP | BPF_JEQ | BPF_K, AF_UNIX, 0, 1);
+    allow();
+    load_argument(1);
+    add(BPF_ALU | BPF_AND | BPF_K, 0xf, 0, 0);
+    refuse_if(BPF_JGT, SOCK_DGRAM, ESOCKTNOSUPPORT);
+    load_argument(2);
+    refuse_unless(protocols, 5, EPROTONOSUPPORT);
+    end_block(start);
+    start = block(SYS_socketpair); /* makes the sockets before it says that their family has no pairs */
+    load_argument(0);
+    refuse_unless(families, 1, EAFNOSUPPORT);
     end_block(start);
 }
 

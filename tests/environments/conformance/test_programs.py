@@ -23,6 +23,14 @@ for address in ("127.0.0.1", "::1"):
     assert socket.create_connection(server.getsockname()[:2], 5).recv(5) == b"hello"
 left, right = socket.socketpair()
 """,
+    "sockets of every kind that programs use": """
+import socket
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    for family in (socket.AF_INET, socket.AF_UNIX): socket.socket(family, kind | socket.SOCK_NONBLOCK).close()
+socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP).close()
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDP).close()
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET): socket.socketpair(socket.AF_UNIX, kind)
+""",
     "asking for the machine's addresses": """
 import ctypes
 first = ctypes.c_void_p()
