@@ -29,10 +29,8 @@ def leftovers(config: NamespaceConfig | None = None) -> list[str]:
 
 
 def leaks(ended: Container[str], config: NamespaceConfig | None = None) -> list[str]:
-    """One line for each thing left of dead processes, or of sandboxes of a living one whose ids are in `ended`."""
-    return sorted(
-        {line for name, box, line in _things(config) if f"{name}/{box}" in ended or not store.owner_lives(name)}
-    )
+    """One line for each thing that is still there of sandboxes whose ids are in `ended`."""
+    return sorted({line for name, box, line in _things(config) if f"{name}/{box}" in ended})
 
 
 def _things(config: NamespaceConfig | None) -> Iterator[_Thing]:

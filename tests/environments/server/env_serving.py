@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import time
@@ -36,12 +37,13 @@ class Served:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.config = parse({"port": port, "node": node, **given}, ServerConfig, "test")
-        self.directory, self.url, self.process = directory, "", None
+        self.directory, self.url, self.process, self.pids = directory, "", None, []
 
     def start(self):
         receiving, sending = CONTEXT.Pipe(duplex=False)
         self.process = CONTEXT.Process(target=serve_in_process, args=(self.config, sending))
         self.process.start()
+        self.pids.append(self.process.pid)
         sending.close()
         assert receiving.poll(READY_DEADLINE_S), "the server did not say that it is ready"
         self.url = receiving.recv()
@@ -75,8 +77,9 @@ class Served:
         return RemoteBackend(self.remote(**given))
 
     def left(self, within_s=20.0):
-        """What dead servers left behind, once what is ending has had its time."""
+        """What dead servers of this test left behind, once what is ending has had its time."""
+        mine = re.compile(rf"\b({'|'.join(map(str, self.pids))})-\d+-[0-9a-f]{{8}}-")  # as instances are named
         end = time.monotonic() + within_s
-        while (found := leftovers(self.sandboxes)) and time.monotonic() < end:
+        while (found := [line for line in leftovers(self.sandboxes) if mine.search(line)]) and time.monotonic() < end:
             time.sleep(0.02)
         return found

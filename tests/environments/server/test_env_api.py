@@ -5,7 +5,6 @@ import base64
 import json
 import os
 import stat
-import time
 
 import httpx2
 import pytest
@@ -142,24 +141,23 @@ def test_a_request_can_be_cancelled_also_before_it_comes(server):
     over(server, scenario)
 
 
-async def events(http, method, path, **send):
-    async with http.sse(path, method=method, **send) as source:
-        return [(event.event, event.data, time.monotonic()) async for event in source]
-
-
 def test_output_comes_while_the_command_runs(server):
     async def scenario(http):
         box = await create(http)
-        send = {"json": {"command": "echo one; sleep 1; echo two >&2; exit 3"}, "headers": {"Idempotency-Key": "told"}}
-        first = await events(http, "POST", f"/sandboxes/{box}/exec", **send)
-        kinds = [kind for kind, _, _ in first]
-        assert kinds == ["output", "output", "end"]
-        assert [base64.b64decode(data) for _, data, _ in first[:2]] == [b"one\n", b"two\n"]
-        assert first[1][2] - first[0][2] > 0.5
-        end = json.loads(first[-1][1])
+        command = "echo one; until [ -e go ]; do sleep 0.02; done; echo two >&2; exit 3"
+        send = {"json": {"command": command}, "headers": {"Idempotency-Key": "told"}}
+        told = []
+        async with http.sse(f"/sandboxes/{box}/exec", method="POST", **send) as source:
+            async for event in source:
+                told.append((event.event, event.data))
+                if len(told) == 1:  # it waits for us: what we have been told came before its end
+                    await http.put(f"/sandboxes/{box}/files?path=/workspace/go")
+        assert [kind for kind, _ in told] == ["output", "output", "end"]
+        assert [base64.b64decode(data) for _, data in told[:2]] == [b"one\n", b"two\n"]
+        end = json.loads(told[-1][1])
         assert end["exit_code"] == 3 and base64.b64decode(end["output"]) == b"one\ntwo\n"
-        again = await events(http, "POST", f"/sandboxes/{box}/exec", **send)
-        assert [(kind, data) for kind, data, _ in again] == [("end", first[-1][1])]
+        async with http.sse(f"/sandboxes/{box}/exec", method="POST", **send) as source:
+            assert [(event.event, event.data) async for event in source] == told[-1:]
 
     over(server, scenario)
 

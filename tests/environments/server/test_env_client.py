@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import json
 import tarfile
+import time
 
 import pytest
 
@@ -152,17 +154,31 @@ def test_a_client_waits_while_the_server_is_busy(server):
     assert busy.value.kind == "busy" and busy.value.retryable
 
 
-def test_a_time_to_live_ends_and_can_be_extended(server):
+def test_a_time_to_live_ends_and_can_be_set_anew(server):
     async def scenario(backend):
-        box, longer = await backend.create(SandboxSpec()), await backend.create(SandboxSpec())
-        await longer.set_ttl(300)
+        box = await backend.create(SandboxSpec(ttl_s=300))
+        await box.set_ttl(3000)
+        (told,) = [each for each in await listed(backend) if each["id"] == box.id]
+        assert 2000 < told["expires_at"] - time.time() <= 3000
+        await box.set_ttl(1.5)
         for command in ("sleep 600", "true"):  # one that is cut, one that comes too late
             with pytest.raises(ServerError, match=r"1\.5 s to live ran out") as expired:
                 await box.exec(command, timeout_s=900)
             assert expired.value.kind == "expired" and not expired.value.retryable
-        assert (await longer.exec("echo still")).output == b"still\n"
 
-    remotely(server, scenario, ttl_s=1.5)
+    async def listed(backend):
+        return json.loads(await backend.connection.get("/sandboxes", "the list of sandboxes"))
+
+    remotely(server, scenario)
+
+
+def test_a_client_gives_its_sandboxes_a_time_to_live(server):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        with pytest.raises(ServerError, match=r"0\.5 s to live ran out"):
+            await box.exec("sleep 600", timeout_s=900)
+
+    remotely(server, scenario, ttl_s=0.5)
 
 
 def test_policy_is_kept_or_refused_at_opening(server):
