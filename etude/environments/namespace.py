@@ -178,12 +178,20 @@ class NamespaceBackend:
             await self.on_disk("a snapshot to be removed", remove_tree, unused)
 
     async def on_disk(self, what: str, work: Callable[..., T], *arguments: object) -> T:
-        """Run a tree operation on a worker thread, so that a large one does not stop the loop."""
+        """Run a tree operation on a worker thread, so that a large one does not stop the loop.
+
+        Who is cancelled meanwhile leaves when it has ended, for what it writes cannot be removed under it.
+        """
+        running = asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
         try:
-            async with asyncio.timeout(self.config.disk_timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(self._disk_pool, work, *arguments)
-        except TimeoutError:
-            raise DeadlineExceeded(what, self.config.disk_timeout_s) from None
+            done, _ = await asyncio.wait({running}, timeout=self.config.disk_timeout_s)
+        except asyncio.CancelledError:
+            if (await asyncio.wait({running}, timeout=self.config.disk_timeout_s))[0]:
+                running.exception()  # nobody will ask for it; asyncio would log it as never retrieved
+            raise
+        if not done:
+            raise DeadlineExceeded(what, self.config.disk_timeout_s)
+        return running.result()
 
     # ----------------------------------------------------------------------------------------------------------------
 

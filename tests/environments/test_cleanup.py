@@ -1,6 +1,7 @@
 """Nothing is left: after close, after a killed controller, after the next start."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -79,7 +80,10 @@ def test_close_leaves_nothing_whatever_was_running(tmp_path):
         hanging = asyncio.ensure_future(boxes[1].exec("sleep 600"))
         starting = asyncio.ensure_future(backend.create(SandboxSpec()))
         await asyncio.sleep(0)
-        assert {line.split()[0] for line in leftovers(config)} == {"process", "cgroup", "directory"}
+        found = leftovers(config)
+        assert {line.split()[0] for line in found} == {"process", "cgroup", "directory"}
+        for box in boxes:
+            assert any(line.startswith("process") and f"{box.id}:" in line for line in found)
         await backend.close()
         for task in (hanging, starting):
             with pytest.raises(SandboxError):
@@ -163,6 +167,29 @@ async def _reap_while_removing(process: subprocess.Popen[bytes], group: Path) ->
     code = await asyncio.get_running_loop().run_in_executor(None, process.wait)
     await removing
     return code
+
+
+def test_a_cancelled_snapshot_is_cancelled_and_leaves_no_copy(run):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        await box.exec("mkdir d && cd d && for i in $(seq 3000); do echo $i > $i; done")
+        for wait_s in (0.01, 0.02, 0.03, 0.04, 0.06, 0.08):
+            taking = asyncio.ensure_future(box.snapshot())
+            await asyncio.sleep(wait_s)
+            taking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await backend.release(await taking)
+            assert list((backend.store.root / "s").iterdir()) == []
+        assert (await box.exec("ls d | wc -l")).output == b"3000\n"
+
+    run(scenario)
+
+
+def test_a_doctor_that_waits_too_long_says_for_what(monkeypatch, tmp_path):
+    monkeypatch.setattr("etude.environments.doctor._BOOT_DEADLINE_S", 1e-6)
+    last = diagnose(NamespaceConfig(state_dir=tmp_path))[-1]
+    assert not last.ok and "a sandbox to start" in last.said
+    assert leftovers(NamespaceConfig(state_dir=tmp_path)) == []
 
 
 def test_doctor_starts_a_real_sandbox_and_names_what_is_missing(monkeypatch, tmp_path):
