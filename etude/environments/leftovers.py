@@ -58,7 +58,9 @@ def _processes() -> Iterator[_Thing]:
             groups = (directory / "cgroup").read_text()
         except OSError:
             continue  # it ended, or is another user's
-        line = f"process {directory.name}: {command[:80].strip() or '(ended, not reaped)'}"
-        for text in (groups, command if "guest" in command else ""):
-            for match in _INSIDE.finditer(text):
-                yield match[1], match[2], line
+        texts = (groups, command if "guest" in command else "")
+        matches = [match for text in texts for match in _INSIDE.finditer(text)]
+        whose = max((match[0] for match in matches), key=len, default="").rstrip("/")
+        line = f"process {directory.name} of {whose}: {command[:80].strip() or '(ended, not reaped)'}"
+        for match in matches:
+            yield match[1], match[2], line
