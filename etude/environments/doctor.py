@@ -22,7 +22,7 @@ from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.store import default_state_dir, new_instance
-from etude.errors import EtudeError
+from etude.errors import DeadlineExceeded, EtudeError
 
 _BOOT_DEADLINE_S = 60.0
 _LOOK = (
@@ -128,15 +128,23 @@ def _images(config: NamespaceConfig) -> Finding:
 
 
 async def _boot(config: NamespaceConfig) -> str:
-    async with asyncio.timeout(_BOOT_DEADLINE_S):
-        backend = NamespaceBackend(config)
-        try:
-            began = time.perf_counter()
-            sandbox = await backend.create(SandboxSpec(files={"a": b"x"}))
-            took_ms = (time.perf_counter() - began) * 1e3
-            seen = (await sandbox.exec(_LOOK, timeout_s=20)).output.decode(errors="replace").split()
-        finally:
-            await backend.close()
+    try:
+        async with asyncio.timeout(_BOOT_DEADLINE_S):
+            return await _look_inside(config)
+    except TimeoutError:
+        hint = "the machine is very busy, or a program it starts hangs; look at its load"
+        raise DeadlineExceeded("a sandbox to start and be looked at", _BOOT_DEADLINE_S, hint) from None
+
+
+async def _look_inside(config: NamespaceConfig) -> str:
+    backend = NamespaceBackend(config)
+    try:
+        began = time.perf_counter()
+        sandbox = await backend.create(SandboxSpec(files={"a": b"x"}))
+        took_ms = (time.perf_counter() - began) * 1e3
+        seen = (await sandbox.exec(_LOOK, timeout_s=20)).output.decode(errors="replace").split()
+    finally:
+        await backend.close()
     if seen != ["42", "CapEff:", "0000000000000000", "Seccomp:", "2"]:
         raise EtudeError(f"it starts, but from inside it looks wrong ({' '.join(seen)[:200]}): report this as a bug")
     if left := [line for line in leftovers(config) if backend.store.instance in line]:
