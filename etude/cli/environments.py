@@ -11,6 +11,8 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     doctor = actions.add_parser("doctor", help="boot a real sandbox and say what works")
+    doctor.add_argument("--backend", choices=["namespace", "docker"], default="namespace", help="(%(default)s)")
+    doctor.add_argument("--image", help="what the docker backend starts its sandbox on")
     serve = actions.add_parser("serve", help="serve sandboxes over HTTP until SIGTERM")
     serve.add_argument("config", nargs="?", type=Path, help="a TOML file of the server's config")
     serve.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
@@ -28,9 +30,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from etude.environments.docker.config import DockerConfig
     from etude.environments.doctor import diagnose
 
-    findings = diagnose()
+    findings = diagnose(DockerConfig(image=options.image) if options.backend == "docker" else None)
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings]))
     else:

@@ -7,26 +7,36 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from etude.environments.base import Backend
+from etude.environments.docker.config import DockerConfig
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import RemoteConfig
 from etude.errors import MissingDependency
 
-LocalConfig = NamespaceConfig
-"""Backends that make sandboxes on this machine; a union once there is a second one."""
+_OF_ISOLATION = {"container": "docker", "namespace": "namespace"}
+"""The backend that is meant where a config says only how strong the isolation must be."""
 
 
 def _kind(table: Any) -> str:
-    """Which member of the union a table is meant for; namespace where it does not say."""
-    return table.get("kind", "namespace") if isinstance(table, dict) else getattr(table, "kind", "")
+    """Which member of the union a table is meant for; namespace where it says neither `kind` nor `isolation`."""
+    if not isinstance(table, dict):
+        return getattr(table, "kind", "")
+    return table.get("kind") or _OF_ISOLATION.get(table.get("isolation", "namespace"), "")
 
 
+LocalConfig = Annotated[
+    Annotated[NamespaceConfig, Tag("namespace")] | Annotated[DockerConfig, Tag("docker")], Discriminator(_kind)
+]
+"""Backends that make sandboxes on this machine."""
 BackendConfig = Annotated[
-    Annotated[NamespaceConfig, Tag("namespace")] | Annotated[RemoteConfig, Tag("remote")], Discriminator(_kind)
+    Annotated[NamespaceConfig, Tag("namespace")]
+    | Annotated[DockerConfig, Tag("docker")]
+    | Annotated[RemoteConfig, Tag("remote")],
+    Discriminator(_kind),
 ]
 """What an `environment` table of a recipe holds: `kind` says which."""
 
 
-def open_backend(config: BackendConfig | None = None) -> Backend:
+def open_backend(config: NamespaceConfig | DockerConfig | RemoteConfig | None = None) -> Backend:
     """Open a backend, or fail saying what this machine lacks; there is no fallback to a weaker one.
 
     Call it on the thread whose event loop will use it. The caller closes it.
@@ -37,4 +47,10 @@ def open_backend(config: BackendConfig | None = None) -> Backend:
         except ImportError as error:
             raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
         return RemoteBackend(config)
+    if isinstance(config, DockerConfig):
+        try:
+            from etude.environments.docker.backend import DockerBackend
+        except ImportError as error:
+            raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
+        return DockerBackend(config)
     return NamespaceBackend(config or NamespaceConfig())

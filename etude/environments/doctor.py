@@ -10,13 +10,13 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from etude.environments import cgroups
 from etude.environments.base import SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.docker.config import DockerConfig
+from etude.environments.finding import Finding, look
 from etude.environments.images.check import check_images
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
@@ -40,42 +40,30 @@ _USERNS_SWITCHES = (
 )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at. `remedy` is what to run or change when it is not `ok`."""
-
-    subject: str
-    ok: bool
-    said: str
-    remedy: str = ""
-
-    def __str__(self) -> str:
-        mark = "ok     " if self.ok else "MISSING"
-        return f"{mark} {self.subject}: {self.said}" + (f"\n        do: {self.remedy}" if self.remedy else "")
-
-
-def diagnose(config: NamespaceConfig | None = None) -> list[Finding]:
+def diagnose(config: NamespaceConfig | DockerConfig | None = None) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes a second."""
+    if isinstance(config, DockerConfig):
+        return _docker(config)
     config = config or NamespaceConfig()
     findings = [
-        _check("guest program", lambda: f"built at {guest_program(config.cache_dir or default_cache_dir())}"),
-        _check("bubblewrap", find_bwrap),
+        look("guest program", lambda: f"built at {guest_program(config.cache_dir or default_cache_dir())}"),
+        look("bubblewrap", find_bwrap),
         _overlay(),
         _user_namespaces(),
-        _check("limits", lambda: _limits(config)),
+        look("limits", lambda: _limits(config)),
         _room(config.state_dir or default_state_dir()),
         _images(config),
     ]
-    findings.append(_check("a real sandbox", lambda: asyncio.run(_boot(config))))
+    findings.append(look("a real sandbox", lambda: asyncio.run(_boot(config))))
     return findings
 
 
-def _check(subject: str, look: Callable[[], str]) -> Finding:
+def _docker(config: DockerConfig) -> list[Finding]:
     try:
-        return Finding(subject, True, look())
-    except EtudeError as error:
-        said, _, remedy = str(error).partition(": ")
-        return Finding(subject, False, said, remedy)
+        from etude.environments.docker.probe import probe
+    except ModuleNotFoundError as error:
+        return [Finding("HTTP", False, f"{error.name} is not installed", "pip install 'etude[environments]'")]
+    return probe(config)
 
 
 def _overlay() -> Finding:

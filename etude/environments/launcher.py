@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from etude.environments.base import WORKSPACE, Resources
-from etude.environments.root import DEFAULT_PATH, Root, make_points
-from etude.environments.toolchain import HOME, SANDBOX_UID, Toolchain, build_skeleton
+from etude.environments.root import Root, image_environment, make_points
+from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.errors import ConfigError, MissingDependency
 
 _NAMESPACES = ("pid", "net", "ipc", "uts", "cgroup")
@@ -33,14 +33,6 @@ _SEEN = "/tmp"  # where the launcher puts the store's directory, in the mount na
 _GUEST = ("--ro-bind", f"{_SEEN}/stage/guest", "/guest/guest")
 UPPER = f"{_SEEN}/scratch/upper"
 """What a sandbox has changed in its workspace, seen from the launcher's mount namespace."""
-_ENVIRONMENT = {
-    "HOME": HOME,
-    "USER": "agent",
-    "LANG": "C.UTF-8",
-    "TERM": "dumb",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONNOUSERSITE": "1",
-}
 BWRAP_ADVICE = "apt-get install -y bubblewrap (0.8 or later; Fedora: dnf install bubblewrap)"
 
 
@@ -135,7 +127,7 @@ class Launcher:
         argv += ["--", self._bwrap, *self._isolation, *user]
         argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
         argv += [*self._tools.visible, *self._added.visible, *_GUEST, "--bind", f"{_SEEN}/merged", WORKSPACE]
-        return [*argv, *_enter(WORKSPACE, {**_ENVIRONMENT, "PATH": self._view.toolchain.path, **self._view.env})]
+        return [*argv, *_enter(WORKSPACE, {**ENVIRONMENT, "PATH": self._view.toolchain.path, **self._view.env})]
 
     def _on_image(self, root: Root, disk: int) -> list[str]:
         """The image in place of the host; a build writes all of it, an agent the workspace."""
@@ -151,8 +143,7 @@ class Launcher:
         argv += [*self._added.visible, *_GUEST]
         for place in dict.fromkeys((root.workspace, WORKSPACE)):
             argv += ["--bind", f"{_SEEN}/merged", place]
-        user = {"USER": "root" if root.uid == 0 else "agent", "PATH": DEFAULT_PATH}
-        return [*argv, *_enter(WORKSPACE, {**_ENVIRONMENT, **user, **root.env, **self._view.env})]
+        return [*argv, *_enter(WORKSPACE, {**image_environment(root.uid, root.env), **self._view.env})]
 
     def _stage(self, binds: Sequence[tuple[Path, str]], first: int) -> _Binds:
         stages, visible = [], []

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from etude.environments.base import WORKSPACE
 from etude.environments.images.confined import Confined
+from etude.environments.toolchain import ENVIRONMENT
 from etude.errors import ConfigError
 
 FIRST_UID = 2_000_000_000
@@ -86,6 +87,11 @@ def check_points(tree: Confined, targets: Sequence[str], building: bool = False)
             raise ConfigError(
                 f"image: /{point.lstrip('/')} is, or lies below, a symlink; a sandbox mounts its own there"
             )
+
+
+def image_environment(uid: int, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables of commands on an image whose user is `uid` and that declares `env`."""
+    return {**ENVIRONMENT, "USER": "root" if uid == 0 else "agent", "PATH": DEFAULT_PATH, **env}
 
 
 def make_points(directory: Path, targets: Sequence[str]) -> None:

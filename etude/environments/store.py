@@ -106,22 +106,48 @@ class Disk:
     lowers: tuple[str, ...]
 
 
-class Store:
-    """The directories of one backend, used from one thread. Copying and removing trees is left to the caller."""
+def workspace_paths(files: Iterable[str]) -> dict[str, PurePosixPath]:
+    """The names of a task's files as paths. Raises ConfigError for one that is not below the workspace."""
+    inside = {path: PurePosixPath(path) for path in files}
+    for path, parts in inside.items():
+        if parts.is_absolute() or ".." in parts.parts or parts == PurePosixPath("."):
+            raise ConfigError(f"files: {path!r} must be a path below the workspace, without '..'")
+    return inside
 
-    def __init__(self, state_dir: Path, owner: tuple[int, int], cached_layers: int) -> None:
+
+class Place:
+    """The directory of one backend, named after the process that made it, with these directories in it."""
+
+    def __init__(self, state_dir: Path, directories: Iterable[str]) -> None:
         self.instance = new_instance()
         self._made = not state_dir.exists()
         _make_state_dir(state_dir)
         self.root = state_dir / self.instance
+        for name in ("", *directories):
+            (self.root / name).mkdir()
+            (self.root / name).chmod(0o711)
+
+    def note_groups(self, groups: Iterable[Path]) -> None:
+        """Write down which control groups belong to this instance, for whoever may have to sweep it."""
+        (self.root / _GROUPS).write_text("".join(f"{path}\n" for path in groups))
+
+    def close(self) -> None:
+        remove_tree(self.root)
+        if self._made:
+            with contextlib.suppress(OSError):  # others use it too
+                self.root.parent.rmdir()
+
+
+class Store(Place):
+    """A namespace backend's place, used from one thread. Copying and removing trees is left to the caller."""
+
+    def __init__(self, state_dir: Path, owner: tuple[int, int], cached_layers: int) -> None:
+        super().__init__(state_dir, ("l", "s", "b", "skeleton", "merged", "root", "scratch", "stage"))
         self._owner = owner
         self._cached_layers = cached_layers
         self._users: Counter[str] = Counter()
         self._layers: dict[str, None] = {}  # in order of last use
         self._numbers = itertools.count(1)
-        for name in ("", "l", "s", "b", "skeleton", "merged", "root", "scratch", "stage"):
-            (self.root / name).mkdir()
-            (self.root / name).chmod(0o711)
 
     def take(self, files: Mapping[str, bytes], below: tuple[str, ...], owner: tuple[int, int] | None = None) -> Disk:
         """What a new sandbox stands on: the layer of `files`, over the lowers `below`.
@@ -131,10 +157,6 @@ class Store:
         lowers = (self._layer(files, owner or self._owner), *below) if files or not below else below
         self._users.update(lowers)
         return Disk(next(self._numbers), lowers)
-
-    def note_groups(self, groups: Iterable[Path]) -> None:
-        """Write down which control groups belong to this instance, for whoever may have to sweep it."""
-        (self.root / _GROUPS).write_text("".join(f"{path}\n" for path in groups))
 
     def log(self, disk: Disk) -> Path:
         return self.root / "b" / f"{disk.number}.log"
@@ -161,12 +183,6 @@ class Store:
                     unused.append(self.root / name)
         return unused
 
-    def close(self) -> None:
-        remove_tree(self.root)
-        if self._made:
-            with contextlib.suppress(OSError):  # others use it too
-                self.root.parent.rmdir()
-
     def _layer(self, files: Mapping[str, bytes], owner: tuple[int, int]) -> str:
         digest = hashlib.sha256(f"{owner} ".encode())
         for path in sorted(files):
@@ -183,10 +199,7 @@ class Store:
         return name
 
     def _write_layer(self, root: Path, files: Mapping[str, bytes], owner: tuple[int, int]) -> None:
-        inside = {path: PurePosixPath(path) for path in files}
-        for path, parts in inside.items():
-            if parts.is_absolute() or ".." in parts.parts or parts == PurePosixPath("."):
-                raise ConfigError(f"files: {path!r} must be a path below the workspace, without '..'")
+        inside = workspace_paths(files)
         root.mkdir()
         made = {root}
         try:

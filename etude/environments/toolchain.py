@@ -16,6 +16,15 @@ from etude.errors import MissingDependency
 
 SANDBOX_UID = 1000
 HOME = "/home/agent"
+ENVIRONMENT = {
+    "HOME": HOME,
+    "USER": "agent",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONNOUSERSITE": "1",
+}
+"""What every command finds, on whatever root."""
 _MOUNT_POINTS = ("proc", "dev", "tmp", "workspace", "tests", "logs", "home/agent", "usr", "opt", "var", "guest")
 _TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "localtime", "mime.types", "debian_version", "os-release", "inputrc")

@@ -36,9 +36,11 @@ enum { MORE_FOLLOWS = -1 };
 int launch(int argc, char **argv);
 int serve(int argc, char **argv);
 int hold(int argc, char **argv);
+int contain(int argc, char **argv);
 
 /* serve.c: sends one reply frame; `status` is 0 or an errno, or MORE_FOLLOWS. Ends the process when the controller has gone. */
 void reply(uint32_t id, int status, const struct piece *pieces, int count);
+void answer_on(int fd); /* where that is not CONTROL_FD, from which requests are read */
 
 /* confine.c: takes away, for ever, the system calls that no sandbox needs; ends the process where that cannot be. */
 void confine(void);

@@ -1,12 +1,29 @@
 """What every backend must do alike: each scenario here runs on every backend this machine offers."""
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
+from etude.environments.docker.backend import DockerBackend
+from etude.environments.docker.config import DockerConfig
 from etude.environments.namespace import NamespaceBackend
 
-BACKENDS = {"namespace": NamespaceBackend}
+ENGINE = Path(os.environ.get("ETUDE_TEST_ENGINE", "/var/run/docker.sock"))
+IMAGE = os.environ.get("ETUDE_TEST_ENGINE_IMAGE")
+"""An image that the engine has, with a shell, the usual small programs, and python3."""
+
+
+def on_engine():
+    if not ENGINE.is_socket():
+        pytest.skip(f"no container engine at {ENGINE}; ETUDE_TEST_ENGINE names the socket of one")
+    if IMAGE is None:
+        pytest.skip("ETUDE_TEST_ENGINE_IMAGE names no image for containers: one with sh, coreutils and python3")
+    return DockerBackend(DockerConfig(socket=ENGINE, image=IMAGE))
+
+
+BACKENDS = {"namespace": NamespaceBackend, "docker": on_engine}
 
 
 @pytest.fixture(params=BACKENDS)

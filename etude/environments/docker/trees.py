@@ -1,0 +1,90 @@
+"""The files of a workspace as archives: taken from a sandbox, or from an image that has a workspace of its own.
+
+Owns the division of what is too large for one archive. Everything arrives as the sandbox's user, whoever owned it.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from etude.environments.base import ARCHIVE_MAX, WORKSPACE
+from etude.environments.channel import Channel
+from etude.errors import ConfigError
+
+_KEPT = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)
+_PART = ARCHIVE_MAX - (1 << 20)
+_HEADERS = 2048
+"""More than those of most members take; `_PART` leaves room for the others."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One archive, and the directory that it is unpacked in."""
+
+    path: str
+    archive: bytes
+
+
+async def pack(channel: Channel, path: str, wait_s: float) -> list[Part]:
+    """All below the directory `path`. Raises OSError(EFBIG) for one file larger than ARCHIVE_MAX.
+
+    What does not fit one archive is divided by directories; hard links between the parts become files of their own."""
+    try:
+        return [Part(path, await channel.pack(path, wait_s))]
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
+    parts: list[Part] = []
+    for entry in await channel.entries(path, wait_s):
+        inner = f"{path}/{entry.name}"
+        if entry.is_dir:
+            parts += await pack(channel, inner, wait_s)
+        else:
+            parts.append(Part(path, await channel.pack(inner, wait_s)))
+    return parts
+
+
+async def unpack(channel: Channel, parts: list[Part], wait_s: float) -> None:
+    for part in parts:
+        await channel.unpack(part.archive, part.path, wait_s)
+
+
+def workspace_of_image(archive: bytes, image: str) -> list[Part]:
+    """The engine's tar of an image's workspace, whose members all lie below one directory, as parts for a sandbox."""
+    return [Part(WORKSPACE, part) for part in _parts(archive, image)]
+
+
+def _parts(archive: bytes, image: str) -> Iterator[bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as source:
+        batch: list[tarfile.TarInfo] = []
+        size = 0
+        for member in source:
+            if member.type not in _KEPT or not _below_top(member.name):
+                continue
+            if member.size > _PART:
+                raise ConfigError(f"image {image}: {member.name} has {member.size >> 20} MiB; keep it elsewhere in it")
+            if size + member.size + _HEADERS > _PART:
+                yield _written(source, batch)
+                batch, size = [], 0
+            batch.append(member)
+            size += member.size + _HEADERS
+        yield _written(source, batch)
+
+
+def _written(source: tarfile.TarFile, members: list[tarfile.TarInfo]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as target:
+        for member in members:
+            link = _below_top(member.linkname) if member.islnk() else member.linkname
+            moved = member.replace(name=_below_top(member.name), linkname=link)
+            moved.pax_headers = {}  # they name the old place
+            target.addfile(moved, source.extractfile(member) if member.isreg() else None)
+    return out.getvalue()
+
+
+def _below_top(name: str) -> str:
+    return name.strip("/").partition("/")[2]
