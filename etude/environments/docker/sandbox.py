@@ -1,7 +1,8 @@
 """One sandbox in a container of its own.
 
 Owns the container's life: made, attached to, started, removed. A snapshot holds the files of the workspace and nothing
-else, as archives that the agent packs while every command stands still.
+else, as archives that the agent packs while every command stands still; a tree deeper than a path can name, or one file
+larger than an archive, makes it fail.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class DockerSandbox(GuestSandbox):
         await asyncio.shield(self._ending)  # a cancelled caller leaves no half-destroyed sandbox
 
     async def _capture(self) -> Snapshot:
-        parts = await trees.pack(self._channel, WORKSPACE, self._wait_s)
+        try:
+            parts = await trees.pack(self._channel, WORKSPACE, self._wait_s)
+        except OSError as error:  # whose path may be thousands of characters long
+            raise SandboxError(f"snapshot of sandbox {self.id}: cannot pack its files: {error.strerror}") from error
         return self._host.remember(self._image, parts)
 
     # ----------------------------------------------------------------------------------------------------------------

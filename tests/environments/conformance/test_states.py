@@ -64,6 +64,11 @@ def test_no_tree_is_too_deep_for_a_snapshot(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
         assert (await box.exec(dig)).exit_code == 0
+        if backend.capabilities.name == "docker":  # whose snapshots are archives, in which members have names
+            with pytest.raises(SandboxError, match="cannot pack its files: File name too long"):
+                await box.fork(1)
+            assert (await box.exec("rm -r d; ls")).output == b""
+            return
         (fork,) = await box.fork(1)
         assert (await fork.exec(depth)).output == b"6000\n"
         for refused in (box.download("/workspace"), box.remove("/workspace/d", recursive=True)):
