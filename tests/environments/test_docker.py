@@ -171,6 +171,21 @@ def test_what_the_engine_refuses_is_quoted_and_nothing_stays(engine):
     run(engine, scenario)
 
 
+def test_a_cancelled_start_leaves_no_container(engine):
+    async def scenario(backend):
+        await (await backend.create(SandboxSpec())).destroy()
+        asked = len(engine.log)
+        start = asyncio.ensure_future(backend.create(SandboxSpec()))
+        while len(engine.log) == asked:  # the scenario's deadline bounds this
+            await asyncio.sleep(0)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert engine.containers == {} and backend.live == {}
+
+    run(engine, scenario)
+
+
 def test_no_engine_is_said_with_what_to_do(tmp_path):
     with pytest.raises(MissingDependency, match=r"no container engine at .*systemctl start docker"):
         open_backend(DockerConfig(socket=tmp_path / "none.sock"))

@@ -54,8 +54,10 @@ class DockerSandbox(GuestSandbox):
         made = asyncio.ensure_future(engine.ask("POST", "/containers/create", "make a container", body, name=name))
         try:
             self._container = (await asyncio.shield(made))["Id"]
-        except asyncio.CancelledError:  # it may exist by now, and only its name can tell
-            self._container = name
+        except asyncio.CancelledError:
+            await asyncio.wait({made})  # else the engine could make it after we have removed it
+            if made.exception() is None:
+                self._container = made.result()["Id"]
             raise
         attachment = await attach(
             engine.socket, engine.version, self._container, self._channel, config.engine_timeout_s
