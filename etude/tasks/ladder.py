@@ -4,9 +4,9 @@ Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a
 `check.py` that fails (it says where, and not what would be right), and hidden cases. What must be searched grows from
 rung to rung:
 
-    1 function   one named module, one function; mostly its comment says what is right
-    2 file       the same with distractor functions
-    3 files      several modules, and nothing names the file; most comments leave the operator open
+    1 function   one module, which the instruction names, with one function; mostly its comment says what is right
+    2 file       distractor functions, and nothing says where to look; more comments leave the operator open
+    3 files      several modules; most comments leave the operator open
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
@@ -47,7 +47,7 @@ class Rung:
 
 LADDER = {
     1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.3, turns=8),
-    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=True, vague=0.5, turns=8),
+    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.5, turns=8),
     3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.85, turns=8),
     4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.9, turns=10),
     5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=12),
