@@ -136,6 +136,7 @@ def pretrain(
     run = Midtraining(config, sources)
     if resume:
         run.load(checkpoint)
+        _cut_log(directory / "log.jsonl", run.step_count)
     stop = _stop_on_signals()
     cpu = time.process_time()
     with (directory / "log.jsonl").open("a" if resume else "w") as log:
@@ -148,6 +149,14 @@ def pretrain(
                 run.save(checkpoint)
     run.save(checkpoint)
     return run
+
+
+def _cut_log(log: Path, last: int) -> None:
+    """Drop the lines of steps made after the checkpoint was saved, a torn one too: those steps are made again."""
+    kept = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")] if log.exists() else []
+    partial = log.with_suffix(".partial")
+    partial.write_text("".join(line for line in kept if json.loads(line)["step"] <= last))
+    os.replace(partial, log)
 
 
 def _stop_on_signals() -> list[int]:

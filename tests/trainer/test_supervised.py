@@ -1,5 +1,7 @@
 """Optimizers, documents, mid-training and the control."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,18 @@ def test_pretrain_logs_and_a_torn_checkpoint_is_named(tmp_path):
     state.write_bytes(state.read_bytes()[:500])
     with pytest.raises(CheckpointError, match=r"midtraining\.pt"):
         pretrain(config(), {"a": ShuffledSource(documents(), 0)}, tmp_path, resume=True)
+
+
+def test_a_resumed_log_holds_every_step_once(tmp_path):
+    source = {"a": ShuffledSource(documents(), 0)}
+    half = config(stages=(Stage(tokens=1280, mixture={"a": 1.0}),))
+    saved = pretrain(half, source, tmp_path).step_count
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write(f'{{"step": {saved + 1}, "loss": 9}}\n{{"step": {saved + 2}, "lo')
+    end = pretrain(config(), source, tmp_path, resume=True).step_count
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, end + 1))
+    assert all(line["loss"] < 9 for line in lines)
 
 
 def test_stages_follow_each_other():
