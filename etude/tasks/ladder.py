@@ -2,10 +2,10 @@
 
 Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a handful of small modules, a visible
 `check.py` that fails (it says where, and not what would be right), and hidden cases. What must be searched grows from
-rung to rung:
+rung to rung, and how often a mend may fail shrinks:
 
     1 function   one module, which the instruction names, with one function; mostly its comment says what is right
-    2 file       distractor functions, and nothing says where to look; more comments leave the operator open
+    2 file       distractor functions, and nothing says where to look
     3 files      several modules; most comments leave the operator open
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
@@ -42,15 +42,15 @@ class Rung:
     chain: int  # calls between the checked function and the bug
     names_file: bool  # whether the instruction says which file
     vague: float  # share of tasks whose comment does not say the operator: only trying tells
-    turns: int  # finding the bug the long way takes 3, and 2 more a call; the others are for mending
+    turns: int  # finding the bug takes 1 where the file is named, else 3 and 2 more a call; the others are for mending
 
 
 LADDER = {
     1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.3, turns=8),
-    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.5, turns=8),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.85, turns=8),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.9, turns=10),
-    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=12),
+    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.3, turns=9),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.9, turns=7),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.95, turns=8),
+    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=10),
 }
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
