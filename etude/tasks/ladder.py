@@ -46,9 +46,9 @@ class Rung:
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.1, turns=8),
-    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.2, turns=10),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.95, turns=7),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.25, turns=8),
+    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.4, turns=10),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.9, turns=7),
     4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.95, turns=8),
     5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=9),
 }
