@@ -167,11 +167,11 @@ class ControlActor:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
 
-    def run(self, cpu_seconds: float) -> tuple[Any, dict[str, float]]:
-        """Recording counts against the budget, as rollouts count against reinforcement learning's."""
+    def run(self, cpu_seconds: float, directory: Path) -> tuple[Any, dict[str, float]]:
+        """Recording counts against the budget, as rollouts count against reinforcement learning's; saving does not."""
         from etude.rollouts.control import fine_tuned_control
 
-        return fine_tuned_control(self.config, cpu_seconds)
+        return fine_tuned_control(self.config, cpu_seconds, directory)
 
 
 class RemoteSampler:

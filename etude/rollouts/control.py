@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 from etude.environments.backends import open_backend
 from etude.models.chat import ChatRenderer
-from etude.models.qwen3 import load_checkpoint
+from etude.models.qwen3 import load_checkpoint, save_checkpoint
 from etude.models.state import Bits, export_bits
 from etude.records import Task
 from etude.rollouts.config import RunConfig
@@ -21,13 +22,14 @@ from etude.trainer.documents import Document, document_of
 from etude.trainer.finetune import finetune
 
 
-def fine_tuned_control(config: RunConfig, cpu_seconds: float) -> tuple[Bits, dict[str, float]]:
-    """The control's weights and its metrics."""
+def fine_tuned_control(config: RunConfig, cpu_seconds: float, directory: Path) -> tuple[Bits, dict[str, float]]:
+    """The control's weights, which are also saved to `directory`, and its metrics."""
     decoder, tokenizer = load_checkpoint(config.model.path)
     started = _cpu_seconds()
     documents = asyncio.run(_demonstrations(config, ChatRenderer(tokenizer)))
     spent = _cpu_seconds() - started
     metrics = finetune(decoder, documents, config.control.finetune, cpu_seconds - spent, config.seed)
+    save_checkpoint(decoder, directory, tokenizer)
     return export_bits(decoder), metrics | {"demonstrations": float(len(documents)), "recording_cpu_s": spent}
 
 

@@ -206,7 +206,9 @@ class Run:
         if not path.exists():
             self._phase("training the control")
             actor = ControlActor.remote(self.config)
-            bits, metrics = await within(actor.run.remote(cpu_s), 60 + 3 * cpu_s, "the fine-tuning control")
+            bits, metrics = await within(
+                actor.run.remote(cpu_s, self.directory / "control"), 60 + 3 * cpu_s, "the fine-tuning control"
+            )
             self.stats.write("control", metrics)
             await within(
                 self.cluster.engines[0].put.remote(bits, CONTROL_VERSION), 60, "the engine to load the control"
