@@ -28,3 +28,10 @@ def test_the_codec_is_smaller_than_xor_and_zstd():
     figures = last_line("weights_codec.py", "--elements", "1048576", "--repeats", "1")
     for update in ("rl", "muon"):
         assert figures[update]["etude"]["ratio"] > figures[update]["xor_zstd3"]["ratio"] > 1
+
+
+def test_the_base_plays_every_rung():
+    model = str(ROOT / "models" / "etude-tiny")
+    figures = last_line("rungs.py", model, "--per-rung", "6")
+    assert len(figures[model]["rates"]) == 5
+    assert 0 < sum(figures[model]["rates"]) < 5
