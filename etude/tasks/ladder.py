@@ -4,7 +4,7 @@ Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a
 `check.py` that fails (it says where, and not what would be right), and hidden cases. What must be searched grows from
 rung to rung, and how often a mend may fail shrinks:
 
-    1 function   one module, which the instruction names, with one function; mostly its comment says what is right
+    1 function   one module, which the instruction names, with one function; every other comment says what is right
     2 file       distractor functions, and nothing says where to look
     3 files      several modules; most comments leave the operator open
     4 depth      the check calls an entry function, the bug lies further down the call chain
@@ -46,9 +46,9 @@ class Rung:
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.25, turns=8),
-    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.4, turns=10),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.9, turns=7),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.5, turns=8),
+    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.6, turns=10),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.95, turns=7),
     4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.95, turns=8),
     5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=9),
 }
