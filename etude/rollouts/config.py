@@ -39,6 +39,9 @@ class RolloutConfig(Config):
     temperature: float = Field(1.0, gt=0)
     max_steps: int = Field(1000, ge=1)
     max_minutes: float = Field(6.0, gt=0)
+    """Of training."""
+    total_minutes: float | None = Field(None, gt=0)
+    """Of the whole run: training gets what evaluations and control leave of it, and no more than `max_minutes`."""
     sample_deadline_s: float = 180.0
     batch_deadline_s: float = 300.0
     """Longest wait for enough groups for one step."""

@@ -16,6 +16,7 @@ from typing import Any
 from etude.errors import ConfigError, Interrupted
 from etude.records import Task, Trajectory, Version, solved
 from etude.rollouts.actors import ControlActor
+from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part, within
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller, TaskStream
@@ -99,8 +100,10 @@ class Run:
     async def _measured(
         self, tasks: list[Task], state: dict[str, Any], version: Version, started: float
     ) -> dict[str, Any]:
+        evaluating = time.monotonic()
         base = await self._evaluated("base", tasks)
-        training = await self._trained(state, version)
+        now = time.monotonic()
+        training = await self._trained(state, version, self._budget(now - started, now - evaluating))
         await self._engines_at_newest()
         after = await self._evaluated("after", tasks)
         control = await self._controlled(tasks, training["cpu_s"])
@@ -153,13 +156,21 @@ class Run:
         }
         _write(self.directory / "examples.json", examples)
 
-    async def _trained(self, state: dict[str, Any], version: Version) -> dict[str, Any]:
+    def _budget(self, elapsed_s: float, evaluation_s: float) -> RunConfig:
+        """The recipe with the minutes there are for training: worked out once, so that a resumed run has the same."""
+        path = self.directory / "budget.json"
+        if not path.exists():
+            _write(path, {"max_minutes": training_minutes(self.config, elapsed_s, evaluation_s)})
+        rollouts = self.config.rollouts.model_copy(update=json.loads(path.read_text()))
+        return self.config.model_copy(update={"rollouts": rollouts})
+
+    async def _trained(self, state: dict[str, Any], version: Version, config: RunConfig) -> dict[str, Any]:
         path = self.directory / "training.json"
         if path.exists():
             return json.loads(path.read_text())
         self._phase("training")
         stream = TaskStream(self._task, state.get("next_task", 0), state.get("pending"))
-        controller = Controller(self.config, self.cluster, stream, self.stats, state.get("elapsed_s", 0.0))
+        controller = Controller(config, self.cluster, stream, self.stats, state.get("elapsed_s", 0.0))
         self.controller = self.watch.controller = controller
         before = await self._gauges()
         await controller.start(version)
