@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--file", type=Path, help="the Dockerfile, where it is not CONTEXT/Dockerfile")
     build.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE", help="a build argument")
     build.add_argument("--target", help="the stage to build (default: the last)")
-    build.add_argument("--proxy", help="the URL through which steps reach the network (default: they have none)")
+    build.add_argument("--egress", action="append", metavar="HOST", help="a host that steps may reach, NAME or *.NAME")
+    build.add_argument("--config", type=Path, help="a TOML file of the build's config")
+    build.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
     add = actions.add_parser("add", help="add a directory, an OCI layout or tar, or debian:SUITE")
     add.add_argument("source")
     add.add_argument("--package", action="append", default=[], help="of debian:SUITE: a package, NAME or NAME=VERSION")
@@ -56,9 +58,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _build(store: Any, options: argparse.Namespace) -> dict[str, Any]:
-    from etude.environments.images.build import build_image
+    from etude.config import load_recipe
+    from etude.environments.images.build import BuildConfig, build_image
     from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 
+    hosts = [] if options.egress is None else [f"egress.hosts={json.dumps(options.egress)}"]
+    config = load_recipe(options.config, BuildConfig, [*options.set, *hosts])
     backend = NamespaceBackend(NamespaceConfig(images=store.config))
     try:
         built = await build_image(
@@ -69,7 +74,7 @@ async def _build(store: Any, options: argparse.Namespace) -> dict[str, Any]:
             args=dict(each.partition("=")[::2] for each in options.arg),
             target=options.target,
             name=options.name,
-            proxy=options.proxy,
+            config=config,
         )
     finally:
         await backend.close()

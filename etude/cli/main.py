@@ -11,6 +11,8 @@ import errno
 import importlib
 import sys
 
+import structlog
+
 from etude import __version__
 from etude.errors import ConfigError, EtudeError, Interrupted
 
@@ -39,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(argv)
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # stdout is for what was asked for
     try:
         return int(options.run(options) or 0)
     except ConfigError as error:

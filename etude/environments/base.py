@@ -28,6 +28,7 @@ class Capabilities:
     snapshot: Literal["disk", "full"]
     """What a snapshot and a fork carry: the files of /workspace, or memory and processes too."""
     network: bool
+    """Whether a sandbox can be given hosts to reach; without a list of them none reaches anything."""
     services: bool = False
     """Whether a server, a database say, can run in it from one command to the next."""
     accel: Literal["tcg", "kvm"] | None = None
@@ -64,6 +65,9 @@ class SandboxSpec:
     """How long it may live before the server destroys it; a backend used directly has no clock for it."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """The caller's own words, given back in listings; they mean nothing to a backend."""
+    egress: tuple[str, ...] | None = None
+    """The hosts its commands may reach over HTTP and HTTPS, names or `*.NAME`; None: those of the backend's config,
+    which are none unless it lists some. ConfigError from a backend whose `network` is false."""
 
 
 @dataclass(frozen=True)

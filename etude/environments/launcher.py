@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from etude.environments.base import WORKSPACE, Resources
+from etude.environments.egress import gate
 from etude.environments.root import Root, image_environment, make_points
 from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.errors import ConfigError, MissingDependency
@@ -89,11 +90,12 @@ class Launcher:
         control: socket.socket,
         log: Path,
         root: Root | None = None,
+        egress: bool = False,
     ) -> int:
         """Start a sandbox; returns the launcher's process id. `control` becomes the guest's end of the channel.
 
         `name` is seen by `ps` on the host and by `leftovers`. Without `groups` the limits are per process. The sandbox
-        dies with the calling thread.
+        dies with the calling thread. With `egress` a listening socket comes first through `control`: see egress.gate.
         """
         disk = resources.disk_mb << 20
         argv = [*self._start, *map(str, root.owner if root else self._user), str(self._directory)]
@@ -107,8 +109,9 @@ class Launcher:
             argv += ["-c", str(groups.agents)]
             argv += [argument for path in groups.commands for argument in ("-j", str(path))]
             limits = [0, 0, len(groups.commands)]
-        argv += self._on_host(disk) if root is None else self._on_image(root, disk)
-        argv += ["/guest/guest", "serve", *map(str, limits), name]
+        ways = gate.VARIABLES if egress else {}
+        argv += self._on_host(disk, ways) if root is None else self._on_image(root, disk, ways)
+        argv += ["/guest/guest", "serve", *map(str, limits), name, *([str(gate.PORT)] if egress else [])]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -119,17 +122,18 @@ class Launcher:
         # a process group of its own: Ctrl-C at the terminal is for the controller, which then ends its sandboxes
         return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
 
-    def _on_host(self, disk: int) -> list[str]:
-        """What is seen of the host, and the workspace."""
+    def _on_host(self, disk: int, ways: Mapping[str, str]) -> list[str]:
+        """What is seen of the host, and the workspace; and the variables that tell of the ways out."""
         user = ["--unshare-user", "--disable-userns", "--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID)]
         writable = _writable(disk, self._user)
         argv = [*self._guest, *self._added.stages, *self._tools.stages, *writable.stages]
         argv += ["--", self._bwrap, *self._isolation, *user]
         argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
         argv += [*self._tools.visible, *self._added.visible, *_GUEST, "--bind", f"{_SEEN}/merged", WORKSPACE]
-        return [*argv, *_enter(WORKSPACE, {**ENVIRONMENT, "PATH": self._view.toolchain.path, **self._view.env})]
+        env = {**ENVIRONMENT, "PATH": self._view.toolchain.path, **ways, **self._view.env}
+        return [*argv, *_enter(WORKSPACE, env)]
 
-    def _on_image(self, root: Root, disk: int) -> list[str]:
+    def _on_image(self, root: Root, disk: int, ways: Mapping[str, str]) -> list[str]:
         """The image in place of the host; a build writes all of it, an agent the workspace."""
         writable = _writable(disk, root.owner)
         argv = ["-n", root.mounts, *self._guest, *self._added.stages]
@@ -138,12 +142,12 @@ class Launcher:
         if root.building:
             argv += ["--bind", f"{_SEEN}/merged", "/", "--proc", "/proc", "--dev", "/dev"]
             argv += ["--size", str(disk // 8), "--tmpfs", "/dev/shm", *_GUEST]
-            return [*argv, *_enter("/", root.env)]
+            return [*argv, *_enter("/", {**ways, **root.env})]
         argv += ["--ro-bind", f"{_SEEN}/root", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
         argv += [*self._added.visible, *_GUEST]
         for place in dict.fromkeys((root.workspace, WORKSPACE)):
             argv += ["--bind", f"{_SEEN}/merged", place]
-        return [*argv, *_enter(WORKSPACE, {**image_environment(root.uid, root.env), **self._view.env})]
+        return [*argv, *_enter(WORKSPACE, {**image_environment(root.uid, root.env), **ways, **self._view.env})]
 
     def _stage(self, binds: Sequence[tuple[Path, str]], first: int) -> _Binds:
         stages, visible = [], []

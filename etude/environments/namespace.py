@@ -3,8 +3,9 @@
 Owns the life of such sandboxes: their start (the native launcher, then bubblewrap, then the guest agent as process 1),
 their snapshots and their end. What a command can write is /workspace (an overlay), and tmpfs at /tmp, HOME, /tests,
 /logs and /dev/shm, all sized and gone with the sandbox; the rest is the host's toolchain, read-only, or the image
-the sandbox starts on (see `root`). No network, no capability, system calls filtered (guest/confine.c), and the user
-inside is nobody outside.
+the sandbox starts on (see `root`). No network: what a sandbox may reach, it reaches through a proxy of its own, which
+runs in this process and ends with it (see `egress`). No capability, system calls filtered (guest/confine.c), and the
+user inside is nobody outside.
 A snapshot holds /workspace and nothing else: what an agent did elsewhere never reaches a verifier that starts from it.
 
 A namespace sandbox shares the host's kernel: it holds a misbehaving program, not an attacker with a kernel exploit.
@@ -17,11 +18,12 @@ import itertools
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field
 
@@ -30,6 +32,8 @@ from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Metrics, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
+from etude.environments.egress.gate import open_proxy, take_listener
+from etude.environments.egress.policy import EgressConfig, allowing
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
@@ -38,6 +42,9 @@ from etude.environments.rootfs import HOST, Roots
 from etude.environments.toolchain import find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+
+if TYPE_CHECKING:
+    from etude.environments.egress.proxy import EgressProxy, Resolver
 
 T = TypeVar("T")
 
@@ -58,6 +65,8 @@ class NamespaceConfig(Config):
     """Further environment variables of every command."""
     images: ImagesConfig = ImagesConfig()
     """Where images other than "host" are found."""
+    egress: EgressConfig = EgressConfig()
+    """What a sandbox may reach: `hosts`, where its spec names none; the rest of it in any case."""
     limits: Literal["cgroup", "rlimit"] = "cgroup"
     """`rlimit` limits memory per process and CPU not at all: weaker, for where no cgroup can be written."""
     host_uid: int = Field(61_000, ge=1)
@@ -74,8 +83,12 @@ class NamespaceConfig(Config):
 class NamespaceBackend:
     """Makes namespace sandboxes. Opening one sweeps what killed processes left, and fails if limits cannot be set."""
 
-    def __init__(self, config: NamespaceConfig | None = None) -> None:
+    def __init__(self, config: NamespaceConfig | None = None, resolve: Resolver | None = None) -> None:
+        """`resolve` looks up the names that sandboxes ask their proxies for; None: as this machine does."""
         self.config = config or NamespaceConfig()
+        self.egress: Counter[str] = Counter()
+        """What became of sandboxes' requests to their proxies: "allowed", or the reason of a refusal."""
+        self._resolve = resolve
         program = guest_program(self.config.cache_dir or default_cache_dir())
         state_dir = self.config.state_dir or store.default_state_dir()
         store.sweep(state_dir)
@@ -102,7 +115,7 @@ class NamespaceBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(name="namespace", isolation="namespace", snapshot="disk", network=False, services=True)
+        return Capabilities(name="namespace", isolation="namespace", snapshot="disk", network=True, services=True)
 
     async def create(self, spec: SandboxSpec) -> NamespaceSandbox:
         """Start a sandbox. Raises SandboxError quoting what the launcher or bubblewrap said.
@@ -111,20 +124,25 @@ class NamespaceBackend:
         """
         if self._closed:
             raise SandboxError("this backend is closed")
+        proxy = self._proxy(allowing(self.config.egress, spec.egress))
         root = None if spec.image == HOST else await self.on_disk("an image to be mounted", self.roots.find, spec.image)
-        return await self._create(spec, self._lowers(spec, root), root)
+        return await self._create(spec, self._lowers(spec, root), root, proxy)
 
-    async def create_build(self, trees: Sequence[Path], root: Root, resources: Resources) -> NamespaceSandbox:
+    async def create_build(
+        self, trees: Sequence[Path], root: Root, resources: Resources, egress: EgressConfig
+    ) -> NamespaceSandbox:
         """Start a sandbox in which a step of an image's build runs: `trees`, highest first, all of it writable."""
         mounted = await self.on_disk("layers to be mounted", self.roots.on, trees, root)
-        return await self._create(SandboxSpec(resources=resources), (), mounted)
+        return await self._create(SandboxSpec(resources=resources), (), mounted, self._proxy(egress))
 
-    async def _create(self, spec: SandboxSpec, lowers: tuple[str, ...], root: Root | None) -> NamespaceSandbox:
+    async def _create(
+        self, spec: SandboxSpec, lowers: tuple[str, ...], root: Root | None, proxy: EgressProxy | None
+    ) -> NamespaceSandbox:
         try:
             disk = self.store.take(spec.files, lowers, root.owner if root else None)
         except OSError as error:
             raise SandboxError(f"cannot prepare a sandbox: {error}; is {self.store.root.parent} full?") from error
-        sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, spec, root)
+        sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, spec, root, proxy)
         try:
             async with self._starts:
                 await sandbox.boot()
@@ -195,6 +213,9 @@ class NamespaceBackend:
 
     # ----------------------------------------------------------------------------------------------------------------
 
+    def _proxy(self, egress: EgressConfig) -> EgressProxy | None:
+        return open_proxy(egress, self._resolve, self.egress) if egress.hosts else None
+
     def _lowers(self, spec: SandboxSpec, root: Root | None) -> tuple[str, ...]:
         if spec.base is None:
             return ()
@@ -215,12 +236,21 @@ class NamespaceBackend:
 class NamespaceSandbox(GuestSandbox):
     """One sandbox; made by NamespaceBackend.create. See base.Sandbox for the meaning of its methods."""
 
-    def __init__(self, backend: NamespaceBackend, disk: store.Disk, spec: SandboxSpec, root: Root | None) -> None:
+    def __init__(
+        self,
+        backend: NamespaceBackend,
+        disk: store.Disk,
+        spec: SandboxSpec,
+        root: Root | None,
+        proxy: EgressProxy | None,
+    ) -> None:
         name = f"{backend.store.instance}/{disk.number}"
         super().__init__(backend, Channel(name), name, spec, backend.config.file_timeout_s)
         self._own = backend
         self._disk = disk
         self._root = root
+        self.proxy = proxy
+        """Its way out; None where it may reach nothing."""
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -230,11 +260,19 @@ class NamespaceSandbox(GuestSandbox):
         if (tree := self._own.groups) is not None:
             groups = Groups(tree.agents, tree.add(str(self._disk.number), self._spec.resources))
         ours, theirs = socket.socketpair()
-        with theirs:
+        try:
             ours.setblocking(False)
+            with theirs:
+                spawn, resources, way = self._own.launcher.spawn, self._spec.resources, self.proxy is not None
+                self._pid = spawn(self.id, self._disk.lowers, resources, groups, theirs, log, self._root, way)
+            if self.proxy is not None:
+                listener = await take_listener(ours, self.id, self._own.config.start_timeout_s)
+                if listener is not None:
+                    self.proxy.listen(listener, self.id)
             await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=ours)
-            spawn, resources = self._own.launcher.spawn, self._spec.resources
-            self._pid = spawn(self.id, self._disk.lowers, resources, groups, theirs, log, self._root)
+        except BaseException:
+            ours.close()  # which ends the agent: `destroy` has no channel to close
+            raise
         try:
             await self._channel.ready(self._own.config.start_timeout_s)
         except SandboxError:
@@ -274,6 +312,8 @@ class NamespaceSandbox(GuestSandbox):
     async def _end(self) -> None:
         """Hanging up ends the guest, which is process 1: the kernel kills every other, then bubblewrap ends."""
         self._channel.close()
+        if self.proxy is not None:
+            await self.proxy.close()
         if self._pid is not None:
             wait_s = self._own.config.stop_timeout_s
             if not await _ended(self._pid, wait_s / 3):

@@ -80,6 +80,7 @@ class CreateBody(Config):
     resources: ResourcesBody = ResourcesBody()
     ttl_s: float | None = Field(None, gt=0)
     labels: dict[str, str] = {}
+    egress: tuple[str, ...] | None = None
 
 
 class ExecBody(Config):
@@ -122,6 +123,7 @@ def create_body(spec: SandboxSpec, backend: str | None, isolation: Isolation | N
     """What asks a server for `spec`."""
     body: dict[str, Any] = {"backend": backend, "isolation": isolation, "image": spec.image, "ttl_s": spec.ttl_s}
     body["base"] = spec.base.id if spec.base else None
+    body["egress"] = spec.egress
     return dump({**body, "files": dict(spec.files), "resources": spec.resources, "labels": dict(spec.labels)})
 
 

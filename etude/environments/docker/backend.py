@@ -62,6 +62,8 @@ class DockerBackend:
         """Start a sandbox. Raises SandboxError quoting the engine. Starts beyond `concurrent_starts` wait."""
         if self.closed:
             raise SandboxError("this backend is closed")
+        if spec.egress:
+            raise ConfigError("egress: the docker backend lets nothing out; leave it out, or use `namespace`")
         store.workspace_paths(spec.files)
         image = await self._image(spec.image)
         parts = image.workspace if spec.base is None else self._base(spec.base, image, spec.image)

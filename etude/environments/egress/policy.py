@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
-import h11
 from pydantic import Field, IPvAnyNetwork, field_validator
 
-from etude.config import Config
+from etude.config import Config, parse
 from etude.errors import EtudeError
+
+if TYPE_CHECKING:
+    import h11
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
@@ -34,7 +38,9 @@ class EgressConfig(Config):
     drop_headers: tuple[str, ...] = ("authorization", "cookie")
     """Left out of plain HTTP requests. `proxy-*` always is."""
     max_connections: int = Field(64, ge=1)
-    """At once, of one listener."""
+    """At once, of one sandbox; those beyond wait."""
+    connections_per_s: float = Field(100.0, gt=0)
+    """New ones of one sandbox; those beyond wait. What the proxy does for it is not within its own limits."""
     head_timeout_s: float = Field(10.0, gt=0)
     connect_timeout_s: float = Field(10.0, gt=0)
     idle_timeout_s: float = Field(60.0, gt=0)
@@ -53,12 +59,26 @@ class EgressConfig(Config):
         return any(host.endswith(entry[1:]) if entry.startswith("*.") else host == entry for entry in self.hosts)
 
 
+def allowing(config: EgressConfig, hosts: Sequence[str] | None) -> EgressConfig:
+    """`config` with these hosts in place of its own, where there are any. Raises ConfigError for what is no name."""
+    if hosts is None:
+        return config
+    return parse({**config.model_dump(), "hosts": tuple(hosts)}, EgressConfig, "egress")
+
+
+Reason = Literal["malformed", "address", "host", "port", "network", "unreachable"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
 class Refused(EtudeError):
     """A request the proxy does not carry out. `reason` is a word for counting."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type, tuple[Reason, str]]:
+        return type(self), (self.reason, str(self))
 
 
 def judge(config: EgressConfig, host: str, port: int) -> None:

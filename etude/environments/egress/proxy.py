@@ -5,7 +5,8 @@ resolved here, and reached at the very address that was judged, so a name whose 
 inside private networks, of this machine and of clouds' metadata services are refused whatever name led there. Plain
 HTTP is parsed and written anew, one request a connection; of a CONNECT tunnel only the host is known.
 
-Never opens a route: a sandbox has no network, and reaches a proxy only through a socket somebody binds into it.
+Never opens a route: a sandbox has no network, and reaches a proxy only through the socket it was given (see `gate`).
+What it may cost us is bounded: so many connections, so many new ones a second, each gone when nothing moves.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import contextlib
 import errno
 import socket
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import h11
 import structlog
@@ -29,7 +32,11 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 _HOP = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"host"}
 _PIECE = 64 << 10
 _LINGER_S = 1.0
-_STATUS = {"busy": 503, "unreachable": 502, "malformed": 400}
+_AGAIN_S = 1.0
+_REMEMBERED = 4
+_LOOKUPS = ThreadPoolExecutor(4, thread_name_prefix="etude-names")
+"""Slow name servers keep these waiting, and nothing else of this process."""
+_STATUS = {"unreachable": 502, "malformed": 400}
 
 
 @dataclass
@@ -47,79 +54,106 @@ class _Exchange:
 
 
 class EgressProxy:
-    """Listens where it is told to, on behalf of whoever it is told. Use on one event loop; the caller closes it."""
+    """Answers at the sockets it is given, on behalf of whoever it is told. Use on one event loop; the caller closes it.
 
-    def __init__(self, config: EgressConfig, resolve: Resolver | None = None) -> None:
+    `outcomes` counts its requests by what came of them: "allowed", or the reason of a refusal.
+    """
+
+    def __init__(
+        self, config: EgressConfig, resolve: Resolver | None = None, outcomes: Counter[str] | None = None
+    ) -> None:
         self.config = config
+        self.outcomes: Counter[str] = Counter() if outcomes is None else outcomes
+        self.refused: deque[str] = deque(maxlen=_REMEMBERED)
+        """The last refusals, in words."""
         self._resolve = resolve or _resolve
         self._log = structlog.get_logger("egress")
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self.allowed = 0
-        self.refusals: Counter[str] = Counter()
-        """How many requests were refused, by reason."""
 
-    async def listen(self, where: Path | tuple[str, int], who: str) -> asyncio.Server:
-        """Accept connections at a unix socket or a local port; `who` names the sandbox behind it in the log."""
-        slots = asyncio.Semaphore(self.config.max_connections)
-
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.get_running_loop().create_task(self._serve(_Exchange(who), slots, reader, writer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        if isinstance(where, Path):
-            server = await asyncio.start_unix_server(accept, where, limit=_PIECE)
-        else:
-            server = await asyncio.start_server(accept, *where, limit=_PIECE)
-        self._servers.append(server)
-        return server
+    def listen(self, listener: socket.socket, who: str) -> None:
+        """Answer at a listening socket, which is ours from now on; `who` names the sandbox behind it in the log."""
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self._begin(self._accept(listener, who))
 
     async def close(self) -> None:
         """Stop listening and cut what is being relayed."""
-        for server in self._servers:
-            server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _serve(
-        self,
-        exchange: _Exchange,
-        slots: asyncio.Semaphore,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept(self, listener: socket.socket, who: str) -> None:
+        """Take connections while there is room for them. The kernel keeps a few more waiting, which cost us nothing."""
+        slots = asyncio.Semaphore(self.config.max_connections)
+        while True:
+            await slots.acquire()
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:  # this process has no descriptor left, say; that passes
+                self._log.warning("egress", who=who, outcome=f"not accepted: {error}")
+                slots.release()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self._begin(self._serve(_Exchange(who), connection)).add_done_callback(lambda _: slots.release())
+            await asyncio.sleep(1 / self.config.connections_per_s)
+
+    async def _serve(self, exchange: _Exchange, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection, limit=_PIECE)
         outcome = "allowed"
         try:
-            if slots.locked():
-                raise Refused("busy", f"more than {self.config.max_connections} connections at once")
-            async with slots:
-                await self._exchange(exchange, reader, writer)
+            await self._exchange(exchange, reader, writer)
         except Refused as refusal:
             outcome = refusal.reason
-            self.refusals[outcome] += 1
+            self.outcomes[outcome] += 1
+            self.refused.append(str(refusal))
             with contextlib.suppress(OSError, TimeoutError):
                 await _say(writer, _STATUS.get(outcome, 403), f"egress refused: {refusal}\n".encode())
                 await _linger(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, h11.RemoteProtocolError) as error:
             outcome = f"cut: {error or type(error).__name__}"
+        except asyncio.CancelledError:
+            outcome = "cut: the sandbox has ended"
+            raise
         finally:
-            self._log.info(
-                "egress",
-                who=exchange.who,
-                outcome=outcome,
-                method=exchange.method,
-                host=exchange.host,
-                port=exchange.port,
-                address=exchange.address,
-                sent=exchange.sent,
-                received=exchange.received,
-                seconds=round(time.monotonic() - exchange.began, 3),
-            )
-            writer.transport.abort() if outcome.startswith("cut") else writer.close()
+            self._tell(exchange, outcome)
+            await self._hang_up(writer, at_once=outcome.startswith("cut"))
+
+    def _tell(self, exchange: _Exchange, outcome: str) -> None:
+        self._log.info(
+            "egress",
+            who=exchange.who,
+            outcome=outcome,
+            method=exchange.method,
+            host=exchange.host,
+            port=exchange.port,
+            address=exchange.address,
+            sent=exchange.sent,
+            received=exchange.received,
+            seconds=round(time.monotonic() - exchange.began, 3),
+        )
+
+    async def _hang_up(self, writer: asyncio.StreamWriter, at_once: bool) -> None:
+        """Give what is still to be sent its time, and no more: who does not read it must not keep our descriptors."""
+        try:
+            if not at_once:
+                writer.close()
+                async with asyncio.timeout(self.config.idle_timeout_s):
+                    await writer.wait_closed()
+        except (OSError, TimeoutError):
+            pass  # the exchange is over; how its connection ended is of no interest
+        finally:
+            writer.transport.abort()
 
     async def _exchange(self, exchange: _Exchange, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=32 << 10)
@@ -127,7 +161,7 @@ class EgressProxy:
         exchange.method = request.method.decode()
         exchange.host, exchange.port, path = target_of(request)
         host_reader, host_writer = await self._reach(exchange)
-        self.allowed += 1
+        self.outcomes["allowed"] += 1
         try:
             if request.method == b"CONNECT":
                 await _say(writer, 200, b"")
@@ -230,7 +264,8 @@ class EgressProxy:
 
 
 async def _resolve(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, lookup)
     return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
 
 

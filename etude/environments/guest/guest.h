@@ -42,6 +42,10 @@ int contain(int argc, char **argv);
 void reply(uint32_t id, int status, const struct piece *pieces, int count);
 void answer_on(int fd); /* where that is not CONTROL_FD, from which requests are read */
 
+/* listen.c: the way to the egress proxy, a socket that listens in here; made, and given away with the first reply. */
+int listen_inside(int port);
+void greet_with(int listener);
+
 /* confine.c: takes away, for ever, the system calls that no sandbox needs; ends the process where that cannot be. */
 void confine(void);
 

@@ -6,10 +6,10 @@
  * thaw, m metrics. The first reply, with id 0, says the sandbox is up. It ends, and with it every process of the
  * sandbox, when the controller closes the socket.
  *
- *   serve ADDRESS_SPACE PROCESSES GROUPS NAME
+ *   serve ADDRESS_SPACE PROCESSES GROUPS NAME [PORT]
  *
  * The first two limit each command, 0 for not at all; GROUPS is how many open cgroup.procs files follow CONTROL_FD;
- * NAME is for whoever reads the process list.
+ * NAME is for whoever reads the process list. With PORT, a socket listening there goes with the first reply.
  *
  * It is not dumpable, so a command inside can neither trace it nor open its descriptors, and as process 1 no signal
  * from inside can end it. It runs with the sandbox's own rights and view, so no path or symlink leads further for it
@@ -147,11 +147,15 @@ static int prepare(void) {
 int serve(int argc, char **argv) {
     struct signalfd_siginfo discarded;
     struct pollfd *slots = calloc(16, sizeof *slots);
+    int listener = argc > 4 ? listen_inside(atoi(argv[4])) : -1; /* while what it says is still heard */
     int size = 16, children = prepare();
     if (argc < 3)
         return 2;
     commands_limit(strtoull(argv[0], NULL, 10), strtoull(argv[1], NULL, 10), atoi(argv[2]));
-    reply(0, 0, NULL, 0);
+    if (listener < 0)
+        reply(0, 0, NULL, 0);
+    else
+        greet_with(listener);
     for (;;) {
         slots[0] = (struct pollfd){CONTROL_FD, POLLIN, 0};
         slots[1] = (struct pollfd){children, POLLIN, 0};

@@ -3,7 +3,8 @@
 Owns the build: which stages are needed, what each instruction does to the state of its stage, and the cache. A step
 that changes files (RUN, COPY, ADD, WORKDIR) makes one layer, kept in the image store under a digest of the layer below,
 the instruction, the variables it sees and the files it takes; a layer that is there is not made again. RUN has the
-whole root to write, no network, and root's powers over the image's own users only (see `root`).
+whole root to write, root's powers over the image's own users only (see `root`), and no network beyond the hosts the
+build lists; what those answered when a layer was made is no part of its digest, as the date is not.
 Names in FROM are names of the image store; no registry is asked.
 """
 
@@ -23,6 +24,7 @@ from pydantic import Field
 from etude.config import Config
 from etude.environments.base import Resources
 from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.egress.policy import EgressConfig
 from etude.environments.images.confined import Confined
 from etude.environments.images.dockerfile import (
     Dockerfile,
@@ -53,6 +55,8 @@ class BuildConfig(Config):
     pids: int = Field(1024, ge=8)
     cpus: float = Field(2.0, gt=0)
     step_timeout_s: float = Field(1800.0, gt=0)
+    egress: EgressConfig = EgressConfig()
+    """What RUN steps may reach."""
 
     @property
     def resources(self) -> Resources:
@@ -106,7 +110,6 @@ class Build:
         context: Path,
         dockerfile: Dockerfile,
         args: Mapping[str, str],
-        proxy: Mapping[str, str],
         work: Path,
         mounts: Mounts,
     ) -> None:
@@ -118,14 +121,13 @@ class Build:
         ignoring = context / ".dockerignore"
         self.ignore = Ignore(ignoring.read_text() if ignoring.is_file() else "")
         self.args = dict(args)
-        self.proxy = dict(proxy)
         self.stages: dict[str, State] = {}
         self.ran = self.cached = 0
         self.empty = work / "empty"  # what `scratch` is
         self.empty.mkdir()
         self.empty.chmod(0o755)
         self._mounts = mounts
-        self._used_args: set[str] = set(proxy)
+        self._used_args: set[str] = set()
 
     async def run(self, target: str | None, name: str | None) -> Image:
         wanted = self._wanted(target)
@@ -275,20 +277,15 @@ async def build_image(
     args: Mapping[str, str] | None = None,
     target: str | None = None,
     name: str | None = None,
-    proxy: str | None = None,
     config: BuildConfig | None = None,
 ) -> Built:
     """Build `context`/Dockerfile (or `dockerfile`) and add the image to the store, under `name` if given.
 
-    `proxy` is the URL through which RUN steps reach the network: refused where the backend's sandboxes have none.
     Raises DockerfileError for what cannot be built, BuildError for a step that fails.
     """
     path = dockerfile or context / "Dockerfile"
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such Dockerfile")
-    if proxy is not None and not backend.capabilities.network:
-        raise ConfigError(f"proxy: sandboxes of the {backend.capabilities.name} backend have no network to reach it by")
-    names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY") if proxy else ()
     parsed = parse_dockerfile(path.read_text(), str(path))
     program = guest_program(backend.config.cache_dir or default_cache_dir())
     with contextlib.ExitStack() as stack:
@@ -296,8 +293,7 @@ async def build_image(
         work = stack.enter_context(store.new())
         mounts = Mounts(program, work)
         stack.callback(mounts.close)
-        proxies = {each: proxy for each in names if proxy}
-        build = Build(store, backend, config or BuildConfig(), context, parsed, args or {}, proxies, work, mounts)
+        build = Build(store, backend, config or BuildConfig(), context, parsed, args or {}, work, mounts)
         image = await build.run(target, name)
         return Built(image, build.ran, build.cached)
 

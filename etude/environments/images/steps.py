@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from etude.environments.egress.policy import EgressConfig
 from etude.environments.images.confined import Confined
 from etude.environments.images.copying import (
     Placing,
@@ -131,16 +132,18 @@ async def _copy_layer(
 
 
 async def _run(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
-    if step.flag("network") not in (None, "none"):
-        raise build.error(step, "RUN --network: builds have no network, so only --network=none can be said")
+    if step.flag("network") not in (None, "default", "none"):
+        raise build.error(step, "RUN --network: say none, or nothing: a build reaches the hosts it was given, no more")
     env = {**state.args, **state.env}
     what = ["RUN", step.words or step.shell_text, list(state.shell), state.described.user, state.described.workdir, env]
+    what += ["no network"] if step.flag("network") == "none" else []
     await build.layer(state, what, functools.partial(_run_layer, build, state, step, env))
 
 
 async def _run_layer(build: Build, state: State, step: Instruction, env: dict[str, str], target: Path) -> None:
     root = await asyncio.to_thread(_root, build, state, env)
-    box = await build.backend.create_build(state.trees, root, build.config.resources)
+    egress = EgressConfig() if step.flag("network") == "none" else build.config.egress
+    box = await build.backend.create_build(state.trees, root, build.config.resources, egress)
     try:
         log = await _run_step(build, state, step, box)
         await box.copy_changes(target)
@@ -162,9 +165,15 @@ async def _run_step(build: Build, state: State, step: Instruction, box: Namespac
     if done.timed_out:
         raise DeadlineExceeded(said, limit, f"it had said: {output[-500:]}")
     if done.exit_code != 0:
-        hint = "" if build.backend.capabilities.network else " (a build has no network)"
-        raise BuildError(f"{said}: ended with {done.exit_code}{hint}. It said:\n{output}")
+        raise BuildError(f"{said}: ended with {done.exit_code}{_reached(box)}. It said:\n{output}")
     return done.log_path
+
+
+def _reached(box: NamespaceSandbox) -> str:
+    """What may be behind a failure: that the step wanted something of the network."""
+    if box.proxy is None:
+        return " (it had no network: `--egress HOST` lets a build reach a host)"
+    return f" (refused: {'; '.join(box.proxy.refused)})" if box.proxy.refused else ""
 
 
 async def _command(state: State, step: Instruction, box: NamespaceSandbox) -> str:
@@ -183,7 +192,7 @@ def _root(build: Build, state: State, env: dict[str, str]) -> Root:
     with build.seen(state.trees) as tree:
         check_points(tree, (), building=True)
         uid, gid = resolve_user(tree, state.described.user)
-        env = {"PATH": DEFAULT_PATH, "HOME": home_of(tree, uid), **build.proxy, **env}
+        env = {"PATH": DEFAULT_PATH, "HOME": home_of(tree, uid), **env}
     return Root(trees=(), mounts="", uid=uid, gid=gid, env=env, building=True)
 
 

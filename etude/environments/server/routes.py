@@ -100,6 +100,7 @@ class Routes:
                 resources=Resources(**body.resources.model_dump()),
                 ttl_s=body.ttl_s,
                 labels=body.labels,
+                egress=body.egress,
             )
             return described(await self.node.create(spec, body.backend, body.isolation))
 
@@ -245,6 +246,7 @@ def described(live: Live) -> dict[str, Any]:
         "image": spec.image,
         "resources": spec.resources,
         "labels": dict(spec.labels),
+        "egress": spec.egress,
         "paused": live.paused,
         "created_at": round(live.born, 3),
         "expires_at": round(live.expires, 3),

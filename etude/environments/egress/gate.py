@@ -1,0 +1,60 @@
+"""How a sandbox finds its proxy: a socket that listens on its own loopback and is answered out here.
+
+Owns the port, the variables that programs inside find it by, and the taking over of that socket from the guest agent
+(see guest/listen.c). The proxy behind it is loaded only for a sandbox that may reach something. No file, address or
+descriptor of the host is shown to a sandbox for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from etude.environments.egress.policy import EgressConfig
+from etude.errors import DeadlineExceeded, MissingDependency
+
+if TYPE_CHECKING:
+    from etude.environments.egress.proxy import EgressProxy, Resolver
+
+PORT = 3128
+_URL = f"http://127.0.0.1:{PORT}"
+_OWN = "localhost,127.0.0.1,::1"
+VARIABLES = {
+    "http_proxy": _URL,
+    "https_proxy": _URL,
+    "HTTP_PROXY": _URL,
+    "HTTPS_PROXY": _URL,
+    "no_proxy": _OWN,
+    "NO_PROXY": _OWN,
+}
+"""For every command of a sandbox with a proxy. What a task serves to itself does not pass through it."""
+
+
+def open_proxy(config: EgressConfig, resolve: Resolver | None, outcomes: Counter[str]) -> EgressProxy:
+    """The proxy of one sandbox, not listening yet; what becomes of its requests is counted in `outcomes`."""
+    try:
+        from etude.environments.egress.proxy import EgressProxy
+    except ImportError as error:
+        raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
+    return EgressProxy(config, resolve, outcomes)
+
+
+async def take_listener(control: socket.socket, sandbox: str, timeout_s: float) -> socket.socket | None:
+    """The listening socket that comes with the first words of an agent; None where it ended without a word.
+
+    Those words stay to be read: whoever serves `control` afterwards finds them as if nobody had looked.
+    """
+    heard = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(control, heard.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await heard.wait()
+    except TimeoutError:
+        raise DeadlineExceeded(f"sandbox {sandbox} to start", timeout_s) from None
+    finally:
+        loop.remove_reader(control)
+    _, handles, _, _ = socket.recv_fds(control, 1, 1, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
+    return socket.socket(fileno=handles[0]) if handles else None
