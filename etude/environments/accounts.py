@@ -1,23 +1,28 @@
 """What a server's sandboxes have been through: one event a step, and the figures an operator watches.
 
 Owns the event log (one JSON line a step of a sandbox's life, in the order they happened) and the Prometheus registry of
-one node. Measures and counts; decides nothing. A figure that is read from the machine is read when it is asked for.
+one node, and puts a span around what it times (see `tracing`). Measures and counts; decides nothing. A figure that is
+read from the machine is read when it is asked for.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import structlog
+from opentelemetry.trace import Span
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
+
+from etude.environments.egress.policy import REASONS
+from etude.environments.tracing import BACKEND, IMAGE, SANDBOX, spanned
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _OPERATIONS = ("create", "fork", "exec", "snapshot", "destroy")
@@ -26,9 +31,14 @@ _LEAKS_FRESH_S = 30.0
 
 
 class Accounts:
-    """Of one node. `leaks` says how many things of sandboxes that are gone are still there; it may be slow."""
+    """Of one node. `leaks` says how many things of sandboxes that are gone are still there; it may be slow.
 
-    def __init__(self, events: Path, leaks: Callable[[], int]) -> None:
+    `egress` gives, for each backend that lets sandboxes out, what became of their requests.
+    """
+
+    def __init__(
+        self, events: Path, leaks: Callable[[], int], egress: Callable[[], Mapping[str, Mapping[str, int]]]
+    ) -> None:
         self._file = events.open("ab", buffering=0)
         self._log = structlog.wrap_logger(
             structlog.BytesLogger(self._file),
@@ -56,6 +66,7 @@ class Accounts:
             for name in _OPERATIONS
         }
         self.registry.register(_Machine(leaks))
+        self.registry.register(_Egress(egress))
 
     def step(self, step: str, sandbox: str, **facts: Any) -> None:
         """Write down one step: created, exec, snapshot, forked, paused, resumed, expired, destroyed, failed."""
@@ -63,10 +74,12 @@ class Accounts:
         self._steps.labels(step).inc()
 
     @contextmanager
-    def timed(self, operation: str, backend: str) -> Generator[None]:
-        """Observe how long the block takes; not at all when it raises."""
+    def timed(self, operation: str, backend: str, image: str, sandbox: str | None = None) -> Generator[Span]:
+        """Observe how long the block takes, not at all when it raises; and a span around it either way."""
+        named = {} if sandbox is None else {SANDBOX: sandbox}
         began = time.perf_counter()
-        yield
+        with spanned(operation, {BACKEND: backend, IMAGE: image, **named}) as span:
+            yield span
         self._seconds[operation].labels(backend).observe(time.perf_counter() - began)
 
     def exposition(self) -> bytes:
@@ -100,6 +113,26 @@ class _Machine(Collector):
         if self._seen is None or now - self._seen[0] > _LEAKS_FRESH_S:
             self._seen = now, self._leaks()
         yield GaugeMetricFamily("etude_environments_leaks", "Left of sandboxes that are gone.", value=self._seen[1])
+
+
+class _Egress(Collector):
+    """The counts that proxies keep, under every reason there is: a refusal that never was is a zero to be seen."""
+
+    def __init__(self, egress: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+        self._egress = egress
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily(
+            "etude_environments_egress_requests", "What sandboxes asked of their proxies, by what became of it.",
+            labels=["backend", "outcome"],
+        )  # fmt: skip
+        for backend, outcomes in self._egress().items():
+            for outcome in ("allowed", *REASONS):
+                requests.add_metric([backend, outcome], outcomes.get(outcome, 0))
+        yield requests
 
 
 def _line(event: dict[str, Any], **_: Any) -> bytes:

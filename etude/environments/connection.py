@@ -21,6 +21,7 @@ from typing import Any
 import httpx2
 
 from etude.environments.remote import RemoteConfig
+from etude.environments.tracing import outgoing
 from etude.environments.wire import KEY, UNDER_WAY, ServerError, error_of
 from etude.errors import ConfigError, DeadlineExceeded
 
@@ -68,7 +69,9 @@ class Connection:
         at, patience = 0, _Patience(self._config.unreachable_s, what, self._config.url)
         while True:
             try:
-                async with self._http.sse(path, params={"from": at}, max_event_size=_EVENT_MAX) as source:
+                async with self._http.sse(
+                    path, params={"from": at}, headers=outgoing(), max_event_size=_EVENT_MAX
+                ) as source:
                     if source.response.status_code != 200:
                         raise error_of(await source.response.aread(), self._config.url)
                     async for event in source:
@@ -93,6 +96,7 @@ class Connection:
         """Send, again where need be, until there is an answer to return or an error to raise."""
         patience = _Patience(self._config.unreachable_s, what, self._config.url)
         refused_until = time.monotonic() + self._config.busy_s
+        headers = {**headers, **outgoing()}
         while True:
             try:
                 response = await self._http.request(method, path, content=body, params=params, headers=headers)

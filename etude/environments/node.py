@@ -13,7 +13,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,9 +26,10 @@ from etude.environments.channel import KILL_GRACE_S
 from etude.environments.journal import Journal
 from etude.environments.leftovers import leaks
 from etude.environments.lives import Kept, Live, NodeConfig, Timers
-from etude.environments.namespace import NamespaceConfig
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import default_state_dir
 from etude.environments.requests import Requests
+from etude.environments.tracing import SANDBOX
 from etude.environments.wire import ExecBody, Isolation, ServerError
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
 from etude.records import InfraFailed
@@ -50,7 +51,7 @@ class Node:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.journal = Journal(directory, config.keep_s, config.keep_mb)
         self.requests = Requests(self.journal)
-        self.accounts = Accounts(directory / "events.jsonl", self._count_leaks)
+        self.accounts = Accounts(directory / "events.jsonl", self._count_leaks, self._egress)
         self.backends: dict[str, Backend] = {}
         self._live: dict[str, Live] = {}
         self._kept: dict[str, Kept] = {}
@@ -104,17 +105,19 @@ class Node:
             self._renew(base)
             if base.backend != name:
                 raise ConfigError(f"base: snapshot {base.id} belongs to backend {base.backend}, not to {name}")
-        with self._queued(1), self.accounts.timed("create", name):
+        with self._queued(1), self.accounts.timed("create", name, spec.image) as span:
             box = await self.backends[name].create(replace(spec, base=base.inner if base else None))
-        return self._adopt(box, name, replace(spec, files={}), "created")
+            live = self._adopt(box, name, replace(spec, files={}), "created")
+            span.set_attribute(SANDBOX, live.id)
+        return live
 
     async def fork(self, live: Live, n: int) -> list[Live]:
-        with self._queued(n), self.accounts.timed("fork", live.backend):
+        with self._queued(n), self.accounts.timed("fork", live.backend, live.spec.image, live.id):
             boxes = await live.box.fork(n)
         return [self._adopt(box, live.backend, live.spec, "forked", parent=live.id) for box in boxes]
 
     async def snapshot(self, live: Live) -> Kept:
-        with self.accounts.timed("snapshot", live.backend):
+        with self.accounts.timed("snapshot", live.backend, live.spec.image, live.id):
             inner = await live.box.snapshot()
         name = f"snap-{secrets.token_hex(8)}"
         kept = self._kept[name] = Kept(name, inner, live.backend, live.spec.image, live.id)
@@ -157,7 +160,7 @@ class Node:
             "timeout_s": timeout_s,
         }
         async with self.use(name) as live:
-            with self.accounts.timed("exec", live.backend):
+            with self.accounts.timed("exec", live.backend, live.spec.image, name):
                 if started is None:
                     result = await live.box.exec(body.command, **common)
                 else:
@@ -283,7 +286,7 @@ class Node:
         self.journal.ended(live.id, state, why)  # first: who is at work in it is told so as it goes
         lived = round(time.time() - live.born, 3)
         try:
-            with self.accounts.timed("destroy", live.backend):
+            with self.accounts.timed("destroy", live.backend, live.spec.image, live.id):
                 await live.box.destroy()
         except (EtudeError, OSError) as error:
             step, why = "failed", f"{why}; it could not be removed whole: {error}"
@@ -291,6 +294,10 @@ class Node:
         finally:
             self._ended.append(live.box.id)
             self.accounts.step(step, live.id, why=why, lived_s=lived)
+
+    def _egress(self) -> dict[str, Mapping[str, int]]:
+        boxed = {name: each for name, each in self.backends.items() if isinstance(each, NamespaceBackend)}
+        return {name: backend.egress for name, backend in boxed.items()}
 
     def _count_leaks(self) -> int:
         ended = set(self._ended)

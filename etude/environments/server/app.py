@@ -17,10 +17,12 @@ from pathlib import Path
 import uvicorn
 from pydantic import Field
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from etude.config import Config
 from etude.environments.lives import NodeConfig
@@ -29,6 +31,7 @@ from etude.environments.remote import default_state_dir
 from etude.environments.server.commands import Commands
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.routes import Routes, respond
+from etude.environments.tracing import continued, exported
 from etude.environments.wire import Answer, answer_of, dump
 from etude.errors import ConfigError, EtudeError
 
@@ -50,6 +53,8 @@ class ServerConfig(Config):
     """None: `token` in the node's state directory. Made when it is not there."""
     max_body_mb: int = Field(64, ge=1)
     drain_s: float = Field(30.0, gt=0)
+    spans_to: str | None = Field(None, pattern=r"^https?://")
+    """A collector that takes spans in OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; needs the extra `otel`."""
     node: NodeConfig = NodeConfig()
 
     @property
@@ -70,18 +75,33 @@ def application(node: Node, config: ServerConfig, token: str) -> Starlette:
         Exception: _failed,
     }
     routes = [*Routes(node).table(), *Commands(node).table()]
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+    return Starlette(routes=routes, middleware=[guard, Middleware(_Traced)], exception_handlers=handlers)
 
 
 async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered."""
     with _listening(config) as sock:
-        node = Node(config.node)  # sweeps and recovers before anybody is let in
-        try:
-            app = application(node, config, own_token(config.token_path))
-            await _Server(app, node, config.drain_s, lambda: ready(_url(sock))).serve(sockets=[sock])
-        finally:
-            await node.close()
+        async with exported(config.spans_to):
+            node = Node(config.node)  # sweeps and recovers before anybody is let in
+            try:
+                app = application(node, config, own_token(config.token_path))
+                await _Server(app, node, config.drain_s, lambda: ready(_url(sock))).serve(sockets=[sock])
+            finally:
+                await node.close()
+
+
+class _Traced:
+    """ASGI middleware: what a request leads to is part of its sender's trace."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with continued(Headers(scope=scope)):
+            await self._app(scope, receive, send)
 
 
 class _Server(uvicorn.Server):
