@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from own_leftovers import left
 
 from etude.environments import cgroups, store
 from etude.environments.base import SandboxSpec
@@ -50,20 +51,22 @@ def test_a_killed_controller_leaves_no_process_and_the_next_start_sweeps(tmp_pat
     process, instance = _controller(tmp_path, limits)
     while_alive = NamespaceBackend(config)  # must not touch what a living process owns
     asyncio.run(while_alive.close())
-    assert (tmp_path / instance).is_dir() and leftovers(config) == []
+    whose = (os.getpid(), process.pid)
+    assert (tmp_path / instance).is_dir() and left(config, whose) == []
     process.kill()
     process.wait()
     end = time.monotonic() + 10
-    while processes := [line for line in leftovers(config) if line.startswith("process")]:
+    while processes := [line for line in left(config, whose) if line.startswith("process")]:
         assert time.monotonic() < end, processes
         time.sleep(0.02)
-    left = leftovers(config)
-    assert any(line.startswith("directory") for line in left)
-    assert any(line.startswith("cgroup") for line in left) == (limits == "cgroup")
+    found = left(config, whose)
+    assert any(line.startswith("directory") for line in found)
+    if limits == "rlimit":  # groups may have been swept by now: whoever opens a backend removes those of the dead
+        assert not any(line.startswith("cgroup") for line in found)
     after = NamespaceBackend(config)
     assert not (tmp_path / instance).exists() and instance not in cgroups.instances()
     asyncio.run(after.close())
-    assert leftovers(config) == []
+    assert left(config, whose) == []
 
 
 def test_close_leaves_nothing_whatever_was_running(tmp_path):
@@ -80,7 +83,7 @@ def test_close_leaves_nothing_whatever_was_running(tmp_path):
         hanging = asyncio.ensure_future(boxes[1].exec("sleep 600"))
         starting = asyncio.ensure_future(backend.create(SandboxSpec()))
         await asyncio.sleep(0)
-        found = leftovers(config)
+        found = left(config)
         assert {line.split()[0] for line in found} == {"process", "cgroup", "directory"}
         for box in boxes:
             assert any(line.startswith("process") and f"{box.id}:" in line for line in found)
@@ -90,7 +93,7 @@ def test_close_leaves_nothing_whatever_was_running(tmp_path):
                 await task
 
     asyncio.run(scenario())
-    assert leftovers(config) == [] and not (tmp_path / "state").exists()
+    assert left(config) == [] and not (tmp_path / "state").exists()
 
 
 def test_a_sandbox_whose_guest_is_killed_says_so_and_others_live(run):
@@ -137,7 +140,7 @@ def test_snapshots_and_layers_are_removed_when_unused(run):
 def test_only_instances_are_swept(tmp_path):
     for name in ("photos", "1-2-deadbeef", "12-34-deadbeef-56-0", "12-34-deadbeef-56-x"):
         (tmp_path / name).mkdir()
-    assert store.sweep(tmp_path) == ["12-34-deadbeef-56-0"]
+    assert [name for name in store.sweep(tmp_path) if "deadbeef" in name] == ["12-34-deadbeef-56-0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2-deadbeef", "12-34-deadbeef-56-x", "photos"]
     ours = store.new_instance()
     assert store.owner_lives(ours) and store.owner_is_this_process(ours)
@@ -189,7 +192,7 @@ def test_a_doctor_that_waits_too_long_says_for_what(monkeypatch, tmp_path):
     monkeypatch.setattr("etude.environments.doctor._BOOT_DEADLINE_S", 1e-6)
     last = diagnose(NamespaceConfig(state_dir=tmp_path))[-1]
     assert not last.ok and "a sandbox to start" in last.said
-    assert leftovers(NamespaceConfig(state_dir=tmp_path)) == []
+    assert left(NamespaceConfig(state_dir=tmp_path)) == []
 
 
 def test_doctor_starts_a_real_sandbox_and_names_what_is_missing(monkeypatch, tmp_path):
@@ -215,7 +218,7 @@ def test_groups_that_lie_elsewhere_are_found_by_what_their_instance_noted(tmp_pa
         (tmp_path / name).mkdir()
         (tmp_path / name / "groups").write_text(f"{group}\n/etc\n")
         assert f"cgroup {group}" in leftovers(NamespaceConfig(state_dir=tmp_path))
-        assert store.sweep(tmp_path) == [name]
+        assert name in store.sweep(tmp_path)
         assert not group.exists() and Path("/etc").is_dir()
     finally:
         cgroups.remove_group(group.parent)

@@ -54,7 +54,7 @@ class ServerConfig(Config):
     max_body_mb: int = Field(64, ge=1)
     drain_s: float = Field(30.0, gt=0)
     spans_to: str | None = Field(None, pattern=r"^https?://")
-    """A collector that takes spans in OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces; needs the extra `otel`."""
+    """A collector of spans, in OTLP over HTTP: http://127.0.0.1:4318/v1/traces, say. Needs the extra `otel`."""
     node: NodeConfig = NodeConfig()
 
     @property

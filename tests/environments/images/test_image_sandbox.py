@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from own_leftovers import left
 
 from etude.environments.base import SandboxSpec
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
-from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.errors import ConfigError
 
@@ -25,7 +25,7 @@ def on_images(store, scenario):
             await backend.close()
 
     result = asyncio.run(whole())
-    assert leftovers() == []
+    assert left() == []
     return result
 
 

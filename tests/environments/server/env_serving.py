@@ -3,15 +3,15 @@
 import asyncio
 import multiprocessing
 import os
-import re
 import signal
 import socket
 import time
 from pathlib import Path
 
+from own_leftovers import left
+
 from etude.config import parse
 from etude.environments.client import RemoteBackend
-from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.remote import RemoteConfig
 from etude.environments.server.app import ServerConfig, serve
@@ -31,7 +31,7 @@ class Served:
 
     def __init__(self, directory: Path, **given):
         node = {"state_dir": str(directory / "state"), **given.pop("node", {})}
-        self.sandboxes = NamespaceConfig(state_dir=directory / "sandboxes")
+        self.sandboxes = NamespaceConfig(state_dir=directory / "sandboxes", **given.pop("sandboxes", {}))
         node["backends"] = [self.sandboxes.model_dump()]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -78,8 +78,7 @@ class Served:
 
     def left(self, within_s=20.0):
         """What dead servers of this test left behind, once what is ending has had its time."""
-        mine = re.compile(rf"\b({'|'.join(map(str, self.pids))})-\d+-[0-9a-f]{{8}}-")  # as instances are named
         end = time.monotonic() + within_s
-        while (found := [line for line in leftovers(self.sandboxes) if mine.search(line)]) and time.monotonic() < end:
+        while (found := left(self.sandboxes, self.pids)) and time.monotonic() < end:
             time.sleep(0.02)
         return found

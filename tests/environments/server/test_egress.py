@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import time
 
 import pytest
 import structlog
@@ -43,7 +45,10 @@ def proxied(scenario, tmp_path, resolve=None, **config):
         port = host.sockets[0].getsockname()[1]
         given = {"hosts": ("localhost",), "ports": (port,), "networks": LOCAL, **config}
         proxy = EgressProxy(parse(given, EgressConfig, "test"), resolve)
-        await proxy.listen(tmp_path / "out", "box-1")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(tmp_path / "out"))
+        listener.listen()
+        proxy.listen(listener, "box-1")
 
         async def ask(*pieces):
             reader, writer = await asyncio.open_unix_connection(tmp_path / "out")
@@ -72,7 +77,7 @@ def test_a_tunnel_carries_bytes_both_ways_and_is_logged(tmp_path):
         answer = await ask(b"CONNECT localhost:%d HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03 whatever, " % port, b"the end")
         assert answer.startswith(b"HTTP/1.1 200 Connection established\r\n\r\n") and answer.endswith(b"hello")
         assert upstream.heard == [b"\x16\x03 whatever, the end"]
-        assert (proxy.allowed, proxy.refusals) == (1, {})
+        assert proxy.outcomes == {"allowed": 1}
 
     (entry,) = proxied(scenario, tmp_path)
     assert entry["who"] == "box-1" and entry["outcome"] == "allowed" and entry["method"] == "CONNECT"
@@ -141,7 +146,7 @@ def test_what_is_not_on_the_list_is_refused_and_counted(tmp_path, target, reason
         answer = await ask(b"CONNECT %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % target.encode())
         status = b"400" if reason == "malformed" else b"403"
         assert answer.startswith(b"HTTP/1.1 " + status) and b"egress refused: " in answer
-        assert proxy.refusals == {reason: 1} and proxy.allowed == 0 and not upstream.heard
+        assert proxy.outcomes == {reason: 1} and len(proxy.refused) == 1 and not upstream.heard
 
     (entry,) = proxied(scenario, tmp_path)
     assert entry["outcome"] == reason
@@ -151,7 +156,7 @@ def test_what_is_not_on_the_list_is_refused_and_counted(tmp_path, target, reason
 def test_what_is_no_request_to_a_proxy_is_refused(tmp_path, request_line):
     async def scenario(ask, port, upstream, proxy):
         assert (await ask(request_line.encode() + b"\r\nHost: localhost\r\n\r\n")).startswith(b"HTTP/1.1 400")
-        assert proxy.refusals == {"malformed": 1}
+        assert proxy.outcomes == {"malformed": 1}
 
     proxied(scenario, tmp_path)
 
@@ -183,7 +188,7 @@ def test_a_loopback_name_is_refused_end_to_end(tmp_path):
     async def scenario(ask, port, upstream, proxy):
         answer = await ask(b"CONNECT localhost:%d HTTP/1.1\r\nHost: x\r\n\r\n" % port)
         assert answer.startswith(b"HTTP/1.1 403") and b"not public" in answer
-        assert proxy.refusals == {"network": 1} and not upstream.heard
+        assert proxy.outcomes == {"network": 1} and not upstream.heard
 
     proxied(scenario, tmp_path, networks=())
 
@@ -233,13 +238,38 @@ def test_who_neither_asks_nor_answers_is_cut(tmp_path):
     assert [entry["outcome"] for entry in entries] == ["malformed", "cut: nothing moved for 0.2 s"]
 
 
-def test_too_many_connections_are_refused_not_queued(tmp_path):
+def test_connections_beyond_the_limit_wait_until_another_ends(tmp_path):
     async def scenario(ask, port, upstream, proxy):
         holding = asyncio.ensure_future(ask(b"CONN"))
-        while not proxy._tasks:
-            await asyncio.sleep(0.01)
-        assert (await ask(b"CONNECT localhost:%d HTTP/1.1\r\nHost: x\r\n\r\n" % port)).startswith(b"HTTP/1.1 503")
-        assert proxy.refusals == {"busy": 1}
+        await asyncio.sleep(0.2)
+        next_one = asyncio.ensure_future(ask(b"CONNECT localhost:%d HTTP/1.1\r\nHost: x\r\n\r\nthe end" % port))
+        await asyncio.sleep(0.2)
+        assert not proxy.outcomes and not upstream.heard
         holding.cancel()
+        assert (await next_one).endswith(b"hello")
 
     proxied(scenario, tmp_path, max_connections=1)
+
+
+def test_new_connections_are_taken_at_a_pace(tmp_path):
+    async def scenario(ask, port, upstream, proxy):
+        began = time.monotonic()
+        await asyncio.gather(*(ask(b"CONNECT elsewhere.example:443 HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(6)))
+        assert time.monotonic() - began >= 5 / 20
+        assert proxy.outcomes == {"host": 6}
+
+    proxied(scenario, tmp_path, connections_per_s=20)
+
+
+def test_what_is_still_relayed_when_the_proxy_closes_is_cut(tmp_path):
+    async def scenario(ask, port, upstream, proxy):
+        asking = asyncio.ensure_future(ask(b"CONNECT localhost:%d HTTP/1.1\r\nHost: x\r\n\r\nhalf a" % port))
+        while not upstream.heard:
+            await asyncio.sleep(0.01)
+        await proxy.close()
+        assert b"established" in await asking
+        with pytest.raises(ConnectionRefusedError):
+            await ask(b"CONNECT localhost:%d HTTP/1.1\r\nHost: x\r\n\r\n" % port)
+
+    (entry,) = proxied(scenario, tmp_path)
+    assert entry["outcome"] == "cut: the sandbox has ended"

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from own_leftovers import left
 
-from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceConfig
 
 
@@ -42,7 +42,7 @@ def test_a_server_is_started_used_and_stopped(tmp_path):
     finally:
         server.kill()
         server.wait()
-    assert leftovers(NamespaceConfig(state_dir=tmp_path / "boxes")) == []
+    assert left(NamespaceConfig(state_dir=tmp_path / "boxes"), [server.pid]) == []
 
 
 @pytest.mark.parametrize(
