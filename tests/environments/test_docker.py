@@ -238,3 +238,14 @@ def test_what_a_killed_controller_never_started_is_removed_by_the_next(engine):
         assert {"mine", "other"} <= engine.containers.keys() and "dead" not in engine.containers
 
     run(engine, scenario)
+
+
+def test_hosts_to_reach_are_refused_not_forgotten(engine):
+    async def scenario(backend):
+        assert not backend.capabilities.network
+        with pytest.raises(ConfigError, match="egress: the docker backend"):
+            await backend.create(SandboxSpec(egress=("mirror.example.com",)))
+        assert not backend.live
+        assert (await (await backend.create(SandboxSpec(egress=()))).exec("echo up")).output == b"up\n"
+
+    run(engine, scenario)
