@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from etude.environments.egress.proxy import EgressProxy, Resolver
 
 PORT = 3128
+_ONE_DESCRIPTOR = socket.CMSG_LEN(4)
 _URL = f"http://127.0.0.1:{PORT}"
 _OWN = "localhost,127.0.0.1,::1"
 VARIABLES = {
@@ -56,5 +58,9 @@ async def take_listener(control: socket.socket, sandbox: str, timeout_s: float) 
         raise DeadlineExceeded(f"sandbox {sandbox} to start", timeout_s) from None
     finally:
         loop.remove_reader(control)
-    _, handles, _, _ = socket.recv_fds(control, 1, 1, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
-    return socket.socket(fileno=handles[0]) if handles else None
+    # not socket.recv_fds, which in Python 3.11 forgets the flags it is given
+    _, beside, _, _ = control.recvmsg(1, _ONE_DESCRIPTOR, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in beside:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            return socket.socket(fileno=int.from_bytes(data, sys.byteorder))
+    return None
