@@ -22,6 +22,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from etude.environments.egress.policy import REASONS
+from etude.environments.pressure import psi
 from etude.environments.tracing import BACKEND, IMAGE, SANDBOX, spanned
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -106,8 +107,8 @@ class _Machine(Collector):
             labels=["resource", "kind"],
         )  # fmt: skip
         for resource in _PSI:
-            for kind, share in _psi(Path("/proc/pressure") / resource):
-                pressure.add_metric([resource, kind], share)
+            for kind, percent in psi(resource).items():  # none on a kernel without
+                pressure.add_metric([resource, kind], percent / 100)
         yield pressure
         now = time.monotonic()
         if self._seen is None or now - self._seen[0] > _LEAKS_FRESH_S:
@@ -137,13 +138,3 @@ class _Egress(Collector):
 
 def _line(event: dict[str, Any], **_: Any) -> bytes:
     return json.dumps(event, sort_keys=True).encode()
-
-
-def _psi(path: Path) -> Iterator[tuple[str, float]]:
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return  # a kernel without PSI, or with it switched off
-    for line in lines:
-        kind, share, *_ = line.split()
-        yield kind, float(share.removeprefix("avg10=")) / 100

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from etude.environments.base import Backend
+from etude.environments.cluster.config import ClusterConfig
 from etude.environments.docker.config import DockerConfig
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import RemoteConfig
@@ -30,13 +31,14 @@ LocalConfig = Annotated[
 BackendConfig = Annotated[
     Annotated[NamespaceConfig, Tag("namespace")]
     | Annotated[DockerConfig, Tag("docker")]
-    | Annotated[RemoteConfig, Tag("remote")],
+    | Annotated[RemoteConfig, Tag("remote")]
+    | Annotated[ClusterConfig, Tag("cluster")],
     Discriminator(_kind),
 ]
 """What an `environment` table of a recipe holds: `kind` says which."""
 
 
-def open_backend(config: NamespaceConfig | DockerConfig | RemoteConfig | None = None) -> Backend:
+def open_backend(config: NamespaceConfig | DockerConfig | RemoteConfig | ClusterConfig | None = None) -> Backend:
     """Open a backend, or fail saying what this machine lacks; there is no fallback to a weaker one.
 
     Call it on the thread whose event loop will use it. The caller closes it.
@@ -47,6 +49,12 @@ def open_backend(config: NamespaceConfig | DockerConfig | RemoteConfig | None = 
         except ImportError as error:
             raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
         return RemoteBackend(config)
+    if isinstance(config, ClusterConfig):
+        try:
+            from etude.environments.cluster.backend import ClusterBackend
+        except ImportError as error:
+            raise MissingDependency(f"{error.name} is not installed: pip install 'etude[train]'") from None
+        return ClusterBackend(config)
     if isinstance(config, DockerConfig):
         try:
             from etude.environments.docker.backend import DockerBackend

@@ -23,6 +23,13 @@ _PERIOD_US = 100_000
 _ROOT = "etude"
 _LEAF = "etude-controller"
 _REMOVE_DEADLINE_S = 5.0
+_MEMORY_FILES = {
+    1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"),
+    2: ("memory.current", "memory.max", "inactive_file"),
+}
+"""By version: what is used, what may be, and the line of memory.stat that says what of it can be dropped."""
+_UNLIMITED = 1 << 60
+"""Version 1 has no word for it, only a number no machine has."""
 ADVICE = (
     "run as root, or inside `systemd-run --user --scope -p Delegate=yes -- COMMAND` (cgroup v2), or accept weaker "
     'per-process limits with limits = "rlimit" in the environment config'
@@ -270,3 +277,30 @@ def _empty_into_leaf(parent: Path) -> None:
 
 def _write(path: Path, value: int | str) -> None:
     path.write_text(str(value))
+
+
+def memory_in_use() -> tuple[int, int] | None:
+    """Bytes in use, without what can be dropped, and the limit, of the group this process runs in or of one above it,
+    whichever is fuller; None where there is no limit or no group."""
+    try:
+        found = _find()
+    except MissingDependency:
+        return None
+    current, limit, cache = _MEMORY_FILES[found.version]
+    fullest: tuple[int, int] | None = None
+    for group in (found.own["memory"], *found.own["memory"].parents):
+        try:
+            most = (group / limit).read_text().strip()
+            used = int((group / current).read_text()) - _stat(group / "memory.stat", cache)
+        except (OSError, ValueError):
+            break  # above the top of the hierarchy
+        if most == "max" or not 0 < int(most) < _UNLIMITED:
+            continue
+        if fullest is None or used * fullest[1] > fullest[0] * int(most):
+            fullest = max(0, used), int(most)
+    return fullest
+
+
+def _stat(path: Path, name: str) -> int:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return next((int(value) for key, value in lines if key == name), 0)

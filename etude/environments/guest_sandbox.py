@@ -114,7 +114,7 @@ class GuestSandbox:
             raise ConfigError(f"fork: {n} sandboxes cannot be made; ask for one or more")
         snapshot = await self.snapshot()
         try:
-            return await _all_or_none(self._backend, replace(self._spec, files={}, base=snapshot), n)
+            return await all_or_none(self._backend, replace(self._spec, files={}, base=snapshot), n)
         finally:
             await self._backend.release(snapshot)
 
@@ -169,7 +169,8 @@ class GuestSandbox:
                     await self._thaw()
 
 
-async def _all_or_none(backend: Backend, spec: SandboxSpec, n: int) -> list[Sandbox]:
+async def all_or_none(backend: Backend, spec: SandboxSpec, n: int) -> list[Sandbox]:
+    """`n` sandboxes of one spec; where one fails to start, the others are destroyed and its error is raised."""
     starting = [asyncio.ensure_future(backend.create(spec)) for _ in range(n)]
     try:
         return list(await asyncio.gather(*starting))

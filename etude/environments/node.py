@@ -60,6 +60,8 @@ class Node:
         self._starting = 0
         self._start_s = 0.1
         self._draining = False
+        self.watch: Callable[[str, str, str], None] = lambda name, state, why: None
+        """Told of every sandbox that is gone: its id, what later users are told, and why."""
         self.lost: dict[str, InfraFailed] = {}
         """What a killed server had alive, by sandbox id: gone, and worth trying again."""
         try:
@@ -294,6 +296,7 @@ class Node:
         finally:
             self._ended.append(live.box.id)
             self.accounts.step(step, live.id, why=why, lived_s=lived)
+            self.watch(live.id, state, why)
 
     def _egress(self) -> dict[str, Mapping[str, int]]:
         boxed = {name: each for name, each in self.backends.items() if isinstance(each, NamespaceBackend)}

@@ -41,6 +41,8 @@ class Shape(NamedTuple):
     """In memory quanta too: one unit for both."""
     backend: str | None
     isolation: Isolation | None
+    home: str | None = None
+    """The snapshot it starts from, where snapshots stay on the nodes that hold them."""
 
     def backend_of(self, offers: tuple[Offer, ...]) -> str | None:
         """The first backend offered that will do."""
@@ -50,7 +52,7 @@ class Shape(NamedTuple):
         return None
 
 
-def shape_of(request: Request, quantum_mb: int) -> Shape:
+def shape_of(request: Request, quantum_mb: int, home: str | None = None) -> Shape:
     """The request's needs in quanta; nothing is for free."""
     needs = request.resources
     return Shape(
@@ -59,6 +61,7 @@ def shape_of(request: Request, quantum_mb: int) -> Shape:
         max(1, math.ceil(needs.disk_mb / quantum_mb)),
         request.backend,
         request.isolation,
+        home,
     )
 
 

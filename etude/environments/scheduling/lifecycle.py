@@ -15,7 +15,7 @@ from etude.config import Config
 from etude.environments.scheduling.fleet import Fleet, FleetConfig, Inventory, Lease, Life, Node, Phase
 from etude.environments.scheduling.headroom import Shape, shape_of
 from etude.environments.scheduling.ledger import Ledger, State, Ticket
-from etude.environments.scheduling.messages import Command, Kill, Place, Request
+from etude.environments.scheduling.messages import Command, Kill, Place, Request, snapshot_key
 from etude.environments.scheduling.queues import QueueConfig, Queues
 from etude.environments.scheduling.warm import Pool, WarmConfig, WarmPools
 from etude.records import InfraFailed
@@ -32,6 +32,8 @@ class LifecycleConfig(Config):
     max_attempts: int = Field(default=3, ge=1)
     kill_again_s: float = 10.0
     """A kill that no node has confirmed for so long is ordered again."""
+    snapshots_move: bool = True
+    """Whether a node can get a snapshot from another; where not, all that starts from one stays with its holders."""
     keep_final: int = 100_000
     """Requests in a final state that can still be asked about."""
 
@@ -54,12 +56,15 @@ class Lifecycle:
 
     def shape(self, request: Request) -> Shape:
         """What a request needs; one object for equal needs, since requests come in few kinds."""
-        key = (request.resources, request.backend, request.isolation)
+        home = None
+        if request.snapshot is not None and not self.config.snapshots_move:
+            home = snapshot_key(request.snapshot)
+        key = (request.resources, request.backend, request.isolation, home)
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) > 10_000:
                 self._shapes.clear()
-            shape = self._shapes[key] = shape_of(request, self.config.fleet.memory_quantum_mb)
+            shape = self._shapes[key] = shape_of(request, self.config.fleet.memory_quantum_mb, home)
         return shape
 
     # --- starts ------------------------------------------------------------------------------------------------------

@@ -108,6 +108,7 @@ class Placer:
                 break
             able = node.usable and node.claim is None and shape.backend_of(node.offers) is not None
             able = able and shape.memory <= node.memory and shape.cpus <= node.cpus and shape.disk <= node.disk
+            able = able and (shape.home is None or shape.home in node.holds)
             if able and (best is None or node.free_memory > best.free_memory):
                 best = node
         return best
@@ -116,6 +117,8 @@ class Placer:
         """Holders of the snapshot; the tightest fits; of those that hold the image as many, or any holders."""
         if snapshot is not None:
             yield from self._few(self._willing_holders(wanted, shape, may_wait=True), shape)
+        if shape.home is not None:
+            return
         if snapshot is not None or request.image == "host":
             yield from self._few(self.fleet.headroom.walk(shape, self._rng), shape)
             return

@@ -14,12 +14,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from etude.environments.base import ExecResult, Process
-from etude.environments.lives import Live
+from etude.environments.base import Process
+from etude.environments.lives import Live, result_within
 from etude.environments.node import Node
 from etude.environments.server.routes import digest_of, key_of, once, reply
 from etude.environments.wire import KEY, Answer, ExecBody, answer_of, dump, parse_body
-from etude.errors import ConfigError, DeadlineExceeded, EtudeError
+from etude.errors import ConfigError, EtudeError
 
 _PIECE = 48 << 10
 _SILENCE_S = 15.0
@@ -72,7 +72,7 @@ class Commands:
         live = self._node.find(request.path_params["id"])
         process = await self._process(live, request.path_params["process"])
         async with self._node.use(live.id, awake=False):
-            return reply({"result": await _ended(process, wait_s), "paused": live.paused})
+            return reply({"result": await result_within(process, wait_s), "paused": live.paused})
 
     async def kill(self, request: Request) -> Response:
         async def work() -> object:
@@ -152,18 +152,6 @@ async def _followed(started: asyncio.Future[Process], answer: asyncio.Future[Ans
             pass  # what became of it is in the answer
     said = await asyncio.shield(answer)
     yield _event("end" if said.status == 200 else "error", said.body)
-
-
-async def _ended(process: Process, wait_s: float) -> ExecResult | None:
-    """Its result, or None when it has not ended by the wall clock (its own stands still while it is paused)."""
-    waiting = asyncio.ensure_future(process.wait(wait_s + _GRACE_S))
-    try:
-        done, _ = await asyncio.wait({waiting}, timeout=max(wait_s, 0.01))
-        return waiting.result() if done else None
-    except DeadlineExceeded:
-        return None
-    finally:
-        waiting.cancel()
 
 
 def _stream(events: AsyncIterator[bytes], headers: dict[str, str] | None = None) -> Response:

@@ -1,0 +1,149 @@
+"""The two kinds of process of a cluster, as Ray actors: its scheduler, and an agent on each machine.
+
+Both are thin: each holds one object of this package and passes calls on. Ray starts either again when it dies, on the
+same machine, by calling `__init__` as it did at first; that is all the recovery there is, so `__init__` must take up
+what is there. It is a coroutine because what it opens belongs to the actor's event loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from etude.environments.base import Capabilities, ExecResult
+from etude.environments.cluster.agent import Agent, Contents, Order
+from etude.environments.cluster.calls import actor, answered, fetched
+from etude.environments.cluster.hosted import Hosted
+from etude.environments.cluster.reporter import Message
+from etude.environments.cluster.service import Machine, Service, Standing
+from etude.environments.cluster.settings import AgentConfig, ServiceConfig
+from etude.environments.scheduling.messages import Hello, Priority, Request
+from etude.environments.scheduling.scheduler import Waiting
+from etude.environments.wire import ExecBody
+
+_TELL_S = 10.0
+_UNPACK_S = 120.0
+_CALLS_AT_ONCE = 20_000
+"""Ray lets in as many at once; those beyond wait outside, heartbeats too, so it must be more than can ever come."""
+
+
+@actor(num_cpus=0, max_restarts=-1, max_concurrency=_CALLS_AT_ONCE)
+class SchedulerActor:
+    """The scheduler of a cluster."""
+
+    async def __init__(self, config: ServiceConfig) -> None:
+        restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
+        self.config, self.service = config, Service(config, restarted)
+        self.service.start()
+
+    async def report(
+        self, node: str, messages: Sequence[Message], agent: Any = None, capabilities: tuple[Capabilities, ...] = ()
+    ) -> str:
+        """What a machine says; with a greeting comes by what it is reached."""
+
+        async def send(orders: Sequence[Order]) -> None:
+            await answered(agent.obey.remote(orders), self.config.send_s, f"{node} to take {len(orders)} orders")
+
+        machine = None if agent is None else Machine(agent, send, capabilities)
+        return self.service.hear(node, messages, machine)
+
+    async def ask(self, request: Request, contents: Sequence[Any], wait_s: float) -> Standing:
+        """`contents` is one reference in a list, which keeps Ray from opening it, or none."""
+        return await self.service.ask(request, contents or None, wait_s)
+
+    async def end(self, request_id: str, why: str) -> None:
+        self.service.end(request_id, why)
+
+    async def waiting(self, priority: Priority, limit: int) -> list[Waiting]:
+        return self.service.waiting(priority, limit)
+
+    async def line(self, request_id: str) -> Waiting | None:
+        return self.service.line(request_id)
+
+    async def figures(self) -> dict[str, float]:
+        return self.service.figures()
+
+    async def capabilities(self) -> list[Capabilities]:
+        return self.service.capabilities()
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+
+@actor(num_cpus=0, max_restarts=-1, max_concurrency=_CALLS_AT_ONCE)
+class AgentActor:
+    """The agent of one machine."""
+
+    async def __init__(self, name: str, config: AgentConfig, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.agent = Agent(name, config, self._tell, _unpack)
+        self.hosted = Hosted(self.agent)
+        self.agent.start()
+
+    async def _tell(self, messages: Sequence[Message]) -> str:
+        card: tuple[Any, ...] = ()
+        if any(isinstance(message, Hello) for message in messages):
+            card = ray.get_runtime_context().current_actor, tuple(self.agent.node.capabilities)
+        call = self.scheduler.report.remote(self.agent.name, messages, *card)
+        return await answered(call, _TELL_S, "the scheduler to hear a machine")
+
+    # for the scheduler --------------------------------------------------------------------------------------------
+
+    async def obey(self, orders: Sequence[Order]) -> None:
+        self.agent.obey(orders)
+
+    # for callers --------------------------------------------------------------------------------------------------
+
+    async def ping(self) -> None:
+        """It answers."""
+
+    async def call(self, sandbox: str, method: str, arguments: tuple[Any, ...]) -> Any:
+        return await self.hosted.call(sandbox, method, arguments)
+
+    async def exec(self, sandbox: str, body: ExecBody) -> ExecResult:
+        return await self.hosted.exec(sandbox, body)
+
+    async def start(self, sandbox: str, body: ExecBody) -> int:
+        return await self.hosted.start(sandbox, body)
+
+    async def connect(self, sandbox: str, number: int) -> None:
+        await self.hosted.connect(sandbox, number)
+
+    async def wait(self, sandbox: str, number: int, wait_s: float) -> tuple[ExecResult | None, bool]:
+        return await self.hosted.wait(sandbox, number, wait_s)
+
+    async def output(self, sandbox: str, number: int, at: int, wait_s: float) -> tuple[bytes, bool]:
+        return await self.hosted.output(sandbox, number, at, wait_s)
+
+    async def kill(self, sandbox: str, number: int) -> None:
+        await self.hosted.kill(sandbox, number)
+
+    async def pause(self, sandbox: str) -> None:
+        await self.hosted.pause(sandbox)
+
+    async def resume(self, sandbox: str) -> None:
+        await self.hosted.resume(sandbox)
+
+    async def snapshot(self, sandbox: str) -> str:
+        return await self.agent.snapshot(sandbox)
+
+    async def release(self, snapshot: str) -> None:
+        await self.agent.release(snapshot)
+
+    async def destroy(self, sandbox: str) -> None:
+        await self.agent.destroy(sandbox)
+
+    # for whoever runs the cluster ---------------------------------------------------------------------------------
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def close(self) -> None:
+        await self.agent.close()
+
+
+async def _unpack(contents: Sequence[Any]) -> Contents:
+    return await fetched(contents[0], _UNPACK_S, "the files of a sandbox to come from whoever asked for it")

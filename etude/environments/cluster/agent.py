@@ -1,0 +1,298 @@
+"""One machine's agent: owns its Node, obeys the scheduler's orders, and says what became of them.
+
+Owns which order made which sandbox. Orders come in order and may come twice: one that was carried out is answered again
+(see scheduling/messages). A start is cancelled by a Kill, and its answer is then Ended, once nothing is left. Callers'
+use of sandboxes is in `hosted`; it never passes through the scheduler. Knows nothing of Ray: how words travel, and
+how what a sandbox is made of is fetched, is given to it.
+
+When an agent is killed, its sandboxes die with it. The next one on the machine finds what is left, removes it before it
+says Hello, and lists none: the scheduler then tells every request what it lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from etude.environments.base import SandboxSpec, Snapshot
+from etude.environments.cluster.reporter import Reporter, Tell
+from etude.environments.cluster.settings import AgentConfig
+from etude.environments.images.store import ImageStore
+from etude.environments.lives import Live
+from etude.environments.namespace import NamespaceConfig
+from etude.environments.node import Node
+from etude.environments.pressure import Gauge
+from etude.environments.scheduling.messages import (
+    AskHello,
+    Command,
+    Ended,
+    Heartbeat,
+    Hello,
+    Kill,
+    Offer,
+    Place,
+    Placed,
+    image_key,
+    snapshot_key,
+)
+from etude.environments.wire import ServerError
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
+
+_GONE_KEPT = 10_000
+_HEARD_S = 5.0
+_TTL_SLACK_S = 60.0
+"""The scheduler ends a sandbox whose time is up; the node's own clock is for when there is no scheduler."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a sandbox is made of and the scheduler has no use for."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+Order: TypeAlias = tuple[Command, Any]
+"""A command, and a reference to the Contents of what it places; None where there are none."""
+Unpack: TypeAlias = Callable[[Any], Awaitable[Contents]]
+"""Fetches what a reference stands for; raises SandboxError where it cannot be had any more."""
+
+
+@dataclass(eq=False)
+class _Box:
+    """One sandbox that was ordered, from the order to its end."""
+
+    order: Place
+    work: asyncio.Task[None] | None = None
+    """Its start, or its handing over to who it was kept warm for."""
+    ending: asyncio.Task[None] | None = None
+    live: Live | None = None
+
+
+class Agent:
+    """See the module. Made, used and closed on one event loop. Making one opens the node's backends, and so removes
+    what a killed agent of this name left."""
+
+    def __init__(self, name: str, config: AgentConfig, tell: Tell, unpack: Unpack) -> None:
+        self.name, self.config, self._unpack = name, config, unpack
+        self.node = Node(config.node.model_copy(update={"state_dir": config.state_dir(name)}))
+        self.node.watch = self._on_end
+        self.resources = config.resources()
+        self.incarnation = time.time_ns()
+        self.reporter = Reporter(tell, self._hello)
+        self._boxes: dict[str, _Box] = {}
+        self._of_live: dict[str, str] = {}
+        self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        namespaces = [each for each in config.node.backends if isinstance(each, NamespaceConfig)]
+        self._images = [ImageStore(each.images) for each in namespaces if os.geteuid() == 0]  # others have only "host"
+        self._gauge = Gauge(config.sandboxes_dir, self.resources.cpus)
+        self._beating: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Report, and take orders."""
+        self.reporter.start()
+        self._beating = asyncio.get_running_loop().create_task(self._beat())
+
+    async def close(self) -> None:
+        """End every sandbox; the scheduler is told by silence."""
+        if self._beating is not None:
+            self._beating.cancel()
+        await self.reporter.stop()
+        working = [box.work for box in self._boxes.values() if box.work is not None]
+        for work in working:
+            work.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await self.node.close()
+
+    # orders -------------------------------------------------------------------------------------------------------
+
+    def obey(self, orders: Sequence[Order]) -> None:
+        """Begin what is ordered, in this order. Does not wait for it: answers are reported."""
+        for command, contents in orders:
+            if isinstance(command, AskHello):
+                self.reporter.greet()
+            elif isinstance(command, Kill):
+                self.kill(command.sandbox, command.why)
+            else:
+                self._place(command, contents)
+
+    def kill(self, sandbox: str, why: str) -> asyncio.Task[None] | None:
+        """Begin to end a sandbox, whatever state it is in; None where there is none, which is said again."""
+        box = self._boxes.get(sandbox)
+        if box is None:
+            self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox))
+            return None
+        if box.ending is None:
+            box.ending = asyncio.get_running_loop().create_task(self._end(box, why))
+        return box.ending
+
+    def _place(self, order: Place, contents: Any) -> None:
+        box = self._boxes.get(order.sandbox)
+        if box is None and order.sandbox in self._gone:
+            self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, order.sandbox))
+        elif box is None and order.action == "resume":
+            self._say_placed(order, SandboxError(f"{order.sandbox}, kept warm, is not on {self.name} any more"))
+        elif box is None:
+            box = self._boxes[order.sandbox] = _Box(order)
+            box.work = asyncio.get_running_loop().create_task(self._start(box, contents))
+        elif box.ending is not None or (box.work is not None and not box.work.done()):
+            return  # its answer is on the way
+        elif order.action == "resume" and box.order != order:
+            box.work = asyncio.get_running_loop().create_task(self._hand_over(box, order, contents))
+        else:
+            self._say_placed(order)
+
+    async def _start(self, box: _Box, contents: Any) -> None:
+        order = box.order
+        try:
+            spec = await self._spec(order, contents)
+            box.live = await self.node.create(spec, order.backend, order.request.isolation)
+        except (EtudeError, OSError) as error:
+            self._forget(order.sandbox, "lost", str(error))
+            self._say_placed(order, error)
+            return
+        self._of_live[box.live.id] = order.sandbox
+        self._say_placed(order)
+
+    async def _hand_over(self, box: _Box, order: Place, contents: Any) -> None:
+        """Give a warm sandbox to the request it is for: its files, and its time to live."""
+        assert box.live is not None
+        try:
+            spec = await self._spec(order, contents)
+            for path, data in spec.files.items():
+                await box.live.box.write_file(f"/workspace/{path}", data)
+            if spec.ttl_s is not None:
+                self.node.set_ttl(box.live, spec.ttl_s)
+        except (EtudeError, OSError) as error:
+            await self._remove(box, f"it could not be handed over: {error}")
+            self._say_placed(order, error)
+            return
+        box.order = order  # only now: a scheduler that begins anew adopts what a Hello says is a request's
+        self._say_placed(order)
+
+    async def _spec(self, order: Place, contents: Any) -> SandboxSpec:
+        request = order.request
+        given = Contents() if contents is None else await self._unpack(contents)
+        base = None
+        if request.snapshot is not None:
+            home, _, kept = request.snapshot.partition("/")
+            if home != self.name:
+                raise SandboxError(f"snapshot {request.snapshot} is on {home}, and snapshots are not moved")
+            base = Snapshot(kept)
+        ttl_s = None if request.ttl_s is None else request.ttl_s + _TTL_SLACK_S
+        labels = {**given.labels, "sandbox": order.sandbox}
+        return SandboxSpec(given.files, request.image, base, request.resources, ttl_s, labels)
+
+    async def _end(self, box: _Box, why: str) -> None:
+        sandbox = box.order.sandbox
+        try:
+            if box.work is not None:
+                box.work.cancel()
+                await asyncio.wait({box.work})
+            await self._remove(box, why)
+        except BaseException:
+            box.ending = None  # the order comes again, until it is done
+            raise
+        self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox))
+
+    async def _remove(self, box: _Box, why: str) -> None:
+        if box.live is not None:
+            self._of_live.pop(box.live.id, None)  # so that its end is no news
+            await self.node.destroy(box.live.id)
+        self._forget(box.order.sandbox, "ended", why)
+
+    def _on_end(self, live: str, state: str, why: str) -> None:
+        """A sandbox has ended by itself: it failed, or its node's clock ended it."""
+        sandbox = self._of_live.pop(live, None)
+        if sandbox is not None:
+            self._forget(sandbox, state, f"sandbox {sandbox} on {self.name} is gone: {why}")
+            how = "crashed" if state == "lost" else "killed"
+            self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox, how))
+
+    def _forget(self, sandbox: str, kind: str, why: str) -> None:
+        self._boxes.pop(sandbox, None)
+        self._gone[sandbox] = kind, why
+        while len(self._gone) > _GONE_KEPT:
+            self._gone.popitem(last=False)
+
+    # words --------------------------------------------------------------------------------------------------------
+
+    def _say_placed(self, order: Place, error: Exception | None = None) -> None:
+        failed = None if error is None else f"{self.name} could not start it: {error}"
+        retryable = error.retryable if isinstance(error, ServerError) else not isinstance(error, ConfigError)
+        elsewhere = any(fetch.key.startswith("image/") for fetch in order.fetch)  # another machine may have the image
+        self.reporter.say(
+            lambda seq: Placed(self.name, self.incarnation, seq, order.sandbox, failed, retryable or elsewhere)
+        )
+
+    def _hello(self, seq: int) -> Hello:
+        offers = tuple(Offer(each.name, each.isolation) for each in self.node.capabilities)
+        orders = tuple(box.order for box in self._boxes.values() if box.live is not None)
+        return Hello(
+            self.name,
+            self.incarnation,
+            seq,
+            self.resources,
+            offers,
+            self.config.start_slots,
+            orders,
+            self._holds(),
+        )
+
+    def _heartbeat(self, seq: int, listed: bool) -> Heartbeat:
+        there = tuple(name for name, box in self._boxes.items() if box.live is not None)
+        lists = (there, self._holds()) if listed else (None, None)
+        return Heartbeat(self.name, self.incarnation, seq, self._gauge.read(), *lists)
+
+    def _holds(self) -> tuple[str, ...]:
+        named = [name for store in self._images for pair in store.names().items() for name in pair]
+        return (*map(image_key, named), *(snapshot_key(f"{self.name}/{kept.id}") for kept in self.node.snapshots()))
+
+    async def _beat(self) -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(self.config.heartbeat_s)
+            count += 1
+            self.tell_how_it_is(listed=count % self.config.list_every == 0)
+
+    def tell_how_it_is(self, listed: bool) -> None:
+        """Put a heartbeat in line; `listed`: with all that is here."""
+        self.reporter.say(lambda seq: self._heartbeat(seq, listed))
+
+    # for callers --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def use(self, sandbox: str, awake: bool = True) -> AsyncGenerator[Live]:
+        """A sandbox to ask something of. Raises ServerError saying what became of one that is not there."""
+        box = self._boxes.get(sandbox)
+        if box is None or box.live is None:
+            unknown = f"sandbox {sandbox} is not on {self.name}: its agent was restarted, or it ended long ago"
+            raise ServerError(*self._gone.get(sandbox, ("lost", unknown)))
+        async with self.node.use(box.live.id, awake) as live:
+            yield live
+
+    async def destroy(self, sandbox: str) -> None:
+        """End a sandbox and wait until nothing of it is left; fine when there is none."""
+        ending = self.kill(sandbox, "destroyed")
+        if ending is not None:
+            await asyncio.wait({ending})  # which goes on when we are cancelled
+            ending.result()
+
+    async def snapshot(self, sandbox: str) -> str:
+        """A snapshot's id in the cluster. When this returns the scheduler knows where it is, if it can be reached."""
+        async with self.use(sandbox, awake=False) as live:
+            kept = await self.node.snapshot(live)
+        self.tell_how_it_is(listed=True)
+        with suppress(DeadlineExceeded):  # it will hear of it when it is back, and nothing can be placed before
+            await self.reporter.heard(_HEARD_S)
+        return f"{self.name}/{kept.id}"
+
+    async def release(self, snapshot: str) -> None:
+        """Forget a snapshot by its id in the cluster; fine when there is none."""
+        await self.node.release(snapshot.partition("/")[2])

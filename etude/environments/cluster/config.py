@@ -1,0 +1,35 @@
+"""How the sandboxes of a cluster are asked for: the config of the `cluster` backend, without the libraries it needs.
+
+Owns `ClusterConfig`. What the cluster itself is started with is in `settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments.scheduling.messages import Isolation, Priority
+
+
+class ClusterConfig(Config):
+    """A cluster that runs on the Ray this process has joined, and what to ask of it."""
+
+    kind: Literal["cluster"] = "cluster"
+    name: str = Field("etude", pattern=r"^[a-z0-9-]{1,32}$")
+    """Which one, where a Ray has several."""
+    backend: str | None = None
+    isolation: Isolation | None = None
+    """Sandboxes are on the machines' backend of this name, or of this isolation level, or there are none."""
+    tenant: str = Field("training", min_length=1)
+    """On whose behalf: room is shared fairly between tenants."""
+    priority: Priority = "training"
+    ttl_s: float = Field(3600.0, gt=0)
+    """Of sandboxes whose spec names none: what ends them should this process be killed."""
+    open_s: float = Field(60.0, gt=0)
+    """How long the cluster may take to have a machine that offers what is asked for."""
+    start_s: float = Field(900.0, gt=0)
+    """How long a sandbox may take to be ready, its time in the queue included."""
+    unreachable_s: float = Field(60.0, gt=0)
+    """How long to go on asking a scheduler that is gone; it is started again meanwhile."""

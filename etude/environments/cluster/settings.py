@@ -1,0 +1,73 @@
+"""What a cluster is started with: its agents' config, and its scheduler's.
+
+Owns the configs alone, without Ray. An agent's journal and its log of events are in a directory named after it, so that
+two agents of one machine keep apart.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments import store
+from etude.environments.base import Resources
+from etude.environments.lives import NodeConfig
+from etude.environments.namespace import NamespaceConfig
+from etude.environments.pressure import capacity
+from etude.environments.remote import default_state_dir
+from etude.environments.scheduling.scheduler import SchedulerConfig
+
+
+class AgentConfig(Config):
+    """What an agent gives of its machine, and how often it says how it is."""
+
+    node: NodeConfig = NodeConfig()
+    memory_mb: int | None = Field(None, ge=1)
+    """What all sandboxes together may take; None: `share` of the machine's."""
+    cpus: float | None = Field(None, gt=0)
+    """None: those of the machine that this process may use."""
+    disk_mb: int | None = Field(None, ge=1)
+    """None: `share` of the file system that sandboxes are kept on."""
+    share: float = Field(0.9, gt=0, le=1)
+    start_slots: int = Field(4, ge=1)
+    """Starts it does at once without each slowing the others."""
+    heartbeat_s: float = Field(1.0, gt=0)
+    list_every: int = Field(5, ge=1)
+    """Every so many heartbeats list all that is there, and so mend what a lost message broke."""
+
+    def state_dir(self, agent: str) -> Path:
+        """Where the agent of this name remembers."""
+        return (self.node.state_dir or default_state_dir()) / "agents" / agent
+
+    @property
+    def sandboxes_dir(self) -> Path:
+        """Where the files of sandboxes are kept, as far as that is ours to say."""
+        named = (each.state_dir for each in self.node.backends if isinstance(each, NamespaceConfig))
+        return next(named, None) or store.default_state_dir()
+
+    def resources(self) -> Resources:
+        """What this machine gives to sandboxes."""
+        whole = capacity(self.sandboxes_dir)
+        memory_mb = self.memory_mb or int(whole.memory_mb * self.share)
+        disk_mb = self.disk_mb or int(whole.disk_mb * self.share)
+        return Resources(memory_mb, 0, self.cpus or whole.cpus, disk_mb)
+
+
+class ServiceConfig(Config):
+    """How the scheduler decides, and how it is served."""
+
+    scheduler: SchedulerConfig = SchedulerConfig(snapshots_move=False, recover_s=5.0)
+    """`recover_s` counts after a restart only."""
+    send_s: float = Field(10.0, gt=0)
+    """How long a machine may take to take an order; after that it is as lost, and ordered again where need be."""
+    askers: int = Field(5_000, ge=1)
+    """Callers that may wait inside at once; the others are told to ask again."""
+
+
+class LaunchConfig(Config):
+    """A whole cluster: every machine's agent is started with the same config."""
+
+    agent: AgentConfig = AgentConfig()
+    service: ServiceConfig = ServiceConfig()
