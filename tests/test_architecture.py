@@ -21,7 +21,7 @@ LEVELS = [
 ]
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 SEAMS = {"etude.environments.base"}  # protocols and records only: a room beside may use them
-RAY = {"rollouts"}
+RAY = {"rollouts", "environments/cluster"}
 TORCH = {"models", "kernels", "engine", "trainer", "rollouts"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in MODULES}
@@ -67,7 +67,9 @@ def test_arrows_go_one_way():
 
 @pytest.mark.parametrize(("library", "rooms"), [("ray", RAY), ("torch", TORCH), ("transformers", set())])
 def test_heavy_libraries_stay_in_their_rooms(library, rooms):
-    assert violations(lambda room, name: name.split(".")[0] == library and room not in rooms) == []
+    found = violations(lambda room, name: name.split(".")[0] == library)
+    allowed = tuple(f"etude/{room}/" for room in rooms)
+    assert [line for line in found if not line.startswith(allowed)] == []
 
 
 def test_the_controller_loads_torch_only_inside_its_actors():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,16 +16,12 @@ import ray
 
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
+from etude.environments.cluster.calls import actor
 from etude.errors import DeadlineExceeded
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Event, Group, Trajectory, Version
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order, play
-
-
-def actor(**options: Any) -> Callable[[type], Any]:
-    """`ray.remote`, said to give Any: what Ray adds to a class is not in any type."""
-    return ray.remote(**options)
 
 
 @actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)

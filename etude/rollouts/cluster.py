@@ -11,17 +11,21 @@ import logging
 import os
 from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
+from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import Group, InfraFailed, Trajectory
 from etude.rollouts.actors import EngineActor, SessionWorker, TrainerActor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order
+
+if TYPE_CHECKING:
+    from etude.environments.cluster.launch import Launched
 
 T = TypeVar("T")
 START_S, STEP_S, STOP_S = 180.0, 600.0, 60.0
@@ -46,8 +50,8 @@ async def within(waiting: Awaitable[T], seconds: float, what: str) -> T:
 class Cluster:
     """Handles of the actors. Make one with `Cluster.start`."""
 
-    def __init__(self, config: RunConfig, directory: Path) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
+        self.config, self.sandboxes = config, sandboxes
         store = f"file://{(directory / 'weights').resolve()}"
         names = ["engine-0"]
         self.engines = [EngineActor.options(name=name).remote(config, store) for name in names]
@@ -74,7 +78,12 @@ class Cluster:
                 "env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
             },
         )
-        cluster = cls(config, directory)
+        sandboxes = None
+        if config.cluster is not None and isinstance(config.environment, ClusterConfig):
+            from etude.environments.cluster.launch import launch  # most runs have none, and load none of it
+
+            sandboxes = await launch(config.environment.name, config.cluster)
+        cluster = cls(config, directory, sandboxes)
         for worker in cluster.workers:
             await within(worker.stats.remote(), START_S, "a session worker to open its sandbox backend")
         for engine in cluster.engines:
@@ -117,12 +126,14 @@ class Cluster:
         return {"engine": answers[0], "workers": answers[len(self.engines) :]}
 
     async def close(self) -> None:
-        """Close sandboxes and engines in order, then Ray."""
+        """Close sandboxes and engines in order, then the machines of sandboxes, then Ray."""
         try:
             for worker in self.workers:
                 await within(worker.close.remote(), STOP_S, "a session worker to close its sandboxes")
             for engine in self.engines:
                 await within(engine.close.remote(), STOP_S, "an engine to close")
+            if self.sandboxes is not None:
+                await self.sandboxes.close()
         finally:
             ray.shutdown()
 
@@ -159,6 +170,8 @@ def _part_of(is_controller: bool, name: str) -> str:
         "TrainerActor": "trainer",
         "SessionWorker": "sessions",
         "ControlActor": "control",
+        "AgentActor": "sandboxes",
+        "SchedulerActor": "sandboxes",
     }
     for actor, part in actors.items():
         if actor in name:

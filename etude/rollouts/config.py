@@ -13,6 +13,7 @@ from pydantic import Field
 from etude.config import Config
 from etude.engine.config import EngineConfig
 from etude.environments.backends import BackendConfig
+from etude.environments.cluster.settings import LaunchConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.harness.session import HarnessConfig
 from etude.rewards.reward import RewardConfig
@@ -82,6 +83,8 @@ class RunConfig(Config):
     seed: int = 0
     model: ModelSource = ModelSource()
     environment: BackendConfig = NamespaceConfig()
+    cluster: LaunchConfig | None = None
+    """What the run starts on its Ray where `environment.kind` is "cluster"; given then, and only then."""
     harness: HarnessConfig = HarnessConfig()
     engine: EngineConfig = EngineConfig()
     groups: GroupConfig = GroupConfig()

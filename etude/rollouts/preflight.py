@@ -11,9 +11,12 @@ import shutil
 from pathlib import Path
 
 from etude.environments.backends import open_backend
+from etude.environments.cluster.config import ClusterConfig
+from etude.environments.docker.config import DockerConfig
 from etude.environments.doctor import diagnose
+from etude.environments.namespace import NamespaceConfig
 from etude.environments.remote import RemoteConfig
-from etude.errors import CheckpointError, EtudeError, MissingDependency
+from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDependency
 from etude.rollouts.config import RunConfig
 
 ROOM_MB = 64
@@ -22,14 +25,25 @@ ROOM_MB = 64
 
 async def preflight(config: RunConfig, directory: Path) -> None:
     """Raises the error that the run would have ended with, before it begins."""
+    if isinstance(config.environment, ClusterConfig) != (config.cluster is not None):
+        raise ConfigError("cluster: goes with environment.kind = 'cluster': give both, or neither")
     _model(config.model.path)
     _room(directory)
     if isinstance(config.environment, RemoteConfig):
         await open_backend(config.environment).close()  # raises where the server is not there, or not what is asked for
         return
-    for finding in await asyncio.to_thread(diagnose, config.environment):
-        if not finding.ok:
-            raise MissingDependency(f"{finding.subject}: {finding.said}; {finding.remedy}")
+    for backend in _local_backends(config):
+        for finding in await asyncio.to_thread(diagnose, backend):
+            if not finding.ok:
+                raise MissingDependency(f"{finding.subject}: {finding.said}; {finding.remedy}")
+
+
+def _local_backends(config: RunConfig) -> tuple[NamespaceConfig | DockerConfig, ...]:
+    """Those that this machine must offer; in a cluster it is one machine of several, all alike."""
+    if config.cluster is not None:
+        return config.cluster.agent.node.backends
+    assert isinstance(config.environment, NamespaceConfig | DockerConfig)
+    return (config.environment,)
 
 
 def _model(path: Path) -> None:

@@ -80,8 +80,7 @@ class ClusterBackend:
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(self.end(request.id, "its caller gave up")))
             raise
-        assert standing.sandbox is not None
-        box = self.live[request.id] = ClusterSandbox(self, request.id, standing.sandbox, standing.agent, spec)
+        box = self.live[request.id] = ClusterSandbox(self, request.id, standing, spec)
         return box
 
     async def release(self, snapshot: Snapshot) -> None:

@@ -24,6 +24,7 @@ from etude.environments.base import (
     Snapshot,
 )
 from etude.environments.cluster.calls import Unreachable, followed
+from etude.environments.cluster.service import Standing
 from etude.environments.guest_sandbox import all_or_none
 from etude.environments.wire import ExecBody, ServerError
 from etude.errors import ConfigError, DeadlineExceeded, Overloaded, SandboxError
@@ -38,9 +39,12 @@ _WAIT_S = 20.0
 class ClusterSandbox:
     """See the module; made by ClusterBackend.create."""
 
-    def __init__(self, backend: ClusterBackend, request: str, sandbox: str, agent: Any, spec: SandboxSpec) -> None:
-        self._backend, self._request, self._id, self._agent = backend, request, sandbox, agent
-        self._spec = spec
+    def __init__(self, backend: ClusterBackend, request: str, standing: Standing, spec: SandboxSpec) -> None:
+        assert standing.sandbox is not None and standing.node is not None
+        self._backend, self._request, self._id = backend, request, standing.sandbox
+        self._agent, self._spec = standing.agent, spec
+        self.node = standing.node
+        """The machine it is on."""
 
     @property
     def id(self) -> str:

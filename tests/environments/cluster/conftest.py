@@ -1,0 +1,65 @@
+"""A Ray of the tests' own, with a cluster of two agents on it that take this machine for two."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+import ray
+from cluster_machines import machine, serving
+
+from etude.environments.cluster.config import ClusterConfig
+from etude.environments.cluster.launch import Launched
+from etude.environments.cluster.settings import LaunchConfig
+from etude.environments.scheduling.queues import QueueConfig
+
+ROOT = Path(__file__).parents[3]
+
+
+class Pair:
+    """A cluster of the machines `left` and `right`, each with room for two small sandboxes."""
+
+    def __init__(self, directory):
+        self.configs = {name: machine(directory / name) for name in ("left", "right")}
+        self.launched = None
+        self.pids = {}
+
+    async def start(self):
+        queues = QueueConfig(limits={"interactive": 10, "training": 3})
+        self.launched = Launched("pair", LaunchConfig(service=serving(queues=queues)))
+        here = ray.nodes()[0]["NodeID"]
+        adding = (self.launched.add_agent(name, config, here) for name, config in self.configs.items())
+        await asyncio.gather(*adding)
+        for name in self.configs:
+            self.pids[name] = [await self.pid(name)]
+
+    async def pid(self, name):
+        """Of an agent's process."""
+        return await self.launched.agents[name].pid.remote()
+
+    def asking(self, **given):
+        return ClusterConfig(name="pair", **given)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("RAY_AUTH_MODE", "disabled"), ("RAY_USAGE_STATS_ENABLED", "0")):
+            patch.setenv(name, value)
+        variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+            runtime_env={"env_vars": variables},
+        )
+    two = Pair(tmp_path_factory.mktemp("pair"))
+    try:
+        asyncio.run(two.start())
+        yield two
+        asyncio.run(two.launched.close())
+    finally:
+        ray.shutdown()
