@@ -154,7 +154,7 @@ class Agent:
             spec = await self._spec(order, contents)
             box.live = await self.node.create(spec, order.backend, order.request.isolation)
         except (EtudeError, OSError) as error:
-            self._forget(order.sandbox, "lost", str(error))
+            self._forget(order.sandbox, "lost", f"its start failed: {error}")
             self._say_placed(order, error)
             return
         self._of_live[box.live.id] = order.sandbox
@@ -211,13 +211,13 @@ class Agent:
         """A sandbox has ended by itself: it failed, or its node's clock ended it."""
         sandbox = self._of_live.pop(live, None)
         if sandbox is not None:
-            self._forget(sandbox, state, f"sandbox {sandbox} on {self.name} is gone: {why}")
+            self._forget(sandbox, state, why)
             how = "crashed" if state == "lost" else "killed"
             self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox, how))
 
     def _forget(self, sandbox: str, kind: str, why: str) -> None:
         self._boxes.pop(sandbox, None)
-        self._gone[sandbox] = kind, why
+        self._gone[sandbox] = kind, f"sandbox {sandbox} on {self.name} is gone: {why}"
         while len(self._gone) > _GONE_KEPT:
             self._gone.popitem(last=False)
 
@@ -296,3 +296,4 @@ class Agent:
     async def release(self, snapshot: str) -> None:
         """Forget a snapshot by its id in the cluster; fine when there is none."""
         await self.node.release(snapshot.partition("/")[2])
+        self.tell_how_it_is(listed=True)

@@ -218,6 +218,7 @@ class Fleet:
             bag.discard(node)
             if not bag:
                 del self._holders[key]
+                self.headroom.version += 1  # who waits for room beside it waits in vain, and is to be told
         for key in keys - node.holds:
             self.add_hold(node, key)
         node.holds = keys

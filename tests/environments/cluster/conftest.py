@@ -25,7 +25,7 @@ class Pair:
         self.pids = {}
 
     async def start(self):
-        queues = QueueConfig(limits={"interactive": 10, "training": 3})
+        queues = QueueConfig(limits={"interactive": 10, "training": 6})
         self.launched = Launched("pair", LaunchConfig(service=serving(queues=queues)))
         here = ray.nodes()[0]["NodeID"]
         adding = (self.launched.add_agent(name, config, here) for name, config in self.configs.items())

@@ -188,10 +188,7 @@ def test_nothing_said_is_lost_with_the_line(run):
 def test_a_request_is_placed_used_and_ended(run):
     async def scenario(line):
         standing = await line.ready("r", Contents({"a": b"1"}))
-        assert (
-            standing.node == "m"
-            and await standing.agent.call(standing.sandbox, "read_file", (f"{WORKSPACE}/a",)) == b"1"
-        )
+        assert standing.node == "m" and await line.runs(standing.sandbox, "cat a") == b"1"
         assert (await line.service.ask(request("r"), None, 5)) == standing  # the same id is the same sandbox
         line.service.end("r", "destroyed")
         await until("the end", lambda: not line.agent.node.sandboxes())

@@ -127,14 +127,14 @@ def test_forks_are_on_their_parents_machine_and_wait_for_room_there(run):
 def test_the_queue_is_seen_the_interactive_go_first_and_too_many_are_refused(run):
     async def scenario(backend, pair):
         boxes = await two_each(backend)
-        patient = [asyncio.ensure_future(backend.create(SPEC)) for _ in range(2)]
+        patient = [asyncio.ensure_future(backend.create(SPEC)) for _ in range(5)]
 
-        async def both():
-            return len(await backend.waiting("training")) == 2
+        async def all_five():
+            return len(await backend.waiting("training")) == 5
 
-        await until("two in the queue", both)
+        await until("five in the queue", all_five)
         lines = await backend.waiting("training")
-        assert [line.position for line in lines] == [0, 1] and "256 MiB" in lines[0].why
+        assert [line.position for line in lines] == [0, 1, 2, 3, 4] and "256 MiB" in lines[0].why
         impatient = open_backend(pair.asking(start_s=0.5))
         with pytest.raises(Overloaded, match="wait already"):
             await impatient.create(SPEC)
@@ -151,10 +151,10 @@ def test_the_queue_is_seen_the_interactive_go_first_and_too_many_are_refused(run
         assert not any(start.done() for start in patient)
         await person.close()
         await asyncio.wait(patient, return_when=asyncio.FIRST_COMPLETED)
-        rest = next(start for start in patient if not start.done())
-        rest.cancel()  # and gives its place in the queue back
-        with pytest.raises(asyncio.CancelledError):
-            await rest
+        for start in patient:
+            start.cancel()  # who was waiting gives its place in the queue back
+        ends = await asyncio.gather(*patient, return_exceptions=True)
+        assert sum(isinstance(end, asyncio.CancelledError) for end in ends) == 4
         assert await backend.waiting("training") == []
         with pytest.raises(ServerError, match="destroyed"):
             await box.exec("true")
@@ -224,7 +224,7 @@ def test_a_killed_scheduler_adopts_what_runs_and_serves_who_asked(run):
         assert (await running).output == b"done\n"
         made = await asked
         assert (await made.exec("cat sub/a")).output == b"1"
-        assert (await backend.figures())["adopted"] == 3
+        assert (await backend.figures())["adopted"] >= 3
         for box in (*boxes, made):
             assert (await box.exec("true")).exit_code == 0
         await boxes[0].destroy()
@@ -236,5 +236,5 @@ def test_a_killed_scheduler_adopts_what_runs_and_serves_who_asked(run):
 def test_a_cluster_that_is_not_there_or_offers_something_else_is_named(pair):
     with pytest.raises(SandboxError, match="no cluster 'nowhere' runs"):
         open_backend(ClusterConfig(name="nowhere"))
-    with pytest.raises(DeadlineExceeded, match="isolation = 'vm'.*namespace"):
+    with pytest.raises(DeadlineExceeded, match=r"isolation = 'vm'.*namespace"):
         open_backend(pair.asking(isolation="vm", open_s=0.5))

@@ -47,3 +47,15 @@ def test_a_fork_of_what_died_with_its_node_fails_at_once():
     cluster.submit(request("fork", snapshot="s"))
     assert places(cluster.decide()) == []
     assert cluster.state("fork") == "failed"
+
+
+def test_a_fork_that_waits_is_told_when_its_snapshot_is_gone():
+    cluster = holding()
+    cluster.submit(request("fork", snapshot="s"))
+    cluster.settle()
+    assert cluster.state("fork") == "queued"
+    cluster.nodes["n0"].holds.clear()
+    cluster.beat()
+    cluster.settle()
+    assert cluster.state("fork") == "failed"
+    cluster.scheduler.check()
