@@ -7,11 +7,13 @@ what is there. It is a coroutine because what it opens belongs to the actor's ev
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import ray
+import structlog
 
 from etude.environments.base import Capabilities, ExecResult
 from etude.environments.cluster.agent import Agent, Contents, Order
@@ -37,7 +39,7 @@ class SchedulerActor:
     async def __init__(self, config: ServiceConfig) -> None:
         restarted = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         self.config, self.service = config, Service(config, restarted)
-        self.service.start()
+        self.service.start().add_done_callback(_end_with)
 
     async def report(
         self, node: str, messages: Sequence[Message], agent: Any = None, capabilities: tuple[Capabilities, ...] = ()
@@ -81,7 +83,8 @@ class AgentActor:
         self.scheduler = scheduler
         self.agent = Agent(name, config, self._tell, _unpack)
         self.hosted = Hosted(self.agent)
-        self.agent.start()
+        for work in self.agent.start():
+            work.add_done_callback(_end_with)
 
     async def _tell(self, messages: Sequence[Message]) -> str:
         card: tuple[Any, ...] = ()
@@ -143,6 +146,13 @@ class AgentActor:
 
     async def close(self) -> None:
         await self.agent.close()
+
+
+def _end_with(work: asyncio.Task[None]) -> None:
+    """A process whose heart has stopped must not go on looking alive: ended, it is started again, and recovers."""
+    if not work.cancelled():
+        structlog.get_logger("environments").error("bug", exc_info=work.exception())
+        os._exit(1)
 
 
 async def _unpack(contents: Sequence[Any]) -> Contents:

@@ -94,19 +94,21 @@ class Agent:
         self._gauge = Gauge(config.sandboxes_dir, self.resources.cpus)
         self._beating: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Report, and take orders."""
-        self.reporter.start()
+    def start(self) -> list[asyncio.Task[None]]:
+        """Report, and take orders. Returns the work that never ends by itself, for whoever must know if it does."""
         self._beating = asyncio.get_running_loop().create_task(self._beat())
+        return [self._beating, self.reporter.start()]
 
     async def close(self) -> None:
         """End every sandbox; the scheduler is told by silence."""
         if self._beating is not None:
             self._beating.cancel()
         await self.reporter.stop()
-        working = [box.work for box in self._boxes.values() if box.work is not None]
-        for work in working:
-            work.cancel()
+        boxes = list(self._boxes.values())
+        for box in boxes:
+            if box.work is not None:
+                box.work.cancel()
+        working = [task for box in boxes for task in (box.work, box.ending) if task is not None]
         await asyncio.gather(*working, return_exceptions=True)
         await self.node.close()
 

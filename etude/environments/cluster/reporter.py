@@ -40,10 +40,11 @@ class Reporter:
         """Deliveries that failed."""
         self._log = structlog.get_logger("environments")
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         """Begin to deliver, with a greeting."""
         self._news.set()
         self._work = asyncio.get_running_loop().create_task(self._deliver())
+        return self._work
 
     def say(self, make: Callable[[int], Message]) -> None:
         """Put a message in line; `make` is given its number."""

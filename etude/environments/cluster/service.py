@@ -121,8 +121,10 @@ class Service:
         self._awake_at = time.monotonic()
         self._work: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
+        """Begin to decide. Returns the work that never ends by itself, for whoever must know if it does."""
         self._work = asyncio.get_running_loop().create_task(self._run())
+        return self._work
 
     async def stop(self) -> None:
         if self._work is not None:
