@@ -15,8 +15,8 @@ from typing import Any
 import ray
 import structlog
 
-from etude.environments.base import Capabilities, ExecResult
-from etude.environments.cluster.agent import Agent, Contents, Order
+from etude.environments.base import Capabilities, ExecResult, SandboxSpec
+from etude.environments.cluster.agent import Agent, Order
 from etude.environments.cluster.calls import actor, answered, fetched
 from etude.environments.cluster.hosted import Hosted
 from etude.environments.cluster.reporter import Message
@@ -52,9 +52,9 @@ class SchedulerActor:
         machine = None if agent is None else Machine(agent, send, capabilities)
         return self.service.hear(node, messages, machine)
 
-    async def ask(self, request: Request, contents: Sequence[Any], wait_s: float) -> Standing:
-        """`contents` is one reference in a list, which keeps Ray from opening it, or none."""
-        return await self.service.ask(request, contents or None, wait_s)
+    async def ask(self, request: Request, given: Sequence[Any], wait_s: float) -> Standing:
+        """`given` is one reference in a list, which keeps Ray from opening it, or none."""
+        return await self.service.ask(request, given or None, wait_s)
 
     async def end(self, request_id: str, why: str) -> None:
         self.service.end(request_id, why)
@@ -155,5 +155,5 @@ def _end_with(work: asyncio.Task[None]) -> None:
         os._exit(1)
 
 
-async def _unpack(contents: Sequence[Any]) -> Contents:
-    return await fetched(contents[0], _UNPACK_S, "the files of a sandbox to come from whoever asked for it")
+async def _unpack(given: Sequence[Any]) -> SandboxSpec:
+    return await fetched(given[0], _UNPACK_S, "what a sandbox is made of to come from whoever asked for it")

@@ -15,9 +15,9 @@ import asyncio
 import os
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from etude.environments.base import SandboxSpec, Snapshot
@@ -50,17 +50,9 @@ _TTL_SLACK_S = 60.0
 """The scheduler ends a sandbox whose time is up; the node's own clock is for when there is no scheduler."""
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a sandbox is made of and the scheduler has no use for."""
-
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
 Order: TypeAlias = tuple[Command, Any]
-"""A command, and a reference to the Contents of what it places; None where there are none."""
-Unpack: TypeAlias = Callable[[Any], Awaitable[Contents]]
+"""A command, and a reference to the spec of what it places, where that says more than the request does; or None."""
+Unpack: TypeAlias = Callable[[Any], Awaitable[SandboxSpec]]
 """Fetches what a reference stands for; raises SandboxError where it cannot be had any more."""
 
 
@@ -116,13 +108,13 @@ class Agent:
 
     def obey(self, orders: Sequence[Order]) -> None:
         """Begin what is ordered, in this order. Does not wait for it: answers are reported."""
-        for command, contents in orders:
+        for command, given in orders:
             if isinstance(command, AskHello):
                 self.reporter.greet()
             elif isinstance(command, Kill):
                 self.kill(command.sandbox, command.why)
             else:
-                self._place(command, contents)
+                self._place(command, given)
 
     def kill(self, sandbox: str, why: str) -> asyncio.Task[None] | None:
         """Begin to end a sandbox, whatever state it is in; None where there is none, which is said again."""
@@ -134,7 +126,7 @@ class Agent:
             box.ending = asyncio.get_running_loop().create_task(self._end(box, why))
         return box.ending
 
-    def _place(self, order: Place, contents: Any) -> None:
+    def _place(self, order: Place, given: Any) -> None:
         box = self._boxes.get(order.sandbox)
         if box is None and order.sandbox in self._gone:
             self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, order.sandbox))
@@ -142,18 +134,18 @@ class Agent:
             self._say_placed(order, SandboxError(f"{order.sandbox}, kept warm, is not on {self.name} any more"))
         elif box is None:
             box = self._boxes[order.sandbox] = _Box(order)
-            box.work = asyncio.get_running_loop().create_task(self._start(box, contents))
+            box.work = asyncio.get_running_loop().create_task(self._start(box, given))
         elif box.ending is not None or (box.work is not None and not box.work.done()):
             return  # its answer is on the way
         elif order.action == "resume" and box.order != order:
-            box.work = asyncio.get_running_loop().create_task(self._hand_over(box, order, contents))
+            box.work = asyncio.get_running_loop().create_task(self._hand_over(box, order, given))
         else:
             self._say_placed(order)
 
-    async def _start(self, box: _Box, contents: Any) -> None:
+    async def _start(self, box: _Box, given: Any) -> None:
         order = box.order
         try:
-            spec = await self._spec(order, contents)
+            spec = await self._spec(order, given)
             box.live = await self.node.create(spec, order.backend, order.request.isolation)
         except (EtudeError, OSError) as error:
             self._forget(order.sandbox, "lost", f"its start failed: {error}")
@@ -162,11 +154,14 @@ class Agent:
         self._of_live[box.live.id] = order.sandbox
         self._say_placed(order)
 
-    async def _hand_over(self, box: _Box, order: Place, contents: Any) -> None:
+    async def _hand_over(self, box: _Box, order: Place, given: Any) -> None:
         """Give a warm sandbox to the request it is for: its files, and its time to live."""
         assert box.live is not None
         try:
-            spec = await self._spec(order, contents)
+            spec = await self._spec(order, given)
+            bare = SandboxSpec(image=spec.image, resources=spec.resources)
+            if replace(spec, files={}, labels={}, ttl_s=None) != bare:
+                raise ConfigError("what a sandbox is given besides files must be known before it is kept warm")
             for path, data in spec.files.items():
                 await box.live.box.write_file(f"/workspace/{path}", data)
             if spec.ttl_s is not None:
@@ -178,9 +173,9 @@ class Agent:
         box.order = order  # only now: a scheduler that begins anew adopts what a Hello says is a request's
         self._say_placed(order)
 
-    async def _spec(self, order: Place, contents: Any) -> SandboxSpec:
+    async def _spec(self, order: Place, given: Any) -> SandboxSpec:
         request = order.request
-        given = Contents() if contents is None else await self._unpack(contents)
+        spec = SandboxSpec() if given is None else await self._unpack(given)
         base = None
         if request.snapshot is not None:
             home, _, kept = request.snapshot.partition("/")
@@ -188,8 +183,8 @@ class Agent:
                 raise SandboxError(f"snapshot {request.snapshot} is on {home}, and snapshots are not moved")
             base = Snapshot(kept)
         ttl_s = None if request.ttl_s is None else request.ttl_s + _TTL_SLACK_S
-        labels = {**given.labels, "sandbox": order.sandbox}
-        return SandboxSpec(given.files, request.image, base, request.resources, ttl_s, labels)
+        labels = {**spec.labels, "sandbox": order.sandbox}
+        return replace(spec, image=request.image, base=base, resources=request.resources, ttl_s=ttl_s, labels=labels)
 
     async def _end(self, box: _Box, why: str) -> None:
         sandbox = box.order.sandbox

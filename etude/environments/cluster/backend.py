@@ -14,13 +14,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from etude.environments.base import Capabilities, SandboxSpec, Snapshot
-from etude.environments.cluster.agent import Contents
 from etude.environments.cluster.calls import NAMESPACE, Unreachable, agent_name, answered, scheduler_name
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.sandbox import ClusterSandbox
@@ -28,6 +28,7 @@ from etude.environments.cluster.service import Standing
 from etude.environments.scheduling.ledger import State
 from etude.environments.scheduling.messages import Priority, Request
 from etude.environments.scheduling.scheduler import Waiting
+from etude.environments.store import workspace_paths
 from etude.environments.wire import ServerError
 from etude.errors import ConfigError, DeadlineExceeded, Overloaded, SandboxError
 
@@ -56,6 +57,7 @@ class ClusterBackend:
         self._caller, self._numbers = secrets.token_hex(6), itertools.count(1)
         self.live: dict[str, ClusterSandbox] = {}
         self._snapshots: set[str] = set()
+        self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -63,6 +65,9 @@ class ClusterBackend:
 
     async def create(self, spec: SandboxSpec) -> ClusterSandbox:
         """Wait for one, in the queue too. Raises ServerError "lost" where it was on its way and its machine died."""
+        if self._closed:
+            raise SandboxError("this backend is closed")
+        workspace_paths(spec.files)  # what is wrong at sight need not wait in a queue to be told
         request = Request(
             id=f"{self._caller}-{next(self._numbers)}",
             tenant=self.config.tenant,
@@ -74,9 +79,13 @@ class ClusterBackend:
             snapshot=spec.base.id if spec.base else None,
             ttl_s=spec.ttl_s or self.config.ttl_s,
         )
-        contents = [ray.put(Contents(dict(spec.files), dict(spec.labels)))] if spec.files or spec.labels else []
+        bare = SandboxSpec(image=spec.image, resources=spec.resources)
+        whole = replace(spec, base=None, ttl_s=None)
+        given = [] if whole == bare else [ray.put(whole)]  # what the request does not say
         try:
-            standing = await self._ready(request, contents)
+            standing = await self._ready(request, given)
+            if self._closed:
+                raise SandboxError("this backend was closed meanwhile")
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(self.end(request.id, "its caller gave up")))
             raise
@@ -95,6 +104,7 @@ class ClusterBackend:
 
     async def close(self) -> None:
         """Destroy what was made through this object; the cluster and its other sandboxes live on."""
+        self._closed = True
         ended = await asyncio.gather(
             *(box.destroy() for box in list(self.live.values())),
             *(self.release(Snapshot(name)) for name in list(self._snapshots)),
@@ -125,19 +135,19 @@ class ClusterBackend:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _ready(self, request: Request, contents: list[Any]) -> Standing:
+    async def _ready(self, request: Request, given: list[Any]) -> Standing:
         end = time.monotonic() + self.config.start_s
         while (left_s := end - time.monotonic()) > 0:
             wait_s = min(_WAIT_S, left_s)
             standing: Standing = await self._asked(
-                lambda wait_s=wait_s: self.scheduler.ask.remote(request, contents, wait_s),
+                lambda wait_s=wait_s: self.scheduler.ask.remote(request, given, wait_s),
                 wait_s + _ANSWER_S,
                 f"the scheduler to say how request {request.id} stands",
             )
             if standing.state is State.READY:
                 return standing
             if standing.state in (State.FAILED, State.ENDED):
-                raise _failure(standing)
+                raise _failure(request, standing)
             if standing.state is State.REFUSED and standing.ask_again_s is None:
                 raise SandboxError(standing.why)
             if standing.ask_again_s is not None:
@@ -160,10 +170,15 @@ class ClusterBackend:
             await asyncio.sleep(_AGAIN_S * random.uniform(0.5, 1.5))
 
 
-def _failure(standing: Standing) -> SandboxError:
-    if standing.failure is not None and standing.failure.retryable:
+def _failure(request: Request, standing: Standing) -> SandboxError:
+    if standing.failure is None:
+        return SandboxError(f"request {request.id} was ended: {standing.why}")
+    if standing.failure.retryable:
         return ServerError("lost", standing.failure.what)
-    return SandboxError(standing.failure.what if standing.failure else f"it was ended: {standing.why}")
+    if request.snapshot is not None:
+        why = "it was released, or another backend made it, or its machine is gone"
+        return ServerError("not_found", f"no snapshot {request.snapshot}: {why} ({standing.failure.what})")
+    return SandboxError(standing.failure.what)
 
 
 def _offered(config: ClusterConfig, scheduler: Any) -> Capabilities:

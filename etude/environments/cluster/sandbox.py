@@ -27,7 +27,7 @@ from etude.environments.cluster.calls import Unreachable, followed
 from etude.environments.cluster.service import Standing
 from etude.environments.guest_sandbox import all_or_none
 from etude.environments.wire import ExecBody, ServerError
-from etude.errors import ConfigError, DeadlineExceeded, Overloaded, SandboxError
+from etude.errors import ConfigError, DeadlineExceeded
 
 if TYPE_CHECKING:
     from etude.environments.cluster.backend import ClusterBackend
@@ -112,9 +112,10 @@ class ClusterSandbox:
         snapshot = await self.snapshot()
         try:
             return await all_or_none(self._backend, replace(self._spec, files={}, base=snapshot), n)
-        except (ServerError, Overloaded):
-            raise
-        except SandboxError as error:  # its snapshot is gone, and on the same machine was this sandbox
+        except ServerError as error:
+            if error.kind != "not_found":
+                raise
+            # its snapshot is gone, and this sandbox was on the same machine
             raise ServerError("lost", f"sandbox {self._id} was lost while {n} forks of it started: {error}") from None
         finally:
             await self._backend.release(snapshot)

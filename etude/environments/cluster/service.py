@@ -113,8 +113,8 @@ class Service:
         self.scheduler = Scheduler(decided, self.epoch, time.monotonic())
         self._couriers: dict[str, Courier] = {}
         self._incarnations: dict[str, int] = {}
-        self._contents: dict[str, Any] = {}
-        """Of requests that may still be placed, by id."""
+        self._given: dict[str, Any] = {}
+        """References to the specs of requests that may still be placed, by id."""
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
         self._askers = 0
         self._changed = asyncio.Event()
@@ -169,14 +169,14 @@ class Service:
 
     # callers ------------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Request, contents: Any, wait_s: float) -> Standing:
+    async def ask(self, request: Request, given: Any, wait_s: float) -> Standing:
         """Ask for a sandbox, or how it stands, as often as one likes: the same id is never a second one. Returns when
-        it is ready or has failed, and after `wait_s`. `contents`: a reference to what it is made of, or None."""
+        it is ready or has failed, and after `wait_s`. `given`: a reference to its spec, or None."""
         ticket = self.scheduler.submit(request, time.monotonic())
         self._changed.set()
         if ticket.state not in FINAL and ticket.state is not State.READY:
-            if contents is not None:
-                self._contents[request.id] = contents
+            if given is not None:
+                self._given[request.id] = given
             if self._askers >= self.config.askers:
                 return Standing(ticket.state, ticket.why, ask_again_s=_ASK_AGAIN_S)
             await self._news_of(request.id, wait_s)
@@ -253,8 +253,8 @@ class Service:
     def _send(self, commands: Sequence[Command]) -> None:
         orders: defaultdict[str, list[Order]] = defaultdict(list)
         for command in commands:
-            contents = self._contents.get(command.request.id) if isinstance(command, Place) else None
-            orders[command.node].append((command, contents))
+            given = self._given.get(command.request.id) if isinstance(command, Place) else None
+            orders[command.node].append((command, given))
         for node, posted in orders.items():
             if (courier := self._couriers.get(node)) is not None:
                 courier.post(posted)
@@ -263,7 +263,7 @@ class Service:
         for notice in decisions.notices:
             if notice.state != State.READY and notice.state not in FINAL:
                 continue
-            self._contents.pop(notice.request, None)
+            self._given.pop(notice.request, None)
             for told in self._waiting.get(notice.request, ()):
                 if not told.done():
                     told.set_result(None)

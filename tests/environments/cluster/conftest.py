@@ -24,10 +24,9 @@ class Pair:
         self.launched = None
         self.pids = {}
 
-    async def start(self):
+    async def start(self, here):
         queues = QueueConfig(limits={"interactive": 10, "training": 6})
         self.launched = Launched("pair", LaunchConfig(service=serving(queues=queues)))
-        here = ray.nodes()[0]["NodeID"]
         adding = (self.launched.add_agent(name, config, here) for name, config in self.configs.items())
         await asyncio.gather(*adding)
         for name in self.configs:
@@ -42,7 +41,8 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+def ray_here():
+    """Ray, on this machine alone; gives the machine's id in it."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("RAY_AUTH_MODE", "disabled"), ("RAY_USAGE_STATS_ENABLED", "0")):
             patch.setenv(name, value)
@@ -56,10 +56,15 @@ def pair(tmp_path_factory):
             configure_logging=False,
             runtime_env={"env_vars": variables},
         )
-    two = Pair(tmp_path_factory.mktemp("pair"))
     try:
-        asyncio.run(two.start())
-        yield two
-        asyncio.run(two.launched.close())
+        yield ray.nodes()[0]["NodeID"]
     finally:
         ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def pair(ray_here, tmp_path_factory):
+    two = Pair(tmp_path_factory.mktemp("pair"))
+    asyncio.run(two.start(ray_here))
+    yield two
+    asyncio.run(two.launched.close())

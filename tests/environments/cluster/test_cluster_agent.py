@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from cluster_machines import SMALL, kill_guest, machine, serving, until
 
-from etude.environments.cluster.agent import Agent, Contents
+from etude.environments.base import SandboxSpec
+from etude.environments.cluster.agent import Agent
 from etude.environments.cluster.hosted import Hosted
 from etude.environments.cluster.service import Machine, Service
 from etude.environments.leftovers import leaks
@@ -41,10 +42,10 @@ class Line:
             raise SandboxError("the line is cut")
         self.agent.obey(orders)
 
-    async def unpack(self, contents):
-        if isinstance(contents, Exception):
-            raise contents
-        return contents
+    async def unpack(self, given):
+        if isinstance(given, Exception):
+            raise given
+        return given
 
     def words(self, kind):
         return [message for message in self.said if isinstance(message, kind)]
@@ -54,8 +55,8 @@ class Line:
         self.service = Service(self.service.config, restarted=True)
         self.service.start()
 
-    async def ready(self, name, contents=None, **given):
-        standing = await self.service.ask(request(name, **given), contents, 20)
+    async def ready(self, name, spec=None, **given):
+        standing = await self.service.ask(request(name, **given), spec, 20)
         assert standing.state is State.READY, standing
         return standing
 
@@ -98,7 +99,7 @@ def run(tmp_path):
 def test_orders_are_carried_out_once_and_answered_each_time(run):
     async def scenario(line):
         order = place("r.0.1")
-        line.agent.obey([(order, Contents({"a": b"1"}, {"who": "me"})), (order, None)])
+        line.agent.obey([(order, SandboxSpec(files={"a": b"1"}, labels={"who": "me"})), (order, None)])
         await until("the start", lambda: line.words(Placed))
         line.agent.obey([(order, None)])
         await until("the second answer", lambda: len(line.words(Placed)) == 2)
@@ -152,7 +153,7 @@ def test_a_warm_sandbox_is_handed_over_with_the_files_of_its_request(run):
     async def scenario(line):
         line.agent.obey([(place("warm.0.1", warm=True), None)])
         await until("the warm one", lambda: line.words(Placed))
-        given = Contents({"sub/a": b"1"})
+        given = SandboxSpec(files={"sub/a": b"1"})
         line.agent.obey([(Place("warm.0.1", "m", "resume", request("r"), "namespace"), given)])
         await until("the handing over", lambda: len(line.words(Placed)) == 2)
         assert await line.runs("warm.0.1", "cat sub/a") == b"1"
@@ -187,7 +188,7 @@ def test_nothing_said_is_lost_with_the_line(run):
 
 def test_a_request_is_placed_used_and_ended(run):
     async def scenario(line):
-        standing = await line.ready("r", Contents({"a": b"1"}))
+        standing = await line.ready("r", SandboxSpec(files={"a": b"1"}))
         assert standing.node == "m" and await line.runs(standing.sandbox, "cat a") == b"1"
         assert (await line.service.ask(request("r"), None, 5)) == standing  # the same id is the same sandbox
         line.service.end("r", "destroyed")
@@ -240,7 +241,7 @@ def test_a_scheduler_that_begins_anew_adopts_what_runs_and_kills_what_is_nobodys
 
 def test_a_snapshot_is_known_when_it_is_there_and_its_forks_stay_with_it(run):
     async def scenario(line):
-        standing = await line.ready("r", Contents({"a": b"1"}))
+        standing = await line.ready("r", SandboxSpec(files={"a": b"1"}))
         await line.runs(standing.sandbox, "echo 2 > b")
         snapshot = await line.agent.snapshot(standing.sandbox)
         assert line.service.scheduler.fleet.held(snapshot_key(snapshot))
