@@ -85,7 +85,9 @@ async def _value(call: Awaitable[Any], what: str) -> Any:
             raise error.cause from None
         raise SandboxError(f"{what}: a bug of the other process: {error}") from error
     except RayError as error:
-        said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        lines = str(error).strip().splitlines() or [""]
+        # where its __init__ failed, the last line of its traceback says why
+        said = f"{type(error).__name__}: {lines[-1] if getattr(error, 'actor_init_failed', False) else lines[0]}"
         raise Unreachable("lost", f"{what}: the process that was asked is gone ({said})") from None
 
 
