@@ -17,7 +17,7 @@ import structlog
 
 from etude.environments.base import Capabilities, ExecResult, SandboxSpec
 from etude.environments.cluster.agent import Agent, Order
-from etude.environments.cluster.calls import actor, answered, fetched
+from etude.environments.cluster.calls import NAMESPACE, actor, answered, fetched, scheduler_name
 from etude.environments.cluster.hosted import Hosted
 from etude.environments.cluster.reporter import Message
 from etude.environments.cluster.service import Machine, Service, Standing
@@ -79,8 +79,9 @@ class SchedulerActor:
 class AgentActor:
     """The agent of one machine."""
 
-    async def __init__(self, name: str, config: AgentConfig, scheduler: Any) -> None:
-        self.scheduler = scheduler
+    async def __init__(self, name: str, config: AgentConfig, cluster: str) -> None:
+        # by name: a restart must not depend on a reference that whoever started us may have dropped
+        self.scheduler = ray.get_actor(scheduler_name(cluster), NAMESPACE)
         self.agent = Agent(name, config, self._tell, _unpack)
         self.hosted = Hosted(self.agent)
         for work in self.agent.start():

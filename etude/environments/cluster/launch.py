@@ -40,7 +40,7 @@ class Launched:
             name=agent_name(self.name, node),
             namespace=NAMESPACE,
             scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False),
-        ).remote(node, config, self.scheduler)
+        ).remote(node, config, self.name)
         await answered(agent.ping.remote(), _START_S, f"the agent of {node} to open its sandbox backends")
         self.agents[node] = agent
 

@@ -174,6 +174,7 @@ class Service:
         it is ready or has failed, and after `wait_s`. `given`: a reference to its spec, or None."""
         ticket = self.scheduler.submit(request, time.monotonic())
         self._changed.set()
+        assert ticket.state is not None
         if ticket.state not in FINAL and ticket.state is not State.READY:
             if given is not None:
                 self._given[request.id] = given

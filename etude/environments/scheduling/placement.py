@@ -169,7 +169,7 @@ class Placer:
         if not self.fleet.nodes:
             return "for a node: none has reported yet"
         if not self.fleet.headroom.any():
-            return "for a node that is not starting others already, under pressure, or silent"
+            return "for a node that is not full, starting others already, under pressure, or silent"
         memory_mb = shape.memory * self.fleet.config.memory_quantum_mb
         kind = shape.backend or shape.isolation or "any backend"
         return f"for a node with {memory_mb} MiB of memory, {shape.cpus / 4:g} CPUs and {kind}"

@@ -232,8 +232,9 @@ def test_a_scheduler_that_begins_anew_adopts_what_runs_and_kills_what_is_nobodys
         assert line.service.figures()["adopted"] == 2
         assert await line.runs(kept.sandbox, "echo here") == b"here\n"
         line.agent.obey([(place("nobodys.0.1"), None)])
-        await until("the start", lambda: len(line.agent.node.sandboxes()) == 3)
-        await until("its end", lambda: len(line.agent.node.sandboxes()) == 2)
+        await until("its end", lambda: "nobodys.0.1" in [word.sandbox for word in line.words(Ended)])
+        assert "nobodys.0.1" in [word.sandbox for word in line.words(Placed)]
+        assert len(line.agent.node.sandboxes()) == 2
         assert line.service.figures()["leaks_killed"]
 
     run(scenario)

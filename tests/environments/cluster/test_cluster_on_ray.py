@@ -134,7 +134,7 @@ def test_the_queue_is_seen_the_interactive_go_first_and_too_many_are_refused(run
 
         await until("five in the queue", all_five)
         lines = await backend.waiting("training")
-        assert [line.position for line in lines] == [0, 1, 2, 3, 4] and "256 MiB" in lines[0].why
+        assert [line.position for line in lines] == [0, 1, 2, 3, 4] and lines[0].why.startswith("for a node")
         impatient = open_backend(pair.asking(start_s=0.5))
         with pytest.raises(Overloaded, match="wait already"):
             await impatient.create(SPEC)
