@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 
 import pytest
 import ray
 from cluster_machines import machine, serving
+from ray.exceptions import RayError
 
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.launch import Launched
@@ -35,6 +37,17 @@ class Pair:
     async def pid(self, name):
         """Of an agent's process."""
         return await self.launched.agents[name].pid.remote()
+
+    async def pid_of_the_next(self, name, within_s=60.0):
+        """Of the process that takes the place of a killed agent's, once it is there."""
+        end = time.monotonic() + within_s
+        while True:
+            try:
+                return await self.pid(name)
+            except RayError:
+                if time.monotonic() > end:
+                    raise
+            await asyncio.sleep(0.1)
 
     def asking(self, **given):
         return ClusterConfig(name="pair", **given)

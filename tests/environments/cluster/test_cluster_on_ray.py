@@ -178,11 +178,7 @@ def test_a_killed_agent_costs_named_errors_and_leaves_nothing(run, kind):
         if kind == "exec":
             assert all(isinstance(result, ServerError) for result in results)
 
-        async def back():
-            with contextlib.suppress(Exception):
-                return await pair.pid(doomed)
-
-        pair.pids[doomed].append(await until("the agent to be back", back))
+        pair.pids[doomed].append(await pair.pid_of_the_next(doomed))
         with pytest.raises(ServerError) as lost:
             await box.exec("true")
         assert lost.value.retryable
