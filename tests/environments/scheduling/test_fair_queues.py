@@ -126,7 +126,7 @@ def test_the_line_says_where_one_stands_since_when_and_why():
         ("a2", 4),
     ]
     assert {entry.waiting_s for entry in line} == {2.0}
-    assert all("256 MiB" in entry.why or "not starting" in entry.why for entry in line)
+    assert all("256 MiB" in entry.why or "not full" in entry.why for entry in line)
     assert cluster.scheduler.waiting_for("a1", cluster.now) == line[2]
     assert cluster.scheduler.waiting("training", cluster.now, limit=2) == line[:2]
     assert cluster.scheduler.waiting_for("on", cluster.now) is None
