@@ -188,7 +188,7 @@ class Node:
         """A sandbox to ask something of. Where it turns out to have failed, it is ended and the error says so."""
         live = self.find(name)
         if live.paused and awake:
-            raise ServerError("paused", f"sandbox {name} is paused: resume it first")
+            raise ServerError("paused", f"sandbox {name} is paused: resume() it first")
         try:
             yield live
         except ServerError:

@@ -65,6 +65,8 @@ class _Box:
     """Its start, or its handing over to who it was kept warm for."""
     ending: asyncio.Task[None] | None = None
     live: Live | None = None
+    why: str = ""
+    """Of its end, once that has been ordered."""
 
 
 class Agent:
@@ -123,7 +125,8 @@ class Agent:
             self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox))
             return None
         if box.ending is None:
-            box.ending = asyncio.get_running_loop().create_task(self._end(box, why))
+            box.why = why
+            box.ending = asyncio.get_running_loop().create_task(self._end(box))
         return box.ending
 
     def _place(self, order: Place, given: Any) -> None:
@@ -186,13 +189,13 @@ class Agent:
         labels = {**spec.labels, "sandbox": order.sandbox}
         return replace(spec, image=request.image, base=base, resources=request.resources, ttl_s=ttl_s, labels=labels)
 
-    async def _end(self, box: _Box, why: str) -> None:
+    async def _end(self, box: _Box) -> None:
         sandbox = box.order.sandbox
         try:
             if box.work is not None:
                 box.work.cancel()
                 await asyncio.wait({box.work})
-            await self._remove(box, why)
+            await self._remove(box, box.why)
         except BaseException:
             box.ending = None  # the order comes again, until it is done
             raise
@@ -214,9 +217,12 @@ class Agent:
 
     def _forget(self, sandbox: str, kind: str, why: str) -> None:
         self._boxes.pop(sandbox, None)
-        self._gone[sandbox] = kind, f"sandbox {sandbox} on {self.name} is gone: {why}"
+        self._gone[sandbox] = kind, self._gone_for(sandbox, why)
         while len(self._gone) > _GONE_KEPT:
             self._gone.popitem(last=False)
+
+    def _gone_for(self, sandbox: str, why: str) -> str:
+        return f"sandbox {sandbox} on {self.name} is gone: {why}"
 
     # words --------------------------------------------------------------------------------------------------------
 
@@ -271,8 +277,13 @@ class Agent:
         if box is None or box.live is None:
             unknown = f"sandbox {sandbox} is not on {self.name}: its agent was restarted, or it ended long ago"
             raise ServerError(*self._gone.get(sandbox, ("lost", unknown)))
-        async with self.node.use(box.live.id, awake) as live:
-            yield live
+        try:
+            async with self.node.use(box.live.id, awake) as live:
+                yield live
+        except ServerError:
+            if box.ending is not None:
+                raise ServerError("ended", self._gone_for(sandbox, box.why)) from None
+            raise
 
     async def destroy(self, sandbox: str) -> None:
         """End a sandbox and wait until nothing of it is left; fine when there is none."""

@@ -7,6 +7,7 @@ ends in Unreachable, or, once it is back, in ServerError "lost": the sandbox is 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -45,6 +46,8 @@ class ClusterSandbox:
         self._agent, self._spec = standing.agent, spec
         self.node = standing.node
         """The machine it is on."""
+        # weak: whoever lets go of a background command has no more of it here; the agent knows it by its number
+        self._processes: weakref.WeakValueDictionary[int, ClusterProcess] = weakref.WeakValueDictionary()
 
     @property
     def id(self) -> str:
@@ -72,11 +75,11 @@ class ClusterSandbox:
         max_output_bytes: int = 1_000_000,
     ) -> Process:
         body = _command(command, cwd, timeout_s, env, max_output_bytes)
-        return ClusterProcess(self, await self.ask("start", f"the command {command[:60]!r} to be running", body))
+        return self._process(await self.ask("start", f"the command {command[:60]!r} to be running", body))
 
     async def connect(self, process_id: int) -> Process:
         await self.ask("connect", f"its command {process_id}", process_id)
-        return ClusterProcess(self, process_id)
+        return self._process(process_id)
 
     async def processes(self) -> list[ProcessInfo]:
         return await self._call("processes")
@@ -138,6 +141,9 @@ class ClusterSandbox:
         return await followed(
             getattr(self._agent, method).remote(self._id, *arguments), lambda: self._agent.ping.remote(), what
         )
+
+    def _process(self, number: int) -> ClusterProcess:
+        return self._processes.setdefault(number, ClusterProcess(self, number))
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         about = next((each for each in arguments if isinstance(each, str)), "")

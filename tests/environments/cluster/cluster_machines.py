@@ -23,7 +23,7 @@ UNMOVED = FleetConfig(
 """No pressure keeps sandboxes away: what else runs here is not the test's subject."""
 
 
-def scheduling(recover_s=6.0, **given):
+def scheduling(recover_s=3.0, **given):
     return SchedulerConfig(snapshots_move=False, recover_s=recover_s, **{"fleet": UNMOVED, **given})
 
 
