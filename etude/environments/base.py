@@ -17,6 +17,8 @@ from typing import Literal, Protocol
 WORKSPACE = "/workspace"
 ARCHIVE_MAX = 48 << 20
 """The largest archive `upload` and `download` move at once, in bytes."""
+WRITE_MAX = (64 << 20) - (64 << 10)
+"""The longest file `write_file` takes, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ class Sandbox(Protocol):
         ...
 
     async def write_file(self, path: str, data: bytes) -> None:
-        """Creates parent directories. Raises OSError as open() would."""
+        """Creates parent directories. Raises OSError as open() would; EFBIG beyond WRITE_MAX."""
         ...
 
     async def list_dir(self, path: str) -> list[DirEntry]:

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Mapping
 
-from etude.environments.base import ARCHIVE_MAX, DirEntry, ExecResult, Metrics, ProcessInfo
+from etude.environments.base import ARCHIVE_MAX, WRITE_MAX, DirEntry, ExecResult, Metrics, ProcessInfo
 from etude.environments.process import CUT_NOTE_BYTES, Answer, GuestProcess, exec_result
 from etude.errors import DeadlineExceeded, SandboxError
 
@@ -165,8 +165,8 @@ class Channel(asyncio.Protocol):
         return await self._file("r", path, _READ_LIMIT.pack(max_bytes) + _encode(path), timeout_s)
 
     async def write(self, path: str, data: bytes, timeout_s: float) -> None:
-        if len(data) > _FRAME_MAX - 65536:
-            raise OSError(errno.EFBIG, f"a file written at once may have at most {_FRAME_MAX - 65536} bytes", path)
+        if len(data) > WRITE_MAX:
+            raise OSError(errno.EFBIG, f"a file written at once may have at most {WRITE_MAX} bytes", path)
         await self._file("w", path, b"".join((_encode(path), b"\0", data)), timeout_s)
 
     async def entries(self, path: str, timeout_s: float) -> list[DirEntry]:

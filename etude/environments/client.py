@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import time
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,9 @@ from urllib.parse import quote
 import httpx2
 
 from etude.environments.base import (
+    ARCHIVE_MAX,
     WORKSPACE,
+    WRITE_MAX,
     Capabilities,
     DirEntry,
     ExecResult,
@@ -32,7 +35,7 @@ from etude.environments.base import (
 )
 from etude.environments.connection import WAIT_S, Connection, read_token
 from etude.environments.remote import RemoteConfig, default_state_dir
-from etude.environments.wire import create_body, dump, error_of, exec_result
+from etude.environments.wire import READ_MAX, ServerError, create_body, dump, error_of, exec_result
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 _OPEN_DEADLINE_S = 10.0
@@ -48,12 +51,15 @@ class RemoteBackend:
         self.connection = Connection(config, token)
         self.live: dict[str, RemoteSandbox] = {}
         self._snapshots: set[str] = set()
+        self._closed = False
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
     async def create(self, spec: SandboxSpec) -> RemoteSandbox:
+        if self._closed:
+            raise SandboxError("this backend is closed")
         spec = replace(spec, ttl_s=spec.ttl_s or self.config.ttl_s)
         body = create_body(spec, self._capabilities.name, self.config.isolation)
         said = await self.connection.ask("POST", "/sandboxes", "a sandbox to start", body)
@@ -65,6 +71,9 @@ class RemoteBackend:
 
     async def close(self) -> None:
         """Destroy what was made through this object; the server and its other sandboxes live on."""
+        if self._closed:
+            return
+        self._closed = True
         ended = await asyncio.gather(
             *(box.destroy() for box in list(self.live.values())),
             *(self.release(Snapshot(name)) for name in list(self._snapshots)),
@@ -89,6 +98,7 @@ class RemoteSandbox:
 
     def __init__(self, backend: RemoteBackend, name: str) -> None:
         self._backend, self._id, self._at = backend, name, f"/sandboxes/{name}"
+        self._processes: weakref.WeakValueDictionary[int, RemoteProcess] = weakref.WeakValueDictionary()
 
     @property
     def id(self) -> str:
@@ -127,11 +137,14 @@ class RemoteSandbox:
         return self._process(process_id)
 
     async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
-        at, what = f"{self._at}/files?path={_path(path)}&max_bytes={max_bytes}", f"{path} of sandbox {self._id}"
+        at = f"{self._at}/files?path={_path(path)}&max_bytes={min(max(max_bytes, 0), READ_MAX)}"
+        what = f"{path} of sandbox {self._id}"
         return await self._backend.connection.get(at, what)
 
     async def write_file(self, path: str, data: bytes) -> None:
-        await self._ask("PUT", f"/files?path={_path(path)}", f"{path} to be written", data)
+        if len(data) > WRITE_MAX:
+            raise OSError(errno.EFBIG, f"a file written at once may have at most {WRITE_MAX} bytes", path)
+        await self._send(f"/files?path={_path(path)}", path, f"{path} to be written", data)
 
     async def list_dir(self, path: str) -> list[DirEntry]:
         return [
@@ -143,7 +156,9 @@ class RemoteSandbox:
         await self._ask("DELETE", at, f"{path} to be removed")
 
     async def upload(self, archive: bytes, path: str) -> None:
-        await self._ask("PUT", f"/archive?path={_path(path)}", f"an archive to be unpacked at {path}", archive)
+        if len(archive) > ARCHIVE_MAX:
+            raise OSError(errno.EFBIG, f"an archive may have at most {ARCHIVE_MAX} bytes; send it in parts", path)
+        await self._send(f"/archive?path={_path(path)}", path, f"an archive to be unpacked at {path}", archive)
 
     async def download(self, path: str) -> bytes:
         at, what = f"{self._at}/archive?path={_path(path)}", f"an archive of {path} of sandbox {self._id}"
@@ -172,6 +187,8 @@ class RemoteSandbox:
         await self._ask("POST", "/ttl", "its time to live to be set", dump({"ttl_s": ttl_s}))
 
     async def destroy(self) -> None:
+        if self._id not in self._backend.live:
+            return  # it is done, and the backend may be closed by now
         await self._ask("DELETE", "", "it to be destroyed")
         self._backend.live.pop(self._id, None)
 
@@ -180,11 +197,23 @@ class RemoteSandbox:
     async def _ask(self, method: str, at: str, what: str, body: bytes = b"") -> Any:
         return await self._backend.connection.ask(method, self._at + at, f"sandbox {self._id}: {what}", body)
 
+    async def _send(self, at: str, path: str, what: str, data: bytes) -> None:
+        try:
+            await self._ask("PUT", at, what, data)
+        except ServerError as error:
+            if error.kind == "too_large":  # the server's limit on what one request brings, before it looks at it
+                raise OSError(errno.EFBIG, str(error), path) from None
+            raise
+
     async def _get(self, at: str, what: str, params: dict[str, float] | None = None) -> Any:
         return json.loads(await self._backend.connection.get(self._at + at, f"sandbox {self._id}: {what}", params))
 
     def _process(self, number: int) -> RemoteProcess:
-        return RemoteProcess(self._backend.connection, f"{self._at}/processes/{number}", number)
+        known = self._processes.get(number)
+        if known is None:
+            known = RemoteProcess(self._backend.connection, f"{self._at}/processes/{number}", number)
+            self._processes[number] = known
+        return known
 
 
 class RemoteProcess:

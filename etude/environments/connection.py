@@ -23,7 +23,7 @@ import httpx2
 from etude.environments.remote import RemoteConfig
 from etude.environments.tracing import outgoing
 from etude.environments.wire import KEY, UNDER_WAY, ServerError, error_of
-from etude.errors import ConfigError, DeadlineExceeded
+from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 WAIT_S = 20.0
 """How long the server holds a request before it says that it is still at it."""
@@ -94,6 +94,8 @@ class Connection:
         self, method: str, path: str, what: str, body: bytes, params: Params | None, headers: dict[str, str]
     ) -> bytes:
         """Send, again where need be, until there is an answer to return or an error to raise."""
+        if self._http.is_closed:
+            raise SandboxError(f"{what}: the backend at {self._config.url} is closed")
         patience = _Patience(self._config.unreachable_s, what, self._config.url)
         refused_until = time.monotonic() + self._config.busy_s
         headers = {**headers, **outgoing()}

@@ -21,7 +21,7 @@ def archives(files: Mapping[str, bytes]) -> Iterator[bytes]:
     batch: dict[str, bytes] = {}
     size = 0
     for path, content in files.items():
-        takes = len(content) + _HEADERS + 2 * len(path.encode())
+        takes = len(content) + _HEADERS + 2 * len(path.encode(errors="surrogatepass"))
         if takes > _MOST:
             raise ConfigError(f"files: {path!r} has {len(content)} bytes; a task's file may have {_MOST >> 20} MiB")
         if size + takes > _MOST:

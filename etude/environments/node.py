@@ -101,7 +101,8 @@ class Node:
         """Start a sandbox. Raises ConfigError where no backend here is what was asked for, ServerError when busy."""
         base = self._kept.get(spec.base.id) if spec.base else None
         if spec.base is not None and base is None:
-            raise ServerError("not_found", f"there is no snapshot {spec.base.id} here; was the server restarted?")
+            why = "it was released, or another backend made it, or the server was restarted"
+            raise ServerError("not_found", f"there is no snapshot {spec.base.id} here: {why}")
         name = self._pick(backend or (base.backend if base else None), isolation)
         if base is not None:
             self._renew(base)
@@ -181,7 +182,7 @@ class Node:
             if error.kind == "not_found":
                 raise
             return
-        await self._end(live, "destroyed", "ended", "its user was done with it")
+        await self._end(live, "destroyed", "ended", "it has been destroyed")
 
     @asynccontextmanager
     async def use(self, name: str, awake: bool = True) -> AsyncGenerator[Live]:

@@ -107,12 +107,22 @@ class Disk:
 
 
 def workspace_paths(files: Iterable[str]) -> dict[str, PurePosixPath]:
-    """The names of a task's files as paths. Raises ConfigError for one that is not below the workspace."""
+    """The names of a task's files as paths. Raises ConfigError for one that cannot be, or not below the workspace."""
     inside = {path: PurePosixPath(path) for path in files}
     for path, parts in inside.items():
         if parts.is_absolute() or ".." in parts.parts or parts == PurePosixPath("."):
             raise ConfigError(f"files: {path!r} must be a path below the workspace, without '..'")
+        if "\0" in path or not _encodable(path):
+            raise ConfigError(f"files: {path!r} is a name that no file can have")
     return inside
+
+
+def _encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Place:
@@ -186,7 +196,8 @@ class Store(Place):
     def _layer(self, files: Mapping[str, bytes], owner: tuple[int, int]) -> str:
         digest = hashlib.sha256(f"{owner} ".encode())
         for path in sorted(files):
-            digest.update(f"{len(path.encode())} {path} {len(files[path])} ".encode() + files[path])
+            name = path.encode(errors="surrogatepass")
+            digest.update(b"%d %b %d " % (len(name), name, len(files[path])) + files[path])
         name = f"l/{digest.hexdigest()[:24]}"
         if name not in self._layers:
             self._write_layer(self.root / name, files, owner)

@@ -7,12 +7,13 @@ error at the other end of the wire. Bytes inside JSON are base64. Knows nothing 
 from __future__ import annotations
 
 import base64
+import binascii
 import errno
 import json
 from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from etude.config import Config
 from etude.environments.base import WORKSPACE, ExecResult, Resources, SandboxSpec
@@ -23,6 +24,8 @@ KEY = "Idempotency-Key"
 UNDER_WAY = 202
 """The status of an answer that says: still at it, ask again with the same key."""
 Isolation = Literal["namespace", "container", "vm"]
+READ_MAX = 60 << 20
+"""The longest file that is read at once, in bytes."""
 
 _KINDS: dict[str, tuple[int, bool]] = {
     "unauthorized": (401, False),
@@ -60,30 +63,42 @@ class ServerError(SandboxError):
         return type(self), (self.kind, str(self))
 
 
-class ResourcesBody(Config):
+def _content(value: object) -> bytes:
+    try:
+        return base64.b64decode(value if isinstance(value, str) else b"?", validate=True)
+    except binascii.Error:
+        raise ValueError("must be base64") from None
+
+
+Content = Annotated[bytes, BeforeValidator(_content)]
+
+
+class _Body(Config):
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class ResourcesBody(_Body):
     memory_mb: int = Field(Resources.memory_mb, ge=1)
     pids: int = Field(Resources.pids, ge=1)
     cpus: float = Field(Resources.cpus, gt=0)
     disk_mb: int = Field(Resources.disk_mb, ge=1)
 
 
-class CreateBody(Config):
+class CreateBody(_Body):
     """POST /sandboxes. Without `backend` and `isolation`, the server's first backend; with either, that or an error."""
-
-    model_config = ConfigDict(val_json_bytes="base64")
 
     backend: str | None = None
     isolation: Isolation | None = None
     image: str = "host"
     base: str | None = None
-    files: dict[str, bytes] = {}
+    files: dict[str, Content] = {}
     resources: ResourcesBody = ResourcesBody()
     ttl_s: float | None = Field(None, gt=0)
     labels: dict[str, str] = {}
     egress: tuple[str, ...] | None = None
 
 
-class ExecBody(Config):
+class ExecBody(_Body):
     """POST /sandboxes/ID/exec."""
 
     command: str
@@ -95,25 +110,25 @@ class ExecBody(Config):
     background: bool = False
 
 
-class ForkBody(Config):
+class ForkBody(_Body):
     n: int = Field(1, ge=1, le=1000)
 
 
-class TtlBody(Config):
+class TtlBody(_Body):
     ttl_s: float = Field(gt=0)
-
-
-class NoBody(Config):
-    """Of requests that take none."""
 
 
 B = TypeVar("B", bound=Config)
 
 
 def parse_body(raw: bytes, schema: type[B]) -> B:
-    """Raises ConfigError, one line a wrong key, with its path."""
+    """Raises ConfigError, one line a wrong key, with its path. Texts that are not UTF-8 come as `dump` sends them."""
     try:
-        return schema.model_validate_json(raw or b"{}")
+        said = json.loads(raw or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"body: not JSON: {error}") from None
+    try:
+        return schema.model_validate(said)
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
         raise ConfigError("; ".join(wrong)) from None

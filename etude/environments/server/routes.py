@@ -26,6 +26,7 @@ from etude.environments.lives import Kept, Live
 from etude.environments.node import Node
 from etude.environments.wire import (
     KEY,
+    READ_MAX,
     Answer,
     CreateBody,
     ForkBody,
@@ -37,7 +38,6 @@ from etude.errors import ConfigError
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PREFER_WAIT = re.compile(r"\bwait=(\d{1,4})\b")
-_MAX_FILE = 60 << 20
 
 
 class Routes:
@@ -165,8 +165,8 @@ class Routes:
     async def read(self, request: Request) -> Response:
         query = _query(request)
         most = _number(query, "max_bytes", 10_000_000)
-        if most > _MAX_FILE:
-            raise ConfigError(f"max_bytes: at most {_MAX_FILE} at once; take larger ones in an archive, or in parts")
+        if most > READ_MAX:
+            raise ConfigError(f"max_bytes: at most {READ_MAX} at once; take larger ones in an archive, or in parts")
         async with self.node.use(request.path_params["id"]) as live:
             return Response(await live.box.read_file(_path(query), most), media_type="application/octet-stream")
 

@@ -1,10 +1,10 @@
 """What every backend must do alike: each scenario here runs on every backend this machine offers."""
 
-import asyncio
 import os
 from pathlib import Path
 
 import pytest
+from scenarios import within
 
 from etude.environments.docker.backend import DockerBackend
 from etude.environments.docker.config import DockerConfig
@@ -26,19 +26,9 @@ def on_engine():
 BACKENDS = {"namespace": NamespaceBackend, "docker": on_engine}
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=[*BACKENDS, "remote"])
 def run(request):
     """Run `scenario(backend)` on a fresh event loop and backend, within a deadline."""
-
-    def runner(scenario, deadline_s=60.0):
-        async def whole():
-            backend = BACKENDS[request.param]()
-            try:
-                async with asyncio.timeout(deadline_s):
-                    return await scenario(backend)
-            finally:
-                await backend.close()
-
-        return asyncio.run(whole())
-
-    return runner
+    if request.param == "remote":
+        return request.getfixturevalue("from_afar")
+    return lambda scenario, deadline_s=60.0: within(deadline_s, BACKENDS[request.param], scenario)

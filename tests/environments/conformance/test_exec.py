@@ -19,6 +19,8 @@ def test_exit_codes_output_order_and_environment(run):
         assert (await box.exec("echo a\0b")).exit_code == 126
         assert (await box.exec("echo \ud800")).exit_code == 126
         assert (await box.exec("printf '\\000\\377'")).output == b"\0\xff"
+        latin = await box.exec("printf '\udce9'; printenv A", env={"A": "\udcff"})  # neither is UTF-8
+        assert latin.output == b"\xe9\xff\n"
 
     run(scenario)
 

@@ -99,10 +99,20 @@ def test_writing_where_nothing_can_be_written_fails_as_open_does(run, path, erro
     run(scenario)
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "."])
-def test_files_outside_the_workspace_are_refused(run, path):
+def test_names_need_not_be_utf8(run):
     async def scenario(backend):
-        with pytest.raises(ConfigError, match="below the workspace"):
+        box = await backend.create(SandboxSpec(files={"d/\udcff": b"1"}))
+        await box.write_file("/workspace/d/\udcfe", b"2")
+        assert [entry.name for entry in await box.list_dir("/workspace/d")] == ["\udcfe", "\udcff"]
+        assert (await box.exec("cat d/*")).output == b"21"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", ".", "a\0b", "\ud800"])
+def test_files_with_impossible_names_are_refused(run, path):
+    async def scenario(backend):
+        with pytest.raises(ConfigError, match="files: "):
             await backend.create(SandboxSpec(files={path: b""}))
 
     run(scenario)

@@ -205,7 +205,7 @@ def test_what_is_wrong_is_named(server):
         )
         refused(await http.post(f"{box}/fork", json={"n": 0}), 400, "config", "n:")
         await http.delete(box)
-        refused(await http.post(f"{box}/exec", json={"command": "true"}), 410, "ended", "done with it")
+        refused(await http.post(f"{box}/exec", json={"command": "true"}), 410, "ended", "destroyed")
         assert (await http.delete(box)).status_code == 200  # again is fine
 
     over(server, scenario)
