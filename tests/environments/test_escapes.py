@@ -1,5 +1,5 @@
 """The escape suite: what a command, a path or an archive tries against the host. Each is refused, and afterwards the
-sandbox still runs commands and its backend still makes sandboxes.
+sandbox still runs commands and whoever made it, a real server for what `attempts` lists, still makes others.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from attempts import BOMBS, ESCAPES
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.leftovers import leftovers
@@ -57,42 +58,8 @@ def test_the_interpreter_is_there_wherever_it_lives(run):
     run(scenario, NamespaceConfig(python=python))
 
 
-ESCAPES = {
-    "a capability": "grep -q 'Cap[IPEBA].*:.*[1-9a-f]' /proc/self/status",
-    "unfiltered system calls": "grep -q 'Seccomp:.*[01]$' /proc/self/status",
-    "privileges can be gained": "grep -q 'NoNewPrivs:.*0' /proc/self/status",
-    "mount": "mount -t tmpfs none /workspace",
-    "device": "mknod /workspace/d c 1 1 || mknod /tmp/d b 254 0",
-    "user namespace": "unshare -U true",
-    "mount namespace": "unshare -m true",
-    "other namespaces": "nsenter -t 1 -m true",
-    "chroot": "chroot /workspace /bin/sh",
-    "write to the toolchain": "touch /usr/x || touch /etc/x || touch /x || touch /guest/guest",
-    "kernel settings": "echo 1 > /proc/sys/kernel/core_pattern || echo 1 > /proc/sys/vm/drop_caches",
-    "sysrq": "echo h > /proc/sysrq-trigger",
-    "the kernel's memory": "head -c 1 /proc/kcore || head -c 1 /dev/mem || head -c 1 /dev/kmsg",
-    "what others are charged": "echo 1 > /proc/1/oom_score_adj || echo 0 > /proc/1/loginuid",
-    "processes of the host": "nsenter -t 1 -p true || [ $(ls -d /proc/[0-9]* | wc -l) -gt 5 ]",
-    "kill the agent": "kill -9 1; kill -STOP 1; kill -TERM 1; sleep 0.1; false",
-    "the agent's descriptors": "ls /proc/1/fd/ || cat /proc/1/environ || ls /proc/1/root/",
-    "the agent's memory": 'python3 -c \'open("/proc/1/mem", "rb")\'',
-    "trace the agent": "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace(16, 1, 0, 0) != 0)'",
-    "host name": "hostname owned",
-    "clock": "date -s 2001-01-01",
-    "raw socket": "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
-    "packet socket": "python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 3)'",
-    "internet": "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 3)'",
-    "metadata": "python3 -c 'import socket; socket.create_connection((\"169.254.169.254\", 80), 3)'",
-    "names": "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'",
-    "interfaces": "grep -v -e lo: -e Inter- -e face /proc/net/dev",
-    "be less killable": "echo -1000 > /proc/self/oom_score_adj",
-    "root by setuid": "for su in /usr/bin/passwd /usr/bin/su /usr/bin/newgrp; do cp $su s; chmod u+s s; ./s; done; "
-    "python3 -c 'import os; os.setuid(0)'",
-}
-
-
 @pytest.mark.parametrize("attempt", ESCAPES)
-def test_attempts_are_refused_and_the_sandbox_lives(run, attempt):
+def test_attempts_are_refused_and_sandbox_and_server_live(from_afar, attempt):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
         result = await box.exec(ESCAPES[attempt], timeout_s=20)
@@ -100,7 +67,7 @@ def test_attempts_are_refused_and_the_sandbox_lives(run, attempt):
         assert not result.timed_out
         await all_is_well(backend, box)
 
-    run(scenario)
+    from_afar(scenario)
 
 
 def test_a_server_on_the_host_cannot_be_reached(run):
@@ -151,12 +118,20 @@ def test_symlinks_and_dots_lead_nowhere_outside(run, tmp_path):
         for path in ("file", "dir/target", f"root{target}", "shadow", f"../../../../..{target}", "../../etc/shadow"):
             with pytest.raises(OSError):
                 await box.read_file(f"/workspace/{path}")
+        for path in ("dir", f"root{tmp_path}", f"../../..{tmp_path}"):
+            for reading in (box.list_dir(f"/workspace/{path}"), box.download(f"/workspace/{path}")):
+                with pytest.raises(OSError):
+                    await reading
+            with pytest.raises(OSError):
+                await box.remove(f"/workspace/{path}/target")
         for path in ("file", "dir/new", f"../../..{tmp_path}/new"):
             try:
                 await box.write_file(f"/workspace/{path}", b"written")  # may land inside; never outside
             except OSError:
                 continue
         assert target.read_text() == "host" and [path.name for path in tmp_path.iterdir()] == ["target"]
+        await box.remove("/workspace/dir", recursive=True)  # the link itself
+        assert target.read_text() == "host"
         assert b"root:x:0:0:root:/root:/bin/sh\nagent" in await box.read_file("/workspace/../etc/passwd")
 
     run(scenario)
@@ -212,6 +187,25 @@ def test_the_servers_secrets_are_not_inside(run, monkeypatch, tmp_path):
         os.close(ours)
 
 
+def test_the_token_and_the_port_of_a_real_server_are_out_of_reach(served, from_afar):
+    path, token, port = served.config.token_path, served.token.encode(), served.config.port
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        await box.exec(f"ln -s {path} link")
+        for way in (str(path), f"/proc/1/root{path}", f"/workspace/../..{path}", "/workspace/link"):
+            assert (await box.exec(f"cat {way}")).exit_code != 0
+            with pytest.raises(OSError):
+                await box.read_file(way)
+        look = await box.exec("(env; cat /proc/*/environ /proc/*/cmdline /proc/*/mountinfo) 2>/dev/null")
+        assert token not in look.output
+        knock = f"python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {port}), 3)'"
+        assert b"ConnectionRefusedError" in (await box.exec(knock)).output
+        await all_is_well(backend, box)
+
+    from_afar(scenario)
+
+
 def test_other_sandboxes_files_are_out_of_reach(run):
     async def scenario(backend):
         one, two = await asyncio.gather(*(backend.create(SandboxSpec(files={"own": b"1"})) for _ in range(2)))
@@ -252,36 +246,8 @@ def test_a_tar_reaches_no_further_than_a_command(run, tmp_path):
     run(scenario)
 
 
-BOMBS = {
-    "forks": "f() { f | f & }; f; sleep 30",
-    "forks that leave": """python3 -c 'import os
-while True:
-    try:
-        if os.fork() == 0: os.setsid()
-    except OSError: pass'""",
-    "memory": "python3 -c 'kept = []\nwhile True: kept.append(bytearray(1 << 20))'",
-    "memory of many": "for i in 1 2 3; do python3 -c 'b = bytearray(80 << 20); import time; time.sleep(9)'& done; wait",
-    "memory of the kernel": """python3 -c 'import socket
-kept = []
-while True:
-    kept.append(socket.socketpair())
-    kept[-1][0].setblocking(False)
-    kept[-1][0].send(bytes(100000))'""",
-    "disk": "for at in /workspace /tmp /home/agent /dev/shm /tests /logs; do cat /dev/zero > $at/fill; done; false",
-    "inodes": """python3 -c 'import os
-for place in ["/workspace", "/tmp", "/home/agent", "/dev/shm", "/tests", "/logs"]:
-    try:
-        for i in range(10**6): open(f"{place}/{i}", "w").close()
-    except OSError as error: print(place, i, error.strerror)'; false""",
-    "output without end": "yes",
-    "output without a reader": "exec >&- 2>&-; yes",
-    "a process that will not end": "trap '' TERM INT HUP QUIT; while true; do sleep 1; done",
-    "a stopped process": "kill -STOP $$",
-}
-
-
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_harms_nobody_else(run, bomb):
+def test_a_bomb_harms_nobody_else(from_afar, bomb):
     async def scenario(backend):
         box, neighbour = [await backend.create(SandboxSpec(resources=SMALL)) for _ in range(2)]
         began = time.monotonic()
@@ -295,7 +261,7 @@ def test_a_bomb_harms_nobody_else(run, bomb):
             box = neighbour
         await all_is_well(backend, box)
 
-    run(scenario)
+    from_afar(scenario)
 
 
 def test_files_of_every_kind_are_counted(run):
