@@ -1,6 +1,8 @@
 """Real servers in processes of their own, forked from one that has loaded the program, so that a restart is quick."""
 
 import asyncio
+import contextlib
+import json
 import multiprocessing
 import os
 import signal
@@ -12,13 +14,14 @@ from own_leftovers import left
 
 from etude.config import parse
 from etude.environments.client import RemoteBackend
+from etude.environments.leftovers import leaks
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.remote import RemoteConfig
 from etude.environments.server.app import ServerConfig, serve
 
 READY_DEADLINE_S = 120
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["etude.environments.server.app"])
+CONTEXT.set_forkserver_preload(["etude.environments.server.app", "etude.environments.client"])  # all of this module's
 
 
 def serve_in_process(config, pipe):
@@ -76,9 +79,53 @@ class Served:
     def client(self, **given):
         return RemoteBackend(self.remote(**given))
 
+    def inner(self, box):
+        """What the backend calls a sandbox of ours."""
+        lines = (self.directory / "state" / "events.jsonl").read_text().splitlines()
+        return next(json.loads(line)["inner"] for line in reversed(lines) if box.id in line and '"inner"' in line)
+
+    def guests(self):
+        """The processes of each sandbox of this life, by the backend's name for it: its launcher's and its agent."""
+        mine, found = f"{self.process.pid}-", {}
+        for directory in Path("/proc").iterdir():
+            if not directory.name.isdigit():
+                continue
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                *words, _ = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                if "serve" in words and words[-1].startswith(mine):
+                    found.setdefault(words[-1], []).append(int(directory.name))
+        return found
+
+    def kill_guest(self, inner):
+        """Kill all there is of one sandbox but what runs in it; False where there is nothing."""
+        found = self.guests().get(inner, [])
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+    def leaked(self, within_s=20.0):
+        """What is left of sandboxes of this life, all of which have been ended."""
+        return _waited(lambda: leaks(_Of(f"{self.process.pid}-"), self.sandboxes), within_s)
+
     def left(self, within_s=20.0):
         """What dead servers of this test left behind, once what is ending has had its time."""
-        end = time.monotonic() + within_s
-        while (found := left(self.sandboxes, self.pids)) and time.monotonic() < end:
-            time.sleep(0.02)
-        return found
+        return _waited(lambda: left(self.sandboxes, self.pids), within_s)
+
+
+class _Of:
+    """Every sandbox of the process whose instances are named so."""
+
+    def __init__(self, prefix):
+        self._prefix = prefix
+
+    def __contains__(self, inner):
+        return inner.startswith(self._prefix) and inner.rpartition("/")[2].isdigit()
+
+
+def _waited(look, within_s):
+    """What is there, once what is ending has had its time."""
+    end = time.monotonic() + within_s
+    while (found := look()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found

@@ -203,7 +203,7 @@ def test_forks_start_from_one_moment_and_are_independent(run):
 def test_a_fork_is_all_or_none(run, monkeypatch):
     async def scenario(backend):
         if isinstance(backend, RemoteBackend):
-            pytest.skip("its server makes the forks, and must fail at it there: see server/test_env_restart.py")
+            pytest.skip("its server makes the forks, and must fail at it there: see server/test_kills.py")
         box = await backend.create(SandboxSpec(files={"a": b"1"}))
         create, made = backend.create, []
 

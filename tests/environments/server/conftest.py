@@ -1,7 +1,14 @@
 """Environment servers for the tests: one shared where nothing is restarted, or one of the test's own."""
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 from env_serving import Served
+
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where restarts do not wait for a disk."""
 
 
 @pytest.fixture(scope="module")
@@ -17,16 +24,17 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def make_server(tmp_path):
+def make_server():
     """Start servers with configs of the test's own."""
     made = []
 
     def make(name="only", **given):
-        directory = tmp_path / name
+        directory = Path(place, name)
         directory.mkdir(exist_ok=True)
         made.append(Served(directory, **given))
         return made[-1].start()
 
-    yield make
-    for served in made:
-        served.end()
+    with tempfile.TemporaryDirectory(prefix="etude-test-", dir=MEMORY) as place:
+        yield make
+        for served in made:
+            served.end()

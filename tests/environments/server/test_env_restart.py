@@ -1,130 +1,17 @@
-"""Servers that are killed, restarted and drained: nothing is left, nothing is done twice, and everybody is told."""
+"""Servers that are killed, restarted and drained: nothing is done twice, and everybody is told. See test_kills too."""
 
 import asyncio
-import contextlib
 import json
-import os
-import random
-import signal
-import sqlite3
-import subprocess
-import time
 
 import httpx2
 import pytest
 
 from etude.environments.base import SandboxSpec
 from etude.environments.journal import Journal
-from etude.environments.leftovers import leaks
 from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
 from etude.environments.wire import Answer, ServerError
 from etude.errors import ConfigError
-
-KILLS = int(os.environ.get("ETUDE_KILLS", "200"))
-SEED = int(os.environ.get("ETUDE_SEED", str(time.time_ns() % 10_000)))
-GUESTS_OF_FOUR = 3
-"""How many of four kills hit a guest agent; the others hit the server, which is then started again."""
-
-
-async def operation(backend, box, kind):
-    """One thing that takes a while; its result, or the named error that it ended in."""
-    try:
-        if kind == "create":
-            return await backend.create(SandboxSpec(files={"a": b"1"}))
-        if kind == "exec":
-            return await box.exec("(setsid sleep 600 &); for i in 1 2 3; do echo $i; sleep 0.02; done")
-        if kind == "snapshot":
-            return await box.snapshot()
-        return await box.fork(3)
-    except ServerError as error:
-        if not error.retryable:
-            raise
-        return error
-
-
-async def one_kill(server, backend, dice):
-    """Kill something while two operations are under way; how many of them that cut."""
-    kinds = dice.choices(("create", "exec", "snapshot", "fork"), k=2)
-    box = await backend.create(SandboxSpec(files={"b": b"2"}))
-    await box.exec("(setsid sleep 600 &); mkdir d; echo x > d/c")
-    inner = inner_name(server, box)
-    under_way = [asyncio.ensure_future(operation(backend, box, kind)) for kind in kinds]
-    await asyncio.sleep(dice.uniform(0, 0.06))
-    if dice.randrange(4) < GUESTS_OF_FOUR:
-        kill_guest(inner)
-    else:
-        await asyncio.to_thread(server.kill)
-        await asyncio.to_thread(server.start)
-    results = await asyncio.gather(*under_way)
-    with pytest.raises(ServerError) as lost:
-        await box.exec("true")
-    assert lost.value.kind == "lost" and lost.value.retryable
-    gone = await asyncio.to_thread(left_of, server, inner)
-    assert gone == [], gone
-    assert server.left() == []
-    made = [result for result in (*results, *_flat(results)) if hasattr(result, "exec")]
-    for end in await asyncio.gather(*(operation(backend, each, "exec") for each in made)):
-        assert isinstance(end, ServerError) or end.exit_code == 0  # lost with the server that made it, or there
-    await asyncio.gather(*(each.destroy() for each in made))
-    return sum(isinstance(result, ServerError) for result in results)
-
-
-def _flat(results):
-    return [each for result in results if isinstance(result, list) for each in result]
-
-
-def inner_name(server, box):
-    """What the backend calls a sandbox."""
-    lines = map(json.loads, (server.directory / "state" / "events.jsonl").read_text().splitlines())
-    return next(line["inner"] for line in lines if line["sandbox"] == box.id)
-
-
-def kill_guest(inner):
-    found = subprocess.run(["pgrep", "-f", f"serve .* {inner}$"], capture_output=True, timeout=10)
-    assert found.stdout
-    for pid in found.stdout.split():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)
-
-
-def left_of(server, inner):
-    """What is left of one sandbox, once what is ending has had its time."""
-    end = time.monotonic() + 20
-    while (found := leaks({inner}, server.sandboxes)) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
-
-
-@pytest.mark.timeout(900)
-def test_random_kills_leave_nothing_and_every_request_ends(make_server):
-    """ETUDE_KILLS says how many, ETUDE_SEED which; the seed is printed where it fails."""
-    print("seed", SEED)
-    server, dice = make_server(), random.Random(SEED)
-
-    async def scenario():
-        backend, cut = server.client(unreachable_s=120), 0
-        for _ in range(KILLS):
-            async with asyncio.timeout(120):
-                cut += await one_kill(server, backend, dice)
-        await backend.close()
-        assert cut or KILLS < 20, "no kill came while something was under way: the sleeps before it no longer fit"
-
-    asyncio.run(scenario())
-    server.stop()
-    assert server.left() == []
-    every_sandbox_is_accounted_for(server)
-
-
-def every_sandbox_is_accounted_for(server):
-    lines = [json.loads(line) for line in (server.directory / "state" / "events.jsonl").read_text().splitlines()]
-    begun = [line["sandbox"] for line in lines if line["event"] in ("created", "forked")]
-    ended = [line["sandbox"] for line in lines if line["event"] in ("destroyed", "expired", "failed")]
-    assert len(begun) == len(set(begun)) >= KILLS
-    assert len(ended) == len(set(ended)) and set(begun) <= set(ended)
-    with sqlite3.connect(server.directory / "state" / "journal.sqlite") as db:
-        assert db.execute("SELECT count(*) FROM requests WHERE status IS NULL").fetchone() == (0,)
-        assert db.execute("SELECT count(*) FROM sandboxes WHERE state = 'alive'").fetchone() == (0,)
 
 
 def test_a_key_outlives_the_server(make_server):
@@ -173,7 +60,7 @@ def test_a_sandbox_whose_guest_is_killed_is_reported_and_ended(make_server):
         box, other = await backend.create(SandboxSpec()), await backend.create(SandboxSpec())
         running = asyncio.ensure_future(box.exec("sleep 600", timeout_s=900))
         await box.exec("true")
-        kill_guest(inner_name(server, box))
+        assert server.kill_guest(server.inner(box))
         with pytest.raises(ServerError, match="ended") as lost:
             await running
         assert lost.value.kind == "lost" and lost.value.retryable
