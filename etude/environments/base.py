@@ -231,7 +231,10 @@ class Sandbox(Protocol):
         ...
 
     async def pause(self) -> None:
-        """Stop every process until `resume`; the time-outs of commands stand still. Fine when it is paused already."""
+        """Stop every process until `resume`; the time-outs of commands stand still. Fine when it is paused already.
+
+        What the task had stopped itself stays stopped after `resume`. A command that is killed meanwhile does nothing
+        any more, and is gone at the latest then."""
         ...
 
     async def resume(self) -> None:

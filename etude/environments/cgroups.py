@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Protocol
 
 from etude.environments.base import Resources
+from etude.environments.freezer import Freezer
 from etude.errors import DeadlineExceeded, MissingDependency
 
 _CONTROLLERS = ("memory", "pids", "cpu")
+_FREEZER = "freezer"
+"""Of version 1 also this one, where it can be written; version 2 freezes without one."""
 _PERIOD_US = 100_000
 _ROOT = "etude"
 _LEAF = "etude-controller"
@@ -49,6 +52,10 @@ class CgroupTree(Protocol):
         """Make a sandbox's group with its limits; returns the files its commands write `0` to in order to join."""
         ...
 
+    def freezer(self, name: str) -> Freezer | None:
+        """What stops a sandbox's processes; None where these groups cannot."""
+        ...
+
     def memory(self, name: str) -> int:
         """Bytes that count against the sandbox's memory limit: its processes, its files in memory, its page cache."""
         ...
@@ -75,8 +82,7 @@ def open_tree(instance: str) -> CgroupTree:
     try:
         return _V2(found.own["memory"], instance) if found.version == 2 else _V1(found.own, instance)
     except OSError as error:
-        for directory in instances().get(instance, ()):
-            remove_group(directory)
+        remove_group(*instances().get(instance, ()))
         why = f"cgroup v{found.version} limits cannot be set, {error.filename}, {error.strerror}"
         raise MissingDependency(f"{why}: {ADVICE}") from None
 
@@ -96,11 +102,26 @@ def instances() -> dict[str, list[Path]]:
     return result
 
 
-def remove_group(directory: Path) -> None:
-    """Kill every process of a group and its children, then remove them, with a deadline."""
+def remove_group(*directories: Path) -> None:
+    """Kill every process of these groups and of their children, then remove them, with a deadline.
+
+    Those of one sandbox or backend belong in one call: under version 1 what is frozen dies only when it is thawed."""
+    for directory in directories:
+        for group in (directory, *_children(directory)):
+            if (group / "freezer.state").exists():
+                Freezer.v1(group).thaw()
+    for directory in directories:
+        _remove(directory)
+
+
+def _children(directory: Path) -> list[Path]:
+    return [child for child in directory.iterdir() if child.is_dir()] if directory.is_dir() else []
+
+
+def _remove(directory: Path) -> None:
     end = time.monotonic() + _REMOVE_DEADLINE_S
     while directory.is_dir():
-        for group in [*(child for child in directory.iterdir() if child.is_dir()), directory]:
+        for group in [*_children(directory), directory]:
             try:
                 group.rmdir()
             except FileNotFoundError:
@@ -114,10 +135,11 @@ def remove_group(directory: Path) -> None:
         time.sleep(0.005)
 
 
-def _remove_instance(base: Path) -> None:
-    remove_group(base)
-    with contextlib.suppress(OSError):  # another backend's groups are there
-        base.parent.rmdir()
+def _remove_instance(bases: list[Path]) -> None:
+    remove_group(*bases)
+    for base in bases:
+        with contextlib.suppress(OSError):  # another backend's groups are there
+            base.parent.rmdir()
 
 
 def _kill_members(group: Path) -> None:
@@ -149,11 +171,11 @@ def _find() -> _Mounted:
         if kind == "cgroup2":
             v2 = _below(Path(mount), root, own.get("", "/"))
         elif kind == "cgroup":
-            for controller in set(options.split(",")) & set(_CONTROLLERS):
+            for controller in set(options.split(",")) & {*_CONTROLLERS, _FREEZER}:
                 v1[controller] = _below(Path(mount), root, own.get(controller, "/"))
     if v2 is not None and _offers(v2):
         return _Mounted(2, dict.fromkeys(_CONTROLLERS, v2))
-    if set(v1) == set(_CONTROLLERS):
+    if set(v1) >= set(_CONTROLLERS):
         return _Mounted(1, v1)
     missing = ", ".join(sorted(set(_CONTROLLERS) - set(v1)))
     raise MissingDependency(f"no cgroup controllers for {missing} are mounted: {ADVICE}")
@@ -191,7 +213,8 @@ class _V1:
     version = 1
 
     def __init__(self, own: dict[str, Path], instance: str) -> None:
-        self._bases = {controller: directory / _ROOT / instance for controller, directory in own.items()}
+        usable = {each: place for each, place in own.items() if each != _FREEZER or os.access(place, os.W_OK)}
+        self._bases = {controller: directory / _ROOT / instance for controller, directory in usable.items()}
         for base in self._bases.values():
             base.mkdir(parents=True, exist_ok=True)
         self.bases = list(self._bases.values())
@@ -209,18 +232,24 @@ class _V1:
             group.mkdir(exist_ok=True)
             _write(group / file, value)
             joins.append(group / "cgroup.procs")
+        if _FREEZER in self._bases:
+            (self._bases[_FREEZER] / name).mkdir(exist_ok=True)
         return joins
+
+    def freezer(self, name: str) -> Freezer | None:
+        return Freezer.v1(self._bases[_FREEZER] / name) if _FREEZER in self._bases else None
 
     def memory(self, name: str) -> int:
         return int((self._bases["memory"] / name / "memory.usage_in_bytes").read_text())
 
     def remove(self, name: str) -> None:
-        for base in self._bases.values():
-            remove_group(base / name)
+        if (freezer := self.freezer(name)) is not None:
+            freezer.thaw()
+        for base in self.bases:
+            _remove(base / name)
 
     def close(self) -> None:
-        for base in self._bases.values():
-            _remove_instance(base)
+        _remove_instance(self.bases)
 
 
 class _V2:
@@ -253,6 +282,10 @@ class _V2:
         _write(group / "cpu.max", f"{int(resources.cpus * _PERIOD_US)} {_PERIOD_US}")
         return [group / "cgroup.procs"]
 
+    def freezer(self, name: str) -> Freezer | None:
+        found = Freezer.v2(self._base / name)
+        return found if found.switch.exists() else None
+
     def memory(self, name: str) -> int:
         return int((self._base / name / "memory.current").read_text())
 
@@ -260,7 +293,7 @@ class _V2:
         remove_group(self._base / name)
 
     def close(self) -> None:
-        _remove_instance(self._base)
+        _remove_instance(self.bases)
 
 
 def _empty_into_leaf(parent: Path) -> None:

@@ -108,7 +108,8 @@ class Channel(asyncio.Protocol):
             status, answer = await self.answer(future, what, timeout_s + KILL_GRACE_S)
         except asyncio.CancelledError:
             self.kill(request)
-            await asyncio.wait({future}, timeout=KILL_GRACE_S)  # the caller may go on only once the command is gone
+            if self._frozen_at is None:  # else it does nothing any more, though it may be there until the thaw
+                await asyncio.wait({future}, timeout=KILL_GRACE_S)  # the caller goes on only once the command is gone
             raise
         except DeadlineExceeded:
             self.kill(request)
@@ -195,9 +196,11 @@ class Channel(asyncio.Protocol):
         cpu_us, memory, pids, disk, uptime_ms = _METRICS.unpack(await self._file("m", "", b"", timeout_s))
         return Metrics(cpu_us / 1e6, memory, pids, disk, uptime_ms / 1e3)
 
-    async def freeze(self, timeout_s: float) -> None:
-        """Stop every process but the agent; the time-outs of commands stand still."""
-        await self._file("f", "", b"", timeout_s)
+    async def freeze(self, timeout_s: float, clock_only: bool = False) -> None:
+        """Stop every process but the agent; the time-outs of commands stand still.
+
+        With `clock_only` nothing but the time-outs: the caller has a better way to stop the processes."""
+        await self._file("f", "", b"\1" if clock_only else b"", timeout_s)
         self._frozen_at = self._frozen_at or time.monotonic()
 
     async def thaw(self, timeout_s: float) -> None:

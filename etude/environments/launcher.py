@@ -49,9 +49,9 @@ class View:
 
 @dataclass(frozen=True)
 class Groups:
-    """The cgroup.procs files of one sandbox: its agent's, and its commands', one a controller."""
+    """The cgroup.procs files of one sandbox: those its agent joins, and those its commands do."""
 
-    agents: Path
+    agents: Sequence[Path]
     commands: Sequence[Path]
 
 
@@ -106,7 +106,7 @@ class Launcher:
         if groups is None:
             limits = [resources.memory_mb << 20, resources.pids, 0]
         else:
-            argv += ["-c", str(groups.agents)]
+            argv += [argument for path in groups.agents for argument in ("-c", str(path))]
             argv += [argument for path in groups.commands for argument in ("-j", str(path))]
             limits = [0, 0, len(groups.commands)]
         ways = gate.VARIABLES if egress else {}

@@ -34,6 +34,7 @@ from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
 from etude.environments.egress.gate import open_proxy, take_listener
 from etude.environments.egress.policy import EgressConfig, allowing
+from etude.environments.freezer import Freezer
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
@@ -251,6 +252,7 @@ class NamespaceSandbox(GuestSandbox):
         self._root = root
         self.proxy = proxy
         """Its way out; None where it may reach nothing."""
+        self._freezer: Freezer | None = None
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -258,7 +260,10 @@ class NamespaceSandbox(GuestSandbox):
         """Spawn and wait for the guest's first words."""
         groups, log = None, self._own.store.log(self._disk)
         if (tree := self._own.groups) is not None:
-            groups = Groups(tree.agents, tree.add(str(self._disk.number), self._spec.resources))
+            commands = tree.add(str(self._disk.number), self._spec.resources)
+            self._freezer = tree.freezer(str(self._disk.number))
+            join = self._freezer.join if self._freezer is not None else None
+            groups = Groups([tree.agents, *([join] if join is not None else [])], commands)
         ours, theirs = socket.socketpair()
         try:
             ours.setblocking(False)
@@ -301,6 +306,19 @@ class NamespaceSandbox(GuestSandbox):
         """Through bubblewrap, which waits in the launcher's mount namespace, where the upper can be reached."""
         return Path(f"/proc/{self._pid}/root{UPPER}")
 
+    async def _freeze(self) -> None:
+        await self._channel.freeze(self._wait_s, clock_only=self._freezer is not None)
+        if self._freezer is not None:
+            try:
+                await self._freezer.freeze(f"sandbox {self.id}", self._wait_s)
+            except OSError as error:
+                raise SandboxError(f"sandbox {self.id} cannot be stopped: {error}") from error
+
+    async def _thaw(self) -> None:
+        if self._freezer is not None:
+            self._freezer.thaw()
+        await self._channel.thaw(self._wait_s)
+
     async def _capture(self) -> Snapshot:
         return await self._own.remember(self._disk, self._upper, self._root)
 
@@ -312,6 +330,8 @@ class NamespaceSandbox(GuestSandbox):
     async def _end(self) -> None:
         """Hanging up ends the guest, which is process 1: the kernel kills every other, then bubblewrap ends."""
         self._channel.close()
+        if self._freezer is not None:
+            self._freezer.thaw()  # a frozen agent could not see that we hung up
         if self.proxy is not None:
             await self.proxy.close()
         if self._pid is not None:

@@ -67,8 +67,7 @@ def sweep(state_dir: Path) -> list[str]:
     groups = groups_by_instance(state_dir)
     dead = sorted(name for name in {*instances(state_dir), *groups} if not owner_lives(name))
     for name in dead:
-        for group in groups.get(name, ()):
-            cgroups.remove_group(group)
+        cgroups.remove_group(*groups.get(name, ()))
         remove_tree(state_dir / name)
     return dead
 

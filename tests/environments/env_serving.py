@@ -91,9 +91,9 @@ class Served:
             if not directory.name.isdigit():
                 continue
             with contextlib.suppress(OSError):  # it ended meanwhile
-                *words, _ = (directory / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if "serve" in words and words[-1].startswith(mine):
-                    found.setdefault(words[-1], []).append(int(directory.name))
+                _, serves, words = (directory / "cmdline").read_bytes().decode(errors="replace").partition("\0serve\0")
+                for name in (word for word in words.split("\0") if serves and word.startswith(mine)):
+                    found.setdefault(name, []).append(int(directory.name))
         return found
 
     def kill_guest(self, inner):

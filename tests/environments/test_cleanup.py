@@ -31,6 +31,8 @@ async def main():
     for box in boxes:
         await box.exec("(setsid sleep 600 &) ; sleep 600 & echo x > b")
     await boxes[0].snapshot()
+    if sys.argv[3:] == ["paused"]:
+        await asyncio.gather(*(box.pause() for box in boxes))
     print(backend.store.instance, flush=True)
     await asyncio.sleep(600)
 
@@ -38,8 +40,8 @@ asyncio.run(main())
 """
 
 
-def _controller(state_dir: Path, limits: str) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-c", CONTROLLER, str(state_dir), limits]
+def _controller(state_dir: Path, limits: str, *further: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-c", CONTROLLER, str(state_dir), limits, *further]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
@@ -67,6 +69,36 @@ def test_a_killed_controller_leaves_no_process_and_the_next_start_sweeps(tmp_pat
     assert not (tmp_path / instance).exists() and instance not in cgroups.instances()
     asyncio.run(after.close())
     assert left(config, whose) == []
+
+
+@pytest.mark.parametrize("limits", ["cgroup", "rlimit"])
+def test_what_stood_still_when_its_controller_was_killed_is_swept(tmp_path, limits):
+    config = NamespaceConfig(state_dir=tmp_path, limits=limits)
+    process, instance = _controller(tmp_path, limits, "paused")
+    process.kill()
+    process.wait()
+    asyncio.run(NamespaceBackend(config).close())
+    end = time.monotonic() + 10
+    while left := leftovers(config):
+        assert time.monotonic() < end, left
+        time.sleep(0.02)
+    assert instance not in cgroups.instances()
+
+
+def test_a_paused_sandbox_whose_agent_is_killed_is_removed_at_once(run):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        await box.exec("(setsid sleep 600 &)")
+        await box.pause()
+        found = subprocess.run(["pgrep", "-f", f"serve .* {box.id}$"], capture_output=True, text=True, timeout=10)
+        for pid in found.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        began = time.monotonic()
+        await box.destroy()
+        assert time.monotonic() - began < 4
+        assert found.stdout and not [line for line in leftovers() if f"{box.id}:" in line]
+
+    run(scenario)
 
 
 def test_close_leaves_nothing_whatever_was_running(tmp_path):

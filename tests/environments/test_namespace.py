@@ -60,6 +60,38 @@ def test_a_strict_umask_changes_nothing(run, tmp_path):
         os.umask(before)
 
 
+WATCHING = b"""import os, signal, time
+seen = []
+for number in (signal.SIGCONT, signal.SIGCHLD):
+    signal.signal(number, lambda number, frame: seen.append(number))
+if os.fork() == 0:
+    time.sleep(600)
+while True:
+    with open("new", "w") as file: file.write(f"{len(seen)} {time.monotonic()}")
+    os.replace("new", "seen")
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("limits", ["cgroup", "rlimit"])
+def test_nobody_inside_can_tell_a_pause_where_groups_can_freeze(run, limits):
+    async def scenario(backend):
+        async def newer(than):
+            while len(said := (await box.exec("cat seen")).output.split()) != 2 or said[1:] == than:
+                await asyncio.sleep(0.01)
+            return said
+
+        box = await backend.create(SandboxSpec(files={"watching.py": WATCHING}))
+        await box.start("exec python3 watching.py")
+        before = await newer([])
+        await box.pause()
+        await box.resume()
+        count, *_ = await newer((await newer(before[1:]))[1:])
+        assert (count == b"0") == (limits == "cgroup" and box._freezer is not None)
+
+    run(scenario, NamespaceConfig(limits=limits))
+
+
 def test_a_start_that_fails_says_why_and_leaves_nothing(run):
     async def scenario(backend):
         backend.launcher._isolation.append("--no-such-option")

@@ -13,10 +13,14 @@
 
 struct process {
     int pid, session;
+    char state; /* a letter, as in ps(1) */
     uint64_t ticks; /* of CPU, its own and of the children it has waited for */
 };
 
 static int64_t started, stopped_at, stood_still;
+static bool by_signal;
+static pid_t *kept; /* who was stopped before we stopped everyone */
+static size_t kept_count;
 
 static int64_t monotonic_ms(void) {
     struct timespec now;
@@ -53,6 +57,7 @@ static bool look(int pid, struct process *process) {
     if (sscanf(fields + 1, " %*c %*d %*d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &process->session, own,
                own + 1, children, children + 1) != 5)
         return false;
+    process->state = fields[2];
     process->ticks = own[0] + own[1] + children[0] + children[1];
     return true;
 }
@@ -80,19 +85,48 @@ void kill_session(pid_t session) {
     kill(-session, SIGKILL);
 }
 
-/* So that the host may copy the files, or until it has time for us again; SIGSTOP cannot be caught. */
+static void note_if_stopped(struct process *process, void *context) {
+    (void)context;
+    if (process->state != 'T')
+        return;
+    pid_t *more = realloc(kept, (kept_count + 1) * sizeof *kept);
+    if (more) {
+        kept = more;
+        kept[kept_count++] = process->pid;
+    }
+}
+
+static void let_go_on(struct process *process, void *context) {
+    (void)context;
+    for (size_t i = 0; i < kept_count; i++)
+        if (kept[i] == process->pid)
+            return;
+    kill(process->pid, SIGCONT);
+}
+
+/* So that the host may copy the files, or until it has time for us again. The body's first byte, where there is one,
+ * says that the host stops the processes itself: only the clock is ours then. SIGSTOP cannot be caught; who was stopped
+ * before, by the task, is remembered, to be left so. */
 void stop_everyone(const struct request *request) {
-    kill(-1, SIGSTOP); /* fails only when there is nobody, which is as good */
-    if (!stopped_at)
+    if (!stopped_at) {
+        by_signal = !request->size || !request->body[0];
+        kept_count = 0;
+        if (by_signal) {
+            each_process(note_if_stopped, NULL);
+            kill(-1, SIGSTOP); /* fails only when there is nobody, which is as good */
+        }
         stopped_at = monotonic_ms();
+    }
     reply(request->id, 0, NULL, 0);
 }
 
 void continue_everyone(const struct request *request) {
-    kill(-1, SIGCONT);
-    if (stopped_at)
+    if (stopped_at) {
+        if (by_signal)
+            each_process(let_go_on, NULL);
         stood_still += monotonic_ms() - stopped_at;
-    stopped_at = 0;
+        stopped_at = 0;
+    }
     reply(request->id, 0, NULL, 0);
 }
 
