@@ -84,15 +84,19 @@ class NamespaceConfig(Config):
 class NamespaceBackend:
     """Makes namespace sandboxes. Opening one sweeps what killed processes left, and fails if limits cannot be set."""
 
-    def __init__(self, config: NamespaceConfig | None = None, resolve: Resolver | None = None) -> None:
-        """`resolve` looks up the names that sandboxes ask their proxies for; None: as this machine does."""
+    def __init__(
+        self, config: NamespaceConfig | None = None, resolve: Resolver | None = None, sweep: bool = True
+    ) -> None:
+        """`resolve` looks up the names that sandboxes ask their proxies for; None: as this machine does. Without `sweep`
+        what killed processes left is let be."""
         self.config = config or NamespaceConfig()
         self.egress: Counter[str] = Counter()
         """What became of sandboxes' requests to their proxies: "allowed", or the reason of a refusal."""
         self._resolve = resolve
         program = guest_program(self.config.cache_dir or default_cache_dir())
         state_dir = self.config.state_dir or store.default_state_dir()
-        store.sweep(state_dir)
+        if sweep:
+            store.sweep(state_dir)
         host_uid = self.config.host_uid
         user = (host_uid, host_uid) if os.geteuid() == 0 else (os.getuid(), os.getgid())
         self.store = store.Store(state_dir, user, self.config.cached_layers)

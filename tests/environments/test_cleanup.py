@@ -227,6 +227,16 @@ def test_a_doctor_that_waits_too_long_says_for_what(monkeypatch, tmp_path):
     assert left(NamespaceConfig(state_dir=tmp_path)) == []
 
 
+def test_a_doctor_tells_of_what_is_left_and_does_not_touch_it(tmp_path):
+    left = tmp_path / "12-34-deadbeef-56-0"
+    left.mkdir()
+    told = {finding.subject: finding for finding in diagnose(NamespaceConfig(state_dir=tmp_path))}
+    assert all(finding.ok for finding in told.values()) and left.is_dir()
+    assert "of killed processes" in told["left over"].said and "nothing" not in told["left over"].said
+    asyncio.run(NamespaceBackend(NamespaceConfig(state_dir=tmp_path)).close())
+    assert not left.exists()
+
+
 def test_doctor_starts_a_real_sandbox_and_names_what_is_missing(monkeypatch, tmp_path):
     findings = diagnose(NamespaceConfig(state_dir=tmp_path))
     assert all(finding.ok for finding in findings), "\n".join(map(str, findings))
