@@ -148,4 +148,6 @@ async def _look_inside(config: NamespaceConfig) -> str:
         raise EtudeError(f"it starts, but from inside it looks wrong ({' '.join(seen)[:200]}): report this as a bug")
     if left := [line for line in leftovers(config) if backend.store.instance in line]:
         raise EtudeError(f"it leaves something behind ({'; '.join(left)[:300]}): report this as a bug")
-    return f"started in {took_ms:.0f} ms, ran python3, had no capability and filtered system calls, left nothing behind"
+    users = "was users of its own" if backend.uids.mapped else "was the same user as all others"
+    limits = "without capabilities, its system calls filtered"
+    return f"started in {took_ms:.0f} ms, ran python3, {users}, {limits}, left nothing behind"

@@ -20,6 +20,7 @@ from etude.environments.base import WORKSPACE, Resources
 from etude.environments.egress import gate
 from etude.environments.root import Root, image_environment, make_points
 from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
+from etude.environments.uids import SHOWN, Uids
 from etude.errors import ConfigError, MissingDependency
 
 _NAMESPACES = ("pid", "net", "ipc", "uts", "cgroup")
@@ -31,6 +32,7 @@ much again, so that full disks leave memory for a command to clear them."""
 _TAKEN = (WORKSPACE, "/proc", "/dev", "/guest")
 _BYTES_PER_INODE = 4096
 _SEEN = "/tmp"  # where the launcher puts the store's directory, in the mount namespace it makes
+_SHOW = ("-l", ".", SHOWN)
 _GUEST = ("--ro-bind", f"{_SEEN}/stage/guest", "/guest/guest")
 UPPER = f"{_SEEN}/scratch/upper"
 """What a sandbox has changed in its workspace, seen from the launcher's mount namespace."""
@@ -64,10 +66,10 @@ class _Binds:
 
 
 class Launcher:
-    """Starts sandboxes below `root`, a store's directory, as the host user and group `user` when we are root."""
+    """Starts sandboxes below `root`, a store's directory; when we are root, as users of the ranges of `uids`."""
 
-    def __init__(self, program: Path, root: Path, user: tuple[int, int], view: View) -> None:
-        self._bwrap, self._directory, self._user, self._view = find_bwrap(), root, user, view
+    def __init__(self, program: Path, root: Path, uids: Uids, view: View) -> None:
+        self._bwrap, self._directory, self._uids, self._view = find_bwrap(), root, uids, view
         tools, added = list(view.toolchain.binds), _check_binds(view.binds)
         build_skeleton(root / "skeleton", [inside for _, inside in (*tools, *added)])
         (root / "stage" / "guest").touch()
@@ -89,17 +91,22 @@ class Launcher:
         groups: Groups | None,
         control: socket.socket,
         log: Path,
+        first: int,
         root: Root | None = None,
         egress: bool = False,
     ) -> int:
         """Start a sandbox; returns the launcher's process id. `control` becomes the guest's end of the channel.
 
-        `name` is seen by `ps` on the host and by `leftovers`. Without `groups` the limits are per process. The sandbox
-        dies with the calling thread. With `egress` a listening socket comes first through `control`: see egress.gate.
+        `name` is seen by `ps` on the host and by `leftovers`; `first` begins its range of users. Without `groups` the
+        limits are per process. The sandbox dies with the calling thread. With `egress` a listening socket comes first
+        through `control`: see egress.gate.
         """
         disk = resources.disk_mb << 20
-        argv = [*self._start, *map(str, root.owner if root else self._user), str(self._directory)]
+        owner = _owner(first, root)
+        argv = [*self._start, *map(str, owner), str(self._directory)]
         argv.append(_tmpfs(disk, 0o711))
+        shown = [*_SHOW] if self._uids.mapped and lowers else []
+        lowers = [f"{SHOWN}/{name}" for name in lowers] if shown else lowers
         lowers = root.lowers(lowers) if root else lowers
         argv.append(f"lowerdir={':'.join(lowers)},upperdir=scratch/upper,workdir=scratch/work,{self._overlay}")
         limits = [0, 0, 0]
@@ -110,7 +117,10 @@ class Launcher:
             argv += [argument for path in groups.commands for argument in ("-j", str(path))]
             limits = [0, 0, len(groups.commands)]
         ways = gate.VARIABLES if egress else {}
-        argv += self._on_host(disk, ways) if root is None else self._on_image(root, disk, ways)
+        if root is None:
+            argv += self._on_host(disk, owner, ["-u", str(first), *shown] if shown else [], ways)
+        else:
+            argv += self._on_image(root, disk, owner, root.launch(self._directory, first, shown), ways)
         argv += ["/guest/guest", "serve", *map(str, limits), name, *([str(gate.PORT)] if egress else [])]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
@@ -122,22 +132,24 @@ class Launcher:
         # a process group of its own: Ctrl-C at the terminal is for the controller, which then ends its sandboxes
         return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
 
-    def _on_host(self, disk: int, ways: Mapping[str, str]) -> list[str]:
+    def _on_host(self, disk: int, owner: tuple[int, int], users: list[str], ways: Mapping[str, str]) -> list[str]:
         """What is seen of the host, and the workspace; and the variables that tell of the ways out."""
         user = ["--unshare-user", "--disable-userns", "--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID)]
-        writable = _writable(disk, self._user)
-        argv = [*self._guest, *self._added.stages, *self._tools.stages, *writable.stages]
+        writable = _writable(disk, owner)
+        argv = [*self._guest, *self._added.stages, *self._tools.stages, *writable.stages, *users]
         argv += ["--", self._bwrap, *self._isolation, *user]
         argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
         argv += [*self._tools.visible, *self._added.visible, *_GUEST, "--bind", f"{_SEEN}/merged", WORKSPACE]
         env = {**ENVIRONMENT, "PATH": self._view.toolchain.path, **ways, **self._view.env}
         return [*argv, *_enter(WORKSPACE, env)]
 
-    def _on_image(self, root: Root, disk: int, ways: Mapping[str, str]) -> list[str]:
+    def _on_image(
+        self, root: Root, disk: int, owner: tuple[int, int], users: list[str], ways: Mapping[str, str]
+    ) -> list[str]:
         """The image in place of the host; a build writes all of it, an agent the workspace."""
-        writable = _writable(disk, root.owner)
+        writable = _writable(disk, owner)
         argv = ["-n", root.mounts, *self._guest, *self._added.stages]
-        argv += [*([] if root.building else writable.stages), *root.launch(self._directory)]
+        argv += [*([] if root.building else writable.stages), *users]
         argv += ["--", self._bwrap, *self._isolation, *root.isolation]
         if root.building:
             argv += ["--bind", f"{_SEEN}/merged", "/", "--proc", "/proc", "--dev", "/dev"]
@@ -181,6 +193,14 @@ def _enter(directory: str, env: Mapping[str, str]) -> list[str]:
     for name, value in env.items():
         arguments += ["--setenv", name, value]
     return arguments
+
+
+def _owner(first: int, root: Root | None) -> tuple[int, int]:
+    """The host's user and group whose the sandbox's files are."""
+    if os.geteuid() != 0:
+        return os.getuid(), os.getgid()
+    uid, gid = root.owner if root else (SANDBOX_UID, SANDBOX_UID)
+    return first + uid, first + gid
 
 
 def _tmpfs(size: int, mode: int) -> str:

@@ -38,10 +38,11 @@ from etude.environments.freezer import Freezer
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
-from etude.environments.root import FIRST_UID, Root
+from etude.environments.root import Root
 from etude.environments.rootfs import HOST, Roots
-from etude.environments.toolchain import find_toolchain
+from etude.environments.toolchain import SANDBOX_UID, find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
+from etude.environments.uids import FIRST_UID, RANGES, open_uids
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 if TYPE_CHECKING:
@@ -70,8 +71,10 @@ class NamespaceConfig(Config):
     """What a sandbox may reach: `hosts`, where its spec names none; the rest of it in any case."""
     limits: Literal["cgroup", "rlimit"] = "cgroup"
     """`rlimit` limits memory per process and CPU not at all: weaker, for where no cgroup can be written."""
-    host_uid: int = Field(61_000, ge=1)
-    """Who sandboxes are on the host when we are root: a user and group that own nothing."""
+    first_uid: int = Field(FIRST_UID, ge=1)
+    """Who sandboxes are on the host when we are root: users and groups from here on that own nothing, 65536 each."""
+    uid_ranges: int = Field(RANGES, ge=1)
+    """So many sandboxes have users, and so the kernel's quotas of a user, to themselves; more share them. 1: all do."""
     cached_layers: int = Field(256, ge=1)
     concurrent_starts: int = Field(8, ge=1)
     start_timeout_s: float = Field(30.0, gt=0)
@@ -97,17 +100,16 @@ class NamespaceBackend:
         state_dir = self.config.state_dir or store.default_state_dir()
         if sweep:
             store.sweep(state_dir)
-        host_uid = self.config.host_uid
-        user = (host_uid, host_uid) if os.geteuid() == 0 else (os.getuid(), os.getgid())
-        self.store = store.Store(state_dir, user, self.config.cached_layers)
+        self.store = store.Store(state_dir, self.config.cached_layers)
         self.groups: cgroups.CgroupTree | None = None
         self.roots = Roots(program, self.store.root, self.config.images, tuple(self.config.binds))
         try:
+            self.uids = open_uids(program, self.store.root, self.config.first_uid, self.config.uid_ranges)
             if self.config.limits == "cgroup":
                 self.groups = cgroups.open_tree(self.store.instance)
                 self.store.note_groups(self.groups.bases)
             view = View(find_toolchain(self.config.python), self.config.binds, self.config.env)
-            self.launcher = Launcher(program, self.store.root, user, view)
+            self.launcher = Launcher(program, self.store.root, self.uids, view)
         except BaseException:
             self._remove_all()
             raise
@@ -144,7 +146,8 @@ class NamespaceBackend:
         self, spec: SandboxSpec, lowers: tuple[str, ...], root: Root | None, proxy: EgressProxy | None
     ) -> NamespaceSandbox:
         try:
-            disk = self.store.take(spec.files, lowers, root.owner if root else None)
+            owner = self.uids.stored(root.owner if root else (SANDBOX_UID, SANDBOX_UID))
+            disk = self.store.take(spec.files, lowers, owner)
         except OSError as error:
             raise SandboxError(f"cannot prepare a sandbox: {error}; is {self.store.root.parent} full?") from error
         sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, spec, root, proxy)
@@ -175,12 +178,13 @@ class NamespaceBackend:
 
     # for NamespaceSandbox -----------------------------------------------------------------------------------------
 
-    async def remember(self, disk: store.Disk, upper: Path, root: Root | None) -> Snapshot:
-        """Copy a sandbox's upper into a snapshot."""
+    async def remember(self, disk: store.Disk, upper: Path, first: int, root: Root | None) -> Snapshot:
+        """Copy the upper of a sandbox whose range of users begins at `first` into a snapshot."""
         lowers = self.store.hold(disk, upper)
         try:
             if lowers[0] != disk.lowers[0]:
-                await self.on_disk("a snapshot to be copied", copy_upper, upper, self.store.root / lowers[0])
+                target, shift = self.store.root / lowers[0], self.uids.shift(first)
+                await self.on_disk("a snapshot to be copied", copy_upper, upper, target, shift)
         except BaseException:
             await self.drop(lowers)
             raise
@@ -188,13 +192,14 @@ class NamespaceBackend:
         self._snapshots[snapshot.id] = root, lowers
         return snapshot
 
-    async def forget(self, disk: store.Disk) -> None:
-        """Remove a sandbox's group and its hold on the disk; its processes have ended, and its mounts with them."""
+    async def forget(self, disk: store.Disk, first: int) -> None:
+        """Remove a sandbox's group and its hold on disk and users; its processes and mounts have ended."""
         if self.groups is not None:
             self.groups.remove(str(disk.number))
         self.store.log(disk).unlink(missing_ok=True)
         await self.drop(disk.lowers)
-        self._live.pop(disk.number, None)
+        if self._live.pop(disk.number, None) is not None:
+            self.uids.give_back(first)
 
     async def drop(self, lowers: tuple[str, ...]) -> None:
         for unused in self.store.drop(lowers):
@@ -257,6 +262,7 @@ class NamespaceSandbox(GuestSandbox):
         self.proxy = proxy
         """Its way out; None where it may reach nothing."""
         self._freezer: Freezer | None = None
+        self._first = backend.uids.take()
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -273,7 +279,9 @@ class NamespaceSandbox(GuestSandbox):
             ours.setblocking(False)
             with theirs:
                 spawn, resources, way = self._own.launcher.spawn, self._spec.resources, self.proxy is not None
-                self._pid = spawn(self.id, self._disk.lowers, resources, groups, theirs, log, self._root, way)
+                self._pid = spawn(
+                    self.id, self._disk.lowers, resources, groups, theirs, log, self._first, self._root, way
+                )
             if self.proxy is not None:
                 listener = await take_listener(ours, self.id, self._own.config.start_timeout_s)
                 if listener is not None:
@@ -303,7 +311,7 @@ class NamespaceSandbox(GuestSandbox):
     async def copy_changes(self, target: Path) -> None:
         """Copy what the step of a build has changed anywhere to `target`, its owners in the image's own numbers."""
         async with self._stopped():
-            await self._own.on_disk("a layer to be copied", copy_upper, self._upper, target, FIRST_UID)
+            await self._own.on_disk("a layer to be copied", copy_upper, self._upper, target, self._first)
 
     @property
     def _upper(self) -> Path:
@@ -324,7 +332,7 @@ class NamespaceSandbox(GuestSandbox):
         await self._channel.thaw(self._wait_s)
 
     async def _capture(self) -> Snapshot:
-        return await self._own.remember(self._disk, self._upper, self._root)
+        return await self._own.remember(self._disk, self._upper, self._first, self._root)
 
     async def destroy(self) -> None:
         if self._ending is None:
@@ -347,7 +355,7 @@ class NamespaceSandbox(GuestSandbox):
                 if not await _ended(self._pid, wait_s):
                     raise DeadlineExceeded(f"the processes of sandbox {self.id} to end", wait_s)
             self._pid = None
-        await self._own.forget(self._disk)
+        await self._own.forget(self._disk, self._first)
 
 
 async def _ended(pid: int, timeout_s: float) -> bool:

@@ -17,8 +17,6 @@ from etude.environments.images.confined import Confined
 from etude.environments.toolchain import ENVIRONMENT
 from etude.errors import ConfigError
 
-FIRST_UID = 2_000_000_000
-"""The image's user 0 is this one of the host; 65536 follow. Above what systemd and useradd give away."""
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _POINTS = ("proc", "dev", "guest")
 _AGENT_POINTS = ("tmp", "workspace", "tests", "logs", "home/agent")
@@ -44,8 +42,8 @@ class Root:
 
     @property
     def owner(self) -> tuple[int, int]:
-        """Whose the top of the writable overlay is, as the host sees it: an agent's workspace, a build's whole root."""
-        return (FIRST_UID, FIRST_UID) if self.building else (FIRST_UID + self.uid, FIRST_UID + self.gid)
+        """Whose the top of the writable overlay is, as seen inside: an agent's workspace, a build's whole root."""
+        return (0, 0) if self.building else (self.uid, self.gid)
 
     @property
     def isolation(self) -> list[str]:
@@ -60,19 +58,20 @@ class Root:
             return [*self._stages, "stage/build-points"]
         return [*layers, *([f"stage/tree-0{self.workspace}"] if self.has_workspace else [])]
 
-    def launch(self, directory: Path) -> list[str]:
-        """The launcher's part: users, trees, and for an agent the read-only root."""
+    def launch(self, directory: Path, first: int, shown: Sequence[str]) -> list[str]:
+        """The launcher's part: users, trees, and for an agent the read-only root. Its user 0 is `first` of the host;
+        `shown` are arguments for what else is to be shown as owned by such."""
         points = "stage/build-points" if self.building else "stage/points"
         # a build's root makes no user namespaces; an agent's bubblewrap makes two and then forbids more itself
         nested = "0" if self.building and self.uid == 0 else "-"
-        arguments = ["-u", str(FIRST_UID), str(self.uid), str(self.gid), nested]
+        arguments = ["-u", str(first), *shown]
         for tree, stage in zip(self.trees, self._stages, strict=True):
             (directory / stage).mkdir(exist_ok=True)
             arguments += ["-l", str(tree), stage]
         arguments += ["-l", str(directory / points), points]
         if not self.building:
             arguments += ["-r", f"lowerdir={':'.join([*self._stages, points])}"]
-        return arguments
+        return [*arguments, "-i", str(self.uid), str(self.gid), nested]
 
     @property
     def _stages(self) -> list[str]:

@@ -5,7 +5,7 @@ process left can be told from what a living one uses and swept. A layer is the f
 of that task and kept by content hash; a snapshot is a frozen upper. Both are counted and removed when unused.
 
     l/HASH  layers    s/N  snapshots    b/N.log  what sandbox N said when starting
-    skeleton  what sandboxes see as /    merged, root, scratch, stage  mount points, used in private mount namespaces
+    skeleton  what sandboxes see as /    m, merged, root, scratch, stage  mount points, used in private mount namespaces
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 
 from etude.environments import cgroups
 from etude.environments.trees import remove_tree
+from etude.environments.uids import SHOWN
 from etude.errors import ConfigError, SandboxError
 
 INSTANCE = re.compile(r"\d+-\d+-[0-9a-f]{8}-\d+-\d+")
@@ -150,20 +151,18 @@ class Place:
 class Store(Place):
     """A namespace backend's place, used from one thread. Copying and removing trees is left to the caller."""
 
-    def __init__(self, state_dir: Path, owner: tuple[int, int], cached_layers: int) -> None:
-        super().__init__(state_dir, ("l", "s", "b", "skeleton", "merged", "root", "scratch", "stage"))
-        self._owner = owner
+    def __init__(self, state_dir: Path, cached_layers: int) -> None:
+        super().__init__(state_dir, ("l", "s", "b", "skeleton", SHOWN, "merged", "root", "scratch", "stage"))
+        for name in "ls":
+            (self.root / name).chmod(0o700)  # root's own files of a sandbox may lie there, and run as root's
         self._cached_layers = cached_layers
         self._users: Counter[str] = Counter()
         self._layers: dict[str, None] = {}  # in order of last use
         self._numbers = itertools.count(1)
 
-    def take(self, files: Mapping[str, bytes], below: tuple[str, ...], owner: tuple[int, int] | None = None) -> Disk:
-        """What a new sandbox stands on: the layer of `files`, over the lowers `below`.
-
-        `owner` is the sandbox's user where that is not the store's, which it is not on an image.
-        """
-        lowers = (self._layer(files, owner or self._owner), *below) if files or not below else below
+    def take(self, files: Mapping[str, bytes], below: tuple[str, ...], owner: tuple[int, int]) -> Disk:
+        """What a new sandbox stands on: the layer of `files`, which belong to `owner`, over the lowers `below`."""
+        lowers = (self._layer(files, owner), *below) if files or not below else below
         self._users.update(lowers)
         return Disk(next(self._numbers), lowers)
 

@@ -36,6 +36,7 @@ enum { MORE_FOLLOWS = -1 };
 int launch(int argc, char **argv);
 int serve(int argc, char **argv);
 int hold(int argc, char **argv);
+int maps(int argc, char **argv);
 int contain(int argc, char **argv);
 
 /* serve.c: sends one reply frame; `status` is 0 or an errno, or MORE_FOLLOWS. Ends the process when the controller has gone. */

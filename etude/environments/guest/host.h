@@ -1,4 +1,4 @@
-/* What the roles that run on the host, `launch` and `hold`, share. */
+/* What the roles that run on the host, `launch`, `hold` and `maps`, share. */
 #ifndef ETUDE_HOST_H
 #define ETUDE_HOST_H
 
@@ -9,7 +9,7 @@ void fail(const char *what, const char *object);
 void write_text(const char *path, const char *text);
 void private_mounts(void);
 
-/* image.c: likewise, for a sandbox on an image. */
+/* users.c: likewise. */
 int user_range(unsigned first);
 void mount_tree(const char *source, const char *stage, int users);
 void join_mounts(const char *namespace, const char *directory);

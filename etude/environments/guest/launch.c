@@ -7,15 +7,15 @@
  *
  *   launch PARENT UID GID DIRECTORY TMPFS_OPTIONS OVERLAY_OPTIONS
  *          [-c CGROUP_PROCS]... [-j CGROUP_PROCS]... [-n MOUNTS] [-b SOURCE STAGE]... [-t TMPFS_OPTIONS STAGE]...
- *          [-u FIRST UID GID NESTED [-l TREE STAGE]... [-r OVERLAY_OPTIONS]] -- PROGRAM ARGUMENT...
+ *          [-u FIRST [-l TREE STAGE]... [-r OVERLAY_OPTIONS] [-i UID GID NESTED]] -- PROGRAM ARGUMENT...
  *
  * Paths are relative to DIRECTORY; the tmpfs lands on `scratch`, the overlay on `merged`. -c groups are joined here; -j
  * groups are opened for the guest, which puts each command into them: the guest itself stays outside the limits of its
  * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE, and
  * each -t STAGE gets a tmpfs of its own: bubblewrap's have a size, but no limit on the number of files.
- * A sandbox on an image starts from the mount namespace MOUNTS of `hold`. Its users are the host's from FIRST on, among
- * which it runs as UID and GID (the first two then only own its overlay), its trees are mounted on their STAGEs, and -r
- * lays a read-only overlay of them on `root`.
+ * A sandbox's users are the host's from FIRST on: each -l TREE is mounted on its STAGE as owned by such. One on an image
+ * starts from the mount namespace MOUNTS of `hold`, -r lays a read-only overlay of its trees on `root`, and -i lets it run
+ * among its users as UID and GID (the first two then only own its overlay).
  * All of DIRECTORY is then bound on /tmp, in this namespace: bubblewrap runs as a user who may not be able to reach the
  * real places, below somebody's home say. */
 #include "host.h"
@@ -89,27 +89,31 @@ static void give_up_root(uid_t uid, gid_t gid) {
         fail("become", "the sandbox user");
 }
 
-struct image {
-    int users;
+struct users {
+    int range;
     uid_t uid;
     gid_t gid;
-    const char *nested;
+    const char *nested; /* NULL where it does not run among them */
 };
 
-static int mount_image(int argc, char **argv, int at, struct image *image) {
-    if (at + 4 >= argc || strcmp(argv[at], "-u"))
+static int map_users(int argc, char **argv, int at, struct users *users) {
+    if (at + 1 >= argc || strcmp(argv[at], "-u"))
         return at;
-    image->users = user_range(strtoul(argv[at + 1], NULL, 10));
-    image->uid = strtoul(argv[at + 2], NULL, 10);
-    image->gid = strtoul(argv[at + 3], NULL, 10);
-    image->nested = argv[at + 4];
-    for (at += 5; at + 2 < argc && !strcmp(argv[at], "-l"); at += 3)
-        mount_tree(argv[at + 1], argv[at + 2], image->users);
-    if (at + 1 >= argc || strcmp(argv[at], "-r"))
-        return at;
-    if (mount("overlay", "root", "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, argv[at + 1]))
-        fail("mount the image's root with", argv[at + 1]);
-    return at + 2;
+    users->range = user_range(strtoul(argv[at + 1], NULL, 10));
+    for (at += 2; at + 2 < argc && !strcmp(argv[at], "-l"); at += 3)
+        mount_tree(argv[at + 1], argv[at + 2], users->range);
+    if (at + 1 < argc && !strcmp(argv[at], "-r")) {
+        if (mount("overlay", "root", "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, argv[at + 1]))
+            fail("mount the image's root with", argv[at + 1]);
+        at += 2;
+    }
+    if (at + 3 < argc && !strcmp(argv[at], "-i")) {
+        users->uid = strtoul(argv[at + 1], NULL, 10);
+        users->gid = strtoul(argv[at + 2], NULL, 10);
+        users->nested = argv[at + 3];
+        at += 4;
+    }
+    return at;
 }
 
 int launch(int argc, char **argv) {
@@ -138,15 +142,16 @@ int launch(int argc, char **argv) {
     for (; at + 2 < argc && !strcmp(argv[at], "-t"); at += 3)
         if (mount("tmpfs", argv[at + 2], "tmpfs", MS_NOSUID | MS_NODEV, argv[at + 1]))
             fail("mount a tmpfs with", argv[at + 1]);
-    struct image image = {.users = -1};
-    at = mount_image(argc, argv, at, &image);
+    struct users users = {.range = -1};
+    at = map_users(argc, argv, at, &users);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* which a change of user has undone */
     mount_workspace(uid, gid, argv[4], argv[5]);
     if (mount(".", "/tmp", NULL, MS_BIND | MS_REC, NULL))
         fail("bind", argv[3]);
     if (at + 1 >= argc || strcmp(argv[at], "--"))
         return 2;
-    if (image.users >= 0)
-        enter_range(image.users, image.uid, image.gid, image.nested);
+    if (users.nested)
+        enter_range(users.range, users.uid, users.gid, users.nested);
     else
         give_up_root(uid, gid);
     execv(argv[at + 1], argv + at + 1);

@@ -9,8 +9,10 @@ int main(int argc, char **argv) {
     }
     if (argc > 1 && !strcmp(argv[1], "hold"))
         return hold(argc - 2, argv + 2);
+    if (argc > 1 && !strcmp(argv[1], "maps"))
+        return maps(argc - 2, argv + 2);
     if (argc > 1 && !strcmp(argv[1], "contain"))
         return contain(argc - 2, argv + 2);
-    fprintf(stderr, "usage: %s launch|serve|hold|contain ...; started by the sandbox backend, not by hand\n", argv[0]);
+    fprintf(stderr, "usage: %s launch|serve|hold|maps|contain ...; started by the sandbox backend, not by hand\n", argv[0]);
     return 2;
 }

@@ -1,6 +1,10 @@
 """Sandboxes that stand on an image: what they see, who they are, what of theirs is kept."""
 
+import array
 import asyncio
+import contextlib
+import fcntl
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +14,10 @@ from own_leftovers import left
 from etude.environments.base import SandboxSpec
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.uids import RANGE
 from etude.errors import ConfigError
+
+NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704  # of linux/nsfs.h
 
 
 def on_images(store, scenario):
@@ -104,6 +111,39 @@ def test_a_snapshot_goes_on_only_on_its_own_image(busybox):
         snapshot = await box.snapshot()
         with pytest.raises(ConfigError, match="name its own image"):
             await backend.create(SandboxSpec(base=snapshot))
+
+    on_images(busybox, scenario)
+
+
+def owners_of_namespaces(pid):
+    """Who made the user namespace of a process, and those around it, the outermost last, as the host sees them."""
+    owners, handle = [], os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+    with contextlib.suppress(PermissionError):  # there is none around the host's
+        while True:
+            owner = array.array("I", [0])
+            fcntl.ioctl(handle, NS_GET_OWNER_UID, owner)
+            owners.append(owner[0])
+            around = fcntl.ioctl(handle, NS_GET_PARENT)
+            os.close(handle)
+            handle = around
+    os.close(handle)
+    return owners
+
+
+def test_each_sandbox_is_users_of_its_own_on_the_host(busybox):
+    async def scenario(backend):
+        if not backend.uids.mapped:
+            pytest.skip("this file system or kernel maps no owners by mount")
+        seen = []
+        for _ in range(2):
+            box = await backend.create(SandboxSpec(image="busybox", files={"a": b"1"}))
+            assert (await said(box, "stat -c %u a"))[1] == "0\n"
+            (agent,) = Path(f"/proc/{box._pid}/task/{box._pid}/children").read_text().split()
+            status = Path(f"/proc/{agent}/status").read_text()
+            seen.append(int(status.partition("\nUid:")[2].split()[0]))
+            assert seen[-1] in owners_of_namespaces(agent)[:-1]  # the kernel counts by who made it, too
+            assert owners_of_namespaces(agent)[-2] != 0
+        assert seen[0] != seen[1] and (seen[0] - seen[1]) % RANGE == 0
 
     on_images(busybox, scenario)
 

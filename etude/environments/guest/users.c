@@ -1,5 +1,5 @@
-/* What a sandbox on an image needs of the launcher: the image's users as a range of the host's, and its trees mounted so
- * that their owners come out right in that range. Runs on the host, as root, before anything of the sandbox does. */
+/* What the launcher does about users: those of a sandbox as a range of the host's, and trees mounted so that their owners
+ * come out right in that range. Runs on the host, as root, before anything of the sandbox does. */
 #include "host.h"
 
 #include <grp.h>
@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -19,15 +20,29 @@ static void write_map(pid_t process, const char *name, unsigned first) {
     write_text(path, map);
 }
 
-/* A user namespace in which the users 0..65535 are the host's FIRST..; only the returned descriptor keeps it. */
+static pid_t hold_namespace(void) {
+    pid_t launcher = getpid(), holder = syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+    if (holder)
+        return holder;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (getppid() == launcher) /* it may have been killed before the line above */
+        pause();
+    _exit(0);
+}
+
+/* A user namespace in which the users 0..65535 are the host's FIRST..; only the returned descriptor keeps it. The kernel
+ * counts what is used in it also as used by who made it, so that is FIRST; root where nobody else may make any. */
 int user_range(unsigned first) {
     char path[64];
-    pid_t holder = syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+    if (setresuid(-1, first, -1))
+        fail("become", "a user of the range");
+    pid_t holder = hold_namespace();
+    if (setresuid(-1, 0, -1))
+        fail("become", "root again");
     if (holder < 0)
-        fail("make", "a user namespace for the image's users");
-    if (holder == 0)
-        for (;;)
-            pause();
+        holder = hold_namespace();
+    if (holder < 0)
+        fail("make", "a user namespace");
     write_map(holder, "uid_map", first);
     write_map(holder, "gid_map", first);
     snprintf(path, sizeof path, "/proc/%d/ns/user", holder);
@@ -51,6 +66,17 @@ void mount_tree(const char *source, const char *stage, int users) {
     if (move_mount(tree, "", AT_FDCWD, stage, MOVE_MOUNT_F_EMPTY_PATH))
         fail("mount the tree", source);
     close(tree);
+}
+
+/* Tries whether what lies in DIRECTORY can be shown, at STAGE below it, as owned by a range: ends with 0 where it can.
+ *
+ *   maps FIRST DIRECTORY STAGE */
+int maps(int argc, char **argv) {
+    if (argc != 3 || chdir(argv[1]))
+        return 2;
+    private_mounts();
+    mount_tree(".", argv[2], user_range(strtoul(argv[0], NULL, 10)));
+    return 0;
 }
 
 /* Goes on in the mount namespace of another process, where images are mounted, and in the same directory. */
