@@ -66,6 +66,7 @@ class Connection:
 
     async def events(self, path: str, what: str) -> AsyncIterator[bytes]:
         """A stream of output from its beginning to its end, whole also where the connection breaks."""
+        self._must_be_open(what)
         at, patience = 0, _Patience(self._config.unreachable_s, what, self._config.url)
         while True:
             try:
@@ -94,8 +95,7 @@ class Connection:
         self, method: str, path: str, what: str, body: bytes, params: Params | None, headers: dict[str, str]
     ) -> bytes:
         """Send, again where need be, until there is an answer to return or an error to raise."""
-        if self._http.is_closed:
-            raise SandboxError(f"{what}: the backend at {self._config.url} is closed")
+        self._must_be_open(what)
         patience = _Patience(self._config.unreachable_s, what, self._config.url)
         refused_until = time.monotonic() + self._config.busy_s
         headers = {**headers, **outgoing()}
@@ -116,6 +116,10 @@ class Connection:
             if time.monotonic() + error.retry_after_s > refused_until:
                 raise error
             await asyncio.sleep(error.retry_after_s * random.uniform(1.0, 1.5))
+
+    def _must_be_open(self, what: str) -> None:
+        if self._http.is_closed:
+            raise SandboxError(f"{what}: the backend at {self._config.url} is closed")
 
     async def _cancel(self, key: str) -> None:
         try:

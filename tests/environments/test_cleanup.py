@@ -182,7 +182,7 @@ def test_only_instances_are_swept(tmp_path):
 
 
 def test_a_real_group_is_killed_and_removed():
-    """On the unified hierarchy where there is one, else on version 1: joining, killing, removing are the kernel's."""
+    """On the unified hierarchy where there is one, else on version 1: joining, freezing, killing are the kernel's."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     roots = [Path(fields[1]) for fields in mounts if fields[2] in ("cgroup", "cgroup2")]
     for root in [root for root in roots if os.access(root, os.W_OK)]:
@@ -191,6 +191,9 @@ def test_a_real_group_is_killed_and_removed():
             (group / "child").mkdir(parents=True)
             process = subprocess.Popen(["sleep", "600"])
             (group / "child" / "cgroup.procs").write_text(str(process.pid))
+            for switch, word in (("freezer.state", "FROZEN"), ("cgroup.freeze", "1")):
+                if (group / "child" / switch).exists():
+                    (group / "child" / switch).write_text(word)
         except OSError:
             continue  # cpuset takes no process before it is set up
         reaper = asyncio.run(_reap_while_removing(process, group))
