@@ -21,7 +21,7 @@ changed, own = [], ("/proc/sys/fs/mqueue/", *(f"/proc/sys/kernel/{name}" for nam
 for top in ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/pressure"):
     for directory, _, names in os.walk(top):
         for path in (os.path.join(directory, name) for name in names):
-            if path.startswith(own): continue  # limits of the IPC namespace, which is the sandbox"s
+            if path.startswith(own): continue  # limits of its own IPC namespace
             try:
                 with open(path, "r+b", buffering=0) as file: file.write(file.read())
                 changed.append(path)

@@ -16,7 +16,7 @@ from etude.environments.wire import ServerError
 
 KILLS = int(os.environ.get("ETUDE_KILLS", "200"))
 SEED = int(os.environ.get("ETUDE_SEED", str(time.time_ns() % 10_000)))
-WINDOWS_S = {"create": 0.05, "exec": 0.12, "snapshot": 0.03, "fork": 0.1}
+WINDOWS_S = {"create": 0.03, "exec": 0.12, "snapshot": 0.03, "fork": 0.1}
 """Each operation, and how long after its beginning a kill comes at most: about as long as it takes by itself."""
 LADEN = "(setsid sleep 600 &); mkdir d; for i in $(seq 300); do echo $i > d/$i; done"
 ALL_CUT_FROM = 100
