@@ -29,6 +29,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 void fail(const char *what, const char *object) {
     fprintf(stderr, "cannot %s %s: %s\n", what, object, strerror(errno));
@@ -150,6 +151,8 @@ int launch(int argc, char **argv) {
         fail("bind", argv[3]);
     if (at + 1 >= argc || strcmp(argv[at], "--"))
         return 2;
+    while (users.range >= 0 && waitpid(-1, NULL, 0) > 0)
+        ; /* bubblewrap must not find a child it does not know */
     if (users.nested)
         enter_range(users.range, users.uid, users.gid, users.nested);
     else
