@@ -90,8 +90,8 @@ class NamespaceBackend:
     def __init__(
         self, config: NamespaceConfig | None = None, resolve: Resolver | None = None, sweep: bool = True
     ) -> None:
-        """`resolve` looks up the names that sandboxes ask their proxies for; None: as this machine does. Without `sweep`
-        what killed processes left is let be."""
+        """`resolve` looks up the names that sandboxes ask their proxies for; None: as this machine does. Without
+        `sweep` what killed processes left is let be."""
         self.config = config or NamespaceConfig()
         self.egress: Counter[str] = Counter()
         """What became of sandboxes' requests to their proxies: "allowed", or the reason of a refusal."""
