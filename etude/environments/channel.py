@@ -76,7 +76,7 @@ class Channel(asyncio.Protocol):
             del self._inbox[:at]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail("its processes have ended")
+        self.give_up()
 
     def _dispatch(self, request: int, status: int, body: bytes) -> None:
         process = self._streams.get(request)
@@ -209,6 +209,10 @@ class Channel(asyncio.Protocol):
         if self._frozen_at is not None:
             self._frozen_s += time.monotonic() - self._frozen_at
         self._frozen_at = None
+
+    def give_up(self) -> None:
+        """Expect no further answer: who waits for one is told that there is nobody left to give it."""
+        self._fail("its processes have ended")
 
     def close(self) -> None:
         """Hang up, which ends the agent and so the sandbox."""

@@ -290,6 +290,8 @@ class NamespaceSandbox(GuestSandbox):
         except BaseException:
             ours.close()  # which ends the agent: `destroy` has no channel to close
             raise
+        loop, launcher = asyncio.get_running_loop(), os.pidfd_open(self._pid)
+        loop.add_reader(launcher, self._channel.give_up)  # its child may wait for it for ever, and not hang up
         try:
             await self._channel.ready(self._own.config.start_timeout_s)
         except SandboxError:
@@ -298,6 +300,9 @@ class NamespaceSandbox(GuestSandbox):
                 f"sandbox {self.id} did not start: {said or 'its launcher ended silently'}; "
                 "`etude environments doctor` tells what is missing"
             ) from None
+        finally:
+            loop.remove_reader(launcher)
+            os.close(launcher)
 
     async def metrics(self) -> Metrics:
         seen = await super().metrics()
