@@ -17,17 +17,20 @@ kept = ctypes.create_string_buffer(8)
 ours, theirs = Piece(ctypes.addressof(kept), 8), Piece(0x400000, 8)"""
 EVERY_SETTING = """python3 -c '
 import os, sys
-changed, own = [], ("/proc/sys/fs/mqueue/", *(f"/proc/sys/kernel/{name}" for name in ("shm", "msg", "sem")))
+changed, names = [], ("shm", "msg", "sem", "auto_msgmni", "pid_max")
+own = ("/proc/sys/fs/mqueue/", *(f"/proc/sys/kernel/{name}" for name in names))
 for top in ("/proc/sys", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/pressure"):
     for directory, _, names in os.walk(top):
         for path in (os.path.join(directory, name) for name in names):
-            if path.startswith(own): continue  # limits of its own IPC namespace
+            if path.startswith(own): continue  # of its own IPC and process namespaces: see OWN_SETTINGS
             try:
                 with open(path, "r+b", buffering=0) as file: file.write(file.read())
                 changed.append(path)
             except OSError: pass
 print(changed)
 sys.exit(not changed)'"""
+OWN_SETTINGS = ("shmmax", "shmall", "msgmax", "msgmnb", "pid_max")
+"""What a sandbox may set below /proc/sys/kernel, where it may, for itself alone."""
 RAISE_AN_INTERFACE = """python3 -c '
 import socket, struct, sys
 netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from attempts import BOMBS, ESCAPES
+from attempts import BOMBS, ESCAPES, OWN_SETTINGS
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.leftovers import leftovers
@@ -66,6 +66,22 @@ def test_attempts_are_refused_and_sandbox_and_server_live(from_afar, attempt):
         assert result.exit_code != 0, result.output
         assert not result.timed_out
         await all_is_well(backend, box)
+
+    from_afar(scenario)
+
+
+def test_what_a_sandbox_may_set_is_its_own(from_afar):
+    def told():
+        return {name: Path(f"/proc/sys/kernel/{name}").read_text() for name in OWN_SETTINGS}
+
+    async def scenario(backend):
+        box, other = [await backend.create(SandboxSpec()) for _ in range(2)]
+        inside = f"cd /proc/sys/kernel && head -n 1 {' '.join(OWN_SETTINGS)}"
+        before, beside = told(), (await other.exec(inside)).output
+        for name in OWN_SETTINGS:
+            await box.exec(f"echo 4321 > /proc/sys/kernel/{name}")
+        assert told() == before and (await other.exec(inside)).output == beside
+        await all_is_well(backend, other)
 
     from_afar(scenario)
 
