@@ -282,18 +282,12 @@ class NamespaceSandbox(GuestSandbox):
                 self._pid = spawn(
                     self.id, self._disk.lowers, resources, groups, theirs, log, self._first, self._root, way
                 )
-            if self.proxy is not None:
-                listener = await take_listener(ours, self.id, self._own.config.start_timeout_s)
-                if listener is not None:
-                    self.proxy.listen(listener, self.id)
-            await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=ours)
+            launcher = os.pidfd_open(self._pid)
         except BaseException:
-            ours.close()  # which ends the agent: `destroy` has no channel to close
+            ours.close()
             raise
-        loop, launcher = asyncio.get_running_loop(), os.pidfd_open(self._pid)
-        loop.add_reader(launcher, self._channel.give_up)  # its child may wait for it for ever, and not hang up
         try:
-            await self._channel.ready(self._own.config.start_timeout_s)
+            await self._connect(ours, launcher)
         except SandboxError:
             said = log.read_text(errors="replace").strip()[-500:]
             raise SandboxError(
@@ -301,8 +295,25 @@ class NamespaceSandbox(GuestSandbox):
                 "`etude environments doctor` tells what is missing"
             ) from None
         finally:
-            loop.remove_reader(launcher)
             os.close(launcher)
+
+    async def _connect(self, control: socket.socket, launcher: int) -> None:
+        """Take the agent's greeting, and what comes with it."""
+        loop, wait_s = asyncio.get_running_loop(), self._own.config.start_timeout_s
+        try:
+            if self.proxy is not None:
+                listener = await take_listener(control, launcher, self.id, wait_s)
+                if listener is not None:
+                    self.proxy.listen(listener, self.id)
+            await loop.create_unix_connection(lambda: self._channel, sock=control)
+        except BaseException:
+            control.close()  # which ends the agent: `destroy` has no channel to close
+            raise
+        loop.add_reader(launcher, self._channel.give_up)  # its child may wait for it for ever, and not hang up
+        try:
+            await self._channel.ready(wait_s)
+        finally:
+            loop.remove_reader(launcher)
 
     async def metrics(self) -> Metrics:
         seen = await super().metrics()

@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
+import time
 
 import pytest
 from test_escapes import ESCAPES, all_is_well
@@ -12,7 +14,7 @@ from test_escapes import ESCAPES, all_is_well
 from etude.environments.base import SandboxSpec
 from etude.environments.egress.gate import PORT, VARIABLES
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.errors import ConfigError, MissingDependency
+from etude.errors import ConfigError, MissingDependency, SandboxError
 
 NAME = "mirror.example.com"
 SPEC = SandboxSpec(egress=(NAME,))
@@ -260,6 +262,27 @@ def test_a_start_that_is_given_up_leaves_nothing_open():
                 await starting
         assert descriptors() <= before and not backend._live
         await all_is_well(backend, await backend.create(SPEC))
+
+    reach(scenario)
+
+
+@pytest.mark.parametrize("spec", [SPEC, SandboxSpec()], ids=["with a way out", "without"])
+def test_a_launcher_killed_as_it_starts_has_failed_at_once(monkeypatch, spec):
+    async def scenario(backend, mirror):
+        real, held = backend.launcher.spawn, []
+
+        def killed(name, lowers, resources, groups, control, *rest):
+            held.append(control.dup())  # as a child of it may, so that nobody hangs up
+            pid = real(name, lowers, resources, groups, control, *rest)
+            os.kill(pid, signal.SIGKILL)
+            return pid
+
+        monkeypatch.setattr(backend.launcher, "spawn", killed)
+        began = time.monotonic()
+        with pytest.raises(SandboxError, match="did not start"):
+            await backend.create(spec)
+        assert time.monotonic() - began < 20 and not backend._live
+        held[0].close()
 
     reach(scenario)
 

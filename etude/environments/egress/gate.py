@@ -43,23 +43,28 @@ def open_proxy(config: EgressConfig, resolve: Resolver | None, outcomes: Counter
     return EgressProxy(config, resolve, outcomes)
 
 
-async def take_listener(control: socket.socket, sandbox: str, timeout_s: float) -> socket.socket | None:
+async def take_listener(control: socket.socket, launcher: int, sandbox: str, timeout_s: float) -> socket.socket | None:
     """The listening socket that comes with the first words of an agent; None where it ended without a word.
 
-    Those words stay to be read: whoever serves `control` afterwards finds them as if nobody had looked.
+    Those words stay to be read: whoever serves `control` afterwards finds them as if nobody had looked. `launcher` is
+    a descriptor of the process that starts the agent: once it is killed there may be nobody left to speak or hang up.
     """
     heard = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_reader(control, heard.set)
+    for end in (control, launcher):
+        loop.add_reader(end, heard.set)
     try:
         async with asyncio.timeout(timeout_s):
             await heard.wait()
     except TimeoutError:
         raise DeadlineExceeded(f"sandbox {sandbox} to start", timeout_s) from None
     finally:
-        loop.remove_reader(control)
-    # not socket.recv_fds, which in Python 3.11 forgets the flags it is given
-    _, beside, _, _ = control.recvmsg(1, _ONE_DESCRIPTOR, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
+        for end in (control, launcher):
+            loop.remove_reader(end)
+    try:  # not socket.recv_fds, which in Python 3.11 forgets the flags it is given
+        _, beside, _, _ = control.recvmsg(1, _ONE_DESCRIPTOR, socket.MSG_PEEK | socket.MSG_CMSG_CLOEXEC)
+    except BlockingIOError:
+        return None  # the launcher was killed first
     for level, kind, data in beside:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             return socket.socket(fileno=int.from_bytes(data, sys.byteorder))
