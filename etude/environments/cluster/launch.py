@@ -46,11 +46,11 @@ class Launched:
 
     async def add_machines(self) -> list[str]:
         """Start an agent on every machine of this Ray that has none; returns their names."""
-        machines = [each for each in ray.nodes() if each["Alive"] and each["NodeID"][:12] not in self.agents]
-        await asyncio.gather(
-            *(self.add_agent(each["NodeID"][:12], self.config.agent, each["NodeID"]) for each in machines)
-        )
-        return [each["NodeID"][:12] for each in machines]
+        # by address: Ray names a machine anew each time, and an agent is to find what the one before it has left
+        alive = {each["NodeManagerAddress"]: each["NodeID"] for each in ray.nodes() if each["Alive"]}
+        added = [node for node in alive if node not in self.agents]
+        await asyncio.gather(*(self.add_agent(node, self.config.agent, alive[node]) for node in added))
+        return added
 
     async def close(self) -> None:
         """End every sandbox, then the agents, then the scheduler."""

@@ -12,7 +12,7 @@ from cluster_machines import machine, serving
 
 from etude.environments.backends import open_backend
 from etude.environments.cluster.config import ClusterConfig
-from etude.environments.cluster.launch import Launched
+from etude.environments.cluster.launch import launch
 from etude.environments.cluster.settings import LaunchConfig
 
 SUITE = Path(__file__).parents[1] / "conformance"
@@ -39,12 +39,9 @@ globals().update(scenarios())
 def wide(ray_here, tmp_path_factory):
     """A cluster of one large machine: the suite is about sandboxes, not about room."""
 
-    async def start():
-        launched = Launched("wide", LaunchConfig(service=serving()))
-        await launched.add_agent("m", machine(tmp_path_factory.mktemp("wide"), memory_mb=100_000), ray_here)
-        return launched
-
-    launched = asyncio.run(start())
+    agent = machine(tmp_path_factory.mktemp("wide"), memory_mb=100_000)
+    launched = asyncio.run(launch("wide", LaunchConfig(agent=agent, service=serving())))
+    assert len(launched.agents) == 1 and asyncio.run(launched.add_machines()) == []
     yield
     asyncio.run(launched.close())
 
