@@ -7,11 +7,13 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    doctor = actions.add_parser("doctor", help="boot a real sandbox and say what works")
-    doctor.add_argument("--backend", choices=["namespace", "docker"], default="namespace", help="(%(default)s)")
+    doctor = actions.add_parser("doctor", help="start real sandboxes and say which backends work")
+    doctor.add_argument("--backend", choices=BACKENDS, help="look at this one only")
     doctor.add_argument("--image", help="what the docker backend starts its sandbox on")
     serve = actions.add_parser("serve", help="serve sandboxes over HTTP until SIGTERM")
     serve.add_argument("config", nargs="?", type=Path, help="a TOML file of the server's config")
@@ -30,18 +32,23 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from etude.environments.docker.config import DockerConfig
-    from etude.environments.doctor import diagnose
+    """0 where the backend asked for, or else the one that recipes use by default, is offered."""
+    from etude.environments.doctor import survey
 
-    findings = diagnose(DockerConfig(image=options.image) if options.backend == "docker" else None)
+    found = survey([options.backend] if options.backend else BACKENDS, options.image)
+    wanted = options.backend or "namespace"
+    offered = [name for name, findings in found.items() if all(finding.ok for finding in findings)]
     if options.json:
-        print(json.dumps([asdict(finding) for finding in findings]))
-    else:
+        backends = {name: [asdict(finding) for finding in findings] for name, findings in found.items()}
+        print(json.dumps({"offered": offered, "backends": backends}))
+        return 0 if wanted in offered else 1
+    for name, findings in found.items():
+        print(f"{name}: {'offered' if name in offered else 'not offered'}")
         for finding in findings:
-            print(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
+            print(f"  {'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
             if finding.remedy and not finding.ok:
-                print(f"    {finding.remedy}")
-    return 0 if all(finding.ok for finding in findings) else 1
+                print(f"      {finding.remedy}")
+    return 0 if wanted in offered else 1
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -10,10 +10,12 @@ from etude.environments.base import Backend
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.docker.config import DockerConfig
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.qemu.backend import QemuBackend
+from etude.environments.qemu.config import QemuConfig
 from etude.environments.remote import RemoteConfig
 from etude.errors import MissingDependency
 
-_OF_ISOLATION = {"container": "docker", "namespace": "namespace"}
+_OF_ISOLATION = {"vm": "qemu", "container": "docker", "namespace": "namespace"}
 """The backend that is meant where a config says only how strong the isolation must be."""
 
 
@@ -24,21 +26,21 @@ def _kind(table: Any) -> str:
     return table.get("kind") or _OF_ISOLATION.get(table.get("isolation", "namespace"), "")
 
 
-LocalConfig = Annotated[
-    Annotated[NamespaceConfig, Tag("namespace")] | Annotated[DockerConfig, Tag("docker")], Discriminator(_kind)
-]
+_Namespace = Annotated[NamespaceConfig, Tag("namespace")]
+_Docker = Annotated[DockerConfig, Tag("docker")]
+_Qemu = Annotated[QemuConfig, Tag("qemu")]
+LocalConfig = Annotated[_Namespace | _Docker | _Qemu, Discriminator(_kind)]
 """Backends that make sandboxes on this machine."""
 BackendConfig = Annotated[
-    Annotated[NamespaceConfig, Tag("namespace")]
-    | Annotated[DockerConfig, Tag("docker")]
-    | Annotated[RemoteConfig, Tag("remote")]
-    | Annotated[ClusterConfig, Tag("cluster")],
+    _Namespace | _Docker | _Qemu | Annotated[RemoteConfig, Tag("remote")] | Annotated[ClusterConfig, Tag("cluster")],
     Discriminator(_kind),
 ]
 """What an `environment` table of a recipe holds: `kind` says which."""
 
+Config = NamespaceConfig | DockerConfig | QemuConfig | RemoteConfig | ClusterConfig
 
-def open_backend(config: NamespaceConfig | DockerConfig | RemoteConfig | ClusterConfig | None = None) -> Backend:
+
+def open_backend(config: Config | None = None) -> Backend:
     """Open a backend, or fail saying what this machine lacks; there is no fallback to a weaker one.
 
     Call it on the thread whose event loop will use it. The caller closes it.
@@ -61,4 +63,6 @@ def open_backend(config: NamespaceConfig | DockerConfig | RemoteConfig | Cluster
         except ImportError as error:
             raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
         return DockerBackend(config)
+    if isinstance(config, QemuConfig):
+        return QemuBackend(config)
     return NamespaceBackend(config or NamespaceConfig())

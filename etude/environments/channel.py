@@ -26,6 +26,8 @@ _ENTRY = struct.Struct("<?Q")
 _METRICS = struct.Struct("<QQIQQ")
 _NUMBER = struct.Struct("<I")
 _COMMAND = struct.Struct("<I?")
+_ENTROPY_BYTES = 64
+_RESUME = struct.Struct(f"<QI{_ENTROPY_BYTES}s")
 _MORE_FOLLOWS = -1
 _FRAME_MAX = 64 << 20
 _MAX_TIMEOUT_MS = 2**31
@@ -53,6 +55,7 @@ class Channel(asyncio.Protocol):
         self._processes: weakref.WeakValueDictionary[int, GuestProcess] = weakref.WeakValueDictionary()
         self._frozen_at: float | None = None
         self._frozen_s = 0.0
+        self._held: list[bytes] | None = None
         self.failure: str | None = None
         """Why the channel no longer works, in words; None while it does."""
 
@@ -214,6 +217,25 @@ class Channel(asyncio.Protocol):
         """Expect no further answer: who waits for one is told that there is nobody left to give it."""
         self._fail("its processes have ended")
 
+    async def resume(self, processes: int, name: str, env: Mapping[str, str], timeout_s: float) -> None:
+        """Tell the agent of a machine which sandbox it is from now on, and what time; give it entropy of its own.
+
+        Must come first after a start from a copied memory. Nothing else runs before the agent has answered: its
+        processes were stopped when the copy was made."""
+        held, self._held = self._held or [], None
+        texts = [_encode(text) for text in (name, *(f"{key}={value}" for key, value in env.items()))]
+        head = _RESUME.pack(time.time_ns(), processes, os.urandom(_ENTROPY_BYTES))
+        _, resumed = self._send(b"e", head + b"\0".join(texts) + b"\0")
+        for frame in held:
+            self._write(frame)
+        status, _ = await self.answer(resumed, f"machine {self._name} to resume", timeout_s)
+        if status:
+            raise SandboxError(f"machine {self._name} could not be resumed: {os.strerror(status)}")
+
+    def hold(self) -> None:
+        """Keep what is sent until `resume`: the machine stands still, and its memory may be being copied."""
+        self._held = self._held or []
+
     def close(self) -> None:
         """Hang up, which ends the agent and so the sandbox."""
         self._fail("it has been destroyed")
@@ -242,8 +264,15 @@ class Channel(asyncio.Protocol):
         if self.failure is not None or self._transport is None:
             raise SandboxError(f"sandbox {self._name}: {self.failure or 'not started'}")
         request, self.next_id = self.next_id, self.next_id % 0xFFFFFFF0 + 1
-        self._transport.write(_REQUEST.pack(len(body) + 5, request, kind) + body)
+        self._write(_REQUEST.pack(len(body) + 5, request, kind) + body)
         return request
+
+    def _write(self, frame: bytes) -> None:
+        assert self._transport is not None
+        if self._held is None:
+            self._transport.write(frame)
+        else:
+            self._held.append(frame)
 
     async def _file(self, kind: str, path: str, body: bytes, timeout_s: float) -> bytes:
         _, future = self._send(kind.encode(), body)

@@ -1,8 +1,8 @@
-"""Says in plain words whether this machine can run sandboxes, and what to do where it cannot.
+"""Says in plain words which sandboxes this machine can run, and what to do for the others.
 
-Owns the checks and their advice. The last check starts a real sandbox under a deadline and looks at it from inside:
-that the parts are there proves nothing. Leaves the machine as it was, but for the guest program in its cache: what
-killed processes left is told of, and not swept.
+Owns the checks of the namespace backend and the round of all backends. The last check of each starts a real sandbox
+under a deadline and looks at it from inside: that the parts are there proves nothing. Leaves the machine as it was, but
+for the guest program and kernel in its cache: what killed processes left is told of, and not swept.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from etude.environments import cgroups
@@ -22,6 +23,8 @@ from etude.environments.images.check import check_images
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.qemu.config import QemuConfig
+from etude.environments.qemu.probe import probe
 from etude.environments.store import default_state_dir, new_instance
 from etude.errors import DeadlineExceeded, EtudeError
 
@@ -41,10 +44,26 @@ _USERNS_SWITCHES = (
 )
 
 
-def diagnose(config: NamespaceConfig | DockerConfig | None = None) -> list[Finding]:
-    """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes a second."""
+def survey(names: Iterable[str], image: str | None = None) -> dict[str, list[Finding]]:
+    """What was found of each backend. Those whose findings are all `ok` are offered on this machine.
+
+    `image` is what the docker backend starts its sandbox on.
+    """
+    configs = {
+        "namespace": NamespaceConfig(),
+        "docker": DockerConfig(image=image),
+        "qemu-kvm": QemuConfig(accel="kvm"),
+        "qemu-tcg": QemuConfig(accel="tcg"),
+    }
+    return {name: diagnose(configs[name]) for name in names}
+
+
+def diagnose(config: NamespaceConfig | DockerConfig | QemuConfig | None = None) -> list[Finding]:
+    """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes seconds."""
     if isinstance(config, DockerConfig):
         return _docker(config)
+    if isinstance(config, QemuConfig):
+        return probe(config)
     config = config or NamespaceConfig()
     findings = [
         look("guest program", lambda: f"built at {guest_program(config.cache_dir or default_cache_dir())}"),

@@ -32,6 +32,7 @@ from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Metrics, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
+from etude.environments.child import ended
 from etude.environments.egress.gate import open_proxy, take_listener
 from etude.environments.egress.policy import EgressConfig, allowing
 from etude.environments.freezer import Freezer
@@ -55,6 +56,7 @@ class NamespaceConfig(Config):
     """How namespace sandboxes are made; the defaults need root, or a delegated cgroup."""
 
     kind: Literal["namespace"] = "namespace"
+    isolation: Literal["namespace"] = "namespace"
     state_dir: Path | None = None
     """A local directory for tasks' files and snapshots; None: /dev/shm/etude-UID. Sandboxes write elsewhere."""
     cache_dir: Path | None = None
@@ -364,31 +366,11 @@ class NamespaceSandbox(GuestSandbox):
             await self.proxy.close()
         if self._pid is not None:
             wait_s = self._own.config.stop_timeout_s
-            if not await _ended(self._pid, wait_s / 3):
+            if not await ended(self._pid, wait_s / 3):
                 os.kill(self._pid, signal.SIGKILL)
                 if self._own.groups is not None:
                     self._own.groups.remove(str(self._disk.number))
-                if not await _ended(self._pid, wait_s):
+                if not await ended(self._pid, wait_s):
                     raise DeadlineExceeded(f"the processes of sandbox {self.id} to end", wait_s)
             self._pid = None
         await self._own.forget(self._disk, self._first)
-
-
-async def _ended(pid: int, timeout_s: float) -> bool:
-    """Wait for our child to end, and reap it."""
-    loop = asyncio.get_running_loop()
-    handle = os.pidfd_open(pid)
-    ended = asyncio.Event()
-    loop.add_reader(handle, ended.set)
-    try:
-        async with asyncio.timeout(timeout_s):
-            await ended.wait()
-        os.waitpid(pid, 0)
-    except TimeoutError:
-        return False
-    except ChildProcessError:
-        pass  # someone in this process reaps every child; it has ended either way
-    finally:
-        loop.remove_reader(handle)
-        os.close(handle)
-    return True

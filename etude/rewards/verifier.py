@@ -53,12 +53,19 @@ async def verify(
     started = time.monotonic()
     base, files = (state, {}) if isinstance(state, Snapshot) else (None, state)
     spec = SandboxSpec(files, task.image, base, resources or Resources())
+    workspace = None
     try:
+        if base is not None and backend.capabilities.snapshot == "full":
+            spec = SandboxSpec({}, task.image, None, resources or Resources())
+            try:
+                workspace = await _files_of(base, task, backend)
+            except OSError as error:
+                return Verdict(0.0, "blocked", f"the workspace cannot be taken out: {error}")
         for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(_SandboxDied):
-                return await _verify_once(task, spec, backend, started)
+                return await _verify_once(task, spec, workspace, backend, started)
         try:
-            return await _verify_once(task, spec, backend, started)
+            return await _verify_once(task, spec, workspace, backend, started)
         except _SandboxDied as died:
             detail = f"{ATTEMPTS} sandboxes died under it: {died}"
             return Verdict(0.0, "crashed", detail, wall_s=time.monotonic() - started)
@@ -70,9 +77,32 @@ class _SandboxDied(Exception):
     """The sandbox failed while it ran code under test."""
 
 
-async def _verify_once(task: Task, spec: SandboxSpec, backend: Backend, started: float) -> Verdict:
+async def _files_of(state: Snapshot, task: Task, backend: Backend) -> bytes:
+    """The workspace alone, of a snapshot that also holds what the agent left running: that must not meet the tests."""
+    sandbox = await backend.create(SandboxSpec(image=task.image, base=state))
+    try:
+        return await sandbox.download(WORKSPACE)
+    finally:
+        await sandbox.destroy()
+
+
+async def _lay_down(workspace: bytes, sandbox: Sandbox) -> None:
+    """In place of what the image has there: what the agent removed stays removed."""
+    try:
+        for entry in await sandbox.list_dir(WORKSPACE):
+            await sandbox.remove(f"{WORKSPACE}/{entry.name}", recursive=True)
+        await sandbox.upload(workspace, WORKSPACE)
+    except OSError as error:
+        raise SandboxError(f"cannot lay the agent's workspace into the verifier's sandbox: {error}") from error
+
+
+async def _verify_once(
+    task: Task, spec: SandboxSpec, workspace: bytes | None, backend: Backend, started: float
+) -> Verdict:
     sandbox = await backend.create(spec)
     try:
+        if workspace is not None:
+            await _lay_down(workspace, sandbox)
         return await _judge(task, sandbox, started)
     finally:
         await sandbox.destroy()

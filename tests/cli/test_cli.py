@@ -61,9 +61,10 @@ def test_tasks_are_generated_and_validated(tmp_path):
 
 
 def test_doctor_boots_a_sandbox():
-    done = etude("environments", "doctor", "--json")
+    done = etude("environments", "doctor", "--backend", "namespace", "--json")
     assert done.returncode == 0, done.stdout
-    assert all(finding["ok"] for finding in json.loads(done.stdout))
+    said = json.loads(done.stdout)
+    assert said["offered"] == ["namespace"] and all(finding["ok"] for finding in said["backends"]["namespace"])
 
 
 def test_the_shipped_model_plays_a_task():

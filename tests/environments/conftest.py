@@ -1,9 +1,18 @@
 """A backend of the test's own, or a real server for whoever restarts none, with nothing left of either afterwards."""
 
+import asyncio
+import os
+import shutil
+import subprocess
+
+import machine_image
 import pytest
 from scenarios import within
 
+from etude.environments.images.store import Described, ImagesConfig, ImageStore
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.qemu.backend import QemuBackend
+from etude.environments.qemu.config import QemuConfig
 
 
 @pytest.fixture
@@ -39,3 +48,47 @@ def from_afar(served):
         assert served.process.exitcode is None
 
     return runner
+
+
+def install(*packages):
+    """Install Debian packages with this machine's package manager; skip the test, saying why, where that cannot be."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        pytest.skip(f"this needs {' '.join(packages)}, which only root with apt-get can install")
+    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]):
+        words = command if "update" in command else [*command, *packages]
+        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(words, check=True, capture_output=True, timeout=280, env=env)
+
+
+@pytest.fixture(scope="session")
+def machine_config(tmp_path_factory):
+    """A config for virtual machines that run here, emulated, and an image for them."""
+    if shutil.which("qemu-system-x86_64") is None or not all(map(shutil.which, ("lz4", "mkfs.erofs"))):
+        install("qemu-system-x86", "lz4", "erofs-utils")
+    root = tmp_path_factory.mktemp("machine-root")
+    root.chmod(0o755)
+    machine_image.build(root)
+    images = ImagesConfig(dir=tmp_path_factory.mktemp("machine-images"))
+    ImageStore(images).add_directory(root, Described(user="agent"), name="machine")
+    shutil.rmtree(root)
+    return QemuConfig(accel="tcg", image="machine", images=images, boot_timeout_s=180, start_timeout_s=90)
+
+
+@pytest.fixture(scope="module")
+def machines(machine_config):
+    """Run `scenario(backend)` on virtual machines, a module's on one backend: it boots each kind of machine once."""
+    kept = []
+    with asyncio.Runner() as runner:
+
+        async def whole(scenario, deadline_s):
+            if not kept or kept[0].closed:
+                kept[:] = [QemuBackend(machine_config)]
+            try:
+                async with asyncio.timeout(deadline_s):
+                    return await scenario(kept[0])
+            finally:
+                await asyncio.gather(*(box.destroy() for box in list(kept[0].live.values())))
+
+        yield lambda scenario, deadline_s=280.0: runner.run(whole(scenario, deadline_s))
+        if kept:
+            runner.run(kept[0].close())

@@ -1,6 +1,6 @@
-/* The sandbox's one native program, in three roles: `launch` prepares a private mount namespace on the host and becomes
- * bubblewrap; `serve` is process 1 inside the sandbox and answers requests; `hold` keeps the mounts of images. See the
- * head of each file. */
+/* The sandbox's one native program. On the host, `launch` prepares a private mount namespace and becomes bubblewrap,
+ * `hold` keeps the mounts of images, and `emulate` becomes a virtual machine; inside, `serve` is process 1 and answers
+ * requests, after `boot` where the inside is a machine. See the head of each file. */
 #ifndef ETUDE_GUEST_H
 #define ETUDE_GUEST_H
 
@@ -38,6 +38,9 @@ int serve(int argc, char **argv);
 int hold(int argc, char **argv);
 int maps(int argc, char **argv);
 int contain(int argc, char **argv);
+int emulate(int argc, char **argv);
+int boot(int argc, char **argv);
+int ticks(void);
 
 /* serve.c: sends one reply frame; `status` is 0 or an errno, or MORE_FOLLOWS. Ends the process when the controller has gone. */
 void reply(uint32_t id, int status, const struct piece *pieces, int count);
@@ -60,13 +63,18 @@ void remove_path(const struct request *request);
 int make_parents(const char *path); /* of this path; 0 or an errno */
 
 /* processes.c: what runs here. */
-void processes_start(void);
+void processes_start(void); /* from here on, metrics count */
 void kill_session(pid_t session);
 void stop_everyone(const struct request *request);
 void continue_everyone(const struct request *request);
 void metrics(const struct request *request);
 bool everyone_is_stopped(void);
 int64_t now_ms(void); /* stands still while everyone is stopped, and so do deadlines */
+
+/* resume.c: a virtual machine after its start. */
+void resume(const struct request *request);
+bool is_machine(void);
+int64_t machine_memory(void); /* bytes that its commands take; -1 where this is no machine */
 
 /* commands.c: running commands. `commands_*` are called by the loop in serve.c. */
 void commands_limit(uint64_t address_space, uint64_t processes, int groups);

@@ -1,4 +1,4 @@
-/* What the roles that run on the host, `launch`, `hold` and `maps`, share. */
+/* What the roles that run on the host share; `boot`, too, ends when something cannot be done. */
 #ifndef ETUDE_HOST_H
 #define ETUDE_HOST_H
 
@@ -8,6 +8,7 @@
 void fail(const char *what, const char *object);
 void write_text(const char *path, const char *text);
 void private_mounts(void);
+void detach_from_host(pid_t parent, int last_fd); /* descriptors above it are closed */
 
 /* users.c: likewise. */
 int user_range(unsigned first);

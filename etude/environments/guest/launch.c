@@ -43,12 +43,12 @@ void write_text(const char *path, const char *text) {
     close(fd);
 }
 
-static void detach_from_host(pid_t parent) {
+void detach_from_host(pid_t parent, int last_fd) {
     struct rlimit no_core = {0, 0};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1); /* the controller died before the line above took effect */
-    syscall(SYS_close_range, CONTROL_FD + 1, ~0U, 0);
+    syscall(SYS_close_range, last_fd + 1, ~0U, 0);
     setrlimit(RLIMIT_CORE, &no_core);
     write_text("/proc/self/oom_score_adj", "500"); /* when the host runs out, sandboxes go before the trainer */
     syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL); /* refused where keyrings are off: nothing to leave then */
@@ -120,7 +120,7 @@ static int map_users(int argc, char **argv, int at, struct users *users) {
 int launch(int argc, char **argv) {
     if (argc < 6)
         return 2;
-    detach_from_host(atoi(argv[0]));
+    detach_from_host(atoi(argv[0]), CONTROL_FD);
     uid_t uid = strtoul(argv[1], NULL, 10);
     gid_t gid = strtoul(argv[2], NULL, 10);
     if (chdir(argv[3]))

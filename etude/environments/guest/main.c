@@ -13,6 +13,12 @@ int main(int argc, char **argv) {
         return maps(argc - 2, argv + 2);
     if (argc > 1 && !strcmp(argv[1], "contain"))
         return contain(argc - 2, argv + 2);
-    fprintf(stderr, "usage: %s launch|serve|hold|maps|contain ...; started by the sandbox backend, not by hand\n", argv[0]);
+    if (argc > 1 && !strcmp(argv[1], "emulate"))
+        return emulate(argc - 2, argv + 2);
+    if (argc > 1 && !strcmp(argv[1], "boot"))
+        return boot(argc - 2, argv + 2);
+    if (argc > 1 && !strcmp(argv[1], "ticks"))
+        return ticks();
+    fprintf(stderr, "usage: %s launch|serve|hold|maps|contain|emulate|boot|ticks ...; started by the sandbox backend, not by hand\n", argv[0]);
     return 2;
 }

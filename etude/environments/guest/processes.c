@@ -11,6 +11,8 @@
 #include <sys/statvfs.h>
 #include <time.h>
 
+enum { KERNEL_THREAD = 0x200000 }; /* PF_KTHREAD: seen in a machine of its own */
+
 struct process {
     int pid, session;
     char state; /* a letter, as in ps(1) */
@@ -21,6 +23,7 @@ static int64_t started, stopped_at, stood_still;
 static bool by_signal;
 static pid_t *kept; /* who was stopped before we stopped everyone */
 static size_t kept_count;
+static uint64_t used_before; /* CPU in microseconds, when this sandbox started */
 
 static int64_t monotonic_ms(void) {
     struct timespec now;
@@ -51,11 +54,13 @@ static bool slurp(int pid, const char *file, char *text, size_t size) {
 static bool look(int pid, struct process *process) {
     char text[1024], *fields;
     unsigned long long own[2], children[2];
+    unsigned flags;
     if (!slurp(pid, "stat", text, sizeof text) || !(fields = strrchr(text, ')')))
         return false;
     process->pid = pid;
-    if (sscanf(fields + 1, " %*c %*d %*d %d %*d %*d %*u %*u %*u %*u %*u %llu %llu %llu %llu", &process->session, own,
-               own + 1, children, children + 1) != 5)
+    if (sscanf(fields + 1, " %*c %*d %*d %d %*d %*d %u %*u %*u %*u %*u %llu %llu %llu %llu", &process->session, &flags,
+               own, own + 1, children, children + 1) != 6 ||
+        flags & KERNEL_THREAD)
         return false;
     process->state = fields[2];
     process->ticks = own[0] + own[1] + children[0] + children[1];
@@ -130,10 +135,6 @@ void continue_everyone(const struct request *request) {
     reply(request->id, 0, NULL, 0);
 }
 
-void processes_start(void) {
-    started = monotonic_ms();
-}
-
 struct __attribute__((packed)) totals {
     uint64_t cpu_us, memory;
     uint32_t processes;
@@ -152,14 +153,27 @@ static void add(struct process *process, void *context) {
     totals->processes++;
 }
 
-void metrics(const struct request *request) {
+static struct totals count(void) {
     struct totals totals = {.uptime_ms = monotonic_ms() - started};
     struct rusage ended;
-    struct statvfs disk;
     each_process(add, &totals);
     getrusage(RUSAGE_CHILDREN, &ended);
     totals.cpu_us += (ended.ru_utime.tv_sec + ended.ru_stime.tv_sec) * 1000000LL;
     totals.cpu_us += ended.ru_utime.tv_usec + ended.ru_stime.tv_usec;
+    return totals;
+}
+
+void processes_start(void) {
+    started = monotonic_ms();
+    used_before = count().cpu_us;
+}
+
+void metrics(const struct request *request) {
+    struct statvfs disk;
+    struct totals totals = count();
+    totals.cpu_us -= totals.cpu_us < used_before ? totals.cpu_us : used_before;
+    if (machine_memory() >= 0)
+        totals.memory = machine_memory();
     if (statvfs("/workspace", &disk) == 0)
         totals.disk = (uint64_t)(disk.f_blocks - disk.f_bfree) * disk.f_frsize;
     reply(request->id, 0, &(struct piece){&totals, sizeof totals}, 1);

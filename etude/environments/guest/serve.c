@@ -3,8 +3,8 @@
  * Frames, little-endian: request = u32 size, u32 id, u8 kind, body; reply = u32 size, u32 id, i32 status, body (size
  * counts what follows it). Status is 0, an errno, or -1: a part, with more to come. Kinds: x exec, s start in the
  * background, a attach, c list commands, k cancel, r read, w write, l list, d remove, u unpack, p pack, f freeze, t
- * thaw, m metrics. The first reply, with id 0, says the sandbox is up. It ends, and with it every process of the
- * sandbox, when the controller closes the socket.
+ * thaw, m metrics, e resume a machine. The first reply, with id 0, says the sandbox is up. It ends, and with it every
+ * process of the sandbox, when the controller closes the socket.
  *
  *   serve ADDRESS_SPACE PROCESSES GROUPS NAME [PORT]
  *
@@ -20,7 +20,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
@@ -80,6 +79,7 @@ static void handle(const struct request *request) {
     case 'f': stop_everyone(request); break;
     case 't': continue_everyone(request); break;
     case 'm': metrics(request); break;
+    case 'e': resume(request); break;
     default: reply(request->id, ENOSYS, NULL, 0);
     }
 }
@@ -158,8 +158,9 @@ int serve(int argc, char **argv) {
         greet_with(listener);
     for (;;) {
         slots[0] = (struct pollfd){CONTROL_FD, POLLIN, 0};
-        slots[1] = (struct pollfd){children, POLLIN, 0};
-        int used = commands_poll(&slots, 2, &size);
+        bool quiet = is_machine() && everyone_is_stopped(); /* it may be captured now, but not in the midst of a reply */
+        slots[1] = (struct pollfd){quiet ? -1 : children, POLLIN, 0};
+        int used = quiet ? 2 : commands_poll(&slots, 2, &size);
         poll(slots, used, commands_wait_ms());
         commands_read(slots + 2, used - 2);
         if (slots[1].revents) {

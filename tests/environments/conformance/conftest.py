@@ -26,9 +26,11 @@ def on_engine():
 BACKENDS = {"namespace": NamespaceBackend, "docker": on_engine}
 
 
-@pytest.fixture(params=[*BACKENDS, "remote"])
+@pytest.fixture(params=[*BACKENDS, "remote", "qemu"])
 def run(request):
-    """Run `scenario(backend)` on a fresh event loop and backend, within a deadline."""
+    """Run `scenario(backend)` within a deadline, on a fresh backend, or on a clean one where fresh ones take long."""
     if request.param == "remote":
         return request.getfixturevalue("from_afar")
+    if request.param == "qemu":
+        return request.getfixturevalue("machines")
     return lambda scenario, deadline_s=60.0: within(deadline_s, BACKENDS[request.param], scenario)

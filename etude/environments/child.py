@@ -1,0 +1,26 @@
+"""Waiting for the end of a process that we started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+
+async def ended(pid: int, timeout_s: float) -> bool:
+    """Wait for our child to end, and reap it. False when it has not within the time."""
+    loop = asyncio.get_running_loop()
+    handle = os.pidfd_open(pid)
+    gone = asyncio.Event()
+    loop.add_reader(handle, gone.set)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await gone.wait()
+        os.waitpid(pid, 0)
+    except TimeoutError:
+        return False
+    except ChildProcessError:
+        pass  # someone in this process reaps every child; it has ended either way
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+    return True
