@@ -75,8 +75,8 @@ def test_a_running_program_goes_on_in_every_fork_with_its_memory_and_connections
         stopped = await said(one, "cat count")
         assert await until_counted(two, before + 10) and await until_counted(box, before + 10)
         assert await said(one, "cat count") == stopped
-        (grandchild,) = await two.fork(1)
-        assert await until_counted(grandchild, before + 10)
+        (grandchild,), (sibling,) = await two.fork(1), await two.fork(1)
+        assert await until_counted(grandchild, before + 10) and await until_counted(sibling, before + 10)
 
     machines(scenario)
 

@@ -84,6 +84,8 @@ class Machine:
         self._pid: int | None = None
         self._monitor: Monitor | None = None
         self._saved = os.memfd_create("etude-devices", os.MFD_CLOEXEC)
+        # what the emulator writes through, so that both move one position
+        self._saving = os.open(f"/proc/self/fd/{self._saved}", os.O_WRONLY | os.O_CLOEXEC)
         self._wait_s = wait_s
 
     def start(self, guest: Path, disk: int, source: Boot | bytes, owner: Owner, log: Path) -> socket.socket:
@@ -95,7 +97,7 @@ class Machine:
         agent, its_agent = socket.socketpair()
         monitor, its_monitor = socket.socketpair()
         assert self._ram is not None
-        files = [os.dup(disk), os.dup(self._ram.fd), os.open(f"/proc/self/fd/{self._saved}", os.O_WRONLY)]
+        files = [os.dup(disk), os.dup(self._ram.fd), os.dup(self._saving)]
         try:
             files += _files(source)
             descriptors = [its_agent.fileno(), its_monitor.fileno(), *files]
@@ -124,7 +126,7 @@ class Machine:
         """The memory, and the state of all else, of a machine that stands still."""
         assert self._pid is not None
         assert self._ram is not None
-        os.lseek(self._saved, 0, os.SEEK_SET)
+        os.lseek(self._saving, 0, os.SEEK_SET)
         os.ftruncate(self._saved, 0)
         await self._ask("xen-save-devices-state", filename="/dev/fdset/2", live=False)
         size = os.fstat(self._saved).st_size
@@ -144,6 +146,7 @@ class Machine:
         self._ram = None
         if self._saved >= 0:
             os.close(self._saved)
+            os.close(self._saving)
             self._saved = -1
 
     # ----------------------------------------------------------------------------------------------------------------
