@@ -26,6 +26,8 @@ def _kind(table: Any) -> str:
     return table.get("kind") or _OF_ISOLATION.get(table.get("isolation", "namespace"), "")
 
 
+Local = NamespaceConfig | DockerConfig | QemuConfig
+
 _Namespace = Annotated[NamespaceConfig, Tag("namespace")]
 _Docker = Annotated[DockerConfig, Tag("docker")]
 _Qemu = Annotated[QemuConfig, Tag("qemu")]
@@ -37,10 +39,8 @@ BackendConfig = Annotated[
 ]
 """What an `environment` table of a recipe holds: `kind` says which."""
 
-Config = NamespaceConfig | DockerConfig | QemuConfig | RemoteConfig | ClusterConfig
 
-
-def open_backend(config: Config | None = None) -> Backend:
+def open_backend(config: Local | RemoteConfig | ClusterConfig | None = None) -> Backend:
     """Open a backend, or fail saying what this machine lacks; there is no fallback to a weaker one.
 
     Call it on the thread whose event loop will use it. The caller closes it.

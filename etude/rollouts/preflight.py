@@ -10,11 +10,9 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from etude.environments.backends import open_backend
+from etude.environments.backends import Local, open_backend
 from etude.environments.cluster.config import ClusterConfig
-from etude.environments.docker.config import DockerConfig
 from etude.environments.doctor import diagnose
-from etude.environments.namespace import NamespaceConfig
 from etude.environments.remote import RemoteConfig
 from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDependency
 from etude.rollouts.config import RunConfig
@@ -38,11 +36,11 @@ async def preflight(config: RunConfig, directory: Path) -> None:
                 raise MissingDependency(f"{finding.subject}: {finding.said}; {finding.remedy}")
 
 
-def _local_backends(config: RunConfig) -> tuple[NamespaceConfig | DockerConfig, ...]:
+def _local_backends(config: RunConfig) -> tuple[Local, ...]:
     """Those that this machine must offer; in a cluster it is one machine of several, all alike."""
     if config.cluster is not None:
         return config.cluster.agent.node.backends
-    assert isinstance(config.environment, NamespaceConfig | DockerConfig)
+    assert isinstance(config.environment, Local)
     return (config.environment,)
 
 
