@@ -7,7 +7,7 @@ from pathlib import Path
 
 TOOLS = (
     "bash cat chmod cmp cp cut date df dirname echo env expr false find grep head hostname id kill link ln ls "
-    "mkdir mkfifo mknod mount mv nproc pgrep pkill printf ps pwd readlink rm rmdir sed seq sh sleep sort stat "
+    "mkdir mkfifo mknod mount mv nproc pgrep pkill printenv printf ps pwd readlink rm rmdir sed seq sh sleep sort stat "
     "stty tail tar tee test timeout touch tr true truncate uname uniq unshare wc which xargs yes"
 )
 SKIPPED = shutil.ignore_patterns(
