@@ -44,7 +44,11 @@ class Freezer:
         return Freezer(group / "cgroup.freeze", group / "cgroup.events", ("1", "0"), "frozen 1")
 
     async def freeze(self, what: str, timeout_s: float) -> None:
-        """Returns once everybody stands still. `what` names the group in the error of a wait that was too long."""
+        """Returns once everybody stands still. `what` names the group in the error of a wait that was too long.
+
+        Version 1 is told again while it has not happened. It stops each process once, and who was on its way into
+        `vfork` at that moment waits for a child that stands still; where it waits, a second word stops it.
+        """
         self.switch.write_text(self.words[0])
         looks, end = 0, time.monotonic() + timeout_s
         while self.frozen not in self.state.read_text():  # a moment; longer where somebody waits for a disk
@@ -52,6 +56,8 @@ class Freezer:
                 raise DeadlineExceeded(f"the processes of {what} to stand still", timeout_s)
             await asyncio.sleep(0 if looks < _AT_ONCE else _LOOK_EVERY_S)
             looks += 1
+            if looks > _AT_ONCE:
+                self.switch.write_text(self.words[0])
 
     def thaw(self) -> None:
         """Let them go on; fine when they do, and when the group is gone."""

@@ -92,6 +92,20 @@ def test_nobody_inside_can_tell_a_pause_where_groups_can_freeze(run, limits):
     run(scenario, NamespaceConfig(limits=limits))
 
 
+def test_who_starts_processes_all_the_time_is_stopped_all_the_same(run):
+    """The shell waits in `vfork` most of the time; version 1 of the freezer forgets some of those who go there."""
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        for _ in range(4):
+            await box.start("while true; do ls a; done", timeout_s=None)
+        for _ in range(300):
+            await box.pause()
+            await box.resume()
+
+    run(scenario)
+
+
 def test_a_start_that_fails_says_why_and_leaves_nothing(run):
     async def scenario(backend):
         backend.launcher._isolation.append("--no-such-option")
