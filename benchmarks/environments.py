@@ -65,6 +65,15 @@ async def timed(call: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
     return time.perf_counter() - began, result
 
 
+async def used_once(backend: Backend, created: list[float], run: list[float]) -> None:
+    """A sandbox from its start to its end: what its creation and its second execution took goes to the lists."""
+    took_s, box = await timed(lambda: backend.create(SPEC))
+    created.append(took_s)
+    await box.exec(":")
+    run.append((await timed(lambda: box.exec(":")))[0])
+    await box.destroy()
+
+
 # --- peers ----------------------------------------------------------------------------------------------------------
 
 
@@ -72,11 +81,7 @@ async def beside(peer: Peer, backend: Backend, repeats: int) -> tuple[list[float
     """Creations and executions of ours and of a peer by turns, so that both meet the same machine."""
     ours_made, ours_run, made, run = [], [], [], []
     for _ in range(repeats):
-        took_s, box = await timed(lambda: backend.create(SPEC))
-        ours_made.append(took_s)
-        await box.exec(":")
-        ours_run.append((await timed(lambda box=box: box.exec(":")))[0])
-        await box.destroy()
+        await used_once(backend, ours_made, ours_run)
         began = time.perf_counter()
         peers = peer.create()
         made.append(time.perf_counter() - began)
@@ -142,11 +147,7 @@ async def latencies(backend: Backend, repeats: int) -> tuple[list[float], list[f
     """Of creations and executions, with whatever is alive."""
     created, run = [], []
     for _ in range(repeats):
-        took_s, box = await timed(lambda: backend.create(SPEC))
-        created.append(took_s)
-        await box.exec(":")
-        run.append((await timed(lambda box=box: box.exec(":")))[0])
-        await box.destroy()
+        await used_once(backend, created, run)
     return created, run
 
 

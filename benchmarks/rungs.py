@@ -4,7 +4,7 @@
 
 A MODEL is a checkpoint directory: the base, or what a run leaves in `model/` and `control/`. Each plays the tasks of
 the `eval` split from number `--first` on, once, through the harness, sandboxes and verifier of the quickstart's recipe.
-A run's own evaluation takes the tasks from 0 on; with 80 a rung its rates are uncertain by five points, and the rungs
+A run's own evaluation takes the tasks from 0 on; with 64 a rung its rates are uncertain by six points, and the rungs
 are as far apart. The last line is one JSON object: for each model its rates by rung, and whether every rung's is below
 the one before.
 """
@@ -35,7 +35,8 @@ RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "quickstart.toml"
 async def solved_by_rung(model: Path, config: RunConfig, tasks: range) -> dict[int, int]:
     """How many tasks of each rung the model solves."""
     decoder, tokenizer = load_checkpoint(model)
-    engine, chat, backend = TorchEngine(decoder, config.engine), ChatRenderer(tokenizer), open_backend()
+    engine, chat = TorchEngine(decoder, config.engine), ChatRenderer(tokenizer)
+    backend = open_backend(config.environment)
     places = asyncio.Semaphore(config.rollouts.concurrency)
 
     async def one(rung: int, number: int) -> bool:

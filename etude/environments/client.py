@@ -10,7 +10,6 @@ import asyncio
 import errno
 import json
 import os
-import time
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,8 +34,16 @@ from etude.environments.base import (
 )
 from etude.environments.connection import WAIT_S, Connection, read_token
 from etude.environments.remote import RemoteConfig, default_state_dir
-from etude.environments.wire import READ_MAX, ServerError, create_body, dump, error_of, exec_result
-from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+from etude.environments.wire import (
+    READ_MAX,
+    ServerError,
+    asked_until_ended,
+    create_body,
+    dump,
+    error_of,
+    exec_result,
+)
+from etude.errors import ConfigError, SandboxError
 
 _OPEN_DEADLINE_S = 10.0
 
@@ -230,18 +237,13 @@ class RemoteProcess:
         return self._connection.events(f"{self._at}/output", f"the output of process {self._id}")
 
     async def wait(self, timeout_s: float) -> ExecResult:
-        what, left_s = f"process {self._id} to end", timeout_s
-        while True:
-            began = time.monotonic()
-            said = json.loads(
-                await self._connection.get(self._at, what, {"wait_s": round(min(max(left_s, 0), WAIT_S), 3)})
-            )
-            if said["result"] is not None:
-                return exec_result(said["result"])
-            if not said["paused"]:  # its clock stands still while the sandbox does
-                left_s -= time.monotonic() - began
-            if left_s <= 0:
-                raise DeadlineExceeded(what, timeout_s)
+        what = f"process {self._id} to end"
+
+        async def ask(wait_s: float) -> tuple[ExecResult | None, bool]:
+            said = json.loads(await self._connection.get(self._at, what, {"wait_s": round(wait_s, 3)}))
+            return exec_result(said["result"]) if said["result"] is not None else None, said["paused"]
+
+        return await asked_until_ended(ask, WAIT_S, what, timeout_s)
 
     async def kill(self) -> None:
         await self._connection.ask("DELETE", self._at, f"process {self._id} to be killed")

@@ -174,6 +174,27 @@ class Node:
         self.accounts.step("exec", name, exit_code=result.exit_code, timed_out=result.timed_out, seconds=took)
         return result
 
+    async def start(self, name: str, body: ExecBody) -> Process:
+        """Run a command in the background, and hold it for who asks after it."""
+        async with self.use(name) as live:
+            process = await live.box.start(
+                body.command,
+                cwd=body.cwd,
+                env=body.env,
+                timeout_s=body.timeout_s,
+                max_output_bytes=body.max_output_bytes,
+            )
+            live.hold(process)
+            return process
+
+    async def process(self, name: str, number: int) -> Process:
+        """A background command by its number, also of a paused sandbox where it is held. Raises ProcessLookupError."""
+        live = self.find(name)
+        if number not in live.processes:
+            async with self.use(name):
+                live.hold(await live.box.connect(number))
+        return live.processes[number]
+
     async def destroy(self, name: str) -> None:
         """End a sandbox; fine when it has ended already, an error when there never was one."""
         try:

@@ -10,6 +10,8 @@ import base64
 import binascii
 import errno
 import json
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -153,6 +155,25 @@ def _plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+async def asked_until_ended(
+    ask: Callable[[float], Awaitable[tuple[ExecResult | None, bool]]], turn_s: float, what: str, timeout_s: float
+) -> ExecResult:
+    """The result of a command, asked for in turns: `ask` waits so long for it, and says whether its sandbox is paused.
+
+    Its clock stands still meanwhile. Raises DeadlineExceeded, which leaves the command running.
+    """
+    left_s = timeout_s
+    while True:
+        began = time.monotonic()
+        result, paused = await ask(min(max(left_s, 0.0), turn_s))
+        if result is not None:
+            return result
+        if not paused:
+            left_s -= time.monotonic() - began
+        if left_s <= 0:
+            raise DeadlineExceeded(what, timeout_s)
 
 
 def exec_result(said: dict[str, Any]) -> ExecResult:

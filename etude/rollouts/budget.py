@@ -23,9 +23,8 @@ def training_minutes(config: RunConfig, elapsed_s: float, evaluation_s: float) -
     budget = config.rollouts
     if budget.total_minutes is None:
         return budget.max_minutes
-    phases = 2 if config.control.enabled else 1
-    left_s = 60 * budget.total_minutes - elapsed_s - phases * LATER * evaluation_s
-    minutes = left_s / 60 / (1 + CONTROL if config.control.enabled else 1)
+    evaluations, shares = (2, 1 + CONTROL) if config.control.enabled else (1, 1)
+    minutes = (60 * budget.total_minutes - elapsed_s - evaluations * LATER * evaluation_s) / 60 / shares
     if minutes <= 0:
         raise ConfigError(
             f"rollouts.total_minutes: {budget.total_minutes} leave no time to train, {elapsed_s:.0f} s are gone and an "

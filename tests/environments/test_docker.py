@@ -12,6 +12,7 @@ import time
 
 import pytest
 from engine_stand_in import Container, StandIn, complaints
+from scenarios import within
 
 from etude.environments import store
 from etude.environments.backends import open_backend
@@ -30,16 +31,12 @@ def engine(tmp_path):
 
 
 def run(engine, scenario, deadline_s=60.0, **settings):
-    async def whole():
+    def make():
         backend = open_backend(DockerConfig(socket=engine.server_address, image="machine", **settings))
         assert isinstance(backend, DockerBackend)
-        try:
-            async with asyncio.timeout(deadline_s):
-                return await scenario(backend)
-        finally:
-            await backend.close()
+        return backend
 
-    return asyncio.run(whole())
+    return within(deadline_s, make, scenario)
 
 
 def until(true, deadline_s=10.0):

@@ -6,7 +6,6 @@ import asyncio
 import io
 import os
 import platform
-import socket
 import sys
 import tarfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from attempts import BOMBS, ESCAPES, OWN_SETTINGS
+from scenarios import reaching_for_the_host
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.leftovers import leftovers
@@ -89,18 +89,8 @@ def test_what_a_sandbox_may_set_is_its_own(from_afar):
 def test_a_server_on_the_host_cannot_be_reached(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as abstract:
-            name = f"\0etude-test-{os.getpid()}"
-            abstract.bind(name)
-            abstract.listen()
-            program = (
-                "import socket, sys\n"
-                "for family, address in ((2, ('127.0.0.1', int(sys.argv[1]))), (1, '\\0' + sys.argv[2])):\n"
-                "    try: socket.socket(family).connect(address)\n"
-                "    except ConnectionRefusedError: print('refused')\n"
-            )
-            await box.write_file("/tmp/try.py", program.encode())
-            result = await box.exec(f"python3 /tmp/try.py {tcp.getsockname()[1]} {name[1:]}")
+        async with reaching_for_the_host(box) as command:
+            result = await box.exec(command)
         assert result.output == b"refused\nrefused\n"
 
     run(scenario)

@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 
 import pytest
+from scenarios import reaching_for_the_host
 from test_escapes import ESCAPES, all_is_well
 
 from etude.environments.base import SandboxSpec
@@ -183,18 +183,8 @@ def test_a_way_out_opens_no_other(attempt):
 def test_the_hosts_own_servers_stay_out_of_reach():
     async def scenario(backend, mirror):
         box = await backend.create(SPEC)
-        with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as abstract:
-            name = f"\0etude-test-{os.getpid()}"
-            abstract.bind(name)
-            abstract.listen()
-            program = (
-                "import socket, sys\n"
-                "for family, address in ((2, ('127.0.0.1', int(sys.argv[1]))), (1, '\\0' + sys.argv[2])):\n"
-                "    try: socket.socket(family).connect(address)\n"
-                "    except ConnectionRefusedError: print('refused')\n"
-            )
-            await box.write_file("/tmp/try.py", program.encode())
-            assert await said(box, f"python3 /tmp/try.py {tcp.getsockname()[1]} {name[1:]}") == "refused\nrefused\n"
+        async with reaching_for_the_host(box) as command:
+            assert await said(box, command) == "refused\nrefused\n"
         assert await said(box, "ls /proc/self/fd | wc -l") == "4\n"
 
     reach(scenario)

@@ -40,15 +40,7 @@ class Hosted:
     async def start(self, sandbox: str, body: ExecBody) -> int:
         """Run a command in the background; returns its id."""
         async with self._agent.use(sandbox) as live:
-            process = await live.box.start(
-                body.command,
-                cwd=body.cwd,
-                env=body.env,
-                timeout_s=body.timeout_s,
-                max_output_bytes=body.max_output_bytes,
-            )
-            live.hold(process)
-            return process.id
+            return (await self._agent.node.start(live.id, body)).id
 
     async def connect(self, sandbox: str, number: int) -> None:
         """See that a background command is known. Raises ProcessLookupError."""
@@ -87,9 +79,4 @@ class Hosted:
 
     async def _process(self, sandbox: str, number: int) -> Process:
         async with self._agent.use(sandbox, awake=False) as live:
-            held = live.processes.get(number)
-        if held is not None:
-            return held
-        async with self._agent.use(sandbox) as live:
-            live.hold(await live.box.connect(number))
-            return live.processes[number]
+            return await self._agent.node.process(live.id, number)

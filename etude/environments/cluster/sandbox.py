@@ -6,7 +6,6 @@ ends in Unreachable, or, once it is back, in ServerError "lost": the sandbox is 
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,8 +26,8 @@ from etude.environments.base import (
 from etude.environments.cluster.calls import Unreachable, followed
 from etude.environments.cluster.service import Standing
 from etude.environments.guest_sandbox import all_or_none
-from etude.environments.wire import ExecBody, ServerError
-from etude.errors import ConfigError, DeadlineExceeded
+from etude.environments.wire import ExecBody, ServerError, asked_until_ended
+from etude.errors import ConfigError
 
 if TYPE_CHECKING:
     from etude.environments.cluster.backend import ClusterBackend
@@ -170,16 +169,10 @@ class ClusterProcess:
                 yield piece
 
     async def wait(self, timeout_s: float) -> ExecResult:
-        what, left_s = f"process {self._id} of sandbox {self._box.id} to end", timeout_s
-        while True:
-            began = time.monotonic()
-            result, paused = await self._box.ask("wait", what, self._id, min(max(left_s, 0.0), _WAIT_S))
-            if result is not None:
-                return result
-            if not paused:  # its clock stands still while the sandbox does
-                left_s -= time.monotonic() - began
-            if left_s <= 0:
-                raise DeadlineExceeded(what, timeout_s)
+        what = f"process {self._id} of sandbox {self._box.id} to end"
+        return await asked_until_ended(
+            lambda wait_s: self._box.ask("wait", what, self._id, wait_s), _WAIT_S, what, timeout_s
+        )
 
     async def kill(self) -> None:
         await self._box.ask("kill", f"process {self._id} to be killed", self._id)

@@ -52,7 +52,11 @@ class Commands:
         body = parse_body(raw, ExecBody)
         name = request.path_params["id"]
         if body.background:
-            return await once(self._node, request, raw, lambda: self._start(name, body))
+
+            async def start() -> object:
+                return {"process": (await self._node.start(name, body)).id}
+
+            return await once(self._node, request, raw, start)
         if body.timeout_s is None:
             raise ConfigError("timeout_s: only a command in the background may go without")
         if "text/event-stream" in request.headers.get("accept", ""):
@@ -70,14 +74,13 @@ class Commands:
         except ValueError:
             raise ConfigError(f"wait_s: {text[:40]!r} is no number of seconds") from None
         live = self._node.find(request.path_params["id"])
-        process = await self._process(live, request.path_params["process"])
+        process = await self._process(request)
         async with self._node.use(live.id, awake=False):
             return reply({"result": await result_within(process, wait_s), "paused": live.paused})
 
     async def kill(self, request: Request) -> Response:
         async def work() -> object:
-            live = self._node.find(request.path_params["id"])
-            await (await self._process(live, request.path_params["process"])).kill()
+            await (await self._process(request)).kill()
             return {}
 
         return await once(self._node, request, b"", work)
@@ -87,28 +90,13 @@ class Commands:
         if not text.isdigit():
             raise ConfigError(f"from: {text[:40]!r} is no number of bytes")
         live = self._node.find(request.path_params["id"])
-        process = await self._process(live, request.path_params["process"])
+        process = await self._process(request)
         return _stream(self._told(live, process, int(text)))
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _start(self, name: str, body: ExecBody) -> object:
-        async with self._node.use(name) as live:
-            process = await live.box.start(
-                body.command,
-                cwd=body.cwd,
-                env=body.env,
-                timeout_s=body.timeout_s,
-                max_output_bytes=body.max_output_bytes,
-            )
-            live.hold(process)
-            return {"process": process.id}
-
-    async def _process(self, live: Live, number: int) -> Process:
-        if number not in live.processes:
-            async with self._node.use(live.id):
-                live.hold(await live.box.connect(number))
-        return live.processes[number]
+    async def _process(self, request: Request) -> Process:
+        return await self._node.process(request.path_params["id"], request.path_params["process"])
 
     async def _told(self, live: Live, process: Process, skip: int) -> AsyncIterator[bytes]:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster_machines import machine, serving
+from scenarios import within
 
 from etude.environments.backends import open_backend
 from etude.environments.cluster.config import ClusterConfig
@@ -48,15 +49,6 @@ def wide(ray_here, tmp_path_factory):
 
 @pytest.fixture
 def run(wide):
-    def runner(scenario, deadline_s=60.0):
-        async def whole():
-            backend = open_backend(ClusterConfig(name="wide"))
-            try:
-                async with asyncio.timeout(deadline_s):
-                    return await scenario(backend)
-            finally:
-                await backend.close()
-
-        return asyncio.run(whole())
-
-    return runner
+    return lambda scenario, deadline_s=60.0: within(
+        deadline_s, lambda: open_backend(ClusterConfig(name="wide")), scenario
+    )

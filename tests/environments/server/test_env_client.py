@@ -7,6 +7,7 @@ import tarfile
 import time
 
 import pytest
+from scenarios import within
 
 from etude.config import parse
 from etude.environments.backends import open_backend
@@ -20,16 +21,7 @@ from etude.rollouts.config import RunConfig
 
 def remotely(server, scenario, deadline_s=120, **given):
     """Run `scenario(backend)` on a client of the server, within a deadline."""
-
-    async def whole():
-        backend = open_backend(server.remote(**given))
-        try:
-            async with asyncio.timeout(deadline_s):
-                return await scenario(backend)
-        finally:
-            await backend.close()
-
-    return asyncio.run(whole())
+    return within(deadline_s, lambda: open_backend(server.remote(**given)), scenario)
 
 
 def test_everything_a_sandbox_does_it_does_from_afar(server):
