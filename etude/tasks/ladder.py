@@ -1,12 +1,12 @@
 """Generated mini-repositories: one bug each, on a ladder of five rungs.
 
 Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a handful of small modules, a visible
-`check.py` that fails (it says where, and not what would be right), and hidden cases. What must be searched grows from
-rung to rung, and how often a mend may fail shrinks:
+`check.py` that fails (it says where, and not what would be right), and hidden cases. From rung to rung there is more to
+search, fewer comments say what is right, and a mend may fail less often:
 
-    1 function   one module, which the instruction names, with one function; every other comment says what is right
+    1 function   one module, which the instruction names, with one function
     2 file       distractor functions, and nothing says where to look
-    3 files      several modules; most comments leave the operator open
+    3 files      several modules
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
@@ -46,11 +46,11 @@ class Rung:
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.5, turns=8),
-    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.6, turns=10),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.95, turns=7),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.95, turns=8),
-    5: Rung(modules=5, functions=(7, 9), chain=2, names_file=False, vague=0.95, turns=9),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.3, turns=8),
+    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.6, turns=9),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.8, turns=7),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.9, turns=9),
+    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, vague=1.0, turns=11),
 }
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
