@@ -13,6 +13,7 @@ from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
 from etude.environments.remote import RemoteConfig
+from etude.environments.routed import RoutedBackend, RoutedConfig
 from etude.errors import MissingDependency
 
 _OF_ISOLATION = {"vm": "qemu", "container": "docker", "namespace": "namespace"}
@@ -34,17 +35,24 @@ _Qemu = Annotated[QemuConfig, Tag("qemu")]
 LocalConfig = Annotated[_Namespace | _Docker | _Qemu, Discriminator(_kind)]
 """Backends that make sandboxes on this machine."""
 BackendConfig = Annotated[
-    _Namespace | _Docker | _Qemu | Annotated[RemoteConfig, Tag("remote")] | Annotated[ClusterConfig, Tag("cluster")],
+    _Namespace
+    | _Docker
+    | _Qemu
+    | Annotated[RemoteConfig, Tag("remote")]
+    | Annotated[ClusterConfig, Tag("cluster")]
+    | Annotated[RoutedConfig, Tag("routed")],
     Discriminator(_kind),
 ]
 """What an `environment` table of a recipe holds: `kind` says which."""
 
 
-def open_backend(config: Local | RemoteConfig | ClusterConfig | None = None) -> Backend:
+def open_backend(config: Local | RemoteConfig | ClusterConfig | RoutedConfig | None = None) -> Backend:
     """Open a backend, or fail saying what this machine lacks; there is no fallback to a weaker one.
 
     Call it on the thread whose event loop will use it. The caller closes it.
     """
+    if isinstance(config, RoutedConfig):
+        return RoutedBackend(config, open_backend)
     if isinstance(config, RemoteConfig):
         try:
             from etude.environments.client import RemoteBackend

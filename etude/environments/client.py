@@ -72,6 +72,10 @@ class RemoteBackend:
         said = await self.connection.ask("POST", "/sandboxes", "a sandbox to start", body)
         return self.adopt(said["id"])
 
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot was made through this object, and not released through it."""
+        return snapshot.id in self._snapshots
+
     async def release(self, snapshot: Snapshot) -> None:
         self._snapshots.discard(snapshot.id)
         await self.connection.ask("DELETE", f"/snapshots/{quote(snapshot.id)}", "a snapshot to be released")

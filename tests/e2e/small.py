@@ -4,7 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+from etude.environments.leftovers import leftovers
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -35,3 +38,11 @@ def steps(out):
     path = out / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [line for line in map(json.loads, lines) if line["kind"] == "step"]
+
+
+def left(within_s=30.0):
+    """What sandboxes of ended processes have left on this machine; other tests' are swept within the time."""
+    end = time.monotonic() + within_s
+    while (found := leftovers()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return found

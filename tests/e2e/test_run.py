@@ -6,9 +6,7 @@ import subprocess
 import time
 
 import pytest
-from small import ROOT, command, run, steps, variables
-
-from etude.environments.leftovers import leftovers
+from small import ROOT, command, left, run, steps, variables
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -32,7 +30,7 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     assert trained[0]["matched_tokens"] == trained[0]["trained_tokens"]
     assert 0 < trained[0]["max_abs_dlogp"] < 1e-3
     assert all(line["max_age"] <= 4 for line in trained)
-    assert leftovers() == []
+    assert left() == []
     again = run(tmp_path / "run")
     assert (again.returncode, "--resume" in again.stderr) == (42, True)
 
@@ -56,4 +54,4 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     counters = json.loads(done.stdout.splitlines()[-1])["counters"]
     assert counters["deltas_published"] == 4
     assert counters["trained_rollouts"] == sum(line["trained_rollouts"] for line in steps(out))
-    assert leftovers() == []
+    assert left() == []

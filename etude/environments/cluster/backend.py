@@ -92,6 +92,10 @@ class ClusterBackend:
         box = self.live[request.id] = ClusterSandbox(self, request.id, standing, spec)
         return box
 
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot was made through this object, and not released through it."""
+        return snapshot.id in self._snapshots
+
     async def release(self, snapshot: Snapshot) -> None:
         self._snapshots.discard(snapshot.id)
         node = snapshot.id.partition("/")[0]

@@ -8,7 +8,6 @@
     queues      classes, tenants, fair shares, positions
     warm        how many VMs to boot before anyone asks
     scheduler   one cluster: all of the above behind a few events and one `decide`
-    router      several clusters
     simulate    the same scheduler under a simulated clock, network and fleet
 
 Nothing here does I/O, reads a clock, sleeps or starts a task: time is an argument, orders are return values. So the

@@ -1,0 +1,18 @@
+"""Which tests may run at the same time: those of a file, of one Ray or of virtual machines stay with one process."""
+
+import pytest
+
+RAY = ("environments/cluster/", "e2e/")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        path = item.path.relative_to(config.rootpath / "tests").as_posix()
+        group = path  # what a file's fixtures start is started once
+        if path.startswith(RAY):
+            group = "ray"
+        elif {"machines", "machine_config"} & set(item.fixturenames):
+            group = "machines"  # an emulated machine takes a whole core, and its image is built once
+        item.add_marker(pytest.mark.xdist_group(group))
