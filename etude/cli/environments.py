@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg")
+BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg", "firecracker")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Tag
 from etude.environments.base import Backend
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.docker.config import DockerConfig
+from etude.environments.firecracker.config import FirecrackerConfig
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
@@ -27,21 +28,19 @@ def _kind(table: Any) -> str:
     return table.get("kind") or _OF_ISOLATION.get(table.get("isolation", "namespace"), "")
 
 
-Local = NamespaceConfig | DockerConfig | QemuConfig
+Local = NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig
 
 _Namespace = Annotated[NamespaceConfig, Tag("namespace")]
 _Docker = Annotated[DockerConfig, Tag("docker")]
 _Qemu = Annotated[QemuConfig, Tag("qemu")]
-LocalConfig = Annotated[_Namespace | _Docker | _Qemu, Discriminator(_kind)]
+_Firecracker = Annotated[FirecrackerConfig, Tag("firecracker")]
+_Remote = Annotated[RemoteConfig, Tag("remote")]
+_Cluster = Annotated[ClusterConfig, Tag("cluster")]
+LocalConfig = Annotated[_Namespace | _Docker | _Qemu | _Firecracker, Discriminator(_kind)]
 """Backends that make sandboxes on this machine."""
+_Routed = Annotated[RoutedConfig, Tag("routed")]
 BackendConfig = Annotated[
-    _Namespace
-    | _Docker
-    | _Qemu
-    | Annotated[RemoteConfig, Tag("remote")]
-    | Annotated[ClusterConfig, Tag("cluster")]
-    | Annotated[RoutedConfig, Tag("routed")],
-    Discriminator(_kind),
+    _Namespace | _Docker | _Qemu | _Firecracker | _Remote | _Cluster | _Routed, Discriminator(_kind)
 ]
 """What an `environment` table of a recipe holds: `kind` says which."""
 
@@ -53,24 +52,31 @@ def open_backend(config: Local | RemoteConfig | ClusterConfig | RoutedConfig | N
     """
     if isinstance(config, RoutedConfig):
         return RoutedBackend(config, open_backend)
-    if isinstance(config, RemoteConfig):
-        try:
-            from etude.environments.client import RemoteBackend
-        except ImportError as error:
-            raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
-        return RemoteBackend(config)
-    if isinstance(config, ClusterConfig):
-        try:
-            from etude.environments.cluster.backend import ClusterBackend
-        except ImportError as error:
-            raise MissingDependency(f"{error.name} is not installed: pip install 'etude[train]'") from None
-        return ClusterBackend(config)
-    if isinstance(config, DockerConfig):
-        try:
-            from etude.environments.docker.backend import DockerBackend
-        except ImportError as error:
-            raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
-        return DockerBackend(config)
     if isinstance(config, QemuConfig):
         return QemuBackend(config)
-    return NamespaceBackend(config or NamespaceConfig())
+    if config is None or isinstance(config, NamespaceConfig):
+        return NamespaceBackend(config or NamespaceConfig())
+    extra = "train" if isinstance(config, ClusterConfig) else "environments"
+    try:
+        return _with_more(config)
+    except ImportError as error:
+        raise MissingDependency(f"{error.name} is not installed: pip install 'etude[{extra}]'") from None
+
+
+def _with_more(config: DockerConfig | FirecrackerConfig | RemoteConfig | ClusterConfig) -> Backend:
+    """Those that need what the light installation does not have."""
+    if isinstance(config, ClusterConfig):
+        from etude.environments.cluster.backend import ClusterBackend
+
+        return ClusterBackend(config)
+    if isinstance(config, DockerConfig):
+        from etude.environments.docker.backend import DockerBackend
+
+        return DockerBackend(config)
+    if isinstance(config, FirecrackerConfig):
+        from etude.environments.firecracker.backend import FirecrackerBackend
+
+        return FirecrackerBackend(config)
+    from etude.environments.client import RemoteBackend
+
+    return RemoteBackend(config)

@@ -2,7 +2,7 @@
 
 Owns the `Sandbox`, `Process` and `Backend` protocols and the small records they exchange. A backend declares what it
 can do and is never swapped for a weaker one in silence. Used by the harness (tools), rewards (verification in a fresh
-sandbox), the controller and the server; implemented by `environments.namespace` and `environments.qemu`.
+sandbox), the controller and the server; implemented by `namespace`, `docker`, `qemu` and `firecracker`.
 
 The agent's files live in /workspace. Paths given to a sandbox are absolute inside it; nothing given here can reach
 outside, symlinks included. What every backend must do alike is held by tests/environments/conformance.

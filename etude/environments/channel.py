@@ -56,14 +56,22 @@ class Channel(asyncio.Protocol):
         self._frozen_at: float | None = None
         self._frozen_s = 0.0
         self._held: list[bytes] | None = None
+        self._between_calls = False
+        """From `hang_up` until `resume` has been answered: a lost connection is no failure."""
+        self._resumed: asyncio.Future[Answer] | None = None
         self.failure: str | None = None
         """Why the channel no longer works, in words; None while it does."""
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
 
     # asyncio.Protocol ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._inbox.clear()
 
     def data_received(self, data: bytes) -> None:
         self._inbox += data
@@ -79,7 +87,11 @@ class Channel(asyncio.Protocol):
             del self._inbox[:at]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.give_up()
+        if not self._between_calls:
+            self.give_up()
+        elif self._resumed is not None and not self._resumed.done():
+            self._resumed.set_exception(self._cut())
+            self._resumed.exception()  # as in _fail
 
     def _dispatch(self, request: int, status: int, body: bytes) -> None:
         process = self._streams.get(request)
@@ -199,11 +211,15 @@ class Channel(asyncio.Protocol):
         cpu_us, memory, pids, disk, uptime_ms = _METRICS.unpack(await self._file("m", "", b"", timeout_s))
         return Metrics(cpu_us / 1e6, memory, pids, disk, uptime_ms / 1e3)
 
-    async def freeze(self, timeout_s: float, clock_only: bool = False) -> None:
+    async def freeze(self, timeout_s: float, clock_only: bool = False, hold: bool = False) -> None:
         """Stop every process but the agent; the time-outs of commands stand still.
 
-        With `clock_only` nothing but the time-outs: the caller has a better way to stop the processes."""
-        await self._file("f", "", b"\1" if clock_only else b"", timeout_s)
+        With `clock_only` nothing but the time-outs: the caller has a better way to stop the processes. With `hold`,
+        what is sent from now on is kept until `resume`: a machine will stand still, and be copied."""
+        _, stopped = self._send(b"f", b"\1" if clock_only else b"")
+        if hold and self._held is None:
+            self._held = []
+        await self.answer(stopped, f"everyone in sandbox {self._name} to be stopped", timeout_s)
         self._frozen_at = self._frozen_at or time.monotonic()
 
     async def thaw(self, timeout_s: float) -> None:
@@ -221,24 +237,34 @@ class Channel(asyncio.Protocol):
         """Tell the agent of a machine which sandbox it is from now on, and what time; give it entropy of its own.
 
         Must come first after a start from a copied memory. Nothing else runs before the agent has answered: its
-        processes were stopped when the copy was made."""
-        held, self._held = self._held or [], None
+        processes were stopped when the copy was made. Raises ConnectionResetError when the connection made after
+        `hang_up` is lost before the answer: a machine that has just been started may cut it, once."""
         texts = [_encode(text) for text in (name, *(f"{key}={value}" for key, value in env.items()))]
         head = _RESUME.pack(time.time_ns(), processes, os.urandom(_ENTROPY_BYTES))
+        if self._between_calls and (self._transport is None or self._transport.is_closing()):
+            raise self._cut()
+        held, self._held = self._held or [], None
         _, resumed = self._send(b"e", head + b"\0".join(texts) + b"\0")
+        self._held = held
+        self._resumed = resumed if self._between_calls else None
+        status, _ = await self.answer(resumed, f"machine {self._name} to resume", timeout_s)
+        self._between_calls, self._held = False, None
         for frame in held:
             self._write(frame)
-        status, _ = await self.answer(resumed, f"machine {self._name} to resume", timeout_s)
         if status:
             raise SandboxError(f"machine {self._name} could not be resumed: {os.strerror(status)}")
 
-    def hold(self) -> None:
-        """Keep what is sent until `resume`: the machine stands still, and its memory may be being copied."""
-        self._held = self._held or []
+    def hang_up(self) -> None:
+        """End this connection, but not the sandbox: its agent, all of whose answers are here, waits for another one.
 
-    def close(self) -> None:
+        Only after `freeze(hold=True)`, or before the first connection to an agent that was copied in that state."""
+        self._between_calls, self._resumed = True, None
+        if self._transport is not None:
+            self._transport.close()
+
+    def close(self, reason: str = "it has been destroyed") -> None:
         """Hang up, which ends the agent and so the sandbox."""
-        self._fail("it has been destroyed")
+        self._fail(reason)
         if self._transport is not None:
             self._transport.abort()
 
@@ -261,7 +287,7 @@ class Channel(asyncio.Protocol):
         return request, future
 
     def _post(self, kind: bytes, body: bytes) -> int:
-        if self.failure is not None or self._transport is None:
+        if self.failure is not None or (self._transport is None and self._held is None):
             raise SandboxError(f"sandbox {self._name}: {self.failure or 'not started'}")
         request, self.next_id = self.next_id, self.next_id % 0xFFFFFFF0 + 1
         self._write(_REQUEST.pack(len(body) + 5, request, kind) + body)
@@ -283,6 +309,9 @@ class Channel(asyncio.Protocol):
     def _clock(self) -> float:
         """Stands still while the sandbox is frozen, and so does every deadline."""
         return (self._frozen_at or time.monotonic()) - self._frozen_s
+
+    def _cut(self) -> ConnectionResetError:
+        return ConnectionResetError(f"machine {self._name} has cut the line to its agent")
 
     def _fail(self, reason: str) -> None:
         if self.failure is not None:

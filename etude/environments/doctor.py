@@ -19,6 +19,7 @@ from etude.environments.base import SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.docker.config import DockerConfig
 from etude.environments.finding import Finding, look
+from etude.environments.firecracker.config import FirecrackerConfig
 from etude.environments.images.check import check_images
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
@@ -54,14 +55,15 @@ def survey(names: Iterable[str], image: str | None = None) -> dict[str, list[Fin
         "docker": DockerConfig(image=image),
         "qemu-kvm": QemuConfig(accel="kvm"),
         "qemu-tcg": QemuConfig(accel="tcg"),
+        "firecracker": FirecrackerConfig(),
     }
     return {name: diagnose(configs[name]) for name in names}
 
 
-def diagnose(config: NamespaceConfig | DockerConfig | QemuConfig | None = None) -> list[Finding]:
+def diagnose(config: NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig | None = None) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes seconds."""
-    if isinstance(config, DockerConfig):
-        return _docker(config)
+    if isinstance(config, (DockerConfig, FirecrackerConfig)):
+        return _over_http(config)
     if isinstance(config, QemuConfig):
         return probe(config)
     config = config or NamespaceConfig()
@@ -79,12 +81,14 @@ def diagnose(config: NamespaceConfig | DockerConfig | QemuConfig | None = None) 
     return findings
 
 
-def _docker(config: DockerConfig) -> list[Finding]:
+def _over_http(config: DockerConfig | FirecrackerConfig) -> list[Finding]:
+    """Of the backends whose machinery is spoken to with what the light installation does not have."""
     try:
-        from etude.environments.docker.probe import probe
+        from etude.environments.docker.probe import probe as probe_docker
+        from etude.environments.firecracker.probe import probe as probe_firecracker
     except ModuleNotFoundError as error:
         return [Finding("HTTP", False, f"{error.name} is not installed", "pip install 'etude[environments]'")]
-    return probe(config)
+    return probe_docker(config) if isinstance(config, DockerConfig) else probe_firecracker(config)
 
 
 def _overlay() -> Finding:

@@ -58,7 +58,8 @@ def _processes() -> Iterator[_Thing]:
             groups = (directory / "cgroup").read_text()
         except OSError:
             continue  # it ended, or is another user's
-        texts = (groups, command if "guest" in command or "qemu" in command else "")
+        ours = any(word in command for word in ("guest", "qemu", "firecracker"))
+        texts = (groups, command if ours else "")
         matches = [match for text in texts for match in _INSIDE.finditer(text)]
         whose = max((match[0] for match in matches), key=len, default="").rstrip("/")
         line = f"process {directory.name} of {whose}: {command[:80].strip() or '(ended, not reaped)'}"

@@ -5,7 +5,9 @@
  * no capability, whoever they are; process 1 keeps the two that a resume needs (see resume.c), and nothing else. The
  * modules it loads, and this program, are all there is in the initial file system. What goes wrong is said on the console.
  *
- *   boot DISK_BYTES MEMORY_BYTES UID GID WORKSPACE */
+ * The line to the controller is the virtio-serial port, or, where PORT is not 0, a call on that port of vsock (line.c).
+ *
+ *   boot DISK_BYTES MEMORY_BYTES UID GID WORKSPACE PORT */
 #include "host.h"
 #include "machine.h"
 
@@ -14,6 +16,7 @@
 #include <grp.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
+#include <sys/klog.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -21,7 +24,7 @@
 #include <sys/sysmacros.h>
 #include <time.h>
 
-enum { SETTLE_MS = 10000, SECUREBITS_NOROOT_LOCKED = 3 };
+enum { SETTLE_MS = 10000, SECUREBITS_NOROOT_LOCKED = 3, CONSOLE_OFF = 6 };
 
 static void mount_on(const char *source, const char *target, const char *kind, unsigned long flags, const char *options) {
     mkdir(target, 0755);
@@ -162,14 +165,18 @@ static void become_user(uid_t uid, gid_t gid) {
 
 int boot(int argc, char **argv) {
     static char *const limits[] = {"0", "0", "1", "machine", NULL};
-    if (argc < 5)
+    if (argc < 6)
         return 2;
     uid_t uid = strtoul(argv[2], NULL, 10);
     gid_t gid = strtoul(argv[3], NULL, 10);
+    unsigned port = strtoul(argv[5], NULL, 10);
     umask(0);
     console();
     load_modules();
-    open_port();
+    if (port)
+        line_reserve();
+    else
+        open_port();
     limit_commands(argv[1]);
     raise_loopback();
     enter_image(argv[0]);
@@ -177,6 +184,11 @@ int boot(int argc, char **argv) {
     make_places(uid, gid, argv[4]);
     if (sethostname("sandbox", 7))
         fail("set", "the name of the machine");
+    if (port)
+        line_listen(port);
+    klogctl(CONSOLE_OFF, NULL, 0); /* what commands make the kernel complain of would fill the host's log */
     become_user(uid, gid);
+    if (port && !line_accept())
+        fail("answer", "the controller's call");
     return serve(4, (char **)limits);
 }

@@ -3,8 +3,9 @@
  * A guest that breaks out of its machine finds itself a user of its own without network, that can gain no rights and
  * dies with the controller. Open descriptors up to LAST_FD are the emulator's; all others are closed.
  *
- *   emulate PARENT UID GID LAST_FD [-k] [-j CGROUP_PROCS]... -- PROGRAM ARGUMENT...
+ *   emulate PARENT UID GID LAST_FD FILE_MAX [-k] [-j CGROUP_PROCS]... -- PROGRAM ARGUMENT...
  *
+ * No file it writes may grow beyond FILE_MAX bytes.
  * With -k it may use the host's virtualization: root gives it a /dev/kvm of its own, in a mount namespace of its own. */
 #include "host.h"
 
@@ -15,8 +16,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-
-enum { FILE_MAX = 64 << 20 };
 
 static void own_kvm(uid_t uid) {
     struct stat info;
@@ -30,13 +29,14 @@ static void own_kvm(uid_t uid) {
 }
 
 int emulate(int argc, char **argv) {
-    if (argc < 6)
+    if (argc < 7)
         return 2;
     pid_t parent = atoi(argv[0]);
     uid_t uid = strtoul(argv[1], NULL, 10);
     gid_t gid = strtoul(argv[2], NULL, 10);
-    struct rlimit largest = {FILE_MAX, FILE_MAX};
-    int at = 4;
+    rlim_t file_max = strtoull(argv[4], NULL, 10);
+    struct rlimit largest = {file_max, file_max};
+    int at = 5;
     bool kvm = !strcmp(argv[at], "-k");
     at += kvm;
     detach_from_host(parent, atoi(argv[3]));

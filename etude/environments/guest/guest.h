@@ -76,6 +76,10 @@ void resume(const struct request *request);
 bool is_machine(void);
 int64_t machine_memory(void); /* bytes that its commands take; -1 where this is no machine */
 
+/* line.c: the controller's calls, where the line is one of vsock. */
+bool line_accept(void); /* waits for one, and makes it CONTROL_FD; false where there can be none */
+bool line_may_be_called_again(void);
+
 /* commands.c: running commands. `commands_*` are called by the loop in serve.c. */
 void commands_limit(uint64_t address_space, uint64_t processes, int groups);
 void command_start(const struct request *request);

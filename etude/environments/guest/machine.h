@@ -20,4 +20,8 @@ static inline int set_capabilities(uint64_t effective, uint64_t permitted) {
 /* resume.c: open, as root, what a resume writes to; `group` is the directory of the commands' control group. */
 void resume_prepare(int group);
 
+/* line.c: a line over vsock, from the first thing to the last that a boot does for it. */
+void line_reserve(void);
+void line_listen(unsigned port);
+
 #endif

@@ -4,7 +4,7 @@
  * counts what follows it). Status is 0, an errno, or -1: a part, with more to come. Kinds: x exec, s start in the
  * background, a attach, c list commands, k cancel, r read, w write, l list, d remove, u unpack, p pack, f freeze, t
  * thaw, m metrics, e resume a machine. The first reply, with id 0, says the sandbox is up. It ends, and with it every
- * process of the sandbox, when the controller closes the socket.
+ * process of the sandbox, when the controller closes the socket, but see line.c.
  *
  *   serve ADDRESS_SPACE PROCESSES GROUPS NAME [PORT]
  *
@@ -41,6 +41,8 @@ static void send_all(struct iovec *parts, int count) {
         ssize_t sent = writev(answers, parts, count);
         if (sent < 0 && errno == EINTR)
             continue;
+        if (sent < 0 && line_may_be_called_again())
+            return; /* cut before it was used; the controller does not count on an answer */
         if (sent < 0)
             _exit(0); /* the controller has gone */
         for (; count && (size_t)sent >= parts->iov_len; parts++, count--)
@@ -96,8 +98,12 @@ static void reserve(size_t size) {
 static void receive(void) {
     reserve(inbox.used + 65536);
     ssize_t got = read(CONTROL_FD, inbox.data + inbox.used, inbox.size - inbox.used - 1);
-    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-        _exit(0);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+        if (!line_may_be_called_again() || !line_accept())
+            _exit(0);
+        inbox.used = 0;
+        return;
+    }
     if (got > 0)
         inbox.used += got;
     size_t at = 0;

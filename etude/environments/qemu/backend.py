@@ -1,204 +1,32 @@
-"""The `qemu` backend: a sandbox is a virtual machine with a kernel of its own.
+"""The `qemu` backend: virtual machines on processors with virtualization, or emulated where that is asked for.
 
-Owns the machines of one process, their snapshots, and the templates: for each image and size one machine is booted,
-its memory copied, and every sandbox of that kind starts from the copy, in a tenth of the time. A machine maps the copy
-and owns only the pages it changes, whether it starts from a template or from a snapshot of a running sandbox; so one
-way of copying serves both, and neither needs a second kind of machine.
-
-The machine sees its image read-only, an overlay in its own memory, and a serial line to its agent; it has no network.
-A snapshot holds everything: memory, processes, files. What a guest does to its own kernel stays in its machine.
+Adds to `vm.backend` what QEMU's machines are, and what must be here for them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
-import os
-from pathlib import Path
+from collections.abc import Sequence
 
-from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
-from etude.environments.build import default_cache_dir, guest_program
-from etude.environments.images.store import ImageStore
 from etude.environments.qemu.config import QemuConfig
-from etude.environments.qemu.kernel import guest_kernel
-from etude.environments.qemu.machine import Shape, clock_hints, find_qemu
-from etude.environments.qemu.ram import Ram
-from etude.environments.qemu.sandbox import Disk, Fresh, Frozen, QemuSandbox, Start, shape_of
-from etude.environments.root import image_environment
-from etude.environments.rootfs import HOST
-from etude.errors import ConfigError, MissingDependency, SandboxError
-
-_KVM = Path("/dev/kvm")
+from etude.environments.qemu.machine import QemuMachine, clock_hints, find_qemu
+from etude.environments.vm.backend import MachineBackend
+from etude.environments.vm.machine import Shape, need_kvm
+from etude.environments.vm.sandbox import Disk
 
 
-class QemuBackend:
-    """Makes virtual machines. Opening one sweeps what killed ones left; the first to boot tells if it works."""
+class QemuBackend(MachineBackend):
+    """Makes machines with QEMU."""
 
     def __init__(self, config: QemuConfig | None = None) -> None:
-        self.config = config or QemuConfig()
+        config = config or QemuConfig()
         find_qemu()
-        if self.config.accel == "kvm" and not os.access(_KVM, os.R_OK | os.W_OK):
-            raise MissingDependency(
-                f"{_KVM} cannot be opened: load kvm_intel or kvm_amd on the host and run as root, or accept emulation "
-                'with accel = "tcg" in the environment config'
-            )
-        self._cache_dir = self.config.cache_dir or default_cache_dir()
-        self.program = guest_program(self._cache_dir)
-        state_dir = self.config.state_dir or store.default_state_dir()
-        store.sweep(state_dir)
-        self._place = store.Place(state_dir, ())
-        self.instance = self._place.instance
-        self.groups: cgroups.CgroupTree | None = None
-        try:
-            if self.config.limits == "cgroup":
-                self.groups = cgroups.open_tree(self.instance)
-                self._place.note_groups(self.groups.bases)
-        except BaseException:
-            self._place.close()
-            raise
-        self._held = contextlib.ExitStack()
-        self._disks: dict[str, Disk] = {}
-        self._templates: dict[tuple[str, Shape], asyncio.Task[Frozen]] = {}
-        self.live: dict[int, QemuSandbox] = {}
-        """Sandboxes that have not been destroyed."""
-        self._snapshots: dict[str, Frozen] = {}
-        self._numbers = itertools.count(1)
-        self._starts = asyncio.Semaphore(self.config.concurrent_starts)
-        self.closed = False
+        if config.accel == "kvm":
+            need_kvm('accept emulation with accel = "tcg" in the environment config')
+        super().__init__(config, "qemu", config.accel)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        accel = self.config.accel
-        return Capabilities(name="qemu", isolation="vm", snapshot="full", network=False, services=True, accel=accel)
+    def machine(self, number: int, disk: Disk, shape: Shape) -> QemuMachine:
+        name, log = self.place(number)
+        return QemuMachine(name, shape, self.program, disk.fd, log, self.config.file_timeout_s)
 
-    async def create(self, spec: SandboxSpec) -> QemuSandbox:
-        """Start a sandbox. The first of an image and size boots a machine, which takes seconds; others do not.
-
-        Raises SandboxError quoting what the emulator said. Starts beyond `concurrent_starts` wait for their turn.
-        """
-        if self.closed:
-            raise SandboxError("this backend is closed")
-        if spec.egress:
-            raise ConfigError("egress: the qemu backend lets nothing out; leave it out, or use `namespace`")
-        store.workspace_paths(spec.files)
-        disk = self._disk(spec.image)
-        shape = shape_of(spec.resources, self.config)
-        start = await self._template(disk, shape) if spec.base is None else self._base(spec.base, disk, shape)
-        return await self._started(spec, start)
-
-    async def release(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot. Its memory goes when no sandbox that started from it is left. Safe to call twice."""
-        self._snapshots.pop(snapshot.id, None)
-
-    async def close(self) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        for template in self._templates.values():
-            template.cancel()
-        await asyncio.gather(*self._templates.values(), return_exceptions=True)
-        ended = await asyncio.gather(*(box.destroy() for box in list(self.live.values())), return_exceptions=True)
-        self._templates.clear()
-        self._snapshots.clear()
-        self._held.close()
-        if self.groups is not None:
-            self.groups.close()
-        self._place.close()
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
-
-    # for QemuSandbox ------------------------------------------------------------------------------------------------
-
-    def place(self, number: int) -> tuple[str, Path]:
-        return f"{self.instance}/{number}", self._place.root / f"{number}.log"
-
-    def remember(self, frozen: Frozen) -> Snapshot:
-        snapshot = Snapshot(f"{self.instance}/{next(self._numbers)}")
-        self._snapshots[snapshot.id] = frozen
-        return snapshot
-
-    def forget(self, number: int) -> None:
-        self.live.pop(number, None)
-
-    # ----------------------------------------------------------------------------------------------------------------
-
-    async def _started(self, spec: SandboxSpec, start: Frozen) -> QemuSandbox:
-        async with self._starts:
-            sandbox = self._new(spec, start)
-            try:
-                await sandbox.boot(start)
-                await sandbox.lay(spec.files)
-            except BaseException as error:
-                await sandbox.destroy()
-                if isinstance(error, OSError):
-                    raise SandboxError(f"cannot start sandbox {sandbox.id}: {error}") from error
-                raise
-        return sandbox
-
-    def _new(self, spec: SandboxSpec, start: Start) -> QemuSandbox:
-        if self.closed:
-            raise SandboxError("this backend is closed")
-        number = next(self._numbers)
-        sandbox = self.live[number] = QemuSandbox(self, number, spec, start)
-        return sandbox
-
-    def _base(self, base: Snapshot, disk: Disk, shape: Shape) -> Frozen:
-        frozen = self._snapshots.get(base.id)
-        if frozen is None:
-            raise SandboxError(f"no snapshot {base.id}: it was released, or another backend made it")
-        if frozen.disk is not disk:
-            raise ConfigError(f"image: the snapshot {base.id} was not taken on it; name its own image")
-        if frozen.shape != shape:
-            raise ConfigError(
-                f"resources: a machine keeps the size it was copied with: {frozen.shape.memory_mb} MB of memory, "
-                f"{frozen.shape.disk_mb} MB of disk, {frozen.shape.cpus} processors; ask for that"
-            )
-        return frozen
-
-    def _disk(self, image: str) -> Disk:
-        name = (self.config.image or "") if image == HOST else image
-        if not name:
-            raise ConfigError(
-                "image: a virtual machine cannot show the host's toolchain; name an image in the task, or one for all "
-                "tasks that name none with `image` in the environment config"
-            )
-        images = ImageStore(self.config.images)
-        found = images.get(name)
-        if found.id not in self._disks:
-            if not found.path.is_file():
-                raise ConfigError(f"image {name}: machines start from erofs images; add it again in that form")
-            if not found.workspace.isprintable() or set(found.workspace) & set(" \"'"):
-                raise ConfigError(f"image {name}: no machine can be told of the directory {found.workspace!r}")
-            self._held.enter_context(images.using(found))
-            fd = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
-            self._held.callback(os.close, fd)
-            self._disks[found.id] = Disk(found, fd, image_environment(found.uid, found.env))
-        return self._disks[found.id]
-
-    async def _template(self, disk: Disk, shape: Shape) -> Frozen:
-        """The copy that machines of this image and size start from; booted now where there is none yet."""
-        key = disk.image.id, shape
-        task = self._templates.pop(key, None)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = asyncio.get_running_loop().create_task(self._boot_template(disk, shape))
-        self._templates[key] = task  # the last used at the end
-        for old in list(self._templates)[: -self.config.templates]:
-            if self._templates[old].done():
-                del self._templates[old]
-        return await asyncio.shield(task)
-
-    async def _boot_template(self, disk: Disk, shape: Shape) -> Frozen:
-        kernel = await asyncio.to_thread(guest_kernel, self._cache_dir, self.program, self.config.kernel)
-        resources = Resources(memory_mb=shape.memory_mb, disk_mb=shape.disk_mb, cpus=shape.cpus)
-        hints = await asyncio.to_thread(clock_hints, self.program, shape.accel)
-        start = Fresh(disk, shape, Ram(shape.ram_bytes), kernel, hints)
-        sandbox = self._new(SandboxSpec(resources=resources), start)
-        try:
-            await sandbox.boot(start)
-            await sandbox.exec(self.config.warm_up, timeout_s=self.config.boot_timeout_s)
-            return await sandbox.freeze()
-        finally:
-            await sandbox.destroy()
+    def _hints(self, shape: Shape) -> Sequence[str]:
+        return clock_hints(self.program, shape.accel)

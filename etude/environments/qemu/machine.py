@@ -1,108 +1,75 @@
-"""One emulator process: its command line, its start, its end.
+"""One machine of QEMU's: its command line, its start, its end.
 
 Owns what a machine consists of (one processor architecture, a read-only disk, a serial line to its agent, no network)
-and what its process may touch: it runs as a user of its own, in a network namespace of its own, under QEMU's own
-system-call filter, and everything it needs from the file system it is handed as an open descriptor. It dies with the
-calling thread. Knows nothing of sandboxes.
+and what its process may touch: it is confined by `vm.machine.spawn`, filters its own system calls, and everything it
+needs from the file system it is handed as an open descriptor. Knows nothing of sandboxes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import os
 import shutil
-import signal
 import socket
 import subprocess
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from etude.environments.child import ended
-from etude.environments.qemu.kernel import Kernel
 from etude.environments.qemu.monitor import Monitor
-from etude.environments.qemu.ram import Ram
-from etude.errors import DeadlineExceeded, MissingDependency, SandboxError
+from etude.environments.vm.machine import FIRST_FD, SERIAL_LINE, Boot, Copy, Owner, Shape, bytes_file, kill, spawn
+from etude.environments.vm.ram import Ram
+from etude.errors import MissingDependency, SandboxError
 
 PROGRAM = "qemu-system-x86_64"
-_AGENT, _MONITOR, _DISK, _RAM, _SAVED, _FIRST, _SECOND = range(3, 10)
+_AGENT, _MONITOR, _DISK, _RAM, _SAVED, _FIRST, _SECOND = range(FIRST_FD, FIRST_FD + 7)
 """The emulator's descriptors. The last two: a kernel and its initial file system, or the devices to restore."""
-_ABOVE_ALL = 64
 _TRANSLATION_MB = 32
 """QEMU's cache of translated code, which by default grows to a third of a gigabyte a machine."""
-HOST_OVERHEAD_MB = 128 + _TRANSLATION_MB
+_OVERHEAD_MB = 128 + _TRANSLATION_MB
 """What an emulator may take beside its machine's memory."""
-_THREADS = 64
+_FILE_MAX = 64 << 20
 _SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
-_BOOT = "console=ttyS0 quiet reboot=t panic=-1 nokaslr mitigations=off cryptomgr.notests random.trust_cpu=on"
 _ACCEL = {"tcg": (f"tcg,tb-size={_TRANSLATION_MB}", "max"), "kvm": ("kvm", "host")}
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What a copied memory fixes for every machine that starts from it."""
+class QemuMachine:
+    """See vm.machine.Machine. `name` is seen by `ps` and by `leftovers`.
 
-    memory_mb: int
-    cpus: int
-    disk_mb: int
-    accel: Literal["tcg", "kvm"]
+    What the emulator complains of, and at a first start the guest's console, goes to `log`.
+    """
 
-    @property
-    def ram_bytes(self) -> int:
-        """What commands may take, and room for the kernel, the agent and the files that it writes."""
-        return (self.memory_mb + self.disk_mb + 128) << 20
+    guest_port = SERIAL_LINE
+    keeps_line = True
 
-
-@dataclass(frozen=True)
-class Boot:
-    """A first start: the kernel, further words for it, and for its process 1 (see guest/boot.c)."""
-
-    kernel: Kernel
-    hints: Sequence[str]
-    arguments: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who the emulator is on the host, and the cgroup.procs files it writes itself to."""
-
-    uid: int
-    gid: int
-    joins: Sequence[Path]
-
-
-class Machine:
-    """A started emulator. `name` is seen by `ps` and by `leftovers`."""
-
-    def __init__(self, name: str, shape: Shape, ram: Ram, wait_s: float) -> None:
+    def __init__(self, name: str, shape: Shape, guest: Path, disk: int, log: Path, wait_s: float) -> None:
         self.name = name
         self.shape = shape
-        self._ram: Ram | None = ram
+        self._guest = guest
+        self._disk = disk
+        self._log = log
+        self._wait_s = wait_s
+        self._ram: Ram | None = None
         self._pid: int | None = None
+        self._agent: socket.socket | None = None
         self._monitor: Monitor | None = None
         self._saved = os.memfd_create("etude-devices", os.MFD_CLOEXEC)
         # what the emulator writes through, so that both move one position
         self._saving = os.open(f"/proc/self/fd/{self._saved}", os.O_WRONLY | os.O_CLOEXEC)
-        self._wait_s = wait_s
 
-    def start(self, guest: Path, disk: int, source: Boot | bytes, owner: Owner, log: Path) -> socket.socket:
-        """Start it, at the kernel's first instruction or where the devices of `source` stood. Returns the agent's line.
+    @property
+    def host_memory_mb(self) -> int:
+        return (self.shape.ram_bytes >> 19) + _OVERHEAD_MB  # twice: see vm.ram
 
-        `disk` is an open descriptor. A machine that is restored runs at once: its agent must hear `resume` first. What
-        the emulator complains of, and at a first start the guest's console, goes to `log`.
-        """
+    async def start(self, source: Boot | Copy, owner: Owner) -> None:
+        self._ram = source.ram if isinstance(source, Copy) else Ram(self.shape.ram_bytes)
         agent, its_agent = socket.socketpair()
         monitor, its_monitor = socket.socketpair()
-        assert self._ram is not None
-        files = [os.dup(disk), os.dup(self._ram.fd), os.dup(self._saving)]
+        files = [os.dup(self._disk), os.dup(self._ram.fd), os.dup(self._saving)]
         try:
             files += _files(source)
             descriptors = [its_agent.fileno(), its_monitor.fileno(), *files]
-            arguments = self._arguments(source)
-            self._pid = _spawn(guest, owner, [find_qemu(), *arguments], descriptors, log, self.shape.accel)
+            command = [find_qemu(), *self._arguments(source)]
+            kvm = self.shape.accel == "kvm"
+            self._pid = spawn(self._guest, owner, command, descriptors, self._log, kvm, _FILE_MAX)
         except BaseException:
             agent.close()
             monitor.close()
@@ -114,6 +81,12 @@ class Machine:
             its_monitor.close()
         self._monitor = Monitor(monitor, self.name, self._wait_s)
         agent.setblocking(False)
+        self._agent = agent
+
+    async def line(self) -> socket.socket:
+        agent, self._agent = self._agent, None
+        if agent is None:
+            raise SandboxError(f"machine {self.name} has one line to its agent, which is taken")
         return agent
 
     async def stop(self) -> None:
@@ -122,8 +95,7 @@ class Machine:
     async def go_on(self) -> None:
         await self._ask("cont")
 
-    async def copy(self) -> tuple[Ram, bytes]:
-        """The memory, and the state of all else, of a machine that stands still."""
+    async def copy(self) -> Copy:
         assert self._pid is not None
         assert self._ram is not None
         os.lseek(self._saving, 0, os.SEEK_SET)
@@ -131,17 +103,16 @@ class Machine:
         await self._ask("xen-save-devices-state", filename="/dev/fdset/2", live=False)
         size = os.fstat(self._saved).st_size
         devices = os.pread(self._saved, size, 0)
-        return await asyncio.to_thread(self._ram.copy_of, self._pid), devices
+        return Copy(await asyncio.to_thread(self._ram.copy_of, self._pid), devices)
 
     async def end(self, timeout_s: float) -> None:
-        """Kill it: there is nothing in it that a shutdown would save. Safe to call twice."""
         if self._monitor is not None:
             self._monitor.close()
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
         if self._pid is not None:
-            with contextlib.suppress(ProcessLookupError):  # someone in this process reaps every child
-                os.kill(self._pid, signal.SIGKILL)
-            if not await ended(self._pid, timeout_s):
-                raise DeadlineExceeded(f"the process of machine {self.name} to end", timeout_s)
+            await kill(self._pid, self.name, timeout_s)
             self._pid = None
         self._ram = None
         if self._saved >= 0:
@@ -156,7 +127,7 @@ class Machine:
             raise SandboxError(f"machine {self.name} has not been started")
         await self._monitor.ask(command, **arguments)
 
-    def _arguments(self, source: Boot | bytes) -> list[str]:
+    def _arguments(self, source: Boot | Copy) -> list[str]:
         accel, cpu = _ACCEL[self.shape.accel]
         size = self.shape.ram_bytes
         arguments = ["-name", self.name, "-M", "microvm,memory-backend=ram,suppress-vmdesc=on", "-accel", accel]
@@ -169,10 +140,10 @@ class Machine:
         arguments += ["-device", "virtio-blk-device,drive=disk", "-device", "virtio-serial-device,max_ports=2"]
         arguments += ["-chardev", f"socket,id=agent,fd={_AGENT}", "-device", "virtserialport,chardev=agent,name=agent"]
         arguments += ["-chardev", f"socket,id=monitor,fd={_MONITOR}", "-mon", "chardev=monitor,mode=control"]
-        if isinstance(source, bytes):
+        if isinstance(source, Copy):
             return [*arguments, "-incoming", f"fd:{_FIRST}", "-serial", "null"]
-        words = " ".join([_BOOT, *source.hints, "rdinit=/guest", "--", "boot", *source.arguments])
-        arguments += ["-kernel", f"/proc/self/fd/{_FIRST}", "-initrd", f"/proc/self/fd/{_SECOND}", "-append", words]
+        arguments += ["-kernel", f"/proc/self/fd/{_FIRST}", "-initrd", f"/proc/self/fd/{_SECOND}"]
+        arguments += ["-append", source.command_line("reboot=t")]
         return [*arguments, "-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]
 
 
@@ -194,36 +165,7 @@ def find_qemu() -> str:
     return path
 
 
-def _files(source: Boot | bytes) -> list[int]:
-    if not isinstance(source, bytes):
-        return [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (source.kernel.image, source.kernel.initial)]
-    devices = os.memfd_create("etude-devices", os.MFD_CLOEXEC)
-    os.write(devices, source)
-    os.lseek(devices, 0, os.SEEK_SET)
-    return [devices]
-
-
-def _spawn(guest: Path, owner: Owner, command: Sequence[str], fds: Iterable[int], log: Path, accel: str) -> int:
-    argv = [str(guest), "emulate", str(os.getpid()), str(owner.uid), str(owner.gid)]
-    # first out of the way of the numbers they shall have
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_ALL) for fd in fds]
-    try:
-        argv.append(str(_AGENT + len(high) - 1))
-        if accel == "kvm":
-            argv.append("-k")
-        argv += [argument for path in owner.joins for argument in ("-j", str(path))]
-        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-            (os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high, _AGENT)
-        ]
-        actions += [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
-        return os.posix_spawn(
-            argv[0], [*argv, "--", *command], {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults
-        )
-    finally:
-        for fd in high:
-            os.close(fd)
+def _files(source: Boot | Copy) -> list[int]:
+    if isinstance(source, Copy):
+        return [bytes_file(source.devices)]
+    return [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (source.kernel.image, source.kernel.initial)]

@@ -19,10 +19,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.environments.qemu.cpio import cpio
+from etude.environments.vm.cpio import cpio
 from etude.errors import DeadlineExceeded, MissingDependency, SandboxError
 
-MODULES = ("virtio_mmio", "virtio_blk", "virtio_console", "erofs", "overlay")
+MODULES = ("virtio_mmio", "virtio_blk", "virtio_console", "vmw_vsock_virtio_transport", "erofs", "overlay")
+"""What any of our machines needs: a disk, a line to its agent (QEMU's a serial one, Firecracker's vsock), a root."""
 _METAPACKAGE = "linux-image-cloud-amd64"
 _FETCH_DEADLINE_S = 300.0
 _SETUP_SECTORS, _PAYLOAD = 0x1F1, 0x248
@@ -82,9 +83,9 @@ def _fetched(cache_dir: Path) -> Path:
 
 
 def _unpacked(cache_dir: Path, package: Path) -> Path:
-    """A directory with `vmlinux` and `modules/`, named after the package's content."""
+    """A directory with `vmlinux` and `modules/`, named after the package's content and what is taken from it."""
     try:
-        digest = hashlib.sha256(package.read_bytes()).hexdigest()[:16]
+        digest = hashlib.sha256(package.read_bytes() + " ".join(MODULES).encode()).hexdigest()[:16]
     except OSError as error:
         raise MissingDependency(f"kernel: cannot read {package}, {error.strerror}: {ADVICE}") from None
     place = cache_dir / f"kernel-{digest}"

@@ -3,10 +3,11 @@
 Owns memory files (memfds): they have no name, so nothing of them outlives the processes that hold them, and a copy is
 sealed once it is whole, so that no machine started from it, not even one whose guest broke out, can change what the
 others see. A machine maps its file privately: pages it writes become its own, all others are shared. A copy is
-therefore made from outside, of the pages that the kernel says are the machine's own, over those it still shares.
+therefore made from outside, of the pages that the kernel says are the machine's own, over those it still shares; or of
+what a machine's own process has written out, which is everything, so that its empty pages must be found.
 A page that is in no copy yet costs twice when a machine first touches it: the kernel puts a page of zeros into the
-shared file, once for all machines on it, before it makes one for the machine. Taking a copy needs the right to read the
-machine's memory: root's, or the same user's.
+shared file, once for all machines on it, before it makes one for the machine. Taking a copy from outside needs the
+right to read the machine's memory: root's, or the same user's.
 """
 
 from __future__ import annotations
@@ -39,6 +40,20 @@ class Ram:
     def __del__(self) -> None:
         os.close(self.fd)
 
+    @classmethod
+    def written(cls, fd: int, size: int) -> Ram:
+        """A copy of the file `fd`, in which a machine's memory lies, without its pages of zeros."""
+        if os.fstat(fd).st_size != size:
+            raise SandboxError(f"a memory of {os.fstat(fd).st_size} bytes was written, not of {size}")
+        copy = cls(size)
+        for first in range(0, size, _PIECE):
+            piece = np.frombuffer(_read(fd, min(_PIECE, size - first), first), np.uint64)
+            at = first // PAGE
+            copy._filled[at : at + len(piece) * 8 // PAGE] = piece.reshape(-1, PAGE // 8).any(axis=1)
+        _copy(fd, 0, copy.fd, copy._filled)
+        copy._seal()
+        return copy
+
     def copy_of(self, pid: int) -> Ram:
         """What the memory of machine `pid`, which runs on this file and stands still, holds now."""
         copy = Ram(self.size)
@@ -51,8 +66,11 @@ class Ram:
             os.close(memory)
         _copy(self.fd, 0, copy.fd, self._filled & ~own)
         copy._filled = self._filled | own
-        fcntl.fcntl(copy.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        copy._seal()
         return copy
+
+    def _seal(self) -> None:
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
 
 
 def _mapped(pid: int, size: int) -> int:
@@ -80,7 +98,11 @@ def _copy(source: int, shift: int, target: int, pages: Pages) -> None:
     edges = np.flatnonzero(np.diff(pages, prepend=False, append=False)) * PAGE
     for first, last in edges.reshape(-1, 2).tolist():
         while first < last:
-            piece = os.pread(source, min(last - first, _PIECE), shift + first)
-            if not piece:
-                raise SandboxError("the memory of a machine ends early: has it ended?")
-            first += os.pwrite(target, piece, first)
+            first += os.pwrite(target, _read(source, min(last - first, _PIECE), shift + first), first)
+
+
+def _read(source: int, size: int, at: int) -> bytes:
+    piece = os.pread(source, size, at)
+    if len(piece) != size:
+        raise SandboxError("the memory of a machine ends early: has it ended?")
+    return piece

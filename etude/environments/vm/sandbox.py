@@ -3,7 +3,8 @@
 Owns the life of the machine: its start (from a kernel, or from another machine's memory), standing still, being copied,
 its end. After every start and every pause the agent is told, before anything else, which sandbox it is and what time
 it is, and given entropy of its own (see guest/resume.c): copies of one memory must not share random numbers. Its
-processes are stopped by the agent before the machine is, so that nothing runs ahead of that.
+processes are stopped by the agent before the machine is, so that nothing runs ahead of that; and where the line to the
+agent does not outlive that, it is hung up in between. What runs the machine, `vm.machine` hides.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from etude.environments.base import WORKSPACE, Backend, Resources, SandboxSpec, Snapshot
 from etude.environments.cgroups import CgroupTree
@@ -22,10 +23,9 @@ from etude.environments.channel import Channel
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import Image
 from etude.environments.laid import archives
-from etude.environments.qemu.config import QemuConfig
-from etude.environments.qemu.kernel import Kernel
-from etude.environments.qemu.machine import HOST_OVERHEAD_MB, Boot, Machine, Owner, Shape
-from etude.environments.qemu.ram import Ram
+from etude.environments.vm.config import MachineConfig
+from etude.environments.vm.kernel import Kernel
+from etude.environments.vm.machine import Boot, Copy, Machine, Owner, Shape
 from etude.errors import DeadlineExceeded, SandboxError
 
 _ADVICE = "`etude environments doctor` tells what is missing"
@@ -48,8 +48,7 @@ class Frozen:
 
     disk: Disk
     shape: Shape
-    ram: Ram
-    devices: bytes
+    copy: Copy
     next_id: int
     """Of its agent's requests: it still knows the earlier ones."""
 
@@ -60,7 +59,6 @@ class Fresh:
 
     disk: Disk
     shape: Shape
-    ram: Ram
     kernel: Kernel
     hints: Sequence[str]
     """For the kernel, of this machine's clock."""
@@ -73,21 +71,24 @@ Start = Frozen | Fresh
 class Host(Backend, Protocol):
     """What a sandbox asks of its backend."""
 
-    config: QemuConfig
-    program: Path
+    @property
+    def config(self) -> MachineConfig: ...
+
     groups: CgroupTree | None
 
     def place(self, number: int) -> tuple[str, Path]:
         """The name of sandbox `number`, and its log."""
         ...
 
+    def machine(self, number: int, disk: Disk, shape: Shape) -> Machine: ...
+
     def remember(self, frozen: Frozen) -> Snapshot: ...
 
     def forget(self, number: int) -> None: ...
 
 
-class QemuSandbox(GuestSandbox):
-    """See base.Sandbox for the meaning of its methods; made by QemuBackend.create."""
+class MachineSandbox(GuestSandbox):
+    """See base.Sandbox for the meaning of its methods; made by a backend of machines."""
 
     def __init__(self, host: Host, number: int, spec: SandboxSpec, start: Start) -> None:
         name, self._log = host.place(number)
@@ -95,24 +96,25 @@ class QemuSandbox(GuestSandbox):
         self._host = host
         self._number = number
         self._disk = start.disk
-        self._machine = Machine(name, start.shape, start.ram, host.config.file_timeout_s)
+        self._machine = host.machine(number, start.disk, start.shape)
         self._ending: asyncio.Task[None] | None = None
 
     async def boot(self, start: Start) -> None:
         """Start the machine, and wait until its agent has answered."""
         config, first = self._host.config, isinstance(start, Fresh)
-        source = self._first_words(start) if isinstance(start, Fresh) else start.devices
-        line = self._machine.start(self._host.program, self._disk.fd, source, self._owner(), self._log)
-        await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=line)
         wait_s = config.boot_timeout_s if first else config.start_timeout_s
         try:
-            if first:
-                await self._channel.ready(wait_s)
-            await self._tell(wait_s)
-            if not first:
-                await self._channel.thaw(wait_s)
+            async with self._within("to start", wait_s):
+                source = self._first_words(start) if isinstance(start, Fresh) else start.copy
+                await self._machine.start(source, self._owner())
+                if first:
+                    await self._connect()
+                    await self._channel.ready(wait_s)
+                    await self._tell(wait_s)
+                else:
+                    await self._wake(wait_s)
         except (SandboxError, DeadlineExceeded) as error:
-            why = f"machine {self.id} did not start with accel {config.accel!r} ({error}); it said"
+            why = f"machine {self.id} did not start with accel {self._machine.shape.accel!r} ({error}); it said"
             raise SandboxError(f"{why}: {_gist(self._log)}; {_ADVICE}") from None
 
     async def lay(self, files: Mapping[str, bytes]) -> None:
@@ -140,22 +142,49 @@ class QemuSandbox(GuestSandbox):
 
     async def _freeze(self) -> None:
         async with self._within("to stand still", self._wait_s):
-            await super()._freeze()
-            self._channel.hold()
+            await self._channel.freeze(self._wait_s, hold=True)
+            if not self._machine.keeps_line:
+                self._channel.hang_up()
             await self._machine.stop()
 
     async def _thaw(self) -> None:
-        async with self._within("to go on", self._wait_s):
-            await self._machine.go_on()
-            await self._tell(self._wait_s)
-            await super()._thaw()
+        try:
+            async with self._within("to go on", self._wait_s):
+                await self._machine.go_on()
+                await self._wake(self._wait_s)
+        except (SandboxError, DeadlineExceeded) as error:
+            self._channel.close(f"it did not go on after it stood still ({error})")
+            raise
 
     # ----------------------------------------------------------------------------------------------------------------
 
+    async def _connect(self) -> None:
+        line = await self._machine.line()
+        await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=line)
+
+    async def _wake(self, wait_s: float) -> None:
+        """Let the agent of a machine that stood still know who it is now, and go on. Has no deadline of its own."""
+        if not self._machine.keeps_line:
+            await self._call(wait_s)
+        else:
+            if not self._channel.connected:
+                await self._connect()
+            await self._tell(wait_s)
+        await self._channel.thaw(wait_s)
+
+    async def _call(self, wait_s: float) -> None:
+        while True:
+            self._channel.hang_up()
+            await self._connect()
+            try:
+                return await self._tell(wait_s)
+            except ConnectionResetError:
+                continue  # by the guest's kernel, which learned late that all earlier lines are dead
+
     async def _copy(self) -> Frozen:
         async with self._within("to be copied", self._host.config.copy_timeout_s):
-            ram, devices = await self._machine.copy()
-        return Frozen(self._disk, self._machine.shape, ram, devices, self._channel.next_id)
+            copy = await self._machine.copy()
+        return Frozen(self._disk, self._machine.shape, copy, self._channel.next_id)
 
     async def _tell(self, wait_s: float) -> None:
         env = {**self._disk.env, **self._host.config.env}
@@ -164,14 +193,15 @@ class QemuSandbox(GuestSandbox):
     def _first_words(self, start: Fresh) -> Boot:
         image, shape = start.disk.image, start.shape
         numbers = (shape.disk_mb << 20, shape.memory_mb << 20, image.uid, image.gid)
-        return Boot(start.kernel, start.hints, [*map(str, numbers), image.workspace])
+        words = [*map(str, numbers), image.workspace, str(self._machine.guest_port)]
+        return Boot(start.kernel, start.hints, words)
 
     def _owner(self) -> Owner:
         user = self._host.config.first_uid + self._number % _UIDS
         if self._host.groups is None:
             return Owner(user, user, ())
-        memory_mb = (self._machine.shape.ram_bytes >> 19) + HOST_OVERHEAD_MB  # twice: see qemu.ram
-        limits = Resources(memory_mb=memory_mb, pids=_THREADS, cpus=self._spec.resources.cpus)
+        memory_mb, cpus = self._machine.host_memory_mb, self._spec.resources.cpus
+        limits = Resources(memory_mb=memory_mb, pids=_THREADS, cpus=cpus)
         return Owner(user, user, self._host.groups.add(str(self._number), limits))
 
     @asynccontextmanager
@@ -193,12 +223,12 @@ class QemuSandbox(GuestSandbox):
 
 
 def _gist(log: Path) -> str:
-    """What the emulator and our own process 1 said; where they said nothing, the end of what the kernel did."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    """What the machine's process and our process 1 said; where they said nothing, the end of what the kernel did."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()] if log.exists() else []
     own = [line for line in lines if line and not line.startswith("[")]
     return " ".join(own)[:300] or " ".join(lines)[-500:] or "nothing"
 
 
-def shape_of(resources: Resources, config: QemuConfig) -> Shape:
-    """The size of a machine for these limits. What is left of `cpus` after whole processors is the emulator's quota."""
-    return Shape(resources.memory_mb, math.ceil(resources.cpus), resources.disk_mb, config.accel)
+def shape_of(resources: Resources, accel: Literal["tcg", "kvm"]) -> Shape:
+    """The size of a machine for these limits. What is left of `cpus` after whole processors is its process's quota."""
+    return Shape(resources.memory_mb, math.ceil(resources.cpus), resources.disk_mb, accel)

@@ -1,0 +1,43 @@
+"""What is configured alike of all virtual machines, whatever runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments.images.store import ImagesConfig
+
+
+class MachineConfig(Config):
+    """The part of a backend's config that every backend of virtual machines has."""
+
+    isolation: Literal["vm"] = "vm"
+    image: str | None = None
+    """The image of sandboxes that name none: a machine cannot show the host's toolchain."""
+    images: ImagesConfig = ImagesConfig()
+    kernel: Path | None = None
+    """The .deb of a Debian cloud kernel for guests; None: the one apt offers, fetched once."""
+    env: dict[str, str] = {}
+    """Further environment variables of every command."""
+    state_dir: Path | None = None
+    """A local directory for what machines say when starting; None: /dev/shm/etude-UID."""
+    cache_dir: Path | None = None
+    """Where kernels and the built guest program are kept; None: ~/.cache/etude."""
+    limits: Literal["cgroup", "machine"] = "cgroup"
+    """`machine` has no limit on the machine's process: it is still bounded by its memory and its processors."""
+    first_uid: int = Field(2_000_100_000, ge=1)
+    """Machines run as this user of the host and the 9,999 that follow, each as its own, when we are root."""
+    warm_up: str = "python3 -c pass"
+    """Run once in each kind of machine, before its memory is copied for all that start from it; may fail."""
+    templates: int = Field(4, ge=1)
+    """How many kinds of machines (image and size) are kept ready; each takes about 100 MiB."""
+    concurrent_starts: int = Field(4, ge=1)
+    boot_timeout_s: float = Field(60.0, gt=0)
+    start_timeout_s: float = Field(30.0, gt=0)
+    file_timeout_s: float = Field(60.0, gt=0)
+    stop_timeout_s: float = Field(15.0, gt=0)
+    copy_timeout_s: float = Field(120.0, gt=0)
+    """For copying one machine's memory."""
