@@ -61,17 +61,25 @@ def install(*packages):
 
 
 @pytest.fixture(scope="session")
-def machine_config(tmp_path_factory):
-    """A config for virtual machines that run here, emulated, and an image for them."""
-    if shutil.which("qemu-system-x86_64") is None or not all(map(shutil.which, ("lz4", "mkfs.erofs"))):
-        install("qemu-system-x86", "lz4", "erofs-utils")
+def machine_images(tmp_path_factory):
+    """An image for virtual machines, named `machine`, and what else all kinds of machines need."""
+    if not all(map(shutil.which, ("lz4", "mkfs.erofs"))):
+        install("lz4", "erofs-utils")
     root = tmp_path_factory.mktemp("machine-root")
     root.chmod(0o755)
     machine_image.build(root)
     images = ImagesConfig(dir=tmp_path_factory.mktemp("machine-images"))
     ImageStore(images).add_directory(root, Described(user="agent"), name="machine")
     shutil.rmtree(root)
-    return QemuConfig(accel="tcg", image="machine", images=images, boot_timeout_s=180, start_timeout_s=90)
+    return images
+
+
+@pytest.fixture(scope="session")
+def machine_config(machine_images):
+    """A config for virtual machines that run here, emulated."""
+    if shutil.which("qemu-system-x86_64") is None:
+        install("qemu-system-x86")
+    return QemuConfig(accel="tcg", image="machine", images=machine_images, boot_timeout_s=180, start_timeout_s=90)
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,10 @@ from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
-from etude.environments.qemu.cpio import cpio
-from etude.environments.qemu.kernel import uncompressed_kernel
 from etude.environments.qemu.probe import probe
-from etude.environments.qemu.ram import PAGE, Ram
+from etude.environments.vm.cpio import cpio
+from etude.environments.vm.kernel import uncompressed_kernel
+from etude.environments.vm.ram import PAGE, Ram
 from etude.errors import ConfigError, MissingDependency, SandboxError
 from etude.records import Task, Verifier
 from etude.rewards.verifier import verify
