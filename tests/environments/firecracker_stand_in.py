@@ -384,7 +384,7 @@ def complaints(method, path, body):
     """What the API document does not allow in a request."""
     asked = f"{method} {path}"
     found = [
-        name for route, name in CONTRACT["requests"].items() if re.fullmatch(re.sub(r"{\w+}", r"\\w+", route), asked)
+        name for route, name in CONTRACT["requests"].items() if re.fullmatch(re.sub(r"\{\w+\}", r"\\w+", route), asked)
     ]
     if not found:
         return [f"{asked} is not in the API document"]

@@ -111,7 +111,7 @@ def test_one_machine_boots_and_all_others_start_from_its_memory(monitor, run):
         body_of(monitor, path) for path in ("/machine-config", "/boot-source", "/drives/disk", "/vsock")
     )
     assert size == {"vcpu_count": 1, "mem_size_mib": RAM_MB, "smt": False}
-    assert source["boot_args"].endswith(f" -- boot {16 << 20} {32 << 20} 1000 1000 / 512")
+    assert source["boot_args"].endswith(f" -- boot {16 << 20} {32 << 20} 1000 1000 /workspace 512")
     assert " rdinit=/guest " in source["boot_args"] and " reboot=k " in source["boot_args"]
     assert drive["is_read_only"] and not drive["is_root_device"]
     assert vsock["uds_path"].startswith("/proc/self/fd/")

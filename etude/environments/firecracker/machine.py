@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,7 @@ its initial file system, or the state and the memory to start from."""
 _API_NAME, _LINE_NAME = "api", "line"
 _OVERHEAD_MB = 64
 _POLL_S = 0.005
+_ANSWER_MAX = 32
 _WORDS = ("reboot=k", "i8042.noaux", "i8042.nomux", "i8042.dumbkbd")
 
 
@@ -63,6 +65,7 @@ class FirecrackerMachine:
         self._pid: int | None = None
         self._api: Api | None = None
         self._place = self._memory = self._state = -1
+        self._sockets: dict[str, int] = {}
         self._ram: Ram | None = None
 
     @property
@@ -79,8 +82,11 @@ class FirecrackerMachine:
             descriptors = [self._place, self._disk, self._memory, self._state, *files]
             limit = self.shape.ram_bytes + (64 << 20)
             self._pid = spawn(self._guest, owner, self._command(), descriptors, self._log, True, limit)
-        (await self._reach(_API_NAME)).close()
-        self._api = Api(self._path(_API_NAME), self.name)
+        api = await self._made(_API_NAME)
+        while not _listening(api):
+            self._check_alive()
+            await asyncio.sleep(_POLL_S)
+        self._api = Api(api, self.name)
         if isinstance(source, Boot):
             await self._boot(source)
         else:
@@ -89,10 +95,12 @@ class FirecrackerMachine:
 
     async def line(self) -> socket.socket:
         """Calls the agent, again and again until it listens."""
+        place = await self._made(_LINE_NAME)
         while True:
-            line = await self._reach(_LINE_NAME)
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            line.setblocking(False)
             try:
-                if await _called(line):
+                if await _called(line, place):
                     return line
             except BaseException:
                 line.close()
@@ -108,10 +116,9 @@ class FirecrackerMachine:
         await self._ask("PATCH", "/vm", state="Resumed")
 
     async def copy(self) -> Copy:
-        await self._ask(
-            "PUT", "/snapshot/create", snapshot_type="Full", snapshot_path=_at(_STATE), mem_file_path=_at(_MEMORY)
-        )
+        body = {"snapshot_type": "Full", "snapshot_path": _at(_STATE), "mem_file_path": _at(_MEMORY)}
         try:
+            await self._ask("PUT", "/snapshot/create", **body)
             state = os.pread(self._state, os.fstat(self._state).st_size, 0)
             return Copy(await asyncio.to_thread(Ram.written, self._memory, self.shape.ram_bytes), state)
         finally:
@@ -128,6 +135,7 @@ class FirecrackerMachine:
             self._pid = None
         self._ram = None
         self._place = self._memory = self._state = -1
+        self._sockets.clear()
         self._files.close()
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -174,25 +182,22 @@ class FirecrackerMachine:
             raise SandboxError(f"machine {self.name} has not been started, or has been ended")
         await self._api.ask(method, path, body)
 
-    def _path(self, name: str) -> str:
-        """Of one of its sockets, by our descriptor: a path by name may be longer than a socket's can be."""
-        return f"/proc/self/fd/{self._place}/{name}"
+    async def _made(self, name: str) -> str:
+        """A path to one of its sockets, as soon as it is there.
 
-    async def _reach(self, name: str) -> socket.socket:
-        """A connection to one of its sockets, as soon as it is there."""
-        while True:
-            ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            ours.setblocking(False)
-            try:
-                await asyncio.get_running_loop().sock_connect(ours, self._path(name))
-                return ours
-            except (FileNotFoundError, ConnectionRefusedError):
-                ours.close()
-            except BaseException:
-                ours.close()
-                raise
+        By a descriptor: a path by name may be longer than a socket's can be, and in a directory of the machine's user
+        could come to lead to somebody else's socket if ever its guest broke out."""
+        while name not in self._sockets:
             self._check_alive()
-            await asyncio.sleep(_POLL_S)
+            try:
+                fd = self._keep(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._place))
+            except FileNotFoundError:
+                await asyncio.sleep(_POLL_S)
+                continue
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                raise SandboxError(f"machine {self.name}: its {name!r} is no socket")
+            self._sockets[name] = fd
+        return _at(self._sockets[name])
 
     def _check_alive(self) -> None:
         try:
@@ -203,17 +208,23 @@ class FirecrackerMachine:
         raise SandboxError(f"machine {self.name} has ended")
 
 
-async def _called(line: socket.socket) -> bool:
+def _listening(place: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as ours:
+        return ours.connect_ex(place) == 0
+
+
+async def _called(line: socket.socket, place: str) -> bool:
     """Ask for the agent's port. False where nobody listens there, which is told by hanging up."""
     loop, said = asyncio.get_running_loop(), b""
     try:
+        await loop.sock_connect(line, place)
         await loop.sock_sendall(line, b"CONNECT %d\n" % _GUEST_PORT)
-        while not said.endswith(b"\n"):
+        while not said.endswith(b"\n") and len(said) < _ANSWER_MAX:
             more = await loop.sock_recv(line, 1)  # what comes after this line is the agent's
             if not more:
                 return False
             said += more
-    except (ConnectionResetError, BrokenPipeError):
+    except (ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
         return False
     if not re.fullmatch(rb"OK \d+\n", said):
         raise SandboxError(f"a machine's vsock answers a call with {said!r}: is it Firecracker's?")

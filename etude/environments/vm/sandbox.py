@@ -148,6 +148,14 @@ class MachineSandbox(GuestSandbox):
             await self._machine.stop()
 
     async def _thaw(self) -> None:
+        going = asyncio.get_running_loop().create_task(self._go_on())
+        try:
+            await asyncio.shield(going)
+        except asyncio.CancelledError:  # whoever has given up leaves no machine half awake
+            await asyncio.wait({going})
+            raise
+
+    async def _go_on(self) -> None:
         try:
             async with self._within("to go on", self._wait_s):
                 await self._machine.go_on()
