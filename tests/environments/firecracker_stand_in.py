@@ -126,6 +126,10 @@ class Vm:
         self.gone = False
         self.copied, self.cuts = False, 0
         options = dict(zip(report["argv"][:6:2], report["argv"][1:6:2], strict=True))
+        self.api = None
+        if stand_in.lead_to is not None:
+            os.symlink(stand_in.lead_to, self.own(options["--api-sock"]))
+            return
         self.api = Server(self.own(options["--api-sock"]), type("Bound", (Handler,), {"vm": self}))
         threading.Thread(target=self.api.serve_forever, args=(0.02,), daemon=True).start()
 
@@ -340,11 +344,12 @@ class Handler(BaseHTTPRequestHandler):
 class StandIn:
     """Use as a context manager. `log` has each request, `calls` each word on a vsock, `resumed` each resume's body;
     `wrong` has what Firecracker's documents do not know, or our own rules forbid. `deaf` gives something true for each
-    call that is not answered, `late_cuts` counts calls that a machine started from a copy cuts."""
+    call that is not answered, `late_cuts` counts calls that a machine started from a copy cuts, `lead_to` is where a
+    machine that was taken over would have us talk."""
 
     def __init__(self, place, version="1.17.0-dev"):
         self.log, self.wrong, self.calls, self.resumed, self.reports, self.vms = [], [], [], [], [], []
-        self.refuse, self.deaf, self.late_cuts = {}, iter(()), 0
+        self.refuse, self.deaf, self.late_cuts, self.lead_to = {}, iter(()), 0, None
         python = shutil.which("python3", path="/usr/bin:/usr/local/bin")
         self.program = place / "firecracker"
         home = place / "home"

@@ -6,6 +6,7 @@ No Firecracker runs here: see firecracker_stand_in.py for what stands in its pla
 import asyncio
 import os
 import shutil
+import socketserver
 import struct
 import tempfile
 import time
@@ -208,6 +209,16 @@ def test_its_process_is_confined_and_opens_nothing_by_name(monitor, run):
             assert min(map(int, report["status"]["Uid"].split())) > first
             assert report["status"]["CapEff"].strip() == "0" * 16 and report["interfaces"] == ["lo"]
     assert len({report["status"]["Uid"] for report in monitor.reports}) == len(monitor.reports) or os.geteuid()
+
+
+def test_a_machine_that_was_taken_over_leads_us_nowhere(monitor, run, tmp_path):
+    with socketserver.UnixStreamServer(str(tmp_path / "ours"), socketserver.BaseRequestHandler) as other:
+        other.socket.setblocking(False)
+        monitor.lead_to = tmp_path / "ours"
+        with pytest.raises(SandboxError, match="'api' is no socket"):
+            run(lambda backend: backend.create(SPEC))
+        with pytest.raises(BlockingIOError):
+            other.socket.accept()
 
 
 def test_what_firecracker_refuses_is_quoted(monitor, run):
