@@ -75,7 +75,7 @@ class Guest:
         argv += ["--unshare-user", "--uid", "1000", "--gid", "1000", "--", "/guest", "contain", "stand-in"]
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.listener, self.answers = threading.Condition(), {}
-        self.line, self.stopped = None, False
+        self.line, self.stopped, self.quiet = None, not greets, not greets
         threading.Thread(target=self.pump, args=(greets,), daemon=True).start()
         if workspace:
             self.ask(b"u", b"/workspace\0" + workspace)
@@ -207,7 +207,6 @@ class Vm:
         self.must_begin(self.setup["/drives/disk"]["path_on_host"], *EROFS)
         self.listen()
         self.guest, self.cuts = Guest(bytes.fromhex(said["workspace"]), False), self.stand_in.late_cuts
-        self.guest.stopped = True
         self.state = "Resumed" if body.get("resume_vm") else "Paused"
 
     def check_memory(self, path, said):
@@ -271,6 +270,9 @@ class Vm:
                 while len(inbox) >= 9 and len(inbox) >= struct.unpack_from("<I", inbox)[0] + 4:
                     size, number, kind = struct.unpack_from("<IIc", inbox)
                     frame, inbox = inbox[: size + 4], inbox[size + 4 :]
+                    if guest.quiet and kind != b"e":
+                        self.stand_in.wrong.append(f"{kind} was asked between a stop and the resume after it")
+                    guest.quiet = {b"f": True, b"e": False}.get(kind, guest.quiet)
                     if kind == b"e":
                         self.stand_in.resumed.append(frame[9:])
                         with guest.listener:

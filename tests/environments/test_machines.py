@@ -23,6 +23,7 @@ from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
+from etude.environments.qemu.machine import QemuMachine
 from etude.environments.qemu.probe import probe
 from etude.environments.vm.cpio import cpio
 from etude.environments.vm.kernel import uncompressed_kernel
@@ -205,6 +206,37 @@ def test_a_machine_that_cannot_boot_says_why_and_leaves_nothing(machine_config, 
     instance = asyncio.run(scenario())
     assert not (tmp_path / "state").exists()
     assert not any(instance in line for line in leftovers())
+
+
+class Called(QemuMachine):
+    """With the line of Firecracker's machines, on which nobody can call here."""
+
+    guest_port = 512
+
+
+class CalledBackend(QemuBackend):
+    def machine(self, number, disk, shape):
+        name, log = self.place(number)
+        return Called(name, shape, self.program, disk.fd, log, self.config.file_timeout_s)
+
+
+def test_a_guest_whose_line_is_vsock_boots_until_it_waits_for_a_call(machine_config, tmp_path):
+    async def scenario():
+        backend = CalledBackend(machine_config.model_copy(update={"state_dir": tmp_path / "state"}))
+        starting = asyncio.ensure_future(backend.create(SandboxSpec()))
+        try:
+            async with asyncio.timeout(120):
+                while "waiting for a call on vsock port 512" not in "".join(
+                    path.read_text(errors="replace") for path in tmp_path.rglob("*.log")
+                ):
+                    assert not starting.done(), starting.exception()
+                    await asyncio.sleep(0.1)
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await backend.close()
+
+    asyncio.run(scenario())
 
 
 OWNER = """

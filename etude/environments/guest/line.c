@@ -13,8 +13,11 @@
 static int listener = -1;
 
 void line_reserve(void) {
-    if (open("/dev/null", O_RDWR | O_CLOEXEC) != CONTROL_FD) /* so that nothing else gets this number */
+    int fd = open("/dev/null", O_RDWR | O_CLOEXEC); /* so that nothing else gets this number */
+    if (fd < 0 || dup2(fd, CONTROL_FD) < 0)
         fail("reserve", "the line to the controller");
+    if (fd != CONTROL_FD)
+        close(fd);
 }
 
 void line_listen(unsigned port) {
@@ -22,6 +25,7 @@ void line_listen(unsigned port) {
     listener = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (listener < 0 || bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 1))
         fail("listen on", "the vsock port");
+    dprintf(STDERR_FILENO, "waiting for a call on vsock port %u\n", port);
 }
 
 bool line_accept(void) {
