@@ -265,6 +265,8 @@ def test_what_cannot_be_had_is_said(monitor, run, tmp_path, monkeypatch):
 
     with pytest.raises(ConfigError, match="at most 32 processors"):
         run(too_many)
+    with pytest.raises(ConfigError, match="the firecracker backend lets nothing out"):
+        run(lambda backend: backend.create(replace(SPEC, egress=("example.org",))))
     old = tmp_path / "firecracker"
     old.write_text("#!/bin/sh\necho Firecracker v1.7.0\n")
     old.chmod(0o755)

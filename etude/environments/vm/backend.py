@@ -80,6 +80,8 @@ class MachineBackend:
         """
         if self.closed:
             raise SandboxError("this backend is closed")
+        if spec.egress:
+            raise ConfigError(f"egress: the {self._name} backend lets nothing out; leave it out, or use `namespace`")
         store.workspace_paths(spec.files)
         disk = self._disk(spec.image)
         shape = shape_of(spec.resources, self._accel)
