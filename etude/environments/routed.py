@@ -120,11 +120,11 @@ class RoutedBackend:
     async def close(self) -> None:
         """Destroy what was made through this object. At a place that cannot be reached its time to live ends it."""
         self._closed = True
-        opened = [place for place in self.places if place.backend is not None]
-        ended = await asyncio.gather(*(place.backend.close() for place in opened), return_exceptions=True)
-        for place, error in zip(opened, ended, strict=True):
+        opened = {place.name: place.backend for place in self.places if place.backend is not None}
+        ended = await asyncio.gather(*(backend.close() for backend in opened.values()), return_exceptions=True)
+        for name, error in zip(opened, ended, strict=True):
             if isinstance(error, DeadlineExceeded):
-                _log.warning("sandboxes may be left until their time to live ends", place=place.name, why=str(error))
+                _log.warning("sandboxes may be left until their time to live ends", place=name, why=str(error))
             elif isinstance(error, BaseException):
                 raise error
 

@@ -243,8 +243,9 @@ def test_what_firecracker_refuses_is_quoted(monitor, run):
 def test_a_machine_that_ends_says_its_last_words(monitor, run):
     async def scenario(backend):
         box = await backend.create(SPEC)
-        running = asyncio.ensure_future(box.exec("sleep 60"))
-        await asyncio.sleep(0.1)
+        running = asyncio.ensure_future(box.exec("touch begun; sleep 60"))
+        while "begun" not in {each.name for each in await box.list_dir("/workspace")}:
+            await asyncio.sleep(0.01)
         monitor.vms[-1].end(b"panic")
         with pytest.raises(SandboxError, match="processes have ended"):
             await running
