@@ -286,7 +286,8 @@ class Vm:
             self.guest.line.shutdown(socket.SHUT_RDWR)
 
     def end(self, last):
-        """As when Firecracker ends by itself, saying `last`."""
+        """As when Firecracker ends by itself, saying `last`: nobody answers any more."""
+        self.gone = True
         with contextlib.suppress(OSError):
             self.relay.sendall(last)
 
