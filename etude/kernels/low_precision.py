@@ -1,0 +1,91 @@
+"""Linear layers whose three products run on block-scaled operands: the recipes, and autograd around the kernels.
+
+Owns the choice of format for each pass, and the modules others use: `ExpertLinear` for stacked experts (what the
+decoder calls), `LowPrecisionLinear` for one matrix. `grouped_gemm` computes on CPU, `triton_grouped_gemm` on CUDA.
+
+Two recipes, named after the forward:
+
+    "mxfp8"   forward MXFP8, gradients MXFP8
+    "nvfp4"   forward NVFP4 with an outer scale per token, gradients MXFP8
+
+The forward must be what the sampler computes, so it takes the format that is served; the backward runs in the trainer
+alone and takes the more accurate one (Composer 2, arXiv 2603.24477). Weights and activations reach a layer in fp32 or
+bf16 and each product quantises them anew, along its own contraction: a block cannot serve two directions. So gradients
+are those of the unquantised operands (straight through), and the trainer's masters are never rounded to a code. Since
+codes are a function of the weights alone, any engine that holds a version's bf16 bits holds its codes.
+
+Not quantised: the router (its choices must not depend on a code), norms, attention, embeddings.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from etude.kernels import grouped_gemm
+from etude.kernels.grouped_gemm import Format
+
+
+class ExpertLinear:
+    """Y[m] = X[m] W[e] for rows sorted by expert, in a recipe. Counts the rows it has multiplied.
+
+    `kernels` is for tests; left out, it is chosen by the tensors' device.
+    """
+
+    def __init__(self, recipe: Format, kernels: ModuleType | None = None) -> None:
+        self.recipe: Format = recipe
+        self.kernels = kernels
+        self.rows = 0
+
+    def __call__(self, rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
+        """rows [M, K], weights [E, K, N], `ends_E` where each expert's rows end: [M, N] of the rows' dtype.
+
+        K and N must be multiples of 32 (ConfigError): each is the contraction of one pass.
+        """
+        self.rows += len(rows_MK)
+        return _Product.apply(rows_MK, weight_EKN, ends_E, self.recipe, self.kernels or kernels_for(rows_MK))
+
+
+class LowPrecisionLinear(nn.Linear):
+    """`nn.Linear` in a recipe: a drop-in for one matrix, without bias. Both widths must be multiples of 32."""
+
+    def __init__(self, inputs: int, outputs: int, recipe: Format) -> None:
+        super().__init__(inputs, outputs, bias=False)
+        self.product = ExpertLinear(recipe)
+
+    def forward(self, input: Tensor) -> Tensor:
+        rows_MK = input.reshape(-1, self.in_features)
+        ends = torch.tensor([len(rows_MK)], device=input.device)
+        return self.product(rows_MK, self.weight.T[None], ends).unflatten(0, input.shape[:-1])
+
+
+def kernels_for(x: Tensor) -> ModuleType:
+    """The module of the three products for a tensor's device."""
+    if x.is_cuda:
+        from etude.kernels import triton_grouped_gemm  # Triton comes with torch's CUDA builds, not with the CPU build
+
+        return triton_grouped_gemm
+    return grouped_gemm
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor, recipe: Format, kernels: ModuleType
+    ) -> Tensor:
+        ctx.save_for_backward(rows_MK, weight_EKN, ends_E)
+        ctx.kernels = kernels
+        return kernels.forward(rows_MK, weight_EKN, ends_E, recipe).to(rows_MK.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_MN: Tensor) -> tuple[Tensor | None, ...]:
+        rows_MK, weight_EKN, ends_E = ctx.saved_tensors
+        data = weight = None
+        if ctx.needs_input_grad[0]:
+            data = ctx.kernels.data_gradient(grad_MN, weight_EKN, ends_E).to(rows_MK.dtype)
+        if ctx.needs_input_grad[1]:
+            weight = ctx.kernels.weight_gradient(rows_MK, grad_MN, ends_E).to(weight_EKN.dtype)
+        return data, weight, None, None, None
