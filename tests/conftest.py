@@ -1,6 +1,10 @@
 """Which tests may run at the same time: those of a file, of one Ray or of virtual machines stay with one process."""
 
+import os
+
 import pytest
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on CPU; Triton reads it when it is first imported, by whomever
 
 RAY = ("environments/cluster/", "e2e/")
 

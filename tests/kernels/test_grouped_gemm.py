@@ -1,0 +1,141 @@
+"""The three grouped products: the reference against dequantised operands, the Triton kernels against the reference."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from etude.kernels import grouped_gemm, mxfp8, nvfp4
+
+torch.set_num_threads(1)
+
+
+def problem(experts=3, inputs=160, outputs=96, seed=0):
+    """Rows sorted by expert: one expert has none, one more than a tile."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.tensor([130, 0, 9, 40, 1][:experts])
+    rows = int(counts.sum())
+    spread = torch.exp2(torch.randint(-6, 6, (rows, 1), generator=generator).float())
+    x = torch.randn(rows, inputs, generator=generator) * spread
+    weight = torch.randn(experts, inputs, outputs, generator=generator) / inputs**0.5
+    grad = torch.randn(rows, outputs, generator=generator)
+    return x, weight, grad, counts.cumsum(0), torch.repeat_interleave(torch.arange(experts), counts)
+
+
+def through(x, axis):
+    """x as MXFP8 blocked along an axis remembers it."""
+    return mxfp8.dequantise(mxfp8.quantise(x.transpose(axis, -1).contiguous())).transpose(axis, -1)
+
+
+def test_reference_multiplies_what_the_codes_stand_for():
+    x, weight, grad, ends, owner = problem()
+    y = grouped_gemm.forward(x, weight, ends, "mxfp8")
+    wanted = torch.einsum("mk,mkn->mn", through(x, 1).double(), through(weight, 1).double()[owner])
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-6, atol=1e-6)
+    transposed = weight.transpose(1, 2).contiguous()
+    remembered = nvfp4.dequantise(nvfp4.quantise(transposed, nvfp4.matrix_scales(transposed)))
+    y = grouped_gemm.forward(x, weight, ends, "nvfp4")
+    wanted = torch.einsum("mk,mnk->mn", nvfp4.dequantise(nvfp4.quantise(x)).double(), remembered.double()[owner])
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-6)
+    dx = grouped_gemm.data_gradient(grad, weight, ends)
+    wanted = torch.einsum("mn,mkn->mk", through(grad, 1).double(), through(weight, 2).double()[owner])
+    torch.testing.assert_close(dx.double(), wanted, rtol=1e-6, atol=1e-6)
+    dw = grouped_gemm.weight_gradient(x, grad, ends)
+    start = 0
+    for expert, stop in enumerate(ends.tolist()):
+        missing = -(stop - start) % 32  # a block of tokens never spans two experts
+        a, b = (torch.nn.functional.pad(t[start:stop], (0, 0, 0, missing)) for t in (x, grad))
+        wanted = through(a, 0).double().T @ through(b, 0).double()
+        torch.testing.assert_close(dw[expert].double(), wanted, rtol=1e-5, atol=1e-4)
+        start = stop
+
+
+def test_reference_is_near_the_unquantised_product():
+    x, weight, grad, ends, owner = problem()
+    exact = torch.einsum("mk,mkn->mn", x, weight[owner])
+    errors = [
+        (grouped_gemm.forward(x, weight, ends, form) - exact).norm() / exact.norm() for form in ("mxfp8", "nvfp4")
+    ]
+    assert 0.01 < errors[0] < 0.06 < errors[1] < 0.2
+
+
+def test_triton_products_equal_the_reference():
+    kernels = pytest.importorskip("etude.kernels.triton_grouped_gemm", reason="needs Triton: the dev extra")
+    x, weight, grad, ends, _ = problem()
+    for form in ("mxfp8", "nvfp4"):
+        got, wanted = kernels.forward(x, weight, ends, form), grouped_gemm.forward(x, weight, ends, form)
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
+    got, wanted = kernels.data_gradient(grad, weight, ends), grouped_gemm.data_gradient(grad, weight, ends)
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
+    got, wanted = kernels.weight_gradient(x, grad, ends), grouped_gemm.weight_gradient(x, grad, ends)
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
+    assert (got[1] == 0).all()  # the expert without tokens
+
+
+def test_triton_products_do_not_depend_on_the_batch_and_keep_a_nan_in_its_row():
+    kernels = pytest.importorskip("etude.kernels.triton_grouped_gemm", reason="needs Triton: the dev extra")
+    x, weight, _, _, _ = problem(experts=1)
+    for form in ("mxfp8", "nvfp4"):
+        whole = kernels.forward(x, weight, torch.tensor([130]), form)
+        alone = kernels.forward(x[100:107], weight, torch.tensor([7]), form)
+        assert torch.equal(whole[100:107], alone)
+        broken = x[:8].clone()
+        broken[3, 50] = torch.nan
+        rows_lost = kernels.forward(broken, weight, torch.tensor([8]), form).isnan()
+        assert rows_lost[3].all()
+        assert not rows_lost[[0, 1, 2, 4, 5, 6, 7]].any()
+
+
+COMPILE = """
+import sys
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from etude.kernels import triton_grouped_gemm as gemm, triton_quantise as quantise
+
+capability = int(sys.argv[1])
+shape = {name: "i32" for name in ("K", "slots", "across", "width", "inputs", "outputs")}
+pointers = {"first_T": "*i32", "stop_T": "*i32", "expert_T": "*i32", "tile_ends_E": "*i32", "out": "*fp32"}
+bytes_ = {name: "*u8" for name in ("codes", "scales", "a", "b", "a_scales", "b_scales")}
+floats = {name: "*fp32" for name in ("outer", "a_outer", "b_outer")}
+known = shape | pointers | bytes_ | floats
+
+def check(kernel, warps=4, **constants):
+    signature = {}
+    for name in kernel.arg_names:
+        values = "*i16" if constants.get("BF16") else "*i32"
+        signature[name] = "constexpr" if name in constants else values if name == "x" else known[name]
+    source = ASTSource(kernel, signature, constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    assert compiled.metadata.shared <= 227 * 1024, (kernel.__name__, compiled.metadata.shared)
+    return compiled.asm["ptx"]
+
+for bf16 in (True, False):
+    check(quantise.mxfp8_rows_kernel, BF16=bf16, SWIZZLED=True, TILE=128, ROWS=16, BLOCKS=8)
+    check(quantise.mxfp8_columns_kernel, BF16=bf16, SWIZZLED=True, TILE=128, CHANNELS=64)
+    ptx = check(quantise.nvfp4_rows_kernel, BF16=bf16, SWIZZLED=True, GIVEN=False, TILE=128, ROWS=4, BLOCKS=32)
+    assert "div.rn.f32" in ptx and "div.full" not in ptx and "div.approx" not in ptx
+native = capability >= 100
+dots = dict(NATIVE=native, OPERAND=tl.bfloat16, TILE=128, COLUMNS=128)
+texts = [check(gemm.rows_kernel, 8, FP4=fp4, DEPTH=128, **dots) for fp4 in (False, True)]
+texts.append(check(gemm.weight_kernel, 8, ROWS=128, **dots))
+for ptx in texts:
+    assert ("tcgen05.mma" if native else "wgmma") in ptx
+    assert ("block_scale" in ptx) == native
+print("compiled")
+"""
+
+
+@pytest.mark.parametrize("capability", [90, 100])
+def test_kernels_compile_for_hopper_and_blackwell(capability, tmp_path):
+    """No device is needed to compile: IEEE division is in the code, and so are the tensor cores that are meant."""
+    pytest.importorskip("triton", reason="needs Triton: the dev extra")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, str(capability)], env=environment, capture_output=True, text=True, timeout=250
+    )
+    assert done.stdout.endswith("compiled\n"), done.stderr[-3000:]
