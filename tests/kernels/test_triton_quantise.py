@@ -77,16 +77,13 @@ def test_what_the_kernels_cannot_read_is_refused():
 def test_groups_cover_every_row_once_and_no_tile_has_two_experts(tile):
     generator = torch.Generator().manual_seed(tile)
     for experts in (1, 5):
-        counts = torch.randint(0, 200, (experts,), generator=generator) * (
-            torch.rand(experts, generator=generator) > 0.3
-        )
+        counts = torch.randint(0, 200, (experts,), generator=generator)
+        counts[1:3] = 0
         ends, rows = counts.cumsum(0), int(counts.sum())
         owner = torch.repeat_interleave(torch.arange(experts), counts)
         groups = Groups.of(ends, rows, tile)
         seen = []
-        for expert, first, stop in zip(
-            groups.expert_T.tolist(), groups.first_T.tolist(), groups.stop_T.tolist(), strict=True
-        ):
+        for expert, first, stop in torch.stack((groups.expert_T, groups.first_T, groups.stop_T), 1).tolist():
             assert stop - first <= tile
             assert (owner[first:stop] == expert).all()
             seen += range(first, stop)
