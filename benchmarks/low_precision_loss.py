@@ -2,7 +2,7 @@
 
     python benchmarks/low_precision_loss.py [--steps 2000] [--seeds 1]
 
-The model (2 layers, width 64, 4 experts of width 64, 2 a token) predicts the bytes of Etude's own sources. The runs of a
+The model (2 layers, width 64, 4 experts of width 64, 2 a token) predicts the bytes of Etude's own sources. Runs of a
 seed share initial weights and batches; only the experts' products differ: bf16 operands, "mxfp8", "nvfp4" (see
 `etude.kernels.low_precision`; on CPU through the references, bit-exact formats with sums in fp64). Everything else,
 router and masters included, is fp32 in all of them. Loss is nats a byte: the mean over the last 5% of steps, and on
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from etude.models.experts import ExpertProduct, multiply_by_expert
 from torch import Tensor
 from torch.nn import functional as F
 
 from etude.kernels.low_precision import ExpertLinear
 from etude.models.decoder import Decoder, ModelConfig, PackedAttention
-from etude.models.experts import ExpertProduct, multiply_by_expert
 
 MODEL = ModelConfig(
     vocab_size=256, width=64, layers=2, heads=4, kv_heads=2, head_width=16, experts=4, expert_width=64, max_context=128
@@ -31,8 +31,8 @@ MODEL = ModelConfig(
 SEQUENCES, LENGTH = 4, 128
 
 
-def in_bf16(rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
-    return multiply_by_expert(rows_MK.bfloat16(), weight_EKN.bfloat16(), ends_E).float()
+def in_bf16(rows_MK: Tensor, weight_EKN: Tensor, counts_E: Tensor) -> Tensor:
+    return multiply_by_expert(rows_MK.bfloat16(), weight_EKN.bfloat16(), counts_E).float()
 
 
 def corpus() -> tuple[Tensor, Tensor]:

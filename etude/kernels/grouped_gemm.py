@@ -39,7 +39,7 @@ def forward(rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor, form: Format) -
     product_MN = _multiply_rows(
         nvfp4.dequantise_blocks(rows.codes, rows.scales), nvfp4.dequantise_blocks(weight.codes, weight.scales), ends_E
     )
-    expert_M = torch.searchsorted(ends_E, torch.arange(len(rows_MK), device=ends_E.device), right=True)
+    expert_M = torch.searchsorted(ends_E, torch.arange(len(rows_MK)).to(ends_E), right=True)
     return product_MN * rows.outer * weight.outer[expert_M, :, 0]
 
 

@@ -40,13 +40,14 @@ class ExpertLinear:
         self.kernels = kernels
         self.rows = 0
 
-    def __call__(self, rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
-        """rows [M, K], weights [E, K, N], `ends_E` where each expert's rows end: [M, N] of the rows' dtype.
+    def __call__(self, rows_MK: Tensor, weight_EKN: Tensor, counts_E: Tensor) -> Tensor:
+        """rows [M, K], weights [E, K, N], how many rows each expert has: [M, N] of the rows' dtype.
 
         K and N must be multiples of 32 (ConfigError): each is the contraction of one pass.
         """
         self.rows += len(rows_MK)
-        return _Product.apply(rows_MK, weight_EKN, ends_E, self.recipe, self.kernels or kernels_for(rows_MK))
+        kernels = self.kernels or kernels_for(rows_MK)
+        return _Product.apply(rows_MK, weight_EKN, counts_E.cumsum(0), self.recipe, kernels)
 
 
 class LowPrecisionLinear(nn.Linear):
@@ -58,8 +59,8 @@ class LowPrecisionLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         rows_MK = input.reshape(-1, self.in_features)
-        ends = torch.tensor([len(rows_MK)], device=input.device)
-        return self.product(rows_MK, self.weight.T[None], ends).unflatten(0, input.shape[:-1])
+        count = torch.tensor([len(rows_MK)], device=input.device)
+        return self.product(rows_MK, self.weight.T[None], count).unflatten(0, input.shape[:-1])
 
 
 def kernels_for(x: Tensor) -> ModuleType:

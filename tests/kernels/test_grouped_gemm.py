@@ -79,8 +79,8 @@ def test_triton_products_do_not_depend_on_the_batch_and_keep_a_nan_in_its_row():
     x, weight, _, _, _ = problem(experts=1)
     for form in ("mxfp8", "nvfp4"):
         whole = kernels.forward(x, weight, torch.tensor([130]), form)
-        alone = kernels.forward(x[100:107], weight, torch.tensor([7]), form)
-        assert torch.equal(whole[100:107], alone)
+        alone = kernels.forward(x[:7], weight, torch.tensor([7]), form)
+        assert torch.equal(whole[:7], alone)
         broken = x[:8].clone()
         broken[3, 50] = torch.nan
         rows_lost = kernels.forward(broken, weight, torch.tensor([8]), form).isnan()

@@ -20,14 +20,14 @@ def operands(dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(50, 64, generator=generator, dtype=dtype, requires_grad=True)
     weight = torch.randn(3, 64, 32, generator=generator, dtype=dtype, requires_grad=True)
-    return x, weight, torch.tensor([20, 20, 50]), torch.randn(50, 32, generator=generator, dtype=dtype)
+    return x, weight, torch.tensor([20, 0, 30]), torch.randn(50, 32, generator=generator, dtype=dtype)
 
 
 @pytest.mark.parametrize("recipe", ["mxfp8", "nvfp4"])
 def test_forward_is_the_recipes_and_gradients_are_mxfp8(recipe):
-    x, weight, ends, grad = operands()
-    product = ExpertLinear(recipe)
-    y = product(x, weight, ends)
+    x, weight, counts, grad = operands()
+    product, ends = ExpertLinear(recipe), counts.cumsum(0)
+    y = product(x, weight, counts)
     y.backward(grad)
     assert torch.equal(y, grouped_gemm.forward(x.detach(), weight.detach(), ends, recipe))
     assert torch.equal(x.grad, grouped_gemm.data_gradient(grad, weight.detach(), ends))
@@ -41,8 +41,8 @@ def test_forward_is_the_recipes_and_gradients_are_mxfp8(recipe):
 
 
 def test_recipes_differ_and_keep_the_rows_dtype():
-    x, weight, ends, grad = operands(torch.bfloat16)
-    outputs = [ExpertLinear(recipe)(x, weight, ends) for recipe in ("mxfp8", "nvfp4")]
+    x, weight, counts, grad = operands(torch.bfloat16)
+    outputs = [ExpertLinear(recipe)(x, weight, counts) for recipe in ("mxfp8", "nvfp4")]
     assert not torch.equal(*outputs)
     outputs[1].backward(grad)
     assert {t.dtype for t in (*outputs, x.grad, weight.grad)} == {torch.bfloat16}
@@ -52,8 +52,8 @@ def test_triton_kernels_under_autograd_give_the_references_gradients():
     kernels = pytest.importorskip("etude.kernels.triton_grouped_gemm", reason="needs Triton: the dev extra")
     results = []
     for chosen in (kernels, grouped_gemm):
-        x, weight, ends, grad = operands()
-        y = ExpertLinear("nvfp4", chosen)(x, weight, ends)
+        x, weight, counts, grad = operands()
+        y = ExpertLinear("nvfp4", chosen)(x, weight, counts)
         y.backward(grad)
         results.append((y.detach(), x.grad, weight.grad))
     for got, wanted in zip(*results, strict=True):
