@@ -75,7 +75,8 @@ def quantise(x: Tensor, outer: Tensor | None = None) -> NVFP4:
     wanted = (blocks.abs().amax(-1) / E2M1_MAX) / outer
     scales = wanted.clamp(SMALLEST_BLOCK_SCALE, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
     scales = scales.masked_fill(torch.isnan(wanted), E4M3_NAN)
-    codes = encode_e2m1(blocks / (scales.view(torch.float8_e4m3fn).float() * outer)[..., None]).flatten(-2)
+    quotients = blocks / (scales.view(torch.float8_e4m3fn).float() * outer)[..., None]
+    codes = encode_e2m1(quotients.copysign(blocks)).flatten(-2)  # the sign of a NaN is not defined
     return NVFP4(codes[..., 0::2] | codes[..., 1::2] << 4, scales, outer)
 
 

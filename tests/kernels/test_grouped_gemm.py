@@ -113,11 +113,11 @@ def check(kernel, warps=4, **constants):
     assert compiled.metadata.shared <= 227 * 1024, (kernel.__name__, compiled.metadata.shared)
     return compiled.asm["ptx"]
 
-for bf16 in (True, False):
-    check(quantise.mxfp8_rows_kernel, BF16=bf16, SWIZZLED=True, TILE=128, ROWS=16, BLOCKS=8)
-    check(quantise.mxfp8_columns_kernel, BF16=bf16, SWIZZLED=True, TILE=128, CHANNELS=64)
-    ptx = check(quantise.nvfp4_rows_kernel, BF16=bf16, SWIZZLED=True, GIVEN=False, TILE=128, ROWS=4, BLOCKS=32)
-    assert "div.rn.f32" in ptx and "div.full" not in ptx and "div.approx" not in ptx
+common = dict(BF16=True, SWIZZLED=True, TILE=128)
+check(quantise.mxfp8_rows_kernel, ROWS=16, BLOCKS=8, **common)
+check(quantise.mxfp8_columns_kernel, CHANNELS=64, **common)
+ptx = check(quantise.nvfp4_rows_kernel, GIVEN=False, ROWS=4, BLOCKS=32, **common)
+assert "div.rn.f32" in ptx and "div.full" not in ptx and "div.approx" not in ptx
 native = capability >= 100
 dots = dict(NATIVE=native, OPERAND=tl.bfloat16, TILE=128, COLUMNS=128)
 texts = [check(gemm.rows_kernel, 8, FP4=fp4, DEPTH=128, **dots) for fp4 in (False, True)]
