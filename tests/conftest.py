@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on CPU; Triton reads it when it is first imported, by whomever
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on CPU; read when Triton is first imported, by whomever
 
 RAY = ("environments/cluster/", "e2e/")
 

@@ -1,9 +1,5 @@
 """The three grouped products: the reference against dequantised operands, the Triton kernels against the reference."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -86,56 +82,3 @@ def test_triton_products_do_not_depend_on_the_batch_and_keep_a_nan_in_its_row():
         rows_lost = kernels.forward(broken, weight, torch.tensor([8]), form).isnan()
         assert rows_lost[3].all()
         assert not rows_lost[[0, 1, 2, 4, 5, 6, 7]].any()
-
-
-COMPILE = """
-import sys
-import triton
-import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from etude.kernels import triton_grouped_gemm as gemm, triton_quantise as quantise
-
-capability = int(sys.argv[1])
-shape = {name: "i32" for name in ("K", "slots", "across", "width", "inputs", "outputs")}
-pointers = {"first_T": "*i32", "stop_T": "*i32", "expert_T": "*i32", "tile_ends_E": "*i32", "out": "*fp32"}
-bytes_ = {name: "*u8" for name in ("codes", "scales", "a", "b", "a_scales", "b_scales")}
-floats = {name: "*fp32" for name in ("outer", "a_outer", "b_outer")}
-known = shape | pointers | bytes_ | floats
-
-def check(kernel, warps=4, **constants):
-    signature = {}
-    for name in kernel.arg_names:
-        values = "*i16" if constants.get("BF16") else "*i32"
-        signature[name] = "constexpr" if name in constants else values if name == "x" else known[name]
-    source = ASTSource(kernel, signature, constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
-    assert compiled.metadata.shared <= 227 * 1024, (kernel.__name__, compiled.metadata.shared)
-    return compiled.asm["ptx"]
-
-common = dict(BF16=True, SWIZZLED=True, TILE=128)
-check(quantise.mxfp8_rows_kernel, ROWS=16, BLOCKS=8, **common)
-check(quantise.mxfp8_columns_kernel, CHANNELS=64, **common)
-ptx = check(quantise.nvfp4_rows_kernel, GIVEN=False, ROWS=4, BLOCKS=32, **common)
-assert "div.rn.f32" in ptx and "div.full" not in ptx and "div.approx" not in ptx
-native = capability >= 100
-dots = dict(NATIVE=native, OPERAND=tl.bfloat16, TILE=128, COLUMNS=128)
-texts = [check(gemm.rows_kernel, 8, FP4=fp4, DEPTH=128, **dots) for fp4 in (False, True)]
-texts.append(check(gemm.weight_kernel, 8, ROWS=128, **dots))
-for ptx in texts:
-    assert ("tcgen05.mma" if native else "wgmma") in ptx
-    assert ("block_scale" in ptx) == native
-print("compiled")
-"""
-
-
-@pytest.mark.parametrize("capability", [90, 100])
-def test_kernels_compile_for_hopper_and_blackwell(capability, tmp_path):
-    """No device is needed to compile: IEEE division is in the code, and so are the tensor cores that are meant."""
-    pytest.importorskip("triton", reason="needs Triton: the dev extra")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(capability)], env=environment, capture_output=True, text=True, timeout=250
-    )
-    assert done.stdout.endswith("compiled\n"), done.stderr[-3000:]

@@ -21,8 +21,7 @@ def sorted_rows(dtype=torch.float32):
     return x, Groups.of(ends, len(x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("swizzled", [True, False])
+@pytest.mark.parametrize(("dtype", "swizzled"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_mxfp8_rows(dtype, swizzled):
     x, groups = sorted_rows(dtype)
     got, wanted = triton_quantise.mxfp8_rows(x, groups, swizzled), mxfp8.quantise(x)
@@ -31,8 +30,7 @@ def test_mxfp8_rows(dtype, swizzled):
     assert torch.equal(got.scales, swizzle(scales) if swizzled else scales)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("swizzled", [True, False])
+@pytest.mark.parametrize(("dtype", "swizzled"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_mxfp8_columns(dtype, swizzled):
     x, groups = sorted_rows(dtype)
     got, wanted = triton_quantise.mxfp8_columns(x, groups, swizzled), mxfp8.quantise(groups.pad(x).T.contiguous())
@@ -40,8 +38,7 @@ def test_mxfp8_columns(dtype, swizzled):
     assert torch.equal(got.scales, swizzle(wanted.scales) if swizzled else wanted.scales)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("swizzled", [True, False])
+@pytest.mark.parametrize(("dtype", "swizzled"), [(torch.float32, True), (torch.bfloat16, False)])
 def test_nvfp4_rows(dtype, swizzled):
     x, groups = sorted_rows(dtype)
     got, wanted = triton_quantise.nvfp4_rows(x, groups, None, swizzled), nvfp4.quantise(x)
