@@ -82,8 +82,8 @@ class _Product(torch.autograd.Function):
         return kernels.forward(rows_MK, weight_EKN, ends_E, recipe).to(rows_MK.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad_MN: Tensor) -> tuple[Tensor | None, ...]:
-        rows_MK, weight_EKN, ends_E = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_MN,), (rows_MK, weight_EKN, ends_E) = grads, ctx.saved_tensors
         data = weight = None
         if ctx.needs_input_grad[0]:
             data = ctx.kernels.data_gradient(grad_MN, weight_EKN, ends_E).to(rows_MK.dtype)

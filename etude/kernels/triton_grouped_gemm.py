@@ -25,6 +25,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton import knobs
 
 from etude.kernels import nvfp4
 from etude.kernels.grouped_gemm import Format
@@ -194,4 +195,4 @@ def _native(x: Tensor) -> bool:
 
 
 def _operand_type() -> tl.dtype:
-    return tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16
+    return tl.float32 if knobs.runtime.interpret else tl.bfloat16
