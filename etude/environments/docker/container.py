@@ -1,8 +1,7 @@
 """What the engine is asked to make for one sandbox: a container in which nothing is left to the engine's defaults.
 
-Owns the body of the request. The image is read-only; what a command can write are the sized tmpfs below, gone with the
-container, as is the container itself as soon as its agent ends. The engine logs nothing: what it would log are the
-agent's answers.
+Owns the body of the request. The image is read-only; what a command can write are sized tmpfs, gone with the
+container, as is the container itself as soon as its agent ends. The engine logs nothing: it would log the answers.
 """
 
 from __future__ import annotations
@@ -12,18 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from etude.environments.base import WORKSPACE, Resources
+from etude.environments.container.places import AGENT_MB, INSTANCE_LABEL, MIB, sizes
 from etude.environments.docker.config import DockerConfig
-from etude.environments.toolchain import HOME
 
-INSTANCE_LABEL = "etude.instance"
 _GUEST = "/guest"
-_SHARE = {WORKSPACE: 1, "/tmp": 2, HOME: 8, "/tests": 8, "/logs": 8, "/dev/shm": 8}
-"""Where a command may write: that part of the workspace's size and number of files."""
 _BYTES_PER_INODE = 4096
-_AGENT_MB = 96
-"""The agent is inside the limits, where an archive passes through it; commands must not be short of what it holds."""
 _AGENT_PIDS = 1
-_MIB = 1 << 20
 
 
 def container_body(
@@ -57,7 +50,7 @@ def container_body(
 
 
 def _host(program: Path, resources: Resources, config: DockerConfig) -> dict[str, Any]:
-    memory = (resources.memory_mb + _AGENT_MB) * _MIB
+    memory = (resources.memory_mb + AGENT_MB) * MIB
     body: dict[str, Any] = {
         "NetworkMode": "none",
         "Privileged": False,
@@ -69,7 +62,7 @@ def _host(program: Path, resources: Resources, config: DockerConfig) -> dict[str
         "MemorySwap": memory,  # of both together: no swap
         "PidsLimit": resources.pids + _AGENT_PIDS,
         "NanoCpus": round(resources.cpus * 1e9),
-        "Tmpfs": {place: _tmpfs(place, resources, config) for place in _SHARE},
+        "Tmpfs": {place: _tmpfs(place, size, config) for place, size in sizes(resources).items()},
         "Mounts": [{"Type": "bind", "Source": str(program), "Target": _GUEST, "ReadOnly": True}],
         "AutoRemove": True,
         "RestartPolicy": {"Name": "no"},
@@ -80,8 +73,7 @@ def _host(program: Path, resources: Resources, config: DockerConfig) -> dict[str
     return body if config.runtime is None else {**body, "Runtime": config.runtime}
 
 
-def _tmpfs(place: str, resources: Resources, config: DockerConfig) -> str:
-    size = resources.disk_mb * _MIB // _SHARE[place]
+def _tmpfs(place: str, size: int, config: DockerConfig) -> str:
     mode = "1777" if place in ("/tmp", "/dev/shm") else "755"
-    sizes = f"size={size},nr_inodes={size // _BYTES_PER_INODE},mode={mode}"
-    return f"rw,exec,nosuid,nodev,{sizes},uid={config.uid},gid={config.gid}"
+    limits = f"size={size},nr_inodes={size // _BYTES_PER_INODE},mode={mode}"
+    return f"rw,exec,nosuid,nodev,{limits},uid={config.uid},gid={config.gid}"
