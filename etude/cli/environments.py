@@ -7,14 +7,17 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg", "firecracker")
+from etude.errors import ConfigError
+
+BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg", "firecracker", "kata")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     doctor = actions.add_parser("doctor", help="start real sandboxes and say which backends work")
     doctor.add_argument("--backend", choices=BACKENDS, help="look at this one only")
-    doctor.add_argument("--image", help="what the docker backend starts its sandbox on")
+    doctor.add_argument("--image", help="what the docker and kata backends start their sandbox on")
+    doctor.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="in the config of --backend")
     serve = actions.add_parser("serve", help="serve sandboxes over HTTP until SIGTERM")
     serve.add_argument("config", nargs="?", type=Path, help="a TOML file of the server's config")
     serve.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
@@ -35,7 +38,9 @@ def _doctor(options: argparse.Namespace) -> int:
     """0 where the backend asked for, or else the one that recipes use by default, is offered."""
     from etude.environments.doctor import survey
 
-    found = survey([options.backend] if options.backend else BACKENDS, options.image)
+    if options.set and not options.backend:
+        raise ConfigError("--set: say with --backend whose config it is")
+    found = survey([options.backend] if options.backend else BACKENDS, options.image, options.set)
     wanted = options.backend or "namespace"
     offered = [name for name, findings in found.items() if all(finding.ok for finding in findings)]
     if options.json:

@@ -34,7 +34,7 @@ class Capabilities:
     services: bool = False
     """Whether a server, a database say, can run in it from one command to the next."""
     accel: Literal["tcg", "kvm"] | None = None
-    """How a VM runs its guest; None where there is no VM."""
+    """How a VM runs its guest; None where there is no VM, or where only its host could tell."""
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,11 @@ class Channel(asyncio.Protocol):
         """Wait until the agent has said that it is up."""
         await self.answer(self._ready, f"sandbox {self._name} to start", timeout_s)
 
+    async def called(self, timeout_s: float) -> None:
+        """The same of an agent that may have said so before anybody listened: it is asked, and answers."""
+        _, answered = self._send(b"c", b"")
+        await self.answer(answered, f"sandbox {self._name} to start", timeout_s)
+
     async def exec(
         self, command: str, cwd: str, timeout_s: float, env: Mapping[str, str], max_output_bytes: int
     ) -> ExecResult:

@@ -8,12 +8,14 @@ for the guest program and kernel in its cache: what killed processes left is tol
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from etude.config import load_recipe
 from etude.environments import cgroups
 from etude.environments.base import SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
@@ -21,6 +23,7 @@ from etude.environments.docker.config import DockerConfig
 from etude.environments.finding import Finding, look
 from etude.environments.firecracker.config import FirecrackerConfig
 from etude.environments.images.check import check_images
+from etude.environments.kata.config import KataConfig
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
@@ -30,6 +33,16 @@ from etude.environments.store import default_state_dir, new_instance
 from etude.errors import DeadlineExceeded, EtudeError
 
 _BOOT_DEADLINE_S = 60.0
+_BACKENDS = {
+    "namespace": (NamespaceConfig, ()),
+    "docker": (DockerConfig, ()),
+    "qemu-kvm": (QemuConfig, ("accel=kvm",)),
+    "qemu-tcg": (QemuConfig, ("accel=tcg",)),
+    "firecracker": (FirecrackerConfig, ()),
+    "kata": (KataConfig, ()),
+}
+"""What can be looked at: its config, and what is set in it."""
+_STARTED_ON_AN_IMAGE = ("docker", "kata")
 _LOOK = (
     "python3 -c 'print(6 * 7)' && ls /sys/class/net /proc/1/root 2>/dev/null; "
     "grep -E 'CapEff|Seccomp:' /proc/self/status"
@@ -45,25 +58,27 @@ _USERNS_SWITCHES = (
 )
 
 
-def survey(names: Iterable[str], image: str | None = None) -> dict[str, list[Finding]]:
-    """What was found of each backend. Those whose findings are all `ok` are offered on this machine.
+def survey(names: Iterable[str], image: str | None = None, overrides: Sequence[str] = ()) -> dict[str, list[Finding]]:
+    """What was found of each backend. Those whose findings are all `ok` are offered here.
 
-    `image` is what the docker backend starts its sandbox on.
+    `image` is what backends of containers start their sandbox on; `overrides` are set in every config.
     """
-    configs = {
-        "namespace": NamespaceConfig(),
-        "docker": DockerConfig(image=image),
-        "qemu-kvm": QemuConfig(accel="kvm"),
-        "qemu-tcg": QemuConfig(accel="tcg"),
-        "firecracker": FirecrackerConfig(),
-    }
-    return {name: diagnose(configs[name]) for name in names}
+    found = {}
+    for name in names:
+        schema, preset = _BACKENDS[name]
+        started_on = (f"image={json.dumps(image)}",) if image is not None and name in _STARTED_ON_AN_IMAGE else ()
+        found[name] = diagnose(load_recipe(None, schema, [*preset, *started_on, *overrides]))
+    return found
 
 
-def diagnose(config: NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig | None = None) -> list[Finding]:
+def diagnose(
+    config: NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig | KataConfig | None = None,
+) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes seconds."""
     if isinstance(config, (DockerConfig, FirecrackerConfig)):
         return _over_http(config)
+    if isinstance(config, KataConfig):
+        return _on_kubernetes(config)
     if isinstance(config, QemuConfig):
         return probe(config)
     config = config or NamespaceConfig()
@@ -89,6 +104,14 @@ def _over_http(config: DockerConfig | FirecrackerConfig) -> list[Finding]:
     except ModuleNotFoundError as error:
         return [Finding("HTTP", False, f"{error.name} is not installed", "pip install 'etude[environments]'")]
     return probe_docker(config) if isinstance(config, DockerConfig) else probe_firecracker(config)
+
+
+def _on_kubernetes(config: KataConfig) -> list[Finding]:
+    try:
+        from etude.environments.kata.probe import probe as probe_kata
+    except ModuleNotFoundError as error:
+        return [Finding("Kubernetes", False, f"{error.name} is not installed", "pip install 'etude[kata]'")]
+    return probe_kata(config)
 
 
 def _overlay() -> Finding:

@@ -11,12 +11,13 @@ import sys
 import time
 
 import pytest
+from container_scenarios import SHARED, a_workspace_begins_with_the_images_own_files
 from engine_stand_in import Container, StandIn, complaints
 from scenarios import within
 
 from etude.environments import store
 from etude.environments.backends import open_backend
-from etude.environments.base import ARCHIVE_MAX, Resources, SandboxSpec
+from etude.environments.base import Resources, SandboxSpec
 from etude.environments.docker.backend import DockerBackend
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.probe import probe
@@ -46,23 +47,18 @@ def until(true, deadline_s=10.0):
         time.sleep(0.01)
 
 
-def test_commands_files_and_processes(engine):
+@pytest.mark.parametrize("scenario", SHARED, ids=lambda scenario: scenario.__name__)
+def test_what_all_containers_do(engine, scenario):
+    run(engine, scenario, deadline_s=120.0)
+    assert engine.containers == {}
+
+
+def test_what_it_says_of_itself(engine):
     async def scenario(backend):
-        box = await backend.create(SandboxSpec(files={"a/b": b"1", "c": bytes(range(256)) * 9000}))
-        assert (await box.exec("id -u; cat a/b; echo oops >&2; exit 3")).output == b"1000\n1oops\n"
-        assert await box.read_file("/workspace/c") == bytes(range(256)) * 9000
-        with pytest.raises(OSError, match="Read-only"):
-            await box.write_file("/usr/x", b"")
-        process = await box.start("for i in 1 2 3; do echo $i; sleep 0.05; done")
-        assert b"".join([piece async for piece in process.output()]) == b"1\n2\n3\n"
-        assert (await box.exec("sleep 60", timeout_s=0.3)).timed_out
-        status = (await box.exec("cat /proc/self/status; ls /sys/class/net 2>/dev/null")).output
-        assert b"Seccomp:\t2" in status and b"NoNewPrivs:\t1" in status
         capabilities = backend.capabilities
         assert (capabilities.isolation, capabilities.snapshot, capabilities.network) == ("container", "disk", False)
 
     run(engine, scenario)
-    assert engine.containers == {}
 
 
 def test_nothing_is_left_to_the_engines_defaults(engine):
@@ -87,62 +83,9 @@ def test_the_contract_knows_what_is_wrong():
     assert len(complaints(route, {}, b'{"Image": 1, "HostConfig": {"PidLimit": 1}}')) == 2
 
 
-def test_a_snapshot_is_the_workspace_and_a_fork_starts_from_it(engine):
-    async def scenario(backend):
-        box = await backend.create(SandboxSpec(files={"keep": b"k", "gone": b"g", "dir/old": b"o"}))
-        await box.exec("rm gone; echo new > dir/new; ln -s keep link; chmod 750 dir; echo x > /tests/planted")
-        one, two = await box.fork(2)
-        await one.write_file("/workspace/keep", b"one")
-        seen = (await two.exec("ls -R . /tests; cat link; stat -c %a dir")).output
-        assert seen == b".:\ndir\nkeep\nlink\n\n./dir:\nnew\nold\n\n/tests:\nk750\n"
-        snapshot = await two.snapshot()
-        await backend.release(snapshot)
-        with pytest.raises(SandboxError, match="released"):
-            await backend.create(SandboxSpec(base=snapshot))
-
-    run(engine, scenario)
-
-
-def test_a_workspace_larger_than_an_archive_is_forked_too(engine):
-    async def scenario(backend):
-        box = await backend.create(SandboxSpec(resources=Resources(disk_mb=128)))
-        each = ARCHIVE_MAX * 6 // 10
-        await box.exec(
-            f"mkdir -p d/e; head -c {each} /dev/urandom > d/a; head -c {each} /dev/urandom > d/e/b; echo c > c"
-        )
-        (fork,) = await box.fork(1)
-        sums = "sha256sum d/a d/e/b c"
-        assert (await fork.exec(sums, timeout_s=60)).output == (await box.exec(sums, timeout_s=60)).output
-
-    run(engine, scenario, deadline_s=120.0)
-
-
-def test_pause_and_destroy(engine):
-    async def scenario(backend):
-        box = await backend.create(SandboxSpec())
-        counting = asyncio.ensure_future(box.exec("for i in 1 2 3 4 5; do echo >> n; sleep 0.1; done", timeout_s=1.5))
-        await box.exec("until [ -s n ]; do sleep 0.01; done")
-        await box.pause()
-        await asyncio.sleep(1.6)
-        await box.resume()
-        assert not (await counting).timed_out
-        running = asyncio.ensure_future(box.exec("sleep 60"))
-        await asyncio.sleep(0.1)
-        await asyncio.gather(box.destroy(), box.destroy())
-        with pytest.raises(SandboxError, match="destroyed"):
-            await running
-
-    run(engine, scenario)
-
-
 def test_a_workspace_begins_with_the_images_own_files(engine):
     engine.workspaces["sha256:" + "0" * 64] = {"src/app.py": b"print(1)\n", "README": b"image's"}
-
-    async def scenario(backend):
-        box = await backend.create(SandboxSpec(files={"README": b"task's"}))
-        assert (await box.exec("python3 src/app.py; cat README; stat -c %u README")).output == b"1\ntask's1000\n"
-
-    run(engine, scenario)
+    run(engine, a_workspace_begins_with_the_images_own_files)
 
 
 def test_images_that_cannot_be_used_are_refused(engine):
@@ -233,16 +176,5 @@ def test_what_a_killed_controller_never_started_is_removed_by_the_next(engine):
     async def scenario(backend):
         await backend.create(SandboxSpec())
         assert {"mine", "other"} <= engine.containers.keys() and "dead" not in engine.containers
-
-    run(engine, scenario)
-
-
-def test_hosts_to_reach_are_refused_not_forgotten(engine):
-    async def scenario(backend):
-        assert not backend.capabilities.network
-        with pytest.raises(ConfigError, match="egress: the docker backend"):
-            await backend.create(SandboxSpec(egress=("mirror.example.com",)))
-        assert not backend.live
-        assert (await (await backend.create(SandboxSpec(egress=()))).exec("echo up")).output == b"up\n"
 
     run(engine, scenario)

@@ -40,6 +40,7 @@ int maps(int argc, char **argv);
 int contain(int argc, char **argv);
 int emulate(int argc, char **argv);
 int boot(int argc, char **argv);
+int reach(int argc, char **argv);
 int ticks(void);
 
 /* serve.c: sends one reply frame; `status` is 0 or an errno, or MORE_FOLLOWS. Ends the process when the controller has gone. */

@@ -17,8 +17,10 @@ int main(int argc, char **argv) {
         return emulate(argc - 2, argv + 2);
     if (argc > 1 && !strcmp(argv[1], "boot"))
         return boot(argc - 2, argv + 2);
+    if (argc > 1 && !strcmp(argv[1], "reach"))
+        return reach(argc - 2, argv + 2);
     if (argc > 1 && !strcmp(argv[1], "ticks"))
         return ticks();
-    fprintf(stderr, "usage: %s launch|serve|hold|maps|contain|emulate|boot|ticks ...; started by the sandbox backend, not by hand\n", argv[0]);
+    fprintf(stderr, "usage: %s launch|serve|hold|maps|contain|emulate|boot|reach|ticks ...; started by the sandbox backend, not by hand\n", argv[0]);
     return 2;
 }

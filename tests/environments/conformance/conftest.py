@@ -8,11 +8,17 @@ from scenarios import within
 
 from etude.environments.docker.backend import DockerBackend
 from etude.environments.docker.config import DockerConfig
+from etude.environments.kata.backend import KataBackend
+from etude.environments.kata.config import KataConfig
 from etude.environments.namespace import NamespaceBackend
 
 ENGINE = Path(os.environ.get("ETUDE_TEST_ENGINE", "/var/run/docker.sock"))
 IMAGE = os.environ.get("ETUDE_TEST_ENGINE_IMAGE")
 """An image that the engine has, with a shell, the usual small programs, and python3."""
+
+CLUSTER = os.environ.get("ETUDE_TEST_KATA_IMAGE")
+"""An image that the nodes of the cluster can pull whose kubeconfig is the usual one. Its network plugin must enforce
+network policies."""
 
 
 def on_engine():
@@ -23,7 +29,13 @@ def on_engine():
     return DockerBackend(DockerConfig(socket=ENGINE, image=IMAGE))
 
 
-BACKENDS = {"namespace": NamespaceBackend, "docker": on_engine}
+def on_cluster():
+    if CLUSTER is None:
+        pytest.skip("ETUDE_TEST_KATA_IMAGE names no image for pods: one with sh, coreutils, gzip and python3")
+    return KataBackend(KataConfig(image=CLUSTER, network_policies_enforced=True))
+
+
+BACKENDS = {"namespace": NamespaceBackend, "docker": on_engine, "kata": on_cluster}
 
 
 @pytest.fixture(params=[*BACKENDS, "remote", "qemu"])
