@@ -18,17 +18,13 @@ def routed(servers, scenario, away_s=600.0, **given):
     within(120, lambda: open_backend(RoutedConfig(places=places, away_s=away_s)), scenario)
 
 
-def alive(server):
-    return {each for each in server.guests() if each}
-
-
 def test_load_is_spread_and_a_snapshot_is_started_where_it_is(make_server):
     servers = [make_server(name) for name in ("one", "two")]
 
     async def scenario(backend):
         boxes = [await backend.create(SandboxSpec(files={"a": b"1"})) for _ in range(6)]
         assert [len(place.backend.live) for place in backend.places] == [3, 3]  # of two places, both are drawn
-        assert [len(alive(server)) for server in servers] == [3, 3]
+        assert [len(server.guests()) for server in servers] == [3, 3]
         home = next(place for place in backend.places if boxes[0].id in place.backend.live)
         snapshot = await boxes[0].snapshot()
         copies = [await backend.create(SandboxSpec(base=snapshot)) for _ in range(4)]
@@ -41,7 +37,7 @@ def test_load_is_spread_and_a_snapshot_is_started_where_it_is(make_server):
             assert unknown.value.kind == "not_found"
 
     routed(servers, scenario)
-    assert [alive(server) for server in servers] == [set(), set()]
+    assert [server.guests() for server in servers] == [{}, {}]
 
 
 def test_a_place_that_is_lost_is_passed_over_and_taken_back(make_server):
