@@ -22,7 +22,7 @@ from etude.config import load_recipe
 from etude.engine.torch_engine import TorchEngine
 from etude.environments.backends import open_backend
 from etude.models.chat import ChatRenderer
-from etude.models.qwen3 import load_checkpoint
+from etude.models.checkpoint import load_checkpoint
 from etude.records import InfraFailed, solved
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order, play

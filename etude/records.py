@@ -26,7 +26,7 @@ BASE_VERSION = Version(0)
 Ints: TypeAlias = npt.NDArray[np.int32]
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bools: TypeAlias = npt.NDArray[np.bool_]
-Routes: TypeAlias = npt.NDArray[np.uint8]
+Routes: TypeAlias = npt.NDArray[np.uint8 | np.uint16]  # the smallest that holds an expert's number
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Segment:
     sampled: Bools  # [T]
     logprobs: Floats  # [T]
     versions: Ints  # [T]
-    routed_experts: Routes  # [<=T, L, K]; [0, 0, 0] for a sampler that gives no routes
+    routed_experts: Routes  # [<=T, layers with a router, K]; [0, 0, 0] for a sampler that gives no routes
     kind: Literal["turns", "summary"] = "turns"
 
     def __post_init__(self) -> None:

@@ -37,23 +37,30 @@ class PagedAttention:
         for row, sequence in enumerate(singles):
             self.tables[row, : len(sequence.pages)] = sequence.pages
 
-    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGC: Tensor) -> Tensor:
+    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGC: Tensor, scale: float) -> Tensor:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys[self.page_of, self.offset_of] = k_NGC
-        values[self.page_of, self.offset_of] = v_NGC
+        if v_NGC is not k_NGC:
+            values[self.page_of, self.offset_of] = v_NGC
         out = torch.empty_like(q_NHC)
         if self.singles:
             queries = q_NHC[: self.singles].contiguous().numpy()
             decode_attention(
-                queries, keys.numpy(), values.numpy(), self.tables, self.lengths, out[: self.singles].numpy()
+                queries,
+                keys.numpy(),
+                values.numpy(),
+                self.tables,
+                self.lengths,
+                scale,
+                out[: self.singles].numpy(),
             )
         start = self.singles
         for sequence, count in self.chunks:
-            out[start : start + count] = self._chunk(keys, values, sequence, q_NHC[start : start + count])
+            out[start : start + count] = self._chunk(keys, values, sequence, q_NHC[start : start + count], scale)
             start += count
         return out
 
-    def _chunk(self, keys: Tensor, values: Tensor, sequence: Sequence, q_TNC: Tensor) -> Tensor:
+    def _chunk(self, keys: Tensor, values: Tensor, sequence: Sequence, q_TNC: Tensor, scale: float) -> Tensor:
         """Causal attention of a chunk's queries over everything its sequence has so far."""
         past, count = sequence.computed, q_TNC.shape[0]
         length = past + count
@@ -62,6 +69,12 @@ class PagedAttention:
         v = values[table].flatten(0, 1)[:length].transpose(0, 1)
         mask = None if past == 0 else torch.ones(count, length, dtype=torch.bool).tril(past)
         out = F.scaled_dot_product_attention(
-            q_TNC.transpose(0, 1)[None], k[None], v[None], attn_mask=mask, is_causal=mask is None, enable_gqa=True
+            q_TNC.transpose(0, 1)[None],
+            k[None],
+            v[None],
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scale,
+            enable_gqa=True,
         )
         return out[0].transpose(0, 1)

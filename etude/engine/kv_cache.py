@@ -1,9 +1,10 @@
 """The paged key-value cache: pages, who holds them, and which prefixes they hold.
 
-Owns the tensors (keys, values, and the expert routes of every cached position), reference counts, the prefix index and
-eviction. A page is full or it is the last of exactly one sequence; full pages are shared by reference and never written
-again. Prefix keys are salted by weight version: new sequences never start from another version's pages.
-Never runs the model (`engine.torch_engine`); the page layout is `kernels.decode_attention`'s.
+Owns the tensors (keys and values, one and the same for latent attention, and the expert routes of every cached
+position), reference counts, the prefix index and eviction. A page is full or it is the last of exactly one sequence;
+full pages are shared by reference and never written again. Prefix keys are salted by weight version: new sequences
+never start from another version's pages. Never runs the model (`engine.torch_engine`); the page layout is
+`kernels.decode_attention`'s.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from etude.kernels.decode_attention import PAGE
-from etude.models.decoder import ModelConfig
+from etude.models.config import ModelConfig
 from etude.records import Routes
 
 PrefixKey = tuple[int, tuple[int, ...]]
@@ -43,10 +44,10 @@ class PagedCache:
     """Fixed number of pages; sequences borrow them."""
 
     def __init__(self, config: ModelConfig, pages: int) -> None:
-        layers, groups, width = config.layers, config.kv_heads, config.head_width
-        self.keys = torch.zeros(layers, pages, PAGE, groups, width)
-        self.values = torch.zeros(layers, pages, PAGE, groups, width)
-        self.routes = np.zeros((pages, PAGE, layers, config.experts_per_token), np.uint8)
+        self.keys = torch.zeros(config.layers, pages, PAGE, *config.cached_key)
+        self.values = self.keys if config.latent else torch.zeros_like(self.keys)  # a latent is both
+        route = np.min_scalar_type(max(config.experts - 1, 0))  # the smallest integer that holds an expert's number
+        self.routes = np.zeros((pages, PAGE, len(config.moe_layers), config.experts_per_token), route)
         self.free = list(range(pages))[::-1]
         self.references = [0] * pages
         self._index: OrderedDict[PrefixKey, int] = OrderedDict()  # → page; order is least recently used first

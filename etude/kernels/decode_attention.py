@@ -78,15 +78,17 @@ def decode_attention(
     values: Array,
     tables: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
+    scale: float,
     out: Array,
 ) -> None:
-    """out[b, h] = softmax(q[b, h] · K / sqrt(C)) V over the first `lengths[b]` tokens of the pages `tables[b]`.
+    """out[b, h] = softmax(scale * q[b, h] · K) V over the first `lengths[b]` tokens of the pages `tables[b]`.
 
-    queries, out [B, H, C]; keys, values [P, PAGE, G, C]; tables [B, most pages]; lengths [B], all >= 1.
+    queries, out [B, H, C]; keys, values [P, PAGE, G, C], which may be the same array; tables [B, most pages]; lengths
+    [B], all >= 1.
     """
     batch, heads, width = queries.shape
     groups = keys.shape[2]
-    scale = np.float32(1.0) / np.sqrt(np.float32(width))
+    scale_ = np.float32(scale)
     scores = np.empty(tables.shape[1] * PAGE, np.float32)
     whole = np.empty_like(scores, np.int32)
     power = whole.view(np.float32)
@@ -94,7 +96,7 @@ def decode_attention(
         length = lengths[b]
         for h in range(heads):
             g = h * groups // heads
-            _scores(queries[b, h], keys, tables[b], g, length, scale, scores)
+            _scores(queries[b, h], keys, tables[b], g, length, scale_, scores)
             highest = scores[0]
             for t in range(1, length):
                 highest = max(highest, scores[t])

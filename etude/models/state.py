@@ -1,7 +1,8 @@
 """A decoder's weights as named arrays of bf16 bits: the form that is published, hashed and compared.
 
 Owns the conversion both ways. A policy's weights are always exactly representable in bf16 (the trainer rounds its fp32
-masters), so the bits are lossless whatever dtype the forward runs in. Never touches files or the network.
+masters), so the bits are lossless whatever dtype the forward runs in. Buffers (a sigmoid router's selection bias) come
+with the base checkpoint, never change and are no part of the bits. Never touches files or the network.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class EngineActor:
         import torch
 
         from etude.engine.torch_engine import TorchEngine
-        from etude.models.qwen3 import load_checkpoint
+        from etude.models.checkpoint import load_checkpoint
         from etude.weights.store import open_store
         from etude.weights.subscriber import Subscriber
 
@@ -85,7 +85,7 @@ class TrainerActor:
     """The trainer process: steps, publishes, checkpoints, in that order."""
 
     def __init__(self, config: RunConfig, store: str, directory: Path) -> None:
-        from etude.models.qwen3 import load_checkpoint
+        from etude.models.checkpoint import load_checkpoint
         from etude.trainer.step import Trainer
         from etude.weights.publisher import Publisher
         from etude.weights.store import open_store
@@ -150,7 +150,7 @@ class TrainerActor:
         return metrics | spent()
 
     def save_model(self, directory: Path) -> None:
-        from etude.models.qwen3 import save_checkpoint
+        from etude.models.checkpoint import save_checkpoint
 
         save_checkpoint(self.trainer.policy, directory, self.tokenizer)
 

@@ -72,7 +72,7 @@ class AgentRun:
         from etude.engine.config import EngineConfig
         from etude.engine.torch_engine import TorchEngine
         from etude.models.chat import ChatRenderer
-        from etude.models.qwen3 import load_checkpoint
+        from etude.models.checkpoint import load_checkpoint
 
         decoder, tokenizer = load_checkpoint(self.model)
         self.console.print(f"[dim]{self.model} · {self.task.id}[/dim]")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from etude.environments.backends import open_backend
 from etude.models.chat import ChatRenderer
-from etude.models.qwen3 import load_checkpoint, save_checkpoint
+from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import Bits, export_bits
 from etude.records import Task
 from etude.rollouts.config import RunConfig

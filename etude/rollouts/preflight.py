@@ -45,7 +45,7 @@ def _local_backends(config: RunConfig) -> tuple[Local, ...]:
 
 
 def _model(path: Path) -> None:
-    from etude.models.qwen3 import check_checkpoint  # torch: nothing else in the controller loads it
+    from etude.models.checkpoint import check_checkpoint  # torch: nothing else in the controller loads it
 
     try:
         check_checkpoint(path)

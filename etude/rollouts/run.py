@@ -232,8 +232,9 @@ class Run:
         from etude.rollouts.summary import summarise
 
         engine = (await self.cluster.stats())["engine"]
+        features = [name for name in FEATURES if name != "routes_replayed" or self.config.trainer.router_replay]
         by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
-        counters = self.stats.prove_use(FEATURES + by_chance, engine)
+        counters = self.stats.prove_use(features + by_chance, engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},

@@ -23,7 +23,7 @@ from etude.harness.prompt import system_prompt
 from etude.harness.session import HarnessConfig
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
-from etude.models.qwen3 import save_checkpoint
+from etude.models.checkpoint import family_of, save_checkpoint
 from etude.models.state import round_to_bf16
 from etude.models.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 from etude.records import Task
@@ -130,6 +130,7 @@ def recording_tasks(seed: int, count: int) -> Iterator[Task]:
 
 def make_base_model(config: BaseConfig, directory: Path) -> dict[str, float | str]:
     """Every step in turn, each skipped if its product is there; a mid-training that was stopped goes on."""
+    family_of(config.midtraining.model)  # what cannot be saved need not be trained
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(config, directory)
     chat = ChatRenderer(tokenizer)

@@ -19,7 +19,8 @@ import torch
 
 from etude.config import Config
 from etude.errors import CheckpointError, ConfigError
-from etude.models.decoder import Decoder, ModelConfig
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
 from etude.trainer.config import OptimizerConfig
 from etude.trainer.documents import Mixture, Source
 from etude.trainer.optimizers import build_optimizer

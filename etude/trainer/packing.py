@@ -57,19 +57,19 @@ def _cut(segment: Segment) -> Segment:
 
 def _routes(segments: Sequence[Segment]) -> tuple[Routes, np.ndarray]:
     """Routes of all positions, zeros where the sampler gave none, and a mask that says where."""
-    shapes = {segment.routed_experts.shape[1:] for segment in segments if len(segment.routed_experts)}
+    given = [segment.routed_experts for segment in segments if len(segment.routed_experts)]
+    shapes = {array.shape[1:] for array in given}
     if len(shapes) > 1:
         raise ValueError(f"segments have routes of different shapes: {sorted(shapes)}")
     total = sum(len(segment.token_ids) for segment in segments)
     mask = np.zeros(total, bool)
     if not shapes:
         return np.zeros((0, 0, 0), np.uint8), mask
-    routes = np.zeros((total, *shapes.pop()), np.uint8)
+    routes = np.zeros((total, *shapes.pop()), np.result_type(*given))
     start = 0
     for segment in segments:
-        given = len(segment.routed_experts)
-        routes[start : start + given] = segment.routed_experts
-        mask[start : start + given] = True
+        end = start + len(segment.routed_experts)
+        routes[start:end], mask[start:end] = segment.routed_experts, True
         start += len(segment.token_ids)
     return routes, mask
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.errors import EtudeError
-from etude.models.decoder import Decoder, PackedAttention, Routing
+from etude.errors import ConfigError, EtudeError
+from etude.models.attention import PackedAttention
+from etude.models.decoder import Decoder, Routing
 from etude.models.state import Bits, export_bits, round_to_bf16
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
@@ -30,6 +31,8 @@ class Trainer:
 
     def __init__(self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0) -> None:
         """`temperature` is the sampler's: log-probabilities are compared at the temperature they were sampled at."""
+        if config.router_replay and not decoder.config.moe_layers:
+            raise ConfigError("trainer.router_replay: the model has no routers to replay; set it to false")
         torch.set_num_threads(config.threads)
         self.config, self.temperature = config, temperature
         self.policy = decoder

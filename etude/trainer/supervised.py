@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from etude.models.decoder import Decoder, PackedAttention, Routing
+from etude.models.attention import PackedAttention
+from etude.models.decoder import Decoder, Routing
 from etude.trainer.documents import Document
 
 
@@ -38,8 +39,12 @@ def supervised_loss(
 
 
 def load_balance(routing: Routing) -> Tensor:
-    """Switch Transformer's auxiliary loss (arXiv 2101.03961), mean over layers: 1 when every expert gets its share."""
-    experts = routing.logits_NLE.shape[-1]
-    probability_LE = routing.logits_NLE.softmax(-1).mean(0)
+    """Switch Transformer's auxiliary loss (arXiv 2101.03961), mean over layers: 1 when every expert gets its share, or
+    0 for a model that has no routers.
+    """
+    _, layers, experts = routing.scores_NLE.shape
+    if not layers:
+        return routing.scores_NLE.sum()
+    probability_LE = (routing.scores_NLE / routing.scores_NLE.sum(-1, keepdim=True)).mean(0)
     share_LE = F.one_hot(routing.experts_NLK, experts).float().mean(dim=(0, 2))
     return experts * (probability_LE * share_LE).sum(-1).mean()

@@ -17,9 +17,11 @@ from etude.harness.prompt import render_result, system_prompt
 from etude.harness.sampler import SampleRequest
 from etude.harness.tools import TOOLS
 from etude.kernels.decode_attention import PAGE
+from etude.models.attention import PackedAttention
 from etude.models.chat import ChatRenderer
-from etude.models.decoder import Decoder, ModelConfig, PackedAttention
-from etude.models.qwen3 import load_checkpoint
+from etude.models.checkpoint import load_checkpoint
+from etude.models.config import LatentConfig, ModelConfig
+from etude.models.decoder import Decoder
 from etude.models.state import export_bits, round_to_bf16
 from etude.records import Version
 from etude.tasks.ladder import ladder_task
@@ -29,12 +31,22 @@ torch.set_num_threads(1)
 MODEL = ModelConfig(
     vocab_size=128, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=256
 )
+DENSE = ModelConfig(
+    vocab_size=128, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=48, max_context=256
+)
+LATENT = ModelConfig(
+    vocab_size=128, width=32, layers=3, heads=4, max_context=256,
+    latent=LatentConfig(query_rank=24, rank=20, plain_width=12, rope_width=8, value_width=10),
+    experts=300, experts_per_token=3, expert_width=8, shared_width=16, router="sigmoid", expert_groups=4,
+    groups_per_token=2, gate_scale=2.5, dense_layers=(0,), dense_width=48,
+)  # fmt: skip
+SHAPES = {"mixture": MODEL, "dense": DENSE, "latent": LATENT}
 STOP = 2
 
 
-def decoder(seed=0):
+def decoder(seed=0, config=MODEL):
     """Random, but scaled so that its choices are clear-cut as a trained model's are."""
-    model = Decoder(MODEL)
+    model = Decoder(config)
     model.initialise(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -73,7 +85,7 @@ async def check_session(engine, model, name, rng, prefix):
         logits, routes = plain(model, full)
         expected = logits.log_softmax(-1)[torch.arange(len(ids) - 1, len(full) - 1), torch.tensor(done.token_ids)]
         np.testing.assert_allclose(done.logprobs, expected, atol=1e-4)
-        assert done.routed_experts.dtype == np.uint8
+        assert done.routed_experts.dtype == (np.uint8 if model.config.experts <= 256 else np.uint16)
         assert (done.routed_experts == routes[: len(full) - 1]).all()
         ids = full + [rng.randrange(3, 128) for _ in range(rng.randint(1, 12))]
 
@@ -81,12 +93,19 @@ async def check_session(engine, model, name, rng, prefix):
 SMALL = EngineConfig(cache_tokens=40 * PAGE, step_tokens=24)
 
 
+LARGE = EngineConfig(cache_tokens=16384)
+
+
 @pytest.mark.parametrize(
-    ("config", "sessions"),
-    [(EngineConfig(cache_tokens=16384), n) for n in (1, 2, 3, 5, 8, 12, 32, 64, 128)] + [(SMALL, 20)],
+    ("shape", "config", "sessions"),
+    [
+        *(("mixture", LARGE, n) for n in (1, 2, 3, 5, 8, 12, 32, 64, 128)),
+        *((shape, LARGE, n) for shape in ("dense", "latent") for n in (1, 12)),
+        *((shape, SMALL, 20) for shape in SHAPES),
+    ],
 )
-def test_greedy_tokens_equal_plain_recomputation(config, sessions):
-    model, rng = decoder(), random.Random(sessions)
+def test_greedy_tokens_equal_plain_recomputation(shape, config, sessions):
+    model, rng = decoder(config=SHAPES[shape]), random.Random(sessions)
     prefix = [rng.randrange(3, 128) for _ in range(40)]
     engine = TorchEngine(model, config)
 

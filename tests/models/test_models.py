@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.errors import CheckpointError, WeightError
+from etude.models.attention import PackedAttention
 from etude.models.chat import ChatRenderer
-from etude.models.decoder import Decoder, ModelConfig, PackedAttention
-from etude.models.qwen3 import check_checkpoint, load_checkpoint, save_checkpoint
+from etude.models.checkpoint import check_checkpoint, load_checkpoint, save_checkpoint
+from etude.models.config import LatentConfig, ModelConfig
+from etude.models.decoder import Decoder
+from etude.models.experts import MixtureOfExperts
 from etude.models.state import export_bits, load_bits, round_to_bf16
 from etude.models.tokenizer import train_tokenizer
 from etude.tasks.drills import drill
@@ -18,9 +21,14 @@ from etude.tasks.words import TRAIN_WORDS
 torch.set_num_threads(1)
 
 
+LATENT = LatentConfig(query_rank=None, rank=12, plain_width=8, rope_width=4, value_width=6)
+SIGMOID = {"router": "sigmoid", "expert_groups": 2, "groups_per_token": 1, "shared_width": 16, "gate_scale": 2.5}
+
+
 def tiny(**changes):
+    heads = {} if "latent" in changes else {"head_width": 8}
     decoder = Decoder(
-        ModelConfig(vocab_size=640, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, **changes)
+        ModelConfig(vocab_size=640, width=32, layers=2, heads=4, experts=4, expert_width=16, **heads, **changes)
     )
     decoder.initialise(1)
     with torch.no_grad():
@@ -41,26 +49,32 @@ def logits(decoder, ids, lengths=None, **options):
     return decoder.logits(output.hidden_ND), output.routing
 
 
+@pytest.mark.parametrize("changes", [{}, {"latent": LATENT}])
 @torch.no_grad()
-def test_packed_segments_do_not_see_each_other():
-    decoder, ids = tiny(), torch.randint(0, 640, (50,))
+def test_packed_segments_do_not_see_each_other(changes):
+    decoder, ids = tiny(**changes), torch.randint(0, 640, (50,))
     packed, _ = logits(decoder, ids, [20, 30])
     alone = torch.cat([logits(decoder, ids[:20])[0], logits(decoder, ids[20:])[0]])
     torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-5)
 
 
+ROUTERS = pytest.mark.parametrize("changes", [{}, SIGMOID, {**SIGMOID, "dense_layers": (0,), "dense_width": 16}])
+
+
+@ROUTERS
 @torch.no_grad()
-def test_replay_of_ones_own_routes_changes_nothing_and_minus_one_is_the_routers_choice():
-    decoder, ids = tiny(), torch.randint(0, 640, (30,))
+def test_replay_of_ones_own_routes_changes_nothing_and_minus_one_is_the_routers_choice(changes):
+    decoder, ids = tiny(**changes), torch.randint(0, 640, (30,))
     plain, routing = logits(decoder, ids)
     for replay in (routing.experts_NLK, torch.full_like(routing.experts_NLK, -1)):
         assert torch.equal(logits(decoder, ids, replay_NLK=replay)[0], plain)
 
 
+@ROUTERS
 @torch.no_grad()
-def test_replay_forces_experts_but_for_implausible_ones():
-    decoder, ids = tiny(), torch.randint(0, 640, (30,))
-    forced = torch.tensor([0, 1]).expand(30, 2, 2)
+def test_replay_forces_experts_but_for_implausible_ones(changes):
+    decoder, ids = tiny(**changes), torch.randint(0, 640, (30,))
+    forced = torch.tensor([0, 1]).expand(30, len(decoder.config.moe_layers), 2)
     assert torch.equal(logits(decoder, ids, replay_NLK=forced)[1].experts_NLK, forced)
     own = logits(decoder, ids)[1].experts_NLK
     strict = logits(decoder, ids, replay_NLK=forced, replay_margin=-1e9)[1].experts_NLK
@@ -68,20 +82,40 @@ def test_replay_forces_experts_but_for_implausible_ones():
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"tie_embeddings": False, "normalise_gates": False, "kv_heads": 4, "experts_per_token": 1}]
+    ("router", "bias", "enough"), [("softmax", 0.0, 2.0), ("sigmoid", 0.0, 2.0), ("sigmoid", 0.05, 2.599)]
 )
 @torch.no_grad()
-def test_equal_to_transformers(tmp_path, tokenizer, changes):
-    transformers = pytest.importorskip("transformers", reason="parity needs the dev extra")
-    decoder = tiny(**changes)
-    save_checkpoint(decoder, tmp_path, tokenizer, torch.float32)
-    theirs = transformers.Qwen3MoeForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    ours, _ = load_checkpoint(tmp_path)
-    ids = torch.randint(0, 640, (40,))
-    expected = theirs(ids[None]).logits[0]
-    actual, _ = logits(ours, ids)
-    torch.testing.assert_close(actual, expected, atol=2e-5, rtol=1e-4)
-    assert torch.equal(actual.argmax(-1), expected.argmax(-1))
+def test_a_replayed_expert_is_plausible_if_so_much_more_in_its_logit_would_have_had_it_chosen(router, bias, enough):
+    """The router's logits are 2 and 0; the second expert is replayed."""
+    layer = MixtureOfExperts(ModelConfig(vocab_size=8, width=1, experts=2, experts_per_token=1, router=router))
+    layer.gate_up.zero_(), layer.down.zero_()
+    layer.router.weight.copy_(torch.tensor([[2.0], [0.0]]))
+    if router == "sigmoid":
+        layer.selection_bias[0] = bias
+    for margin, chosen in ((enough - 0.01, 0), (enough + 0.01, 1), (float("inf"), 1)):
+        _, routed = layer(torch.ones(1, 1), torch.tensor([[1]]), margin)
+        assert routed.experts_NK.tolist() == [[chosen]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"experts": 0, "dense_width": 8, "expert_width": 4}, "expert_width would have no effect"),
+        ({"latent": LATENT, "kv_heads": 4}, "kv_heads would have no effect"),
+        ({"expert_groups": 2}, "expert_groups would have no effect"),
+        ({"experts": 0}, "dense_width"),
+        ({"dense_width": 8}, "dense_width"),
+        ({"dense_layers": (0, 1, 2, 3), "dense_width": 8}, "experts = 0"),
+        ({"heads": 4, "kv_heads": 3}, "kv_heads"),
+        ({"head_width": 7}, "pairs"),
+        ({"router": "sigmoid", "expert_groups": 3}, "expert_groups"),
+        ({"router": "sigmoid", "expert_groups": 2, "groups_per_token": 3}, "groups_per_token"),
+        ({"router": "sigmoid", "expert_groups": 4, "experts_per_token": 3}, "hold fewer"),
+    ],
+)
+def test_a_shape_that_does_not_fit_together_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(vocab_size=8, **fields)
 
 
 def test_a_checkpoint_survives_the_round_trip_bit_for_bit(tmp_path, tokenizer):
@@ -106,8 +140,8 @@ def test_a_torn_or_foreign_checkpoint_is_named(tmp_path, tokenizer, read):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         read(tmp_path)
-    config.write_text('{"architectures": ["LlamaForCausalLM"]}')
-    with pytest.raises(CheckpointError, match="Llama"):
+    config.write_text('{"architectures": ["GPT2LMHeadModel"]}')
+    with pytest.raises(CheckpointError, match="GPT2"):
         read(tmp_path)
     with pytest.raises(CheckpointError, match="no such file"):
         read(tmp_path / "nowhere")

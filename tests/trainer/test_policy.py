@@ -6,8 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.errors import EtudeError
-from etude.models.decoder import Decoder, ModelConfig, PackedAttention
+from etude.errors import ConfigError, EtudeError
+from etude.models.attention import PackedAttention
+from etude.models.config import LatentConfig, ModelConfig
+from etude.models.decoder import Decoder
 from etude.records import Group, InfraFailed, Scored, Segment, Task, Trajectory, Verifier, Version
 from etude.trainer import checkpoint
 from etude.trainer.advantages import advantages_of, group_advantages
@@ -18,6 +20,12 @@ from etude.trainer.step import Trainer
 
 torch.set_num_threads(1)
 CONFIG = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16)
+LATENT = ModelConfig(
+    vocab_size=64, width=32, layers=2, heads=4, dense_layers=(0,), dense_width=32, experts=8, expert_width=16,
+    router="sigmoid", expert_groups=2, groups_per_token=1, shared_width=16,
+    latent=LatentConfig(query_rank=16, rank=12, plain_width=8, rope_width=4, value_width=6),
+)  # fmt: skip
+DENSE = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=32)
 TASK = Task("t", "do", {}, Verifier({}))
 
 
@@ -121,8 +129,8 @@ def test_normalisers_and_damping():
     torch.testing.assert_close(damped, torch.tensor([0.0, -0.5 * 0.1 / 4]))
 
 
-def policy(**changes):
-    decoder = Decoder(CONFIG)
+def policy(shape=CONFIG, **changes):
+    decoder = Decoder(shape)
     decoder.initialise(0)
     settings = {
         "router_replay": False,
@@ -162,14 +170,24 @@ def train_on(trainer, rng, wanted=20):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_it_learns_what_is_rewarded(optimizer):
-    trainer = policy(router_replay=True, optimizer=OptimizerConfig(name=optimizer, lr=0.01, scalar_lr=0.01))
+@pytest.mark.parametrize("shape", [CONFIG, LATENT], ids=["grouped", "latent"])
+def test_it_learns_what_is_rewarded(shape, optimizer):
+    trainer = policy(shape, router_replay=True, optimizer=OptimizerConfig(name=optimizer, lr=0.01, scalar_lr=0.01))
     rng = np.random.default_rng(0)
     rewards, metrics = zip(*(train_on(trainer, rng) for _ in range(25)), strict=True)
     assert np.mean(rewards[:3]) < 0.5 < 0.85 < np.mean(rewards[-3:])
     assert trainer.version == 25
     assert metrics[-1]["routes_coverage"] >= 0.75  # the last token of each was never fed forward
     assert metrics[0]["max_abs_dlogp"] < 1e-4
+
+
+def test_a_model_without_routers_learns_without_replay_and_refuses_it():
+    trainer, rng = policy(DENSE), np.random.default_rng(0)
+    rewards, metrics = zip(*(train_on(trainer, rng) for _ in range(25)), strict=True)
+    assert np.mean(rewards[:3]) < 0.5 < 0.85 < np.mean(rewards[-3:])
+    assert metrics[0]["max_abs_dlogp"] < 1e-4
+    with pytest.raises(ConfigError, match="router_replay"):
+        policy(DENSE, router_replay=True)
 
 
 def test_missing_routes_are_refused_when_replay_is_on():

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from etude.errors import CheckpointError
-from etude.models.decoder import Decoder, ModelConfig
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
 from etude.trainer.config import FinetuneConfig, OptimizerConfig
 from etude.trainer.documents import (
     Document,
@@ -60,6 +61,13 @@ def test_the_loss_ignores_first_tokens_and_other_documents():
     alone = [supervised_loss(decoder, [d], 0.5, 0.0)[0] for d in (one, two)]
     together, _ = supervised_loss(decoder, [one, two], 0.5, 0.0)
     torch.testing.assert_close(together, (alone[0] + alone[1]) / 2)
+
+
+def test_balancing_asks_nothing_of_a_model_without_routers():
+    decoder = Decoder(ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=16))
+    decoder.initialise(0)
+    losses = [supervised_loss(decoder, documents(2), 0.5, balance)[0] for balance in (0.0, 1.0)]
+    assert torch.equal(*losses)
 
 
 def test_midtraining_learns_and_resumes_as_if_it_had_never_stopped(tmp_path):

@@ -1,0 +1,107 @@
+"""The mixture-of-experts feed-forward: which experts a token goes to, with which gates, and the experts themselves.
+
+Owns routing (fp32; softmax, or sigmoid with a selection bias and limited groups), router replay and the shared
+experts. Never knows which layer it stands in. Shapes: K experts a token, E experts, F expert width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from etude.models.config import ModelConfig
+from etude.models.layers import SwiGLU
+
+
+class Routed(NamedTuple):
+    """What one router did."""
+
+    experts_NK: Tensor  # int64
+    scores_NE: Tensor  # fp32: the softmax's probabilities or the sigmoids, before any bias
+
+
+class MixtureOfExperts(nn.Module):
+    """Top-k routed SwiGLU experts. Weights of all experts are stacked, so one tensor is one optimizer parameter.
+
+    `selection_bias` is a buffer: it is set by whoever made the checkpoint, stays fp32 and learns from no gradient.
+    """
+
+    selection_bias: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.router = nn.Linear(config.width, config.experts, bias=False)
+        if config.router == "sigmoid":
+            self.register_buffer("selection_bias", torch.zeros(config.experts))
+        self.gate_up = nn.Parameter(torch.empty(config.experts, config.width, 2 * config.expert_width))
+        self.down = nn.Parameter(torch.empty(config.experts, config.expert_width, config.width))
+        self.shared = SwiGLU(config.width, config.shared_width) if config.shared_width else None
+
+    def forward(self, x_ND: Tensor, replay_NK: Tensor | None, replay_margin: float) -> tuple[Tensor, Routed]:
+        """With `replay_NK` the given experts are used in place of the router's own choice, where they are >= 0; gates,
+        and so gradients, still come from the present router (router replay, arXiv 2510.11370). A token keeps the
+        router's choice if one of its replayed experts is implausible: with `replay_margin` more in its logit, it would
+        still lose to the router's own last choice.
+        """
+        logits_NE = F.linear(
+            x_ND.float(), self.router.weight.float()
+        )  # fp32: ties and near-ties must not depend on dtype
+        if self.config.router == "softmax":
+            scores_NE, choice_NE = logits_NE.softmax(dim=-1), logits_NE
+        else:
+            scores_NE = logits_NE.sigmoid()
+            choice_NE = self._of_best_groups(scores_NE + self.selection_bias)
+        own_NK, experts_NK = choice_NE.topk(self.config.experts_per_token, dim=-1)
+        if replay_NK is not None:
+            plausible_NK = self._plausible(logits_NE.detach(), replay_NK, own_NK[:, -1:].detach(), replay_margin)
+            # whole tokens: one replayed and one own expert might be the same expert twice
+            experts_NK = torch.where(plausible_NK.all(dim=1, keepdim=True), replay_NK, experts_NK)
+        gates_NK = scores_NE.gather(1, experts_NK)
+        if self.config.normalise_gates:
+            gates_NK = gates_NK / gates_NK.sum(dim=-1, keepdim=True)
+        if self.config.gate_scale != 1.0:
+            gates_NK = gates_NK * self.config.gate_scale
+        out_ND = run_experts(x_ND, experts_NK, gates_NK.to(x_ND.dtype), self.gate_up, self.down)
+        if self.shared is not None:
+            out_ND = out_ND + self.shared(x_ND)
+        return out_ND, Routed(experts_NK, scores_NE)
+
+    def _of_best_groups(self, choice_NE: Tensor) -> Tensor:
+        """Minus infinity for experts outside the groups whose two best add up to most."""
+        if self.config.groups_per_token == self.config.expert_groups:
+            return choice_NE
+        grouped_NGE = choice_NE.unflatten(-1, (self.config.expert_groups, -1))
+        promise_NG = grouped_NGE.topk(2, dim=-1).values.sum(dim=-1)
+        best = promise_NG.topk(self.config.groups_per_token, dim=-1).indices
+        left_out_NG = torch.ones_like(promise_NG, dtype=torch.bool).scatter(1, best, False)
+        return grouped_NGE.masked_fill(left_out_NG[..., None], -math.inf).flatten(1)
+
+    def _plausible(self, logits_NE: Tensor, replay_NK: Tensor, last_N1: Tensor, margin: float) -> Tensor:
+        """Which replayed experts are given and could have been chosen."""
+        given_NK, experts_NK = replay_NK >= 0, replay_NK.clamp(min=0)
+        if margin == math.inf:
+            return given_NK
+        raised_NK = logits_NE.gather(1, experts_NK) + margin
+        if self.config.router == "sigmoid":
+            raised_NK = raised_NK.sigmoid() + self.selection_bias[experts_NK]
+        return given_NK & (raised_NK >= last_N1)
+
+
+def run_experts(x_ND: Tensor, experts_NK: Tensor, gates_NK: Tensor, gate_up_EDF: Tensor, down_EFD: Tensor) -> Tensor:
+    """Send each token through its experts and add the results, weighted by the gates. Tokens are grouped by expert."""
+    top_k = experts_NK.shape[1]
+    by_expert = experts_NK.flatten().argsort(stable=True)
+    token_of = by_expert // top_k
+    counts = torch.bincount(experts_NK.flatten(), minlength=gate_up_EDF.shape[0]).tolist()
+    outputs = []
+    for expert, rows in enumerate(x_ND[token_of].split(counts)):
+        if len(rows):
+            gate, up = (rows @ gate_up_EDF[expert]).chunk(2, dim=-1)
+            outputs.append((F.silu(gate) * up) @ down_EFD[expert])
+    weighted = torch.cat(outputs) * gates_NK.flatten()[by_expert, None]
+    return torch.zeros_like(x_ND).index_add(0, token_of, weighted)

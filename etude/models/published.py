@@ -1,0 +1,209 @@
+"""What the published checkpoint families have in common: how config.json is read and written, what tensors are called.
+
+Owns `Published` (a config.json, read key by key, so that one nobody understands is noticed), `Family` (what a family's
+file has to say) and the names of tensors, which all families share. Never opens weight files (`models.checkpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from etude.config import parse
+from etude.errors import CheckpointError, ConfigError
+from etude.models.config import ModelConfig
+from etude.models.decoder import Block, Decoder
+
+_REQUIRED = object()
+_COMMON = {
+    "vocab_size": "vocab_size", "width": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
+    "norm_eps": "rms_norm_eps", "max_context": "max_position_embeddings",
+}  # fmt: skip
+_YARN = {
+    "factor": "factor", "original_context": "original_max_position_embeddings", "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow", "mscale": "mscale", "mscale_all_dim": "mscale_all_dim",
+    "attention_factor": "attention_factor",
+}  # fmt: skip
+_SETTLED = {"hidden_act": "silu", "attention_bias": False, "quantization_config": None}
+_INERT = frozenset((
+    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "auto_map",
+    "bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "initializer_range", "attention_dropout",
+    "output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "pretraining_tp",
+    "is_encoder_decoder", "chunk_size_feed_forward", "id2label", "label2id", "problem_type",
+))  # fmt: skip
+"""Keys that change nothing in a forward pass."""
+
+
+class Published:
+    """A table of a config.json. A key is absent if it is null; `refuse_rest` names one that was never asked for."""
+
+    def __init__(self, path: Path, values: Mapping[str, Any], prefix: str = "") -> None:
+        self.path, self._prefix = path, prefix
+        self._values = {key: value for key, value in values.items() if value is not None}
+        self._asked: set[str] = set()
+        self._tables: list[Published] = []
+        self.prediction_layers = 0
+        """Layers behind the last one, which predict further tokens; they are not read."""
+
+    def take(self, key: str, default: Any = _REQUIRED) -> Any:
+        self._asked.add(key)
+        value = self._values.get(key, default)
+        if value is _REQUIRED:
+            raise CheckpointError(f"{self.path}: key {self._prefix}{key} is missing")
+        return value
+
+    def expect(self, key: str, value: Any) -> None:
+        """The key, where it is given, has the one value that the decoder knows how to compute with."""
+        if (found := self.take(key, value)) != value:
+            only = "it" if value is None else f"any value but {value!r}"
+            raise CheckpointError(f"{self.path}: {self._prefix}{key} is {found!r}; {only} is not supported")
+
+    def table(self, key: str) -> Published | None:
+        """The table under a key, if there is one with anything in it."""
+        values = self.take(key, None)
+        if not values:
+            return None
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{self.path}: {self._prefix}{key} should be a table, but is {values!r}")
+        self._tables.append(Published(self.path, values, f"{self._prefix}{key}."))
+        return self._tables[-1]
+
+    def refuse_rest(self, inert: Iterable[str] = ()) -> None:
+        """Raise if there is a key that nobody has asked for and that is not known to be inert."""
+        if unknown := sorted(self._values.keys() - self._asked - frozenset(inert)):
+            raise CheckpointError(
+                f"{self.path}: key {self._prefix}{unknown[0]} is unknown; if it changes nothing in what the model "
+                "computes, remove it"
+            )
+        for table in self._tables:
+            table.refuse_rest()
+
+
+@dataclass(frozen=True)
+class Family:
+    """One published architecture, both ways. What `read` takes from config.json, `write` puts there."""
+
+    architecture: str
+    model_type: str
+    read: Callable[[Published], dict[str, Any]]
+    """Fields of `ModelConfig` beyond those that all families share."""
+    write: Callable[[ModelConfig], dict[str, Any]]
+    fits: Callable[[ModelConfig], bool]
+    """Whether the layout can hold a decoder of this shape."""
+    settled: Mapping[str, Any] = field(default_factory=dict)
+    """Keys that a published model of this family may have, with the only value that is supported."""
+    inert: frozenset[str] = frozenset()
+
+    def read_config(self, published: Published) -> ModelConfig:
+        """Raises CheckpointError naming the first key that is missing, unknown, unsupported or makes no sense."""
+        fields = {ours: published.take(theirs) for ours, theirs in _COMMON.items()}
+        fields["tie_embeddings"] = published.take("tie_word_embeddings", False)
+        try:
+            fields |= _read_rope(published) | self.read(published)
+        except TypeError as error:
+            raise CheckpointError(f"{published.path}: a value has the wrong type ({error})") from None
+        for key, value in {**_SETTLED, **self.settled}.items():
+            published.expect(key, value)
+        published.refuse_rest(_INERT | self.inert)
+        try:
+            return parse(fields, ModelConfig, str(published.path))
+        except ConfigError as error:
+            raise CheckpointError(f"{error} (in our names)") from None
+
+    def write_config(self, config: ModelConfig) -> dict[str, Any]:
+        return {
+            **{theirs: getattr(config, ours) for ours, theirs in _COMMON.items()},
+            **self.write(config),
+            "tie_word_embeddings": config.tie_embeddings,
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            **_write_rope(config),
+            **{key: value for key, value in {**_SETTLED, **self.settled}.items() if value is not None},
+        }
+
+
+def _read_rope(published: Published) -> dict[str, Any]:
+    """Positions, in the published form (`rope_theta` beside `rope_scaling`) or the newer one (`rope_parameters`)."""
+    theta = published.take("rope_theta", 10_000.0)
+    rope = published.table("rope_parameters") or published.table("rope_scaling")
+    if rope is None:
+        return {"rope_theta": theta}
+    kind = rope.take("rope_type", rope.take("type", "default"))
+    fields = {"rope_theta": rope.take("rope_theta", theta)}
+    rope.expect("partial_rotary_factor", 1.0)
+    if kind == "default":
+        return fields
+    if kind != "yarn":
+        raise CheckpointError(f"{published.path}: rope type {kind!r} is not supported; default and yarn are")
+    rope.expect("truncate", True)
+    yarn = {ours: rope.take(theirs, None) for ours, theirs in _YARN.items()}
+    yarn["original_context"] = yarn["original_context"] or published.take("max_position_embeddings")
+    return fields | {"yarn": {ours: value for ours, value in yarn.items() if value is not None}}
+
+
+def _write_rope(config: ModelConfig) -> dict[str, Any]:
+    if config.yarn is None:
+        return {"rope_theta": config.rope_theta}
+    yarn = {theirs: getattr(config.yarn, ours) for ours, theirs in _YARN.items()}
+    return {
+        "rope_theta": config.rope_theta,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "type": "yarn",
+            **{key: value for key, value in yarn.items() if value is not None},
+        },
+    }
+
+
+_ATTENTION = (
+    "q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight", "q_norm.weight", "k_norm.weight",
+    "q_a_proj.weight", "q_a_layernorm.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_a_layernorm.weight",
+    "kv_b_proj.weight",
+)  # fmt: skip
+_BLOCK = {
+    "input_norm.weight": "input_layernorm.weight",
+    "mlp_norm.weight": "post_attention_layernorm.weight",
+    **{f"attention.{name}": f"self_attn.{name}" for name in _ATTENTION},
+    "mlp.router.weight": "mlp.gate.weight",
+    "mlp.selection_bias": "mlp.gate.e_score_correction_bias",
+    "mlp.down.weight": "mlp.down_proj.weight",
+    "mlp.shared.down.weight": "mlp.shared_experts.down_proj.weight",
+}
+_GATED = {"mlp.gate_up.weight": "mlp.", "mlp.shared.gate_up.weight": "mlp.shared_experts."}
+KEPT_FP32 = ".e_score_correction_bias"
+"""The end of the names of tensors that are fp32 whatever the checkpoint's dtype."""
+
+
+def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
+    """Published name → a view of our tensor, in the published orientation; writing to a view writes to the model."""
+    views = {"model.embed_tokens.weight": decoder.embed.weight.data, "model.norm.weight": decoder.norm.weight.data}
+    if decoder.head is not None:
+        views["lm_head.weight"] = decoder.head.weight.data
+    for layer, block in enumerate(decoder.blocks):
+        views |= {f"model.layers.{layer}.{name}": view for name, view in _block_tensors(block)}
+    return views
+
+
+def _block_tensors(block: Block) -> Iterable[tuple[str, Tensor]]:
+    """Every tensor of a block is one of three: named alike, gate and up-projection as one, or stacked experts."""
+    for ours, tensor in [*block.named_parameters(), *block.named_buffers()]:
+        data = tensor.data
+        if ours in _BLOCK:
+            yield _BLOCK[ours], data
+        elif ours in _GATED:
+            gate, up = data.chunk(2)
+            yield f"{_GATED[ours]}gate_proj.weight", gate
+            yield f"{_GATED[ours]}up_proj.weight", up
+        elif ours == "mlp.gate_up":
+            for expert, (gate, up) in enumerate(zip(*data.mT.chunk(2, dim=1), strict=True)):
+                yield f"mlp.experts.{expert}.gate_proj.weight", gate
+                yield f"mlp.experts.{expert}.up_proj.weight", up
+        elif ours == "mlp.down":
+            for expert, down in enumerate(data.mT):
+                yield f"mlp.experts.{expert}.down_proj.weight", down
+        else:
+            raise CheckpointError(f"no published layout has a name for {ours}")
