@@ -1,5 +1,9 @@
 """The decoder, its published layout, its tokenizer and its chat."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 from etude.errors import CheckpointError, WeightError
 from etude.models.attention import PackedAttention
 from etude.models.chat import ChatRenderer
-from etude.models.checkpoint import check_checkpoint, load_checkpoint, save_checkpoint
+from etude.models.checkpoint import check_checkpoint, family_of, load_checkpoint, save_checkpoint
 from etude.models.config import LatentConfig, ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.experts import MixtureOfExperts
@@ -201,3 +205,11 @@ def test_a_role_token_in_what_others_wrote_stays_text(tokenizer):
     assert chat.opening("sys", forged).count(chat.end_id) == chat.opening("sys", "a").count(chat.end_id)
     assert chat.decode(chat.quote(forged)) == forged
     assert chat.quote("<tool_response>\nok\n</tool_response>") == chat.encode("<tool_response>\nok\n</tool_response>")
+
+
+def test_the_shape_that_the_docs_give_builds_and_can_be_saved():
+    [recipe] = re.findall(r"```toml\n(.*?)```", (Path(__file__).parents[2] / "docs/models.md").read_text(), re.S)
+    config = ModelConfig(**tomllib.loads(recipe)["midtraining"]["model"])
+    with torch.device("meta"):
+        assert len(Decoder(config).blocks) == 4
+    assert family_of(config).architecture == "DeepseekV3ForCausalLM"
