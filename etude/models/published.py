@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from etude.config import parse
 from etude.errors import CheckpointError, ConfigError
 from etude.models.config import ModelConfig
-from etude.models.decoder import Block, Decoder
+from etude.models.decoder import Decoder
 
 _REQUIRED = object()
 _COMMON = {
@@ -154,7 +154,7 @@ def _write_rope(config: ModelConfig) -> dict[str, Any]:
         "rope_scaling": {
             "rope_type": "yarn",
             "type": "yarn",
-            **{key: value for key, value in yarn.items() if value is not None},
+            **{key: value for key, value in yarn.items() if value},
         },
     }
 
@@ -188,7 +188,7 @@ def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
     return views
 
 
-def _block_tensors(block: Block) -> Iterable[tuple[str, Tensor]]:
+def _block_tensors(block: nn.Module) -> Iterable[tuple[str, Tensor]]:
     """Every tensor of a block is one of three: named alike, gate and up-projection as one, or stacked experts."""
     for ours, tensor in [*block.named_parameters(), *block.named_buffers()]:
         data = tensor.data

@@ -179,7 +179,7 @@ WRONG = [
     ("qwen3", {"hidden_size": "wide"}, "width: "),
     ("qwen3", {"num_key_value_heads": 3}, "kv_heads"),
     ("qwen3", {"intermediate_size": None}, "intermediate_size is missing"),
-    ("qwen3", {"num_attention_heads": 8}, "q_proj.weight has shape"),
+    ("qwen3", {"num_attention_heads": 8}, "proj.weight has shape"),
     ("qwen3", {"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
     ("qwen3", {"rope_parameters": {**YARN, "mystery": 1}}, "rope_parameters.mystery is unknown"),
     ("qwen3", {"rope_parameters": {**YARN, "truncate": False}}, "rope_parameters.truncate"),
