@@ -130,7 +130,8 @@ class PagedCache:
 
     def routes_of(self, sequence: Sequence, length: int) -> Routes:
         """Routes [length, L, K] of the first positions."""
-        return self.routes[sequence.pages].reshape(-1, *self.routes.shape[2:])[:length].copy()
+        rows = self.routes[sequence.pages]
+        return rows.reshape(len(rows) * PAGE, *self.routes.shape[2:])[:length].copy()
 
     def check(self, sequences: list[Sequence]) -> None:
         """Assert the books balance: every page is free, held as often as counted, or kept for its prefix alone."""

@@ -324,8 +324,6 @@ class TorchEngine:
             self._finish(running, stopped=False)
 
     def _finish(self, running: Running, stopped: bool) -> None:
-        self._running.remove(running)
-        self._idle[running.request.session_id] = running.sequence
         completion = Completion(
             token_ids=tuple(running.sampled),
             logprobs=tuple(running.logprobs),
@@ -333,5 +331,7 @@ class TorchEngine:
             finish="stop" if stopped else "length",
             routed_experts=self.cache.routes_of(running.sequence, running.sequence.computed),
         )
+        self._running.remove(running)
+        self._idle[running.request.session_id] = running.sequence
         if not running.future.cancelled():
             running.future.set_result(completion)
