@@ -4,7 +4,8 @@ Owns the layout. A version is visible exactly when its `manifest` is there, and 
 
     versions/00000012/<hash>.pack   payloads, named by their BLAKE3, so that two writers never overwrite each other's
     versions/00000012/manifest      the delta from the version before; of the first version, a full copy
-    versions/00000012/anchor        optional: the manifest of a full copy of the same version, for those who come late
+    versions/00000012/from-00000004 optional: the manifest of one delta over several versions, for who comes late
+    versions/00000012/anchor        optional: the manifest of a full copy of the same version, for who holds nothing
 
 Reads check what they fetched against its hashes and fetch once more if it was damaged on the way. Never decodes
 (`delta`). Talks to: store.
@@ -25,6 +26,7 @@ from etude.weights.store import MissingObject, Store
 T = TypeVar("T")
 MANIFEST, ANCHOR = "manifest", "anchor"
 _RECOVER = "reading it again gave the same: restore the object, or rewind the chain below this version"
+_MERGED = re.compile(r"^from-(\d{8,})$")
 _KEY = re.compile(r"^versions/(\d{8,})/([^/]+)$")
 
 
@@ -53,12 +55,15 @@ class Chain:
         return self.store.exists(_key(version, MANIFEST))
 
     def manifest(self, version: Version, name: str = MANIFEST) -> Delta:
-        """A version's manifest, or its anchor's. Raises MissingObject, or WeightError if it is damaged twice."""
+        """A version's manifest, or its anchor's, or a merged delta's. Raises MissingObject, or WeightError if it is
+        damaged twice.
+        """
         key = _key(version, name)
 
         def read() -> Delta:
             delta = load(self.store.get(key, MOST_MANIFEST_BYTES), f"{self.store.url}/{key}")
-            if delta.version != version or (name == ANCHOR and delta.parent is not None):
+            wrong_parent = name != MANIFEST and delta.parent != merged_parent(name)
+            if delta.version != version or wrong_parent:
                 raise WeightError(
                     f"{self.store.url}/{key} holds the manifest of version {delta.version} with parent {delta.parent}: "
                     "it was moved or replayed; restore the store, or start a new one"
@@ -103,9 +108,23 @@ class Chain:
 
     def remove(self, version: Version) -> None:
         """Delete a version: first what makes it visible, so that no manifest outlives its pack."""
-        for name in (MANIFEST, ANCHOR):
-            self.store.delete(_key(version, name))
-        self.store.delete_under(f"versions/{version:08d}/")
+        prefix = f"versions/{version:08d}/"
+        self.store.delete(prefix + MANIFEST)
+        for key in self.store.list(prefix):
+            if not key.endswith(".pack"):
+                self.store.delete(key)
+        self.store.delete_under(prefix)
+
+
+def merged_name(parent: Version) -> str:
+    """The name of a manifest whose delta starts from a `parent` further back."""
+    return f"from-{parent:08d}"
+
+
+def merged_parent(name: str) -> Version | None:
+    """Which version a manifest of that name starts from; None for any other name."""
+    match = _MERGED.match(name)
+    return Version(int(match[1])) if match else None
 
 
 def _key(version: Version, name: str) -> str:

@@ -1,11 +1,11 @@
 """Lossless codecs of one chunk of bf16 bits against the same chunk of the parent version.
 
-Owns the choice among them: every codec that applies is tried, and the shortest payload wins. A payload is
-self-describing: its first byte is the codec's id, the rest is that codec's stream. Decoding works in place on a copy
-of the parent's bits, so a sparse change costs what changed, and trusts nothing in a payload: damage is a WeightError,
-and memory is bounded by the size of the chunk, never by a number that a payload claims. Whether the *right* parent lay
-there is not known here; the hash of the resulting tensor decides that (`subscriber`). Never touches files or the
-network.
+Owns the choice among them: under the policy `small` every codec that applies is tried, and the shortest payload wins;
+under `fast` it is Rice's unless the raw bits are shorter. A payload is self-describing: its first byte is the codec's
+id, the rest is that codec's stream. Decoding works in place on a copy of the parent's bits, so a sparse change costs
+what changed, and trusts nothing in a payload: damage is a WeightError, and memory is bounded by the size of the chunk,
+never by a number that a payload claims. Whether the *right* parent lay there is not known here; the hash of the
+resulting tensor decides that (`subscriber`). Never touches files or the network.
 
 | id | codec    | stream                                                                                       |
 |----|----------|----------------------------------------------------------------------------------------------|
@@ -13,6 +13,7 @@ network.
 | 1  | raw      | the new bits, little endian                                                                  |
 | 2  | xor_zstd | new XOR parent, all low bytes and then all high bytes, as one zstd frame with its size known |
 | 3  | rice     | see `rice`                                                                                   |
+| 4  | range    | see `range_coder`                                                                            |
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
 from etude.errors import WeightError
-from etude.weights import rice
+from etude.weights import range_coder, rice
 
 U16 = npt.NDArray[np.uint16]
+Policy = Literal["small", "fast"]
 _ZSTD_LEVEL = 1
 """Higher levels gain under 1% on byte planes of a XOR, and cost up to twice the time."""
 
@@ -40,6 +43,7 @@ class Codec(IntEnum):
     RAW = 1
     XOR_ZSTD = 2
     RICE = 3
+    RANGE = 4
 
 
 @dataclass(frozen=True)
@@ -51,16 +55,19 @@ class Encoded:
     changed: int
 
 
-def encode(new: U16, parent: U16) -> Encoded:
-    """The shortest payload that turns `parent` into `new`: two contiguous arrays [N]."""
-    raw_size = 2 * new.size
-    changed, stream = rice.encode(new, parent, less_than=raw_size)
+def encode(new: U16, parent: U16, policy: Policy = "small") -> Encoded:
+    """The payload that turns `parent` into `new`, two contiguous arrays [N]: the shortest, or one soon made."""
+    changed, stream = rice.encode(new, parent, less_than=2 * new.size)
     if changed == 0:
         return Encoded(Codec.EMPTY, bytes([Codec.EMPTY]), 0)
     codec, stream = (Codec.RICE, stream) if stream is not None else (Codec.RAW, _raw_stream(new, parent))
-    planes = _xor_zstd_stream(new, parent)
-    if len(planes) < len(stream):
-        codec, stream = Codec.XOR_ZSTD, planes
+    if policy == "small":
+        planes = _xor_zstd_stream(new, parent)
+        if len(planes) < len(stream):
+            codec, stream = Codec.XOR_ZSTD, planes
+        _, coded = range_coder.encode(new, parent, less_than=len(stream))
+        if coded is not None:
+            codec, stream = Codec.RANGE, coded
     return Encoded(codec, bytes([codec]) + stream, changed)
 
 
@@ -106,6 +113,13 @@ def _rice_stream(new: U16, parent: U16) -> bytes:
     return stream
 
 
+def _range_stream(new: U16, parent: U16) -> bytes:
+    _, stream = range_coder.encode(new, parent, less_than=range_coder.most_bytes(new.size))
+    if stream is None:
+        raise AssertionError("a range code outgrew its own bound")
+    return stream
+
+
 def _apply_empty(stream: memoryview, chunk: U16) -> None:
     if len(stream):
         raise WeightError(f"an empty chunk carries {len(stream)} bytes")
@@ -134,10 +148,12 @@ _ENCODERS: dict[Codec, Callable[[U16, U16], bytes]] = {
     Codec.RAW: _raw_stream,
     Codec.XOR_ZSTD: _xor_zstd_stream,
     Codec.RICE: _rice_stream,
+    Codec.RANGE: _range_stream,
 }
 _DECODERS: dict[Codec, Callable[[memoryview, U16], None]] = {
     Codec.EMPTY: _apply_empty,
     Codec.RAW: _apply_raw,
     Codec.XOR_ZSTD: _apply_xor_zstd,
     Codec.RICE: rice.apply,
+    Codec.RANGE: range_coder.apply,
 }

@@ -42,7 +42,9 @@ def copy_bits(bits: Mapping[str, U16]) -> Bits:
     return {name: np.array(array, np.uint16, order="C") for name, array in bits.items()}
 
 
-def make_delta(version: Version, bits: Bits, parent: Held | None, chunk_elements: int) -> tuple[Delta, bytes]:
+def make_delta(
+    version: Version, bits: Bits, parent: Held | None, chunk_elements: int, policy: codecs.Policy = "small"
+) -> tuple[Delta, bytes]:
     """The manifest and pack that turn `parent` (None: zeros) into `bits`, which is contiguous.
 
     Raises WeightError if the tensors' names or shapes are not the parent's.
@@ -57,7 +59,7 @@ def make_delta(version: Version, bits: Bits, parent: Held | None, chunk_elements
         chunks = []
         for start in range(0, new.size, chunk_elements):
             stop = min(start + chunk_elements, new.size)
-            encoded = codecs.encode(new[start:stop], old[start:stop])
+            encoded = codecs.encode(new[start:stop], old[start:stop], policy)
             size = len(encoded.payload)
             place = {"start": start, "stop": stop, "changed": encoded.changed, "offset": offset, "size": size}
             chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=hash_of(encoded.payload), **place))

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 
 from etude.errors import WeightError
 from etude.records import Version
-from etude.weights.chain import ANCHOR, MANIFEST, Chain
-from etude.weights.delta import Held, apply_delta, zeros_for
+from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent
+from etude.weights.delta import Held, apply_delta, copy_bits, zeros_for
 from etude.weights.manifest import Delta, root_of
 from etude.weights.store import Store
 
 
 @dataclass(frozen=True)
 class VersionLine:
-    """One version. `stored_bytes` are pack and manifest together; `ratio` is raw over stored bytes."""
+    """One version. `stored_bytes` are pack and manifest together, `ratio` is raw over stored bytes; `extra_bytes` are
+    those of an anchor and of merged deltas beside it.
+    """
 
     version: Version
     parent: Version | None
@@ -27,7 +29,7 @@ class VersionLine:
     raw_bytes: int
     payload_bytes: int
     stored_bytes: int
-    anchor_bytes: int
+    extra_bytes: int
     changed_share: float
     bits_per_change: float
     ratio: float
@@ -55,6 +57,7 @@ class VerifyReport:
 
     versions: int
     anchors: int
+    merged: int
     payload_bytes: int
     problems: tuple[str, ...]
 
@@ -86,34 +89,43 @@ def inspect(store: Store, version: Version) -> VersionDetail:
 def verify(store: Store, max_raw_bytes: int = 64 << 30) -> VerifyReport:
     """Make every version again from the store, over every delta and every anchor, and check all hashes and roots.
 
-    Damage is reported; WeightError is raised only if there is no version at all.
+    Damage is reported; WeightError is raised only if there is no version at all. Holds the versions that merged deltas
+    still to come start from, besides the last.
     """
     chain, held = Chain(store), None
     problems: list[str] = []
-    versions = anchors = payload_bytes = 0
-    for version, names in _visible(chain).items():
-        versions += 1
+    anchors = merged = payload_bytes = 0
+    visible = _visible(chain)
+    last_use = {parent: version for version, names in visible.items() for _, parent in _merged(names)}
+    bases: dict[Version, Held] = {}
+    for version, names in visible.items():
         try:
             delta = chain.manifest(version)
             anchor = chain.manifest(version, ANCHOR) if ANCHOR in names else None
+            strides = [chain.manifest(version, name) for name, parent in _merged(names) if parent in bases]
             made = [_apply(chain, anchor, None, max_raw_bytes)] if anchor else []
             follows = held is not None and held.version == delta.parent  # not the oldest that retention has kept
             if delta.parent is None or follows or anchor is None:
                 made.append(_apply(chain, delta, held if follows else None, max_raw_bytes))
+            made += [_apply(chain, stride, bases[Version(stride.parent or 0)], max_raw_bytes) for stride in strides]
             held = made[0]
             if any(one.root != delta.root for one in made):
-                raise WeightError(f"version {version}: its anchor has another root than its delta")
+                raise WeightError(f"version {version}: a delta or anchor stored beside its own has another root")
         except WeightError as error:
             problems.append(str(error))
             held = None
             continue
+        bases = {parent: base for parent, base in bases.items() if last_use[parent] > version}
+        if version in last_use:
+            bases[version] = held
         anchors += sum(one.parent is None for one in (anchor, delta) if one)
-        payload_bytes += delta.pack.size + (anchor.pack.size if anchor else 0)
-    return VerifyReport(versions, anchors, payload_bytes, tuple(problems))
+        merged += len(strides)
+        payload_bytes += sum(one.pack.size for one in [delta, anchor, *strides] if one)
+    return VerifyReport(len(visible), anchors, merged, payload_bytes, tuple(problems))
 
 
 def format_log(lines: Sequence[VersionLine]) -> str:
-    header = ("version", "parent", "stored", "ratio", "changed", "bits/change", "anchor", "root")
+    header = ("version", "parent", "stored", "ratio", "changed", "bits/change", "extra", "root")
     rows = [
         (
             str(line.version),
@@ -122,16 +134,15 @@ def format_log(lines: Sequence[VersionLine]) -> str:
             f"{line.ratio:.1f}x",
             f"{100 * line.changed_share:.2f}%",
             f"{line.bits_per_change:.1f}",
-            _size(line.anchor_bytes) if line.anchor_bytes else "-",
+            _size(line.extra_bytes) if line.extra_bytes else "-",
             line.root[:12],
         )
         for line in lines
     ]
-    stored = sum(line.stored_bytes + line.anchor_bytes for line in lines)
+    stored = sum(line.stored_bytes + line.extra_bytes for line in lines)
     raw = sum(line.raw_bytes for line in lines)
-    foot = (
-        f"{len(lines)} versions in {_size(stored)}, anchors included; {raw / max(1, stored):.1f}x smaller than copies"
-    )
+    smaller = f"{raw / max(1, stored):.1f}x smaller than copies"
+    foot = f"{len(lines)} versions in {_size(stored)}, anchors and merged deltas included; {smaller}"
     return f"{_table(header, rows)}\n{foot}"
 
 
@@ -152,7 +163,8 @@ def format_inspect(detail: VersionDetail) -> str:
 
 
 def format_verify(report: VerifyReport) -> str:
-    made = f"{report.versions} versions, {report.anchors} full copies, {_size(report.payload_bytes)} of payloads"
+    counts = f"{report.versions} versions, {report.anchors} full copies, {report.merged} merged deltas"
+    made = f"{counts}, {_size(report.payload_bytes)} of payloads"
     if report.ok:
         return f"ok: {made}; every tensor and root as published"
     return "\n".join(
@@ -167,9 +179,13 @@ def _visible(chain: Chain) -> dict[Version, dict[str, int]]:
     return found
 
 
+def _merged(names: Iterable[str]) -> list[tuple[str, Version]]:
+    """The names of merged deltas among these, each with the version it starts from."""
+    return [(name, parent) for name in names if (parent := merged_parent(name)) is not None]
+
+
 def _line(delta: Delta, names: dict[str, int]) -> VersionLine:
-    stored = names[MANIFEST] + delta.pack.size
-    others = sum(size for name, size in names.items() if name not in (MANIFEST, f"{delta.pack.hash}.pack"))
+    own, stored = (MANIFEST, f"{delta.pack.hash}.pack"), names[MANIFEST] + delta.pack.size
     return VersionLine(
         version=Version(delta.version),
         parent=None if delta.parent is None else Version(delta.parent),
@@ -177,7 +193,7 @@ def _line(delta: Delta, names: dict[str, int]) -> VersionLine:
         raw_bytes=delta.raw_bytes,
         payload_bytes=delta.pack.size,
         stored_bytes=stored,
-        anchor_bytes=others if ANCHOR in names else 0,
+        extra_bytes=sum(size for name, size in names.items() if name not in own),
         changed_share=delta.changed_share,
         bits_per_change=8 * delta.pack.size / delta.changed if delta.changed else 0.0,
         ratio=delta.raw_bytes / stored,
@@ -185,14 +201,14 @@ def _line(delta: Delta, names: dict[str, int]) -> VersionLine:
 
 
 def _apply(chain: Chain, delta: Delta, held: Held | None, max_raw_bytes: int) -> Held:
-    """The state after `delta`, in `held`'s own arrays. Raises WeightError."""
+    """The state after `delta`, in arrays of its own. Raises WeightError."""
     if delta.parent is None:
         bits = zeros_for(delta, max_raw_bytes)
     elif held is None or held.root != delta.parent_root:
         why = "which could not be made" if held is None else "whose stored root is another"
         raise WeightError(f"version {delta.version} starts from version {delta.parent}, {why}")
     else:
-        bits = held.bits
+        bits = copy_bits(held.bits)
     apply_delta(delta, chain.pack(delta), bits)
     if root_of(bits) != delta.root:
         raise WeightError(f"version {delta.version}: the result does not have the root {delta.root}")

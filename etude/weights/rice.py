@@ -59,9 +59,16 @@ _trailing_zeros, _leading_zeros = _count_zeros("cttz"), _count_zeros("ctlz")
 
 
 @njit(inline="always")
-def _ordered(bits):
+def ordered(bits):
+    """The place of a bf16 pattern among all, by value: a step is a difference of two of these."""
     value = np.int32(bits)
     return value if value < 0x8000 else -(value & 0x7FFF) - 1
+
+
+@njit(inline="always")
+def patterned(value):
+    """The bf16 pattern in that place: the inverse of `ordered`."""
+    return np.uint16(value if value >= 0 else 0x8000 | -(value + 1))
 
 
 @njit(types.int64(_U16_IN, _U16_IN, types.uint32[::1], types.int32[::1]), cache=True, nogil=True)
@@ -72,7 +79,7 @@ def _find_changes(new, parent, gaps, steps):
     for i in range(new.size):
         if new[i] != parent[i]:
             gaps[found] = i - last - 1
-            steps[found] = _ordered(new[i]) - _ordered(parent[i])
+            steps[found] = ordered(new[i]) - ordered(parent[i])
             last = i
             found += 1
     return found
@@ -170,10 +177,10 @@ def _apply(words, stream_bits, changes, k, g, chunk):
         low = (window >> (b + b + _ONE)) & low_g
         size = np.int64((v - _ONE) << np.uint64(g) | low) + 1
         bit += k + 2 + 2 * np.int64(b) + g
-        value = np.int64(_ordered(chunk[position])) + (-size if falls else size)
+        value = np.int64(ordered(chunk[position])) + (-size if falls else size)
         if value < -0x8000 or value > 0x7FFF:
             return -1
-        chunk[position] = np.uint16(value if value >= 0 else 0x8000 | -(value + 1))
+        chunk[position] = patterned(value)
     return bit
 
 

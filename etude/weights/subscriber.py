@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from etude.config import Config
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
-from etude.weights.chain import ANCHOR, MANIFEST, Chain
+from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_name, merged_parent
 from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
 from etude.weights.manifest import U16, Bits, Delta, root_of
 from etude.weights.store import MissingObject, Store
 
+Listing = dict[Version, dict[str, int]]
 _ATTEMPTS = 3
 """Plans made for one fetch: while it reads, retention may delete the versions that a plan goes through."""
 
@@ -113,30 +114,47 @@ class Subscriber:
         if delta.parent in (held, None):
             return [delta]
         listing = self.chain.listing()
-        version, back = target, []
-        ways: list[list[Delta]] = []
-        while not ways or _bytes(back) < min(map(_bytes, ways)):
-            if version == held:
-                ways.append(back)
-                break
-            names = listing.get(version, {})
-            if MANIFEST not in names:
-                break  # retention has deleted what lies before
-            if ANCHOR in names:
-                ways.append([*back, self.chain.manifest(version, ANCHOR)])
-            delta = self.chain.manifest(version)
-            back = [*back, delta]
-            if delta.parent is None:
-                ways.append(back)
-                break
-            version = Version(delta.parent)
+        ways = []
+        if held is not None and held < target:
+            back, reached = self._back(listing, target, held)
+            ways += [back] if reached == held else []
+        full = self._newest_full_copy(listing, target)
+        if full is not None:
+            back, reached = self._back(listing, target, Version(full.version))
+            ways += [[*back, full]] if reached == full.version else []
         if not ways:
             start = "a full copy" if held is None else f"version {held} or a full copy"
+            _, reached = self._back(listing, target, Version(0) if held is None else held)
             raise WeightError(
                 f"{self.chain.store.url}: no way from {start} to version {target}: the chain is broken below version "
-                f"{version}; take a newer version, or have the trainer publish an anchor"
+                f"{reached}; take a newer version, or have the trainer publish an anchor"
             )
         return min(ways, key=_bytes)[::-1]
+
+    def _back(self, listing: Listing, target: Version, start: Version) -> tuple[list[Delta], Version]:
+        """Deltas from `target` back towards `start`, by the longest strides that do not pass it; and how far they got.
+
+        A merged delta is never longer than those it spans, so the longest stride is nearly always the shortest way.
+        """
+        version, back = target, []
+        while version > start and MANIFEST in listing.get(version, {}):
+            strides = [parent for name in listing[version] if (parent := merged_parent(name)) is not None]
+            furthest = min((parent for parent in strides if parent >= start), default=None)
+            delta = self.chain.manifest(version, MANIFEST if furthest is None else merged_name(furthest))
+            if delta.parent is None or delta.parent < start:
+                break
+            back, version = [*back, delta], Version(delta.parent)
+        return back, version
+
+    def _newest_full_copy(self, listing: Listing, target: Version) -> Delta | None:
+        """An anchor at or below `target`; without one, the oldest version, if it is a full copy itself."""
+        anchors = [version for version, names in listing.items() if {ANCHOR, MANIFEST} <= names.keys()]
+        newest = max((version for version in anchors if version <= target), default=None)
+        if newest is not None:
+            return self.chain.manifest(newest, ANCHOR)
+        oldest = min((version for version, names in listing.items() if MANIFEST in names), default=target)
+        delta = self.chain.manifest(oldest)
+        return delta if delta.parent is None else None
 
     def _walk(self, path: list[Delta], shadow: Bits, target: Version) -> tuple[Bits, FetchResult]:
         for before, delta in zip([None, *path], path, strict=False):

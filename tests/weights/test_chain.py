@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from etude.weights.subscriber import Subscriber, SubscriberConfig
 V = Version
 
 
-def publish(directory: Path, chain: list[Bits], **config: int) -> Publisher:
+def publish(directory: Path, chain: list[Bits], **config: Any) -> Publisher:
     publisher = Publisher(open_store(directory), PublisherConfig(**config))
     for version, bits in enumerate(chain):
         publisher.publish(V(version), bits)
@@ -49,6 +50,48 @@ def test_every_version_from_every_other(tmp_path: Path) -> None:
             assert same(bits, chain[target])
             assert result.root == root_of(chain[target])
             assert base is None or not any(np.shares_memory(bits[name], base[name]) for name in bits)
+
+
+@pytest.mark.parametrize("merge_over", [(2,), (2, 6), (3, 8)])
+def test_merged_deltas_from_every_version_to_every_other(tmp_path: Path, merge_over: tuple[int, ...]) -> None:
+    chain = make_chain(18)
+    publish(tmp_path, chain, merge_over=merge_over)
+    subscriber = Subscriber(open_store(tmp_path))
+    for held in range(18):
+        for target in range(held, 18):
+            bits, result = subscriber.fetch(chain[held], V(held), V(target))
+            assert same(bits, chain[target])
+            assert not result.from_anchor
+            most = sum(over - 1 for over in merge_over) * 2 + 18 // max(merge_over)
+            assert len(result.path) <= min(target - held, most)
+    assert verify(open_store(tmp_path)).ok
+
+
+def test_a_late_reader_takes_few_merged_deltas(tmp_path: Path) -> None:
+    chain = make_chain(40)
+    publisher = publish(tmp_path, chain, anchor_every=1000, merge_over=(8, 32))
+    assert publisher.counters["published_merged"] == 4 + 1
+    subscriber = Subscriber(open_store(tmp_path))
+    bits, result = subscriber.fetch(chain[0], V(0), V(39))
+    assert same(bits, chain[39])
+    assert result.path == (32, *range(33, 40))
+    plain = sum(subscriber.chain.manifest(V(version)).pack.size for version in range(1, 33))
+    assert result.payload_bytes < plain
+    assert subscriber.fetch(chain[7], V(7), V(24))[1].path == (8, 16, 24)
+
+
+def test_a_merged_delta_survives_a_restart_of_its_publisher(tmp_path: Path) -> None:
+    chain = make_chain(12)
+    for version, bits in enumerate(chain):
+        if version % 5 == 0:
+            publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(4,)))
+        publisher.publish(V(version), bits)
+    assert publisher.counters["published_merged"] == 0  # it went on from 9, which it found, and has come to 11
+    subscriber = Subscriber(open_store(tmp_path))
+    assert subscriber.fetch(chain[0], V(0), V(11))[1].path == (4, 8, 9, 10, 11)
+    publisher.rewind(V(3))
+    publisher.publish(V(4), chain[5])
+    assert same(subscriber.fetch(chain[0], V(0), V(4))[0], chain[5])
 
 
 def test_results_and_counters(tmp_path: Path) -> None:

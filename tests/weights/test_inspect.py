@@ -29,9 +29,9 @@ def test_log(tmp_path: Path) -> None:
     assert [line.root for line in lines] == [root_of(bits) for bits in make_chain(4)]
     for line, directory in zip(lines, directories, strict=True):
         stored = sum(file.stat().st_size for file in directory.iterdir())
-        assert line.stored_bytes + line.anchor_bytes == stored
+        assert line.stored_bytes + line.extra_bytes == stored
         assert line.ratio == line.raw_bytes / line.stored_bytes
-    assert [bool(line.anchor_bytes) for line in lines] == [False, False, True, False]
+    assert [bool(line.extra_bytes) for line in lines] == [False, False, True, False]
     assert 0.02 < lines[1].changed_share < 0.08
     text = format_log(lines)
     assert len(text.splitlines()) == 6
@@ -44,7 +44,7 @@ def test_inspect(tmp_path: Path) -> None:
     detail = inspect(open_store(tmp_path), Version(1))
     assert {tensor.name: tensor.shape for tensor in detail.tensors} == SHAPES
     assert sum(tensor.payload_bytes for tensor in detail.tensors) == detail.line.payload_bytes
-    assert all(set(tensor.codecs) <= {"empty", "raw", "xor_zstd", "rice"} for tensor in detail.tensors)
+    assert all(set(tensor.codecs) <= {"empty", "raw", "xor_zstd", "rice", "range"} for tensor in detail.tensors)
     assert "layers.0.experts  4x16x12" in format_inspect(detail)
     with pytest.raises(WeightError, match="no such object"):
         inspect(open_store(tmp_path), Version(7))
@@ -65,6 +65,20 @@ def test_verify_names_the_damage_and_what_hangs_on_it(tmp_path: Path) -> None:
     (directories[4] / "manifest").unlink()
     problems = verify(open_store(tmp_path)).problems
     assert any("version 5 starts from version 4" in problem for problem in problems)
+
+
+def test_verify_checks_merged_deltas(tmp_path: Path) -> None:
+    publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(2, 4)))
+    for version, bits in enumerate(make_chain(10)):
+        publisher.publish(Version(version), bits)
+    report = verify(open_store(tmp_path))
+    assert report.ok
+    assert (report.versions, report.anchors, report.merged) == (10, 1, 4 + 2)
+    assert "6 merged deltas" in format_verify(report)
+    four, eight = (tmp_path / f"versions/{version:08d}" for version in (4, 8))
+    (eight / "from-00000004").write_bytes((four / "from-00000000").read_bytes())
+    [problem] = verify(open_store(tmp_path)).problems[:1]
+    assert "moved or replayed" in problem
 
 
 def test_an_empty_store_is_not_called_sound(tmp_path: Path) -> None:
