@@ -6,8 +6,9 @@ changes, and by how many units, hangs on its *old* exponent, which the receiver 
 changes are as good as independent, and the stream comes within a few percent of their entropy: about two thirds of
 codec R's bytes, for several times its time, since every element is coded and not only those that changed.
 
-Payload, little endian: u32 changes; u16 classes; for each class in which something changed, ascending: u8 class (the
-exponent field of the old bits), u16 share; then u32 words. Without changes it ends after `classes`, which is 0.
+Payload, little endian: u32 changes; u8 shift; u16 classes; for each class in which something changed, ascending: u8
+class, u16 share; then u32 words. Without changes it ends after `classes`, which is 0. An element's class is (old bits
+>> shift) & 255: with 7 the exponent of a bf16 value, with 0 the magnitude of an 8-bit code whose sign is bit 15.
 
 The words are one range code (Martin, 1979) of 64 bits that shifts by 32. Coder and decoder hold a range of at first
 2^64 - 1. A bit of share s (of 65536) splits it at bound = (range >> 16) * s: 0 keeps the part below, 1 the part above;
@@ -34,7 +35,9 @@ from etude.errors import WeightError
 from etude.weights.rice import ordered, patterned
 
 U16 = npt.NDArray[np.uint16]
-HEADER = struct.Struct("<IH")
+HEADER = struct.Struct("<IBH")
+BF16_SHIFT = 7
+_MOST_SHIFT = 15
 CLASS = np.dtype([("class", "u1"), ("share", "<u2")])
 _CLASSES, _CONTEXTS, _GAMMA, _MOST_GAMMA = 256, 5, 256 * 5, 16
 _MOST_WORDS_AN_ELEMENT = 32
@@ -47,11 +50,11 @@ _SHIFT, _HALF, _LEAST = np.uint64(16), np.uint64(32), np.uint64(1 << 32)
 _WHOLE, _EVEN = np.uint64((1 << 64) - 1), np.uint64(32768)
 
 
-@njit(types.void(_U16_IN, _U16_IN, types.int64[::1], types.int64[::1]), cache=True, nogil=True)
-def _count(new, parent, elements, changed):
+@njit(types.void(_U16_IN, _U16_IN, types.int64, types.int64[::1], types.int64[::1]), cache=True, nogil=True)
+def _count(new, parent, shift, elements, changed):
     """Elements and changes of every class."""
     for i in range(new.size):
-        which = (parent[i] >> 7) & 255
+        which = (parent[i] >> shift) & 255
         elements[which] += 1
         changed[which] += new[i] != parent[i]
 
@@ -118,16 +121,16 @@ def _put_step(low, width, n, words, shares, seen, which, step):
 
 
 @njit(
-    types.int64(_U16_IN, _U16_IN, _U64_IN, types.uint64[::1], types.int64[::1], types.uint32[::1]),
+    types.int64(_U16_IN, _U16_IN, types.int64, _U64_IN, types.uint64[::1], types.int64[::1], types.uint32[::1]),
     cache=True,
     nogil=True,
 )
-def _encode(new, parent, classes, shares, seen, words):
+def _encode(new, parent, shift, classes, shares, seen, words):
     """Fill `words`, which has _MOST_WORDS_AN_ELEMENT to spare; returns how many, or -1 if they do not fit."""
     low, width, n = np.uint64(0), _WHOLE, np.int64(0)
     limit = words.size - _MOST_WORDS_AN_ELEMENT
     for i in range(new.size):
-        which = (parent[i] >> 7) & 255
+        which = (parent[i] >> shift) & 255
         share = classes[which]
         if share == 0:
             continue
@@ -185,11 +188,11 @@ def _take_step(code, width, n, words, shares, seen, which):
 
 
 @njit(
-    types.int64(_U32_IN, types.int64, _U64_IN, types.uint64[::1], types.int64[::1], types.uint16[::1]),
+    types.int64(_U32_IN, types.int64, types.int64, _U64_IN, types.uint64[::1], types.int64[::1], types.uint16[::1]),
     cache=True,
     nogil=True,
 )
-def _apply(words, count, classes, shares, seen, chunk):
+def _apply(words, count, shift, classes, shares, seen, chunk):
     """Apply a stream of `count` words to `chunk` in place; returns the changes, or -1 for one that no coder wrote.
 
     `words` has _MOST_WORDS_AN_ELEMENT zeros behind the stream: its end is looked for once an element.
@@ -198,7 +201,7 @@ def _apply(words, count, classes, shares, seen, chunk):
     changes = 0
     for i in range(chunk.size):
         old = chunk[i]
-        which = (old >> 7) & 255
+        which = (old >> shift) & 255
         share = classes[which]
         if share == 0:
             continue
@@ -215,12 +218,12 @@ def _apply(words, count, classes, shares, seen, chunk):
     return changes if n == count + 1 else -1
 
 
-def encode(new: U16, parent: U16, less_than: int) -> tuple[int, bytes | None]:
+def encode(new: U16, parent: U16, less_than: int, shift: int = BF16_SHIFT) -> tuple[int, bytes | None]:
     """How many elements changed, and the payload; None for one of `less_than` bytes or more, which is not kept."""
     elements, changed = np.zeros(_CLASSES, np.int64), np.zeros(_CLASSES, np.int64)
-    _count(new, parent, elements, changed)
+    _count(new, parent, shift, elements, changed)
     changes, used = int(changed.sum()), np.flatnonzero(changed)
-    header = HEADER.pack(changes, used.size)
+    header = HEADER.pack(changes, shift, used.size)
     if changes == 0:
         return 0, header
     kept = (elements[used] - changed[used] + 0.5) / (elements[used] + 1)
@@ -230,7 +233,7 @@ def encode(new: U16, parent: U16, less_than: int) -> tuple[int, bytes | None]:
     if room < 1:
         return changes, None
     words = np.empty(room + 1 + _MOST_WORDS_AN_ELEMENT, np.uint32)
-    count = _encode(new, parent, _by_class(table), *_fresh_contexts(), words)
+    count = _encode(new, parent, shift, _by_class(table), *_fresh_contexts(), words)
     if not 0 < count <= room:
         return changes, None
     return changes, header + table.tobytes() + words[:count].astype("<u4", copy=False).tobytes()
@@ -247,10 +250,11 @@ def apply(payload: memoryview, chunk: U16) -> None:
     """
     if len(payload) < HEADER.size:
         raise WeightError(f"range-coded payload of {len(payload)} bytes is shorter than its header")
-    changes, classes = HEADER.unpack_from(payload)
+    changes, shift, classes = HEADER.unpack_from(payload)
     start = HEADER.size + classes * CLASS.itemsize
-    if changes > chunk.size or classes > min(changes, _CLASSES) or len(payload) < start or (len(payload) - start) % 4:
-        claim = f"claims {changes} changes in {classes} classes of {chunk.size} elements"
+    fits = changes <= chunk.size and classes <= min(changes, _CLASSES) and shift <= _MOST_SHIFT
+    if not fits or len(payload) < start or (len(payload) - start) % 4:
+        claim = f"claims {changes} changes in {classes} classes of {chunk.size} elements (shift {shift})"
         raise WeightError(f"range-coded payload of {len(payload)} bytes {claim}")
     table = np.frombuffer(payload, CLASS, classes, HEADER.size)
     count = (len(payload) - start) // 4
@@ -261,7 +265,7 @@ def apply(payload: memoryview, chunk: U16) -> None:
     else:
         words = np.zeros(count + 1 + _MOST_WORDS_AN_ELEMENT, np.uint32)
         words[:count] = np.frombuffer(payload, "<u4", count, start)
-        found = _apply(words, count, _by_class(table), *_fresh_contexts(), chunk)
+        found = _apply(words, count, shift, _by_class(table), *_fresh_contexts(), chunk)
     if found != changes:
         raise WeightError(f"range-coded payload of {changes} changes is damaged: its words do not add up")
 
