@@ -43,8 +43,10 @@ class PublisherConfig(Config):
     """Every so many publishes, one delta over all of them is stored beside the last one's own: values that came back to
     what they were vanish from it, and who is late catches up in a few fetches. Costs a copy of the weights for each.
     """
-    anchor_every: int = Field(32, ge=1)
-    """A full copy is stored beside the delta when the last one is this many publishes old."""
+    anchor_every: int = Field(256, ge=1)
+    """A full copy is stored beside the delta when the last one is this many publishes old. Merged deltas serve who is
+    late; a full copy serves who holds nothing, lets old versions be deleted, and weighs as much as a hundred deltas.
+    """
     keep: int = Field(64, ge=1)
     """Versions that stay fetchable. Older ones go once an anchor at or below the oldest of these replaces them."""
 

@@ -24,10 +24,13 @@ def test_etudes_half_of_the_trl_comparison_trains():
     assert figures["ratio"] is None
 
 
-def test_the_codec_is_smaller_than_xor_and_zstd():
-    figures = last_line("weights_codec.py", "--elements", "1048576", "--repeats", "1")
-    for update in ("rl", "muon"):
-        assert figures[update]["etude"]["ratio"] > figures[update]["xor_zstd3"]["ratio"] > 1
+def test_the_codecs_are_smaller_than_their_peers():
+    figures = last_line("weights.py", "--synthetic", "--elements", "1048576", "--rates", "1e-6", "--repeats", "1")
+    row = figures["1e-06"]
+    assert 0.02 < row["changed"] < 0.06
+    assert row["bits_A"] < row["bits_R"] < row["bits_xor_zstd"] < row["bits_pulse"] < row["bits_index_value"]
+    assert row["bound_A"] <= row["bits_A"] <= 1.05 * row["bound_A"]
+    assert figures["enc_MBps_A"] > 0
 
 
 def test_the_base_plays_every_rung():
