@@ -35,6 +35,8 @@ class _Merge:
 
 
 class PublisherConfig(Config):
+    """How versions are cut, coded, merged and kept."""
+
     chunk_elements: int = Field(1 << 20, ge=1, lt=1 << 31)
     """Elements of a chunk: the unit of encoding and of corruption reports."""
     policy: Policy = "small"

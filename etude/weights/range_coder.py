@@ -134,6 +134,10 @@ def _encode(new, parent, shift, classes, shares, seen, words):
         share = classes[which]
         if share == 0:
             continue
+        bound = (width >> _SHIFT) * share
+        if new[i] == parent[i] and bound >= _LEAST:  # nearly always: a 0 that shifts nothing out, as `_put` codes it
+            width = bound
+            continue
         changes = new[i] != parent[i]
         low, width, n = _put(low, width, n, words, share, changes)
         if changes:
@@ -204,6 +208,10 @@ def _apply(words, count, shift, classes, shares, seen, chunk):
         which = (old >> shift) & 255
         share = classes[which]
         if share == 0:
+            continue
+        bound = (width >> _SHIFT) * share
+        if code < bound and bound >= _LEAST:  # nearly always: a 0 that shifts nothing in, as `_take` reads it
+            width = bound
             continue
         code, width, n, bit = _take(code, width, n, words, share)
         if bit:
