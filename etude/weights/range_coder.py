@@ -6,9 +6,10 @@ changes, and by how many units, hangs on its *old* exponent, which the receiver 
 changes are as good as independent, and the stream comes within a few percent of their entropy: about two thirds of
 codec R's bytes, for several times its time, since every element is coded and not only those that changed.
 
-Payload, little endian: u32 changes; u8 shift; u16 classes; for each class in which something changed, ascending: u8
-class, u16 share; then u32 words. Without changes it ends after `classes`, which is 0. An element's class is (old bits
->> shift) & 255: with 7 the exponent of a bf16 value, with 0 the magnitude of an 8-bit code whose sign is bit 15.
+Payload, little endian: u32 changes; u8 shift; u16 classes; the classes in which something changed, ascending, a u8
+each; their shares, a u16 each; then u32 words. Without changes it ends after `classes`, which is 0. An element's class
+is (old bits >> shift) & 255: with 7 the exponent of a bf16 value, with 0 the magnitude of an 8-bit code whose sign is
+bit 15.
 
 The words are one range code (Martin, 1979) of 64 bits that shifts by 32. Coder and decoder hold a range of at first
 2^64 - 1. A bit of share s (of 65536) splits it at bound = (range >> 16) * s: 0 keeps the part below, 1 the part above;
@@ -38,7 +39,7 @@ U16 = npt.NDArray[np.uint16]
 HEADER = struct.Struct("<IBH")
 BF16_SHIFT = 7
 _MOST_SHIFT = 15
-CLASS = np.dtype([("class", "u1"), ("share", "<u2")])
+_ENTRY_BYTES = 3
 _CLASSES, _CONTEXTS, _GAMMA, _MOST_GAMMA = 256, 5, 256 * 5, 16
 _MOST_WORDS_AN_ELEMENT = 32
 """A change takes at most 38 bits, none of which shrinks the range by more than 2^16."""
@@ -235,21 +236,21 @@ def encode(new: U16, parent: U16, less_than: int, shift: int = BF16_SHIFT) -> tu
     if changes == 0:
         return 0, header
     kept = (elements[used] - changed[used] + 0.5) / (elements[used] + 1)
-    table = np.empty(used.size, CLASS)
-    table["class"], table["share"] = used, np.clip(np.rint(65536 * kept), 1, 65535)
-    room = (less_than - 1 - len(header) - table.nbytes) // 4
+    shares = np.clip(np.rint(65536 * kept), 1, 65535).astype("<u2")
+    head = header + used.astype(np.uint8).tobytes() + shares.tobytes()
+    room = (less_than - 1 - len(head)) // 4
     if room < 1:
         return changes, None
     words = np.empty(room + 1 + _MOST_WORDS_AN_ELEMENT, np.uint32)
-    count = _encode(new, parent, shift, _by_class(table), *_fresh_contexts(), words)
+    count = _encode(new, parent, shift, _by_class(used, shares), *_fresh_contexts(), words)
     if not 0 < count <= room:
         return changes, None
-    return changes, header + table.tobytes() + words[:count].astype("<u4", copy=False).tobytes()
+    return changes, head + words[:count].astype("<u4", copy=False).tobytes()
 
 
 def most_bytes(elements: int) -> int:
     """More than any payload of so many elements takes."""
-    return HEADER.size + _CLASSES * CLASS.itemsize + 4 * _MOST_WORDS_AN_ELEMENT * (elements + 1)
+    return HEADER.size + _CLASSES * _ENTRY_BYTES + 4 * _MOST_WORDS_AN_ELEMENT * (elements + 1)
 
 
 def apply(payload: memoryview, chunk: U16) -> None:
@@ -259,30 +260,31 @@ def apply(payload: memoryview, chunk: U16) -> None:
     if len(payload) < HEADER.size:
         raise WeightError(f"range-coded payload of {len(payload)} bytes is shorter than its header")
     changes, shift, classes = HEADER.unpack_from(payload)
-    start = HEADER.size + classes * CLASS.itemsize
+    start = HEADER.size + classes * _ENTRY_BYTES
     fits = changes <= chunk.size and classes <= min(changes, _CLASSES) and shift <= _MOST_SHIFT
     if not fits or len(payload) < start or (len(payload) - start) % 4:
         claim = f"claims {changes} changes in {classes} classes of {chunk.size} elements (shift {shift})"
         raise WeightError(f"range-coded payload of {len(payload)} bytes {claim}")
-    table = np.frombuffer(payload, CLASS, classes, HEADER.size)
+    listed = np.frombuffer(payload, np.uint8, classes, HEADER.size)
+    shares = np.frombuffer(payload, "<u2", classes, HEADER.size + classes)
     count = (len(payload) - start) // 4
-    if (np.diff(table["class"].astype(np.int64)) <= 0).any() or (table["share"] == 0).any():
+    if (listed[1:] <= listed[:-1]).any() or (shares == 0).any():
         raise WeightError("range-coded payload has a damaged table of classes")
     if changes == 0:
         found = 0 if count == 0 else -1
     else:
         words = np.zeros(count + 1 + _MOST_WORDS_AN_ELEMENT, np.uint32)
         words[:count] = np.frombuffer(payload, "<u4", count, start)
-        found = _apply(words, count, shift, _by_class(table), *_fresh_contexts(), chunk)
+        found = _apply(words, count, shift, _by_class(listed, shares), *_fresh_contexts(), chunk)
     if found != changes:
         raise WeightError(f"range-coded payload of {changes} changes is damaged: its words do not add up")
 
 
-def _by_class(table: np.ndarray) -> npt.NDArray[np.uint64]:
+def _by_class(listed: np.ndarray, shares: np.ndarray) -> npt.NDArray[np.uint64]:
     """Shares by class, 0 where nothing changes."""
-    shares = np.zeros(_CLASSES, np.uint64)
-    shares[table["class"]] = table["share"]
-    return shares
+    every = np.zeros(_CLASSES, np.uint64)
+    every[listed] = shares
+    return every
 
 
 def _fresh_contexts() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:

@@ -205,7 +205,7 @@ class Reader:
 
 def range_read_by_the_documentation(stream: bytes, parent: np.ndarray) -> np.ndarray:
     changes, shift, classes = struct.unpack_from("<IBH", stream)
-    shares = dict(struct.unpack_from("<BH", stream, 7 + 3 * i) for i in range(classes))
+    shares = dict(zip(stream[7 : 7 + classes], struct.unpack_from(f"<{classes}H", stream, 7 + classes), strict=True))
     if changes == 0:
         assert len(stream) == 7
         return parent.copy()
@@ -298,7 +298,8 @@ def test_invented_range_codes(
     stream: bytes, changes: int, shift: int, table: dict[int, int], parent: np.ndarray
 ) -> None:
     header = struct.pack("<IBH", changes, shift, len(table))
-    entries = b"".join(struct.pack("<BH", *entry) for entry in sorted(table.items()))
+    listed = sorted(table)
+    entries = bytes(listed) + struct.pack(f"<{len(listed)}H", *(table[which] for which in listed))
     survives(bytes([Codec.RANGE]) + header + entries + stream, parent)
 
 
@@ -376,7 +377,7 @@ for trial in range(20_000):
         else:
             classes = np.unique(parent >> 7 & 255)[: rng.integers(0, 9)]
             head = struct.pack("<IBH", rng.integers(0, parent.size + 1), 7, classes.size)
-            head += b"".join(struct.pack("<BH", which, rng.integers(0, 65536)) for which in classes)
+            head += bytes(classes.tolist()) + rng.integers(0, 65536, classes.size, np.uint16).tobytes()
         stream = head + bytes(rng.integers(0, 4, 4 * rng.integers(0, 10), np.uint8))  # few ones: long runs of zeros
     try:
         coder.apply(memoryview(bytes(stream)), parent)
