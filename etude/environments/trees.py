@@ -11,9 +11,12 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from pathlib import Path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_RIVAL_S = 10.0
+"""How long a tree that others write to, or remove, is tried again."""
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
 
 
@@ -29,12 +32,15 @@ def copy_upper(source: Path, target: Path, first_id: int = 0) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a tree, whatever modes its directories have; fine when it does not exist."""
-    for _ in range(3):  # a sweep by another process may be removing the same tree
-        with contextlib.suppress(FileNotFoundError):
+    deadline = time.monotonic() + _RIVAL_S
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # a sweep by another process may be removing the same tree
             _remove(path)
         if not path.exists():
             return
-    raise OSError(f"{path} cannot be removed: something is still writing there")
+        if time.monotonic() > deadline:
+            raise OSError(f"{path} cannot be removed in {_RIVAL_S:.0f} s: something is still writing there")
+        time.sleep(0.01)
 
 
 class _Cursor:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from etude.environments.base import SandboxSpec
 from etude.environments.doctor import diagnose
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.trees import remove_tree
 from etude.errors import MissingDependency, SandboxError
 
 CONTROLLER = """
@@ -267,3 +269,16 @@ def test_groups_that_lie_elsewhere_are_found_by_what_their_instance_noted(tmp_pa
         assert not group.exists() and Path("/etc").is_dir()
     finally:
         cgroups.remove_group(group.parent)
+
+
+def test_several_sweeps_of_the_same_tree_all_end_well(tmp_path):
+    """Whoever opens a backend sweeps what dead processes left; two that open at once meet in the same directories."""
+    for attempt in range(20):
+        tree = tmp_path / f"tree-{attempt}"
+        for directory in range(30):
+            (tree / f"{directory}").mkdir(parents=True)
+            for file in range(30):
+                (tree / f"{directory}" / f"{file}").touch()
+        with ThreadPoolExecutor(8) as rivals:
+            list(rivals.map(remove_tree, [tree] * 8))
+        assert not tree.exists()
