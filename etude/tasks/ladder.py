@@ -47,10 +47,10 @@ class Rung:
 
 LADDER = {
     1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.0, turns=7),
-    2: Rung(modules=1, functions=(2, 3), chain=0, names_file=False, vague=0.45, turns=7),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.65, turns=7),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.85, turns=8),
-    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, vague=1.0, turns=10),
+    2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, vague=0.5, turns=8),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.8, turns=6),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.9, turns=8),
+    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, vague=1.0, turns=9),
 }
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
