@@ -13,6 +13,7 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── CheckpointError    saved state is absent, torn or does not match
     ├── WeightError        a version, delta or chunk failed its check
     ├── ContextOverflow    a request does not fit the model's context
+    ├── InvalidRequest     a request to an engine could never be carried out as it stands
     ├── Interrupted        the user asked to stop
     └── UnusedFeature      an enabled feature was never used in a whole run
 """
@@ -74,6 +75,10 @@ class WeightError(EtudeError):
 
 class ContextOverflow(EtudeError):
     """A request does not fit the model's context window."""
+
+
+class InvalidRequest(EtudeError):
+    """A request to an engine could never be carried out as it stands; its sender must change it."""
 
 
 class Interrupted(EtudeError):

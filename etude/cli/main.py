@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
     "pretrain": "make a base model: record sessions, mid-train, save",
     "agent": "let a model work on a generated repository, or on a directory",
+    "serve": "serve a checkpoint to OpenAI's clients until SIGTERM",
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",
     "tasks": "generate and validate tasks",

@@ -1,15 +1,35 @@
 """From logits to tokens.
 
-Owns temperature sampling that depends on nothing but the row's logits and the request's seed: the same request gives
-the same tokens alone and in any batch. Log-probabilities are of the distribution sampled from, in fp32.
+Owns the distribution that is sampled from (temperature, then min-p and top-k, then top-p on what they leave) and the
+draw, which depends on nothing but the row's logits and the request's seed: the same request gives the same tokens alone
+and in any batch. Log-probabilities are of the distribution sampled from, in fp32; those of what was cut are -inf.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+GREEDY_BELOW = 1e-5
+"""A temperature below this takes the most likely token, as 0 does: dividing by it would only overflow."""
+
+
+class Cut(NamedTuple):
+    """What is left out of a distribution; by default nothing."""
+
+    top_k: int = 0
+    """Keep this many of the most likely tokens; 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the fewest most likely tokens that have this much probability together."""
+    min_p: float = 0.0
+    """Keep tokens at least this probable as a share of the most likely one's probability."""
+
+
+WHOLE = Cut()
 
 
 def uniform(seed: int, position: int) -> float:
@@ -18,18 +38,49 @@ def uniform(seed: int, position: int) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-def sample_rows(logits_RV: Tensor, temperatures: list[float], uniforms: list[float]) -> tuple[list[int], list[float]]:
-    """One token a row, by inverse transform; temperature 0 takes the most likely one.
+def distribution(logits_RV: Tensor, temperatures: Sequence[float], cuts: Sequence[Cut] = ()) -> Tensor:
+    """Log-probabilities [R, V] of what each row is sampled from: softmax(logits / temperature), cut and scaled again.
 
-    Returns tokens and their log-probabilities: of softmax(logits / temperature), or of softmax(logits) for a greedy
-    row.
+    A greedy row's are of softmax(logits), uncut. `cuts` has one entry a row, or none at all.
     """
-    scale_R1 = torch.tensor([1.0 if t == 0 else 1.0 / t for t in temperatures])[:, None]
+    scale_R1 = torch.tensor([1.0 if t < GREEDY_BELOW else 1.0 / t for t in temperatures])[:, None]
     logprobs_RV = torch.log_softmax(logits_RV * scale_R1, dim=-1)
+    cut = [row for row, each in enumerate(cuts) if each != WHOLE and temperatures[row] >= GREEDY_BELOW]
+    if cut:
+        logprobs_RV[cut] = _without_the_unlikely(logprobs_RV[cut], [cuts[row] for row in cut])
+    return logprobs_RV
+
+
+def _without_the_unlikely(logprobs_RV: Tensor, cuts: Sequence[Cut]) -> Tensor:
+    sorted_RV, order_RV = logprobs_RV.sort(dim=-1, descending=True, stable=True)
+    rank_1V = torch.arange(logprobs_RV.shape[1])[None]
+    most_R1 = torch.tensor([cut.top_k or logprobs_RV.shape[1] for cut in cuts])[:, None]
+    least_R1 = sorted_RV[:, :1] + torch.tensor([cut.min_p for cut in cuts]).log()[:, None]
+    sorted_RV = _only(sorted_RV, (rank_1V < most_R1) & (sorted_RV >= least_R1))
+    p_RV = sorted_RV.exp()
+    before_RV = p_RV.cumsum(dim=-1) - p_RV
+    top_p_R1 = torch.tensor([cut.top_p for cut in cuts])[:, None]
+    sorted_RV = _only(sorted_RV, (before_RV < top_p_R1) | (rank_1V == 0) | (top_p_R1 == 1.0))
+    return torch.empty_like(sorted_RV).scatter_(1, order_RV, sorted_RV)
+
+
+def _only(logprobs_RV: Tensor, kept_RV: Tensor) -> Tensor:
+    return torch.log_softmax(logprobs_RV.masked_fill(~kept_RV, -torch.inf), dim=-1)
+
+
+def draw(logprobs_RV: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> list[int]:
+    """One token a row, by inverse transform; a greedy row's most likely one."""
     cumulative_RV = logprobs_RV.exp().cumsum(dim=-1)
-    # scaled by the row's own total, so that rounding can never push the draw past the last token
-    targets_R1 = torch.tensor(uniforms)[:, None] * cumulative_RV[:, -1:]
-    drawn_R = torch.searchsorted(cumulative_RV, targets_R1, right=True).squeeze(1).clamp(max=logits_RV.shape[1] - 1)
+    total_R1 = cumulative_RV[:, -1:]
+    # scaled by the row's own total and kept below it, so that rounding can never draw past the last token there is
+    targets_R1 = torch.minimum(torch.tensor(uniforms)[:, None] * total_R1, total_R1.nextafter(torch.zeros(())))
+    drawn_R = torch.searchsorted(cumulative_RV, targets_R1, right=True).squeeze(1)
     greedy_R = logprobs_RV.argmax(dim=-1)
-    tokens_R = torch.where(torch.tensor([t == 0 for t in temperatures]), greedy_R, drawn_R)
-    return tokens_R.tolist(), logprobs_RV.gather(1, tokens_R[:, None]).squeeze(1).tolist()
+    return torch.where(torch.tensor([t < GREEDY_BELOW for t in temperatures]), greedy_R, drawn_R).tolist()
+
+
+def most_likely(logprobs_V: Tensor, count: int) -> tuple[tuple[int, float], ...]:
+    """The `count` most likely tokens and their log-probabilities, best first; fewer where fewer can be sampled."""
+    top = logprobs_V.topk(min(count, logprobs_V.shape[0]))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return tuple((token, logprob) for token, logprob in pairs if logprob != -torch.inf)

@@ -14,7 +14,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,30 +22,14 @@ import torch
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
-from etude.engine.sampling import sample_rows, uniform
-from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
-from etude.harness.sampler import Completion, SampleRequest
+from etude.engine.running import OnToken, Running, Sampled, settle, settle_with
+from etude.engine.sampling import WHOLE, distribution, draw, most_likely, uniform
+from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
+from etude.harness.sampler import NO_SESSION, Completion, SampleRequest
 from etude.kernels.decode_attention import PAGE
 from etude.models.decoder import Decoder
 from etude.models.state import load_bits
 from etude.records import BASE_VERSION, Version
-
-
-@dataclass(eq=False)
-class Running:
-    """One request on its way."""
-
-    request: SampleRequest
-    sequence: Sequence
-    future: Future[Completion]
-    seed: int
-    sampled: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-
-    @property
-    def to_compute(self) -> int:
-        return len(self.sequence.token_ids) - self.sequence.computed
 
 
 class TorchEngine:
@@ -60,8 +44,11 @@ class TorchEngine:
         self._running: list[Running] = []
         self._idle: OrderedDict[str, Sequence] = OrderedDict()  # sessions between turns, least recent first
         self._cancelled: set[str] = set()
+        self._abandoned: list[Running] = []
         self._swap: tuple[Mapping[str, np.ndarray], Version, Future[None]] | None = None
-        self._paused = self._closed = False
+        self._paused: Literal["keep", "wait"] | None = None
+        self._resting: list[Future[None]] = []
+        self._closed = False
         self._failure: BaseException | None = None
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
@@ -69,14 +56,33 @@ class TorchEngine:
 
     # --- called from anywhere -----------------------------------------------------------------------------------------
 
-    async def sample(self, request: SampleRequest) -> Completion:
-        """Raises ContextOverflow, DeadlineExceeded, or the error that stopped the engine."""
-        limit = min(self.decoder.config.max_context, self.config.cache_tokens)
-        if len(request.prompt_ids) + request.max_tokens > limit:
-            wanted = f"{len(request.prompt_ids)} prompt and {request.max_tokens} new tokens"
-            raise ContextOverflow(f"{request.session_id}: {wanted} do not fit a context of {limit}")
+    @property
+    def max_context(self) -> int:
+        """Most tokens that prompt and completion can have together."""
+        return min(self.decoder.config.max_context, self.config.cache_tokens // PAGE * PAGE)
+
+    def check(self, request: SampleRequest) -> None:
+        """Raises ContextOverflow or InvalidRequest for what could never be carried out; nobody else must suffer it."""
+        ids, vocabulary = request.prompt_ids, self.decoder.config.vocab_size
+        if not ids:
+            raise InvalidRequest(f"{request.session_id or 'request'}: the prompt is empty; give at least one token")
+        if min(ids) < 0 or max(ids) >= vocabulary:
+            wrong = min(ids) if min(ids) < 0 else max(ids)
+            raise InvalidRequest(f"token id {wrong} is not of this model, which has 0 to {vocabulary - 1}")
+        if len(ids) + request.max_tokens > self.max_context:
+            wanted = f"{len(ids)} prompt and {request.max_tokens} new tokens"
+            raise ContextOverflow(
+                f"{request.session_id or 'request'}: {wanted} do not fit a context of {self.max_context}"
+            )
+
+    async def sample(self, request: SampleRequest, on_token: OnToken | None = None) -> Completion:
+        """Raises ContextOverflow, InvalidRequest, DeadlineExceeded, or the error that stopped the engine.
+
+        Whoever is cancelled while waiting leaves nothing behind: the request is dropped and its pages are given back.
+        """
+        self.check(request)
         seed = request.seed if request.seed is not None else int.from_bytes(np.random.bytes(6), "big")
-        running = Running(request, Sequence(list(request.prompt_ids)), Future(), seed)
+        running = Running(request, Sequence(list(request.prompt_ids)), Future(), seed, on_token)
         with self._wake:
             self._raise_if_down()
             self._waiting.append(running)
@@ -87,7 +93,13 @@ class TorchEngine:
         except TimeoutError:
             mode = "paused" if self._paused else "stepping"
             state = f"{len(self._running)} running, {len(self._waiting)} waiting, {mode}"
-            raise DeadlineExceeded(f"tokens for {request.session_id}", self.config.request_deadline_s, state) from None
+            what = f"tokens for {request.session_id or 'a request'}"
+            raise DeadlineExceeded(what, self.config.request_deadline_s, state) from None
+        finally:
+            if running.future.cancel():  # it had not ended
+                with self._wake:
+                    self._abandoned.append(running)
+                    self._wake.notify()
 
     def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[None]:
         """Stage new weights; the future ends when they are in. A swap staged before this one and not yet in is
@@ -97,7 +109,7 @@ class TorchEngine:
         with self._wake:
             self._raise_if_down()
             if self._swap is not None:
-                self._swap[2].set_result(None)
+                settle(self._swap[2], None)
             self._swap = (bits, version, done)
             self._wake.notify()
         return done
@@ -108,14 +120,30 @@ class TorchEngine:
             self._cancelled.add(session_id)
             self._wake.notify()
 
-    def pause(self) -> None:
-        """Finish the present step and wait; sequences keep their place."""
-        self._paused = True
+    def pause(self, mode: Literal["keep", "wait"] = "keep") -> Future[None]:
+        """Come to rest: after the present step, with sequences keeping their place ("keep"), or when what runs has
+        finished ("wait"). Requests that wait go on waiting. The future ends when the engine is at rest, or resumed.
+        """
+        rested: Future[None] = Future()
+        with self._wake:
+            self._raise_if_down()
+            self._paused = mode
+            self._resting.append(rested)
+            self._wake.notify()
+        return rested
 
     def resume(self) -> None:
+        """Go on after a pause."""
         with self._wake:
-            self._paused = False
+            self._paused = None
+            rested, self._resting = self._resting, []
             self._wake.notify()
+        for each in rested:
+            settle(each, None)
+
+    @property
+    def paused(self) -> bool:
+        return self._paused is not None
 
     def stats(self) -> dict[str, float]:
         """Counters since the start, and gauges."""
@@ -124,6 +152,9 @@ class TorchEngine:
             "running": len(self._running),
             "waiting": len(self._waiting),
             "version": self.version,
+            "pages": len(self.cache.references),
+            "pages_held": sum(1 for holders in self.cache.references if holders),
+            "sessions_idle": len(self._idle),
         }
         return {**self.counters, **gauges}
 
@@ -135,6 +166,11 @@ class TorchEngine:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise DeadlineExceeded("the engine's step loop to end", timeout_s)
+
+    def raise_if_down(self) -> None:
+        """Raises the error that stopped the engine, if it has stopped."""
+        with self._wake:
+            self._raise_if_down()
 
     def _raise_if_down(self) -> None:
         if self._failure is not None:
@@ -156,7 +192,7 @@ class TorchEngine:
                         break
                 started = time.perf_counter()
                 self._between_steps()
-                if self._running:
+                if self._running and self._paused != "keep":
                     self._step()
                 self.busy_s += time.perf_counter() - started
         except BaseException as error:
@@ -164,55 +200,80 @@ class TorchEngine:
         self._fail_all(self._failure or EtudeError("the engine was closed"))
 
     def _has_work(self) -> bool:
-        requests = (self._waiting or self._running) and not self._paused
-        return bool(requests or self._swap or self._cancelled or self._closed)
+        requests = (self._waiting and not self._paused) or (self._running and self._paused != "keep")
+        asked = self._swap or self._cancelled or self._abandoned or self._resting
+        return bool(requests or asked or self._closed)
 
     def _fail_all(self, error: BaseException) -> None:
         with self._wake:
             waiting = [*self._running, *self._waiting]
             self._running, self._waiting = [], deque()
             swap, self._swap = self._swap, None
+            rested, self._resting = self._resting, []
         for running in waiting:
-            if not running.future.done():
-                running.future.set_exception(error)
-        if swap is not None:
-            swap[2].set_exception(error)
+            settle_with(running.future, error)
+        for future in rested if swap is None else [*rested, swap[2]]:
+            settle_with(future, error)
 
     def _between_steps(self) -> None:
         with self._wake:
             swap, self._swap = self._swap, None
             cancelled, self._cancelled = self._cancelled, set()
+            abandoned, self._abandoned = self._abandoned, []
         for session in cancelled:
             self._drop_session(session)
+        for running in abandoned:
+            self._drop(running)
         if swap is not None:
             self._put_in(*swap)
         while not self._paused and self._waiting and len(self._running) < self.config.max_running:
             with self._wake:
                 running = self._waiting.popleft()
-            if running.future.cancelled() or running.future.done():
-                continue
-            self._admit(running)
+            if not running.future.done():
+                self._admit(running)
+        self._rest()
+
+    def _rest(self) -> None:
+        """Tell those who asked for a pause that it has come."""
+        with self._wake:
+            if not self._paused or (self._paused == "wait" and self._running):
+                return
+            rested, self._resting = self._resting, []
+        for each in rested:
+            settle(each, None)
 
     def _drop_session(self, session: str) -> None:
         if (idle := self._idle.pop(session, None)) is not None:
             self.cache.release(idle)
-        for running in [r for r in self._running if r.request.session_id == session]:
-            self._running.remove(running)
-            self.cache.release(running.sequence)
-            running.future.cancel()
+        with self._wake:
+            known = [*self._running, *self._waiting]
+        for running in known:
+            if running.request.session_id == session:
+                running.future.cancel()
+                self._drop(running)
+
+    def _drop(self, running: Running) -> None:
+        """Take a request out, wherever it is; one that has meanwhile ended is nowhere."""
+        with self._wake:
+            place = next((each for each in (self._running, self._waiting) if running in each), None)
+            if place is None:
+                return
+            place.remove(running)
+        self.counters["cancelled"] += 1
+        self.cache.release(running.sequence)
 
     def _put_in(self, bits: Mapping[str, np.ndarray], version: Version, done: Future[None]) -> None:
         try:
             load_bits(self.decoder, bits)
         except EtudeError as error:  # nothing was changed; whoever staged it must know, the engine goes on
-            done.set_exception(error)
+            settle_with(done, error)
             return
         self.version = version
         self.counters["swaps"] += 1
         self.counters["in_flight_swaps"] += bool(self._running)
         for sequence in [*self._idle.values(), *(running.sequence for running in self._running)]:
             sequence.prefix_id = None  # from here on its pages mix versions
-        done.set_result(None)
+        settle(done, None)
 
     def _admit(self, running: Running) -> None:
         """Take up the session's own cache, or else the longest prefix anyone has left."""
@@ -230,6 +291,8 @@ class TorchEngine:
             if previous is not None:
                 self.cache.release(previous)
             self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self.version)
+        if running.cached is None:
+            running.cached = running.sequence.computed
         self._running.append(running)
 
     def _step(self) -> None:
@@ -305,33 +368,40 @@ class TorchEngine:
         if not ready:
             return
         logits = self.decoder.logits(hidden[torch.tensor([row for _, row in ready])])
-        tokens, logprobs = sample_rows(
-            logits,
-            [running.request.temperature for running, _ in ready],
-            [uniform(running.seed, len(running.sequence.token_ids)) for running, _ in ready],
-        )
-        for (running, _), token, logprob in zip(ready, tokens, logprobs, strict=True):
-            self._append(running, token, logprob)
+        requests = [running.request for running, _ in ready]
+        temperatures = [request.temperature for request in requests]
+        logprobs_RV = distribution(logits, temperatures, [running.cut for running, _ in ready])
+        uniforms = [uniform(running.seed, len(running.sequence.token_ids)) for running, _ in ready]
+        tokens = draw(logprobs_RV, temperatures, uniforms)
+        chosen = logprobs_RV.gather(1, torch.tensor(tokens)[:, None]).squeeze(1).tolist()
+        for row, (running, _) in enumerate(ready):
+            top = running.request.top_logprobs
+            self.counters["cut_tokens"] += running.cut != WHOLE
+            best = most_likely(logprobs_RV[row], top) if top else ()
+            self._append(running, Sampled(tokens[row], chosen[row], self.version, best))
 
-    def _append(self, running: Running, token: int, logprob: float) -> None:
-        running.sampled.append(token)
-        running.logprobs.append(logprob)
-        running.versions.append(self.version)
-        running.sequence.token_ids.append(token)
-        if token in running.request.stop_ids:
-            self._finish(running, stopped=True)
-        elif len(running.sampled) >= running.request.max_tokens:
-            self._finish(running, stopped=False)
+    def _append(self, running: Running, sampled: Sampled) -> None:
+        running.sampled.append(sampled)
+        running.sequence.token_ids.append(sampled.token)
+        stopped = sampled.token in running.request.stop_ids
+        if running.on_token is not None:
+            try:
+                stopped |= running.on_token(sampled)
+            except Exception as error:  # the listener's fault: its own request ends, the engine goes on
+                settle_with(running.future, error)
+                self._drop(running)
+                return
+        if stopped or len(running.sampled) >= running.request.max_tokens:
+            self._finish(running, stopped)
 
     def _finish(self, running: Running, stopped: bool) -> None:
-        completion = Completion(
-            token_ids=tuple(running.sampled),
-            logprobs=tuple(running.logprobs),
-            versions=tuple(running.versions),
-            finish="stop" if stopped else "length",
-            routed_experts=self.cache.routes_of(running.sequence, running.sequence.computed),
-        )
         self._running.remove(running)
-        self._idle[running.request.session_id] = running.sequence
-        if not running.future.cancelled():
-            running.future.set_result(completion)
+        completion = running.completion(stopped, self.cache.routes_of(running.sequence, running.sequence.computed))
+        session = running.request.session_id
+        if (before := self._idle.pop(session, None)) is not None:
+            self.cache.release(before)  # two requests of one session ran side by side; the later one's cache is kept
+        if session == NO_SESSION:
+            self.cache.release(running.sequence)
+        else:
+            self._idle[session] = running.sequence
+        settle(running.future, completion)

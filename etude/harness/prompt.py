@@ -13,17 +13,28 @@ from etude.harness.schema import ToolSchema
 
 _OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
 
+PERSONA = "You are Etude, a coding agent in /workspace."
 
-def system_prompt(tools: Iterable[ToolSchema]) -> str:
+
+def system_prompt(tools: Iterable[ToolSchema], persona: str = PERSONA) -> str:
     """Short on purpose: every token of it is paid for in every rollout."""
-    lines = [tool.signature() for tool in tools]
-    return "\n".join(
-        [
-            "You are Etude, a coding agent in /workspace.",
-            *lines,
-            "Calls in one message run in parallel. To finish, answer without a call.",
-        ]
-    )
+    return _with_tools(persona, [tool.signature() for tool in tools])
+
+
+def explained_prompt(tools: Iterable[ToolSchema], persona: str) -> str:
+    """For tools that no model was trained with: what each is for, and the form of a call."""
+    lines = [line for tool in tools for line in _explained(tool)]
+    return _with_tools(persona, [*lines, "Write a call in this form:", render_call("NAME", {"PARAMETER": "VALUE"})])
+
+
+def _explained(tool: ToolSchema) -> list[str]:
+    parameters = [f"  {each.name} ({each.type}): {each.description}".rstrip(": ") for each in tool.parameters]
+    return [f"{tool.signature()}: {tool.description}".rstrip(": "), *parameters]
+
+
+def _with_tools(persona: str, lines: list[str]) -> str:
+    closing = "Calls in one message run in parallel. To finish, answer without a call."
+    return "\n".join([persona, *lines, closing] if persona else [*lines, closing])
 
 
 def render_result(text: str) -> str:
@@ -46,6 +57,11 @@ def render_call(name: str, arguments: Mapping[str, str]) -> str:
     """One tool call, as a model writes it."""
     parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
     return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
+
+
+def open_call(name: str | None) -> str:
+    """What every call begins with, or every call to one tool: for a message that must hold one."""
+    return "<tool_call>\n" if name is None else f"<tool_call>\n<function={name}>\n"
 
 
 def render_calls(calls: Iterable[tuple[str, Mapping[str, str]]]) -> str:

@@ -39,6 +39,16 @@ class Text:
     text: str
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A call that is still being written: the values it has, and the whole lines of the one that is not yet closed."""
+
+    name: str
+    values: tuple[tuple[str, str], ...]
+    key: str | None
+    lines: tuple[str, ...]
+
+
 Item: TypeAlias = Text | ToolCall | MalformedCall
 
 _BLOCK = re.compile(r"<tool_call>(?=\s*(?:$|<function=))|^\s*<tool_call>|^\s*(?=<function=)")
@@ -79,6 +89,23 @@ class CallParser:
     @property
     def raw(self) -> str:
         return "".join(self._pieces)
+
+    @property
+    def certain_text(self) -> str:
+        """Of the incomplete last line, what is words outside any call, whatever follows; `feed` will give it again."""
+        if self._state != self._in_text:
+            return ""
+        words = self._rest.partition("<")[0]
+        return words if words.strip() else ""
+
+    @property
+    def draft(self) -> Draft | None:
+        """The call that is being written, once its tool is named and while nothing is wrong with it."""
+        if self._fault or self._state not in (self._in_function, self._in_value):
+            return None
+        open_value = self._state == self._in_value
+        lines = tuple(self._lines) if open_value else ()
+        return Draft(self._name, tuple(self._values), self._key if open_value else None, lines)
 
     def feed(self, piece: str) -> list[Item]:
         """Take a piece of text of any size."""

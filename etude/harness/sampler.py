@@ -16,6 +16,8 @@ import numpy as np
 from etude.records import Routes
 
 NO_ROUTES: Routes = np.zeros((0, 0, 0), dtype=np.uint8)
+NO_SESSION = ""
+"""The session of a request that belongs to none: nothing of it is kept for a next turn."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class SampleRequest:
     """Continue `prompt_ids`, the whole context of the session's segment so far.
 
     `session_id` keeps a session on the engine that holds its cache. `seed` makes the result independent of what else
-    is in the batch. Sampling stops after any of `stop_ids` (which is kept in the result) or at `max_tokens`.
+    is in the batch. Sampling stops after any of `stop_ids` (which is kept in the result) or at `max_tokens`. `top_k` (0
+    is all), `top_p` and `min_p` leave the unlikely out of the distribution that is sampled from.
     """
 
     session_id: str
@@ -32,6 +35,11 @@ class SampleRequest:
     stop_ids: frozenset[int]
     temperature: float = 1.0
     seed: int | None = None
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    top_logprobs: int = 0
+    """How many of the most likely tokens to tell of, beside each sampled one; only to who listens token by token."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Completion:
     versions: tuple[int, ...]
     finish: Literal["stop", "length"]
     routed_experts: Routes = field(default_factory=lambda: NO_ROUTES)
+    cached_tokens: int = 0
+    """Prompt tokens that had not to be computed."""
 
 
 class Sampler(Protocol):

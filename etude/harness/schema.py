@@ -8,19 +8,23 @@ Runs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
-Argument: TypeAlias = str | int
+Argument: TypeAlias = str | int | float | bool | list[Any] | dict[str, Any]
+Kind: TypeAlias = Literal["string", "integer", "number", "boolean", "array", "object"]
+"""What a value is, in JSON Schema's words. A string is raw text; the others are written as JSON writes them."""
 
 
 @dataclass(frozen=True)
 class Parameter:
     name: str
     description: str
-    type: Literal["string", "integer"] = "string"
+    type: Kind = "string"
     required: bool = True
 
 
@@ -41,7 +45,7 @@ class ToolSchema:
         return tuple(parameter.name for parameter in self.parameters if not parameter.required)
 
     @cached_property
-    def types(self) -> Mapping[str, str]:
+    def types(self) -> Mapping[str, Kind]:
         return {parameter.name: parameter.type for parameter in self.parameters}
 
     def signature(self) -> str:
@@ -57,7 +61,7 @@ class ToolSchema:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call that fits its tool's schema; integers are already integers. `raw` is the text it was read from."""
+    """A call that fits its tool's schema; values are already of their types. `raw` is the text it was read from."""
 
     name: str
     arguments: Mapping[str, Argument]
@@ -86,22 +90,60 @@ def check_call(
             return MalformedCall(f"no parameter {key or 'without a name'}; it is {tool.signature()}", raw)
         if key in arguments:
             return MalformedCall(f"parameter {key} is given twice; one call does one thing", raw)
-        if kind == "string":
-            arguments[key] = value
-            continue
-        number = _integer(value)
-        if number is None:
-            return MalformedCall(f"{key} must be an integer, not {value[:40]!r}", raw)
-        arguments[key] = number
+        try:
+            arguments[key] = read_value(kind, value)
+        except ValueError:
+            return MalformedCall(f"{key} must be {_ARTICLE[kind]} {kind}, not {value[:40]!r}", raw)
     missing = [key for key in tool.required if key not in arguments]
     if missing:
         return MalformedCall(f"parameter {', '.join(missing)} is missing; it is {tool.signature()}", raw)
     return ToolCall(name, arguments, raw)
 
 
-def _integer(value: str) -> int | None:
-    """At most 18 characters: int() itself refuses very long digits with an exception, and no line has such a number."""
-    try:
-        return int(value) if len(value) <= 18 else None
-    except ValueError:
-        return None
+def read_value(kind: Kind, text: str) -> Argument:
+    """A value as a call writes it. Raises ValueError where it is not of its kind."""
+    return _READERS[kind](text)
+
+
+def _integer(text: str) -> int:
+    """At most 18 characters: no call needs more, and int() takes its time over very long ones."""
+    if len(text) > 18:
+        raise ValueError
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _boolean(text: str) -> bool:
+    if (word := text.strip().lower()) not in ("true", "false"):
+        raise ValueError
+    return word == "true"
+
+
+def _json(kind: type) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            value = json.loads(text, parse_constant=_number)
+        except RecursionError:
+            raise ValueError from None
+        if not isinstance(value, kind):
+            raise ValueError
+        return value
+
+    return read
+
+
+_ARTICLE = {"integer": "an", "number": "a", "boolean": "a", "array": "an", "object": "an", "string": "a"}
+_READERS: Mapping[Kind, Callable[[str], Argument]] = {
+    "string": str,
+    "integer": _integer,
+    "number": _number,
+    "boolean": _boolean,
+    "array": _json(list),
+    "object": _json(dict),
+}

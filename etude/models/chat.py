@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from tokenizers import Tokenizer
 
@@ -48,6 +49,15 @@ class ChatRenderer:
         """A session's start, up to where the assistant writes."""
         head = self.encode(f"{START}system\n{system}{END}\n{START}user\n")
         return [*head, *self.quote(user), *self._end_of_user]
+
+    def message(self, role: Literal["system", "user", "assistant"], text: str) -> list[int]:
+        """One whole message that others wrote, and the newline after it."""
+        return [*self.encode(f"{START}{role}\n"), *self.quote(text), self.end_id, *self.encode("\n")]
+
+    @property
+    def reply(self) -> list[int]:
+        """The header after which the assistant writes."""
+        return list(self._reply)
 
     def observation(self, content: str) -> list[int]:
         """What follows a finished assistant message: one user message with the tool results, then the next header."""

@@ -36,6 +36,7 @@ class EngineActor:
         import torch
 
         from etude.engine.torch_engine import TorchEngine
+        from etude.engine.updates import WeightUpdates
         from etude.models.checkpoint import load_checkpoint
         from etude.weights.store import open_store
         from etude.weights.subscriber import Subscriber
@@ -43,10 +44,7 @@ class EngineActor:
         torch.set_num_threads(1)
         decoder, _ = load_checkpoint(config.model.path)
         self.engine = TorchEngine(decoder, config.engine)
-        self.subscriber = Subscriber(open_store(store), config.subscriber)
-        self.bits: Any = None
-        self.version: Version | None = None
-        self.loading = asyncio.Lock()
+        self.updates = WeightUpdates(self.engine, Subscriber(open_store(store), config.subscriber))
 
     async def sample(self, request: SampleRequest) -> Completion:
         return await self.engine.sample(request)
@@ -56,14 +54,11 @@ class EngineActor:
 
         None if a later version has come in meanwhile.
         """
-        async with self.loading:
-            if self.version is not None and self.version >= target:
-                return None
-            bits, fetched = await asyncio.to_thread(self.subscriber.fetch, self.bits, self.version, target)
-            await asyncio.wrap_future(self.engine.swap(bits, target))
-            self.bits, self.version = bits, target
-            deltas = len(fetched.path) - fetched.from_anchor
-            return {"version": int(target), "root": fetched.root, "bytes": fetched.payload_bytes, "deltas": deltas}
+        fetched = await self.updates.load(target)
+        if fetched is None:
+            return None
+        deltas = len(fetched.path) - fetched.from_anchor
+        return {"version": int(target), "root": fetched.root, "bytes": fetched.payload_bytes, "deltas": deltas}
 
     async def put(self, bits: Any, version: Version) -> None:
         """Swap in weights that are on no chain: the control's."""

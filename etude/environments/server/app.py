@@ -1,20 +1,15 @@
 """The environment server as a process: its config, its application, and how it starts and stops.
 
-Owns the socket, the order of starting (lock, sweep, recover, listen) and of stopping: at SIGTERM nothing new begins,
-what is under way has `drain_s`, then every sandbox is destroyed. Listens on this machine alone unless told otherwise;
-put something that speaks TLS before it where it does not.
+Owns the order of starting (lock, sweep, recover, listen) and of stopping: at SIGTERM nothing new begins, what is under
+way has `drain_s`, then every sandbox is destroyed. Listens on this machine alone unless told otherwise; put something
+that speaks TLS before it where it does not.
 """
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import socket
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-import uvicorn
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -30,13 +25,11 @@ from etude.environments.node import Node
 from etude.environments.remote import default_state_dir
 from etude.environments.server.commands import Commands
 from etude.environments.server.guard import Guard, own_token
+from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.environments.server.routes import Routes, respond
 from etude.environments.tracing import continued, exported
 from etude.environments.wire import Answer, answer_of, dump
-from etude.errors import ConfigError, EtudeError
-
-_HANG_UP_S = 2
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from etude.errors import EtudeError
 
 
 class ServerConfig(Config):
@@ -45,7 +38,7 @@ class ServerConfig(Config):
     host: str = "127.0.0.1"
     port: int = Field(8460, ge=0, le=65535)
     """0: a free one, which is printed."""
-    hosts: tuple[str, ...] = _LOOPBACK
+    hosts: tuple[str, ...] = LOOPBACK
     """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
     origins: tuple[str, ...] = ()
     """The web pages that may use it, such as https://studio.example.com; programs send no Origin."""
@@ -80,12 +73,13 @@ def application(node: Node, config: ServerConfig, token: str) -> Starlette:
 
 async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered."""
-    with _listening(config) as sock:
+    with listening(config.host, config.port, config.hosts) as sock:
         async with exported(config.spans_to):
             node = Node(config.node)  # sweeps and recovers before anybody is let in
             try:
                 app = application(node, config, own_token(config.token_path))
-                await _Server(app, node, config.drain_s, lambda: ready(_url(sock))).serve(sockets=[sock])
+                drained = Server(app, lambda: node.drain(config.drain_s), lambda: ready(url_of(sock)))
+                await drained.serve(sockets=[sock])
             finally:
                 await node.close()
 
@@ -102,74 +96,6 @@ class _Traced:
             return
         with continued(Headers(scope=scope)):
             await self._app(scope, receive, send)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, with our order of stopping; a second signal stops the waiting."""
-
-    def __init__(self, app: Starlette, node: Node, drain_s: float, ready: Callable[[], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=_HANG_UP_S,
-            )
-        )
-        self._node, self._drain_s, self._ready = node, drain_s, ready
-        self._hurry = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        draining = asyncio.ensure_future(self._node.drain(self._drain_s))
-        hurried = asyncio.ensure_future(self._hurry.wait())
-        await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        if draining.done():
-            draining.result()
-        draining.cancel()
-        await super().shutdown(sockets)
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """As uvicorn's, but the process goes on afterwards, and ends in its own way."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-
-    def _stop(self) -> None:
-        if self.should_exit:
-            self._hurry.set()
-        self.should_exit = True
-
-
-def _listening(config: ServerConfig) -> socket.socket:
-    if config.host not in _LOOPBACK and config.hosts == _LOOPBACK:
-        raise ConfigError(f"hosts: name what this machine is called by those who reach it at {config.host}")
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((config.host, config.port))
-    except OSError as error:
-        sock.close()
-        raise ConfigError(f"port: cannot listen at {config.host}:{config.port}: {error.strerror}") from None
-    return sock
-
-
-def _url(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 async def _failed(request: Request, error: Exception) -> Response:

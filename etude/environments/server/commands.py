@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -18,12 +18,11 @@ from etude.environments.base import Process
 from etude.environments.lives import Live, result_within
 from etude.environments.node import Node
 from etude.environments.server.routes import digest_of, key_of, once, reply
+from etude.environments.server.sse import never_silent
 from etude.environments.wire import KEY, Answer, ExecBody, answer_of, dump, parse_body
 from etude.errors import ConfigError, EtudeError
 
 _PIECE = 48 << 10
-_SILENCE_S = 15.0
-"""After so long without output a comment is sent, so that who listens knows we are there."""
 _WAIT_MAX_S = 60.0
 _GRACE_S = 1.0
 
@@ -98,7 +97,7 @@ class Commands:
     async def _process(self, request: Request) -> Process:
         return await self._node.process(request.path_params["id"], request.path_params["process"])
 
-    async def _told(self, live: Live, process: Process, skip: int) -> AsyncIterator[bytes]:
+    async def _told(self, live: Live, process: Process, skip: int) -> AsyncGenerator[bytes]:
         try:
             async with self._node.use(live.id, awake=False):
                 async for piece in process.output():
@@ -129,7 +128,7 @@ class Commands:
         return _stream(_followed(started, asyncio.ensure_future(whole())), {KEY: key})
 
 
-async def _followed(started: asyncio.Future[Process], answer: asyncio.Future[Answer]) -> AsyncIterator[bytes]:
+async def _followed(started: asyncio.Future[Process], answer: asyncio.Future[Answer]) -> AsyncGenerator[bytes]:
     await asyncio.wait({started, answer}, return_when=asyncio.FIRST_COMPLETED)
     if started.done():
         try:
@@ -142,26 +141,10 @@ async def _followed(started: asyncio.Future[Process], answer: asyncio.Future[Ans
     yield _event("end" if said.status == 200 else "error", said.body)
 
 
-def _stream(events: AsyncIterator[bytes], headers: dict[str, str] | None = None) -> Response:
+def _stream(events: AsyncGenerator[bytes], headers: dict[str, str] | None = None) -> Response:
     return StreamingResponse(
-        _never_silent(events), headers={"Cache-Control": "no-store", **(headers or {})}, media_type="text/event-stream"
+        never_silent(events), headers={"Cache-Control": "no-store", **(headers or {})}, media_type="text/event-stream"
     )
-
-
-async def _never_silent(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    following = asyncio.ensure_future(anext(events, None))
-    try:
-        while True:
-            done, _ = await asyncio.wait({following}, timeout=_SILENCE_S)
-            if not done:
-                yield b": still here\n\n"
-                continue
-            if (event := following.result()) is None:
-                return
-            yield event
-            following = asyncio.ensure_future(anext(events, None))
-    finally:
-        following.cancel()
 
 
 def _output(piece: bytes) -> list[bytes]:

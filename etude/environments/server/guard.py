@@ -1,4 +1,4 @@
-"""Who may talk to the environment server: whoever has its token, and comes to it by its own name.
+"""Who may talk to a server of ours: whoever has its token, and comes to it by its own name.
 
 Owns the token file and the checks made before any request is looked at. A web page that a user of this machine opens
 can make the browser send requests here; it has no token, its Origin is refused, and a name of its own that it points
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from etude.environments.connection import read_token
-from etude.environments.wire import ServerError, answer_of
+from etude.environments.wire import Answer, ServerError, answer_of
 
 
 def own_token(path: Path) -> str:
@@ -35,8 +35,17 @@ def own_token(path: Path) -> str:
 class Guard:
     """ASGI middleware: refuses what has the wrong token, Host or Origin, and cuts bodies that are too long."""
 
-    def __init__(self, app: ASGIApp, token: str, hosts: Sequence[str], origins: Sequence[str], max_body: int) -> None:
-        self._app, self._max_body = app, max_body
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        hosts: Sequence[str],
+        origins: Sequence[str],
+        max_body: int,
+        refusal: Callable[[ServerError], Answer] = answer_of,
+    ) -> None:
+        """`refusal` puts an error into the form that this server's clients know."""
+        self._app, self._max_body, self._refusal = app, max_body, refusal
         self._expected = f"Bearer {token}".encode()
         self._hosts, self._origins = frozenset(hosts), frozenset(origins)
 
@@ -47,7 +56,7 @@ class Guard:
         try:
             self._check(Headers(scope=scope))
         except ServerError as error:
-            answer = answer_of(error)
+            answer = self._refusal(error)
             await Response(answer.body, answer.status, media_type="application/json")(scope, receive, send)
             return
         await self._app(scope, self._limited(receive), send)

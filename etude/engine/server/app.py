@@ -1,0 +1,152 @@
+"""The engine's server as a process: its config, its application, and how it starts and stops.
+
+Owns what is served (a checkpoint, and the weight store it follows), the order of starting and of stopping: at SIGTERM
+nobody new is let in, what is under way has `drain_s`, then it ends with what it has. Who may come in is the environment
+server's guard; put something that speaks TLS before it where it does not listen on loopback alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from pydantic import Field
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from etude.config import Config
+from etude.engine.config import EngineConfig
+from etude.engine.server import openapi
+from etude.engine.server.chat import Chat
+from etude.engine.server.completions import Completions
+from etude.engine.server.control import Control
+from etude.engine.server.errors import ApiError, answer_of
+from etude.engine.server.generate import Generate
+from etude.engine.server.http import respond
+from etude.engine.server.responses import Responses
+from etude.engine.server.service import Service
+from etude.engine.server.turns import Turns
+from etude.engine.torch_engine import TorchEngine
+from etude.engine.updates import WeightUpdates
+from etude.environments.server.guard import Guard, own_token
+from etude.environments.server.process import LOOPBACK, Server, listening, url_of
+from etude.errors import EtudeError
+from etude.models.chat import ChatRenderer
+from etude.models.qwen3 import load_checkpoint
+from etude.weights.store import StoreConfig, open_store
+from etude.weights.subscriber import Subscriber, SubscriberConfig
+
+
+class ServeConfig(Config):
+    """Where the server listens, who may use it, and what it serves."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8450, ge=0, le=65535)
+    """0: a free one, which is printed."""
+    hosts: tuple[str, ...] = LOOPBACK
+    """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
+    origins: tuple[str, ...] = ()
+    """The web pages that may use it; programs send no Origin."""
+    token_file: Path | None = None
+    """None: below XDG_STATE_HOME or ~/.local/state. Made when it is not there."""
+    name: str | None = None
+    """What the model is called in requests. None: the name of its directory."""
+    max_body_mb: int = Field(8, ge=1)
+    max_waiting: int = Field(256, ge=0)
+    """Choices let in beyond those the engine runs together; more are told to come again."""
+    remembered_tokens: int = Field(4_000_000, ge=0)
+    """Token ids kept of past conversations, so that they go on from what was sampled."""
+    drain_s: float = Field(30.0, gt=0)
+    threads: int = Field(0, ge=0)
+    """Threads of the model's arithmetic; 0 leaves it to torch."""
+    store: str | None = None
+    """The weight store that /update_weights takes versions from: a directory or a URL."""
+    weight_store: StoreConfig = StoreConfig()
+    subscriber: SubscriberConfig = SubscriberConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @property
+    def token_path(self) -> Path:
+        return self.token_file or default_state_dir() / "token"
+
+
+def default_state_dir() -> Path:
+    """Where a server of this user keeps its token."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "engine"
+
+
+def application(service: Service, config: ServeConfig, token: str) -> Starlette:
+    """The ASGI application over an open engine, which it does not close."""
+    guard = Middleware(
+        Guard, token=token, hosts=config.hosts, origins=config.origins, max_body=config.max_body_mb << 20,
+        refusal=answer_of,
+    )  # fmt: skip
+    rooms = (Chat(service), Completions(service), Responses(service), Generate(service), Control(service))
+    routes = [route for room in rooms for route in room.table()] + openapi.routes()
+    known = {route.path for route in routes}
+
+    async def failed(request: Request, error: Exception) -> Response:
+        answer = answer_of(error)
+        path = request.url.path
+        if answer.status < 500:  # what fails later is counted where it was let in
+            service.figures.refused(path if path in known else "other")
+        if answer.status == 500:
+            structlog.get_logger("engine").error("bug", path=path, exc_info=error)
+        return respond(answer)
+
+    handlers = {EtudeError: failed, HTTPException: _no_route, ClientDisconnect: _hung_up, Exception: failed}
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+
+
+async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) -> None:
+    """Serve a checkpoint until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered."""
+    with listening(config.host, config.port, config.hosts) as sock:
+        service = open_service(model, config)
+        try:
+            app = application(service, config, _token(config.token_path))
+            server = Server(app, lambda: service.drain(config.drain_s), lambda: ready(url_of(sock)))
+            await server.serve(sockets=[sock])
+        finally:
+            service.engine.close()
+
+
+def open_service(model: Path, config: ServeConfig) -> Service:
+    """Load a checkpoint and start its engine, which the caller closes."""
+    import torch
+
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    decoder, tokenizer = load_checkpoint(model)
+    store = None if config.store is None else open_store(config.store, config.weight_store)
+    engine = TorchEngine(decoder, config.engine)
+    updates = None if store is None else WeightUpdates(engine, Subscriber(store, config.subscriber))
+    return Service(
+        engine=engine,
+        chat=ChatRenderer(tokenizer),
+        model=config.name or model.resolve().name,
+        max_waiting=config.max_waiting,
+        updates=updates,
+        memory=Turns(config.remembered_tokens),
+    )
+
+
+def _token(path: Path) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return own_token(path)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = f"{request.method} {request.url.path}: {error.detail}; GET /openapi.json lists what there is"
+    answer = respond(answer_of(ApiError(error.status_code, said, "no_route")))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _hung_up(request: Request, error: Exception) -> Response:
+    return Response(status_code=400)  # nobody reads it

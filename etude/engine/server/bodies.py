@@ -1,0 +1,279 @@
+"""What may be asked of the engine's server: one model a body, strict, every key known.
+
+Owns the fields, their limits and their defaults, and thereby the request half of the OpenAPI document. A field that
+would have no effect is refused unless it has the one value that means nothing: no option is ignored. What a field
+leads to is the routes' business.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, StrictInt, StrictStr, ValidationError
+
+from etude.config import Config
+from etude.engine.server.errors import ApiError
+
+MOST_CHOICES = 128
+TokenId = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+Zero = Annotated[float, Field(ge=0, le=0)]
+StopText = Annotated[StrictStr, Field(min_length=1, max_length=200)]
+
+
+class Body(Config):
+    """Strict JSON: "1" is no number and 1.0 no integer."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class Sampling(Body):
+    """How to sample, in OpenAI's names and vLLM's."""
+
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1)
+    """0 and -1 keep all."""
+    min_p: float = Field(0.0, ge=0, le=1)
+    seed: int | None = Field(None, ge=-(1 << 63), lt=1 << 63)
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    stop_token_ids: list[TokenId] = Field([], max_length=64)
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class Common(Sampling):
+    """What every route that samples also takes."""
+
+    model: str | None = None
+    stream: bool = False
+    request_id: str | None = Field(None, min_length=1, max_length=200)
+    """The name to abort it by; one of our own otherwise."""
+    session_id: str | None = Field(None, min_length=1, max_length=200)
+    """Requests of a session that continue one another keep its cache between them."""
+    return_token_ids: bool = False
+    return_routed_experts: bool = False
+
+
+class Neutral(Body):
+    """Fields clients send along; only what means nothing is taken."""
+
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+    presence_penalty: Zero | None = None
+    frequency_penalty: Zero | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+
+
+class TextPart(Body):
+    type: Literal["text", "input_text", "output_text"] = "text"
+    text: str
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    logprobs: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+Content = str | list[TextPart]
+
+
+class CalledFunction(Body):
+    name: str = Field(min_length=1)
+    arguments: str = "{}"
+    """A JSON object, as text."""
+
+
+class MessageCall(Body):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    index: int | None = None
+    function: CalledFunction
+
+
+class Message(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: str | None = None
+    tool_calls: list[MessageCall] | None = None
+    tool_call_id: str | None = None
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class Function(Body):
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class PlainText(Body):
+    type: Literal["text"] = "text"
+
+
+class ChatBody(Common, Neutral):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    tools: list[FunctionTool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    stream_options: StreamOptions | None = None
+    response_format: PlainText | None = None
+
+
+class CompletionBody(Common, Neutral):
+    """POST /v1/completions."""
+
+    prompt: str | TokenIds | Annotated[list[str], Field(min_length=1)] | Annotated[list[TokenIds], Field(min_length=1)]
+    suffix: str | None = None
+    max_tokens: int = Field(16, ge=1)
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: Literal[False] | None = None
+    stream_options: StreamOptions | None = None
+
+
+class ItemMessage(Body):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class ItemCall(Body):
+    type: Literal["function_call"]
+    name: str = Field(min_length=1)
+    arguments: str
+    call_id: str
+    id: str | None = None
+    status: str | None = None
+    namespace: None = None
+
+
+class ItemResult(Body):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Content
+    id: str | None = None
+    status: str | None = None
+
+
+class FlatTool(Function):
+    """A function as the responses API writes it."""
+
+    type: Literal["function"]
+
+
+class NamedFlatTool(Body):
+    type: Literal["function"]
+    name: str
+
+
+class ResponseText(Body):
+    format: PlainText = PlainText()
+
+
+class ResponsesBody(Common):
+    """POST /v1/responses: the part of it that keeps no state here."""
+
+    input: str | Annotated[list[ItemMessage | ItemCall | ItemResult], Field(min_length=1)]
+    instructions: str | None = None
+    tools: list[FlatTool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedFlatTool | None = None
+    parallel_tool_calls: bool = True
+    max_output_tokens: int | None = Field(None, ge=1)
+    store: Literal[False] | None = None
+    previous_response_id: None = None
+    truncation: Literal["disabled"] | None = None
+    text: ResponseText | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class SamplingParams(Sampling):
+    """How /generate samples."""
+
+    max_tokens: int = Field(16, ge=1)
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    logprobs: int | None = Field(None, ge=0, le=20)
+
+
+class GenerateBody(Body):
+    """POST /generate: token ids in, token ids out."""
+
+    token_ids: TokenIds
+    sampling_params: SamplingParams = SamplingParams()
+    model: str | None = None
+    stream: bool = False
+    request_id: str | None = Field(None, min_length=1, max_length=200)
+    session_id: str | None = Field(None, min_length=1, max_length=200)
+    return_routed_experts: bool = True
+
+
+class UpdateBody(Body):
+    """POST /update_weights: to a version of the weight store, the newest if none is named."""
+
+    version: int | None = Field(None, ge=0, lt=1 << 53)
+
+
+class AbortBody(Body):
+    """POST /abort_requests: all that are under way if none are named."""
+
+    request_ids: list[str] | None = None
+
+
+B = TypeVar("B", bound=Body)
+_MEMBER = re.compile(r"^[A-Z]|\[|^(constrained-)?(str|int)$")
+"""How pydantic names the members of a union; our fields are in lower case."""
+
+
+def parse_body(raw: bytes, schema: type[B]) -> B:
+    """Raises ApiError, which names every wrong field, and blames the first."""
+    try:
+        return schema.model_validate_json(raw or b"{}")
+    except ValidationError as error:
+        wrong = [_explained(dict(item)) for item in error.errors(include_url=False, include_input=False)]
+        paths = [path for path, _ in wrong]
+        said = "; ".join(f"{path or 'body'}: {what}" for path, what in wrong[:8])
+        raise ApiError(400, said, "invalid_value", paths[0] or None) from None
+
+
+def _explained(item: dict[str, Any]) -> tuple[str, str]:
+    """Path and message; the members of a union that were tried are no part of a path."""
+    path = ".".join(str(part) for part in item["loc"] if not _is_member(part))
+    if item["type"] == "extra_forbidden":
+        return path, "unknown here; take it out"
+    return path, item["msg"]
+
+
+def _is_member(part: object) -> bool:
+    return isinstance(part, str) and _MEMBER.search(part) is not None

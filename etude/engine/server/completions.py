@@ -1,0 +1,163 @@
+"""POST /v1/completions.
+
+Owns the form of plain completions, whole and streamed, of one prompt or several, and the filling of a gap: a `suffix`
+becomes the three tokens that models of code are trained with, where the tokenizer has them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from etude.engine.running import Sampled
+from etude.engine.server.bodies import CompletionBody, parse_body
+from etude.engine.server.errors import bad
+from etude.engine.server.flight import Choice, Flight, Piece
+from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
+from etude.engine.server.service import Service
+from etude.engine.server.shape import extras, token_text, usage
+from etude.models.chat import ChatRenderer
+
+ROUTE = "/v1/completions"
+_GAP = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
+"""Qwen's names, which most models of code share."""
+
+
+class Completions:
+    """Over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def table(self) -> list[Route]:
+        """Path -> handler."""
+        return [Route(ROUTE, self.create, methods=["POST"])]
+
+    async def create(self, request: Request) -> Response:
+        body = parse_body(await request.body(), CompletionBody)
+        self._service.check_model(body.model)
+        prompts = _prompts(self._service.chat, body)
+        choices = [
+            choice
+            for ids in prompts
+            for choice in self._service.choices(
+                ids, body, max_tokens=body.max_tokens, n=body.n, top_logprobs=body.logprobs or 0,
+                session_id=body.session_id if len(prompts) == 1 else None,
+            )
+        ]  # fmt: skip
+        answer = _Answer(self._service, body, len(prompts))
+        held = ExitStack()
+        flight = held.enter_context(self._service.admitted(ROUTE, choices, body.request_id))
+        if body.stream:
+            return EventStream(answer.events(flight), held)
+        with held:
+            return reply(answer.whole(await unless_gone(request, flight.finished())))
+
+
+def _prompts(chat: ChatRenderer, body: CompletionBody) -> list[list[int]]:
+    given = body.prompt
+    if isinstance(given, str):
+        prompts: list[Any] = [given]
+    else:
+        prompts = [given] if isinstance(given[0], int) else list(given)
+    if body.suffix is not None:
+        return [_with_gap(chat, prompt, body.suffix) for prompt in prompts]
+    return [chat.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
+
+
+def _with_gap(chat: ChatRenderer, prompt: str | list[int], suffix: str) -> list[int]:
+    marks = [chat.tokenizer.token_to_id(mark) for mark in _GAP]
+    if None in marks:
+        raise bad("suffix", f"this model cannot fill a gap: its tokenizer has no {_GAP[0]}", "unsupported_value")
+    before = chat.encode(prompt) if isinstance(prompt, str) else prompt
+    return [marks[0], *before, marks[1], *chat.encode(suffix), marks[2]]
+
+
+@dataclass
+class _Answer:
+    """One answer, in its form."""
+
+    service: Service
+    body: CompletionBody
+    prompts: int
+    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        return {
+            **self._head(),
+            "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
+            "usage": usage(choices, self.prompts),
+        }
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": choice.text,
+            "finish_reason": choice.finish,
+            "stop_reason": choice.stop_reason,
+            "logprobs": self._logprobs(choice.tokens, 0),
+            **self._prompt_ids(choice),
+            **extras(choice, self.body.return_token_ids, self.body.return_routed_experts),
+        }
+
+    async def events(self, flight: Flight) -> AsyncGenerator[bytes]:
+        pieces = flight.pieces()
+        begun: set[int] = set()
+        offsets = [0] * len(flight.choices)
+        try:
+            async for piece in pieces:
+                chunk = self._chunk(piece, flight.choices[piece.index], offsets[piece.index])
+                if piece.index not in begun:
+                    begun.add(piece.index)
+                    chunk |= self._prompt_ids(flight.choices[piece.index])
+                offsets[piece.index] += len(piece.text)
+                if piece.text or piece.finish or self.body.return_token_ids or self.body.logprobs is not None:
+                    yield event({**self._head(), "choices": [chunk]})
+        finally:
+            await pieces.aclose()
+        if self.body.stream_options is not None and self.body.stream_options.include_usage:
+            yield event({**self._head(), "choices": [], "usage": usage(flight.choices, self.prompts)})
+        yield DONE
+
+    def _chunk(self, piece: Piece, choice: Choice, offset: int) -> dict[str, Any]:
+        tokens = [] if piece.token is None else [piece.token]
+        chunk: dict[str, Any] = {
+            "index": piece.index,
+            "text": piece.text,
+            "finish_reason": piece.finish,
+            "logprobs": self._logprobs(tokens, offset),
+        }
+        if piece.finish is not None:
+            whole = extras(choice, self.body.return_token_ids, self.body.return_routed_experts)
+            whole.pop("token_ids", None)  # they came with the pieces
+            return chunk | {"stop_reason": choice.stop_reason, **whole}
+        return chunk | ({"token_ids": [each.token for each in tokens]} if self.body.return_token_ids else {})
+
+    def _prompt_ids(self, choice: Choice) -> dict[str, Any]:
+        return {"prompt_token_ids": list(choice.request.prompt_ids)} if self.body.return_token_ids else {}
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.service.model}
+
+    def _logprobs(self, tokens: Sequence[Sampled], offset: int) -> dict[str, Any] | None:
+        """In the older form; `offset` is where the first token's text begins in the choice's."""
+        if self.body.logprobs is None:
+            return None
+        chat = self.service.chat
+        texts = [token_text(chat, each.token) for each in tokens]
+        offsets = [offset + sum(map(len, texts[:place])) for place in range(len(texts))]
+        return {
+            "tokens": texts,
+            "token_logprobs": [each.logprob for each in tokens],
+            "top_logprobs": [{token_text(chat, token): value for token, value in each.top} for each in tokens],
+            "text_offset": offsets,
+        }

@@ -1,0 +1,110 @@
+"""The routes that do not sample: models, health, figures, and control of the engine.
+
+Owns vLLM's names for control (`/pause`, `/resume`, `/is_paused`, `/abort_requests`, `/update_weights`, `/weight_info`).
+A weight update answers once the version is in: fetched, verified against its root, and swapped between two steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, cast, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from etude.engine.server.bodies import AbortBody, UpdateBody, parse_body
+from etude.engine.server.errors import ApiError, bad
+from etude.engine.server.http import reply
+from etude.engine.server.service import PauseMode, Service
+from etude.records import Version
+
+
+class Control:
+    """Over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def table(self) -> list[Route]:
+        """Path -> handler."""
+        return [
+            Route("/health", self.health, methods=["GET"]),
+            Route("/metrics", self.figures, methods=["GET"]),
+            Route("/v1/models", self.models, methods=["GET"]),
+            Route("/v1/models/{model:path}", self.one_model, methods=["GET"]),
+            Route("/pause", self.pause, methods=["POST"]),
+            Route("/resume", self.resume, methods=["POST"]),
+            Route("/is_paused", self.is_paused, methods=["GET"]),
+            Route("/abort_requests", self.abort, methods=["POST"]),
+            Route("/update_weights", self.update, methods=["POST"]),
+            Route("/weight_info", self.weights, methods=["GET"]),
+        ]
+
+    async def health(self, request: Request) -> Response:
+        """200 while requests are taken; 503 when the engine is down or the server is stopping."""
+        self._service.engine.raise_if_down()
+        if self._service.draining:
+            raise ApiError(503, "this server is stopping", "draining")
+        return reply({"status": "ok", "paused": self._service.engine.paused})
+
+    async def figures(self, request: Request) -> Response:
+        text = await asyncio.to_thread(self._service.figures.exposition)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    async def models(self, request: Request) -> Response:
+        return reply({"object": "list", "data": [self._model()]})
+
+    async def one_model(self, request: Request) -> Response:
+        self._service.check_model(request.path_params["model"])
+        return reply(self._model())
+
+    async def pause(self, request: Request) -> Response:
+        mode = request.query_params.get("mode", "abort")
+        if mode not in get_args(PauseMode):
+            raise bad("mode", f"{mode[:40]!r} is none of {', '.join(get_args(PauseMode))}")
+        await self._service.pause(cast(PauseMode, mode))
+        return reply({"status": "paused"})
+
+    async def resume(self, request: Request) -> Response:
+        self._service.engine.resume()
+        return reply({"status": "resumed"})
+
+    async def is_paused(self, request: Request) -> Response:
+        return reply({"is_paused": self._service.engine.paused})
+
+    async def abort(self, request: Request) -> Response:
+        body = parse_body(await request.body(), AbortBody)
+        return reply({"aborted": self._service.abort(body.request_ids)})
+
+    async def update(self, request: Request) -> Response:
+        body = parse_body(await request.body(), UpdateBody)
+        if self._service.updates is None:
+            raise ApiError(409, "this server follows no weight store; start it with `store`", "no_store")
+        began = time.monotonic()
+        fetched = await self._service.updates.load(None if body.version is None else Version(body.version))
+        told = {"deltas": 0, "bytes": 0, "seconds": time.monotonic() - began}
+        if fetched is not None:
+            told |= {"deltas": len(fetched.path) - fetched.from_anchor, "bytes": fetched.payload_bytes}
+        return reply({**self._weights(), **told})
+
+    async def weights(self, request: Request) -> Response:
+        return reply(self._weights())
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _weights(self) -> dict[str, Any]:
+        """What is served. `root` is the verified hash of all weights, once a version has come from the store."""
+        updates = self._service.updates
+        return {"version": int(self._service.engine.version), "root": None if updates is None else updates.root}
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self._service.model,
+            "object": "model",
+            "created": self._service.created,
+            "owned_by": "etude",
+            "max_model_len": self._service.engine.max_context,
+            "weight_version": int(self._service.engine.version),
+        }

@@ -1,0 +1,103 @@
+"""POST /generate: token ids in, token ids out.
+
+Owns the form that trainers and routers use, vLLM's `/inference/v1/generate`: no text is made or read, but for stop
+strings. Log-probabilities are of the distribution sampled from; `weight_versions` says which weights sampled what.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from etude.engine.running import Sampled
+from etude.engine.server.bodies import GenerateBody, parse_body
+from etude.engine.server.flight import Choice, Flight
+from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
+from etude.engine.server.service import Service
+from etude.engine.server.shape import extras, usage
+
+ROUTE = "/generate"
+ROUTES = (ROUTE, "/inference/v1/generate")
+
+
+class Generate:
+    """Over one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def table(self) -> list[Route]:
+        """Path -> handler."""
+        return [Route(path, self.create, methods=["POST"]) for path in ROUTES]
+
+    async def create(self, request: Request) -> Response:
+        body = parse_body(await request.body(), GenerateBody)
+        self._service.check_model(body.model)
+        sampling = body.sampling_params
+        choices = self._service.choices(
+            body.token_ids, sampling, max_tokens=sampling.max_tokens, n=sampling.n, session_id=body.session_id,
+            top_logprobs=sampling.logprobs or 0,
+        )  # fmt: skip
+        answer = _Answer(body)
+        held = ExitStack()
+        flight = held.enter_context(self._service.admitted(ROUTE, choices, body.request_id))
+        if body.stream:
+            return EventStream(answer.events(flight), held)
+        with held:
+            return reply(answer.whole(await unless_gone(request, flight.finished())))
+
+
+@dataclass
+class _Answer:
+    """One answer, in its form."""
+
+    body: GenerateBody
+    id: str = field(default_factory=lambda: f"gen-{secrets.token_hex(12)}")
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        told = [
+            {
+                "index": index,
+                "finish_reason": choice.finish,
+                "stop_reason": choice.stop_reason,
+                "logprobs": self._logprobs(choice.tokens),
+                **extras(choice, True, self.body.return_routed_experts),
+            }
+            for index, choice in enumerate(choices)
+        ]
+        return {"id": self.id, "request_id": self.body.request_id or self.id, "choices": told, "usage": usage(choices)}
+
+    async def events(self, flight: Flight) -> AsyncGenerator[bytes]:
+        pieces = flight.pieces()
+        try:
+            async for piece in pieces:
+                told: dict[str, Any] = {"index": piece.index, "finish_reason": piece.finish}
+                if piece.token is not None:
+                    told |= {"token_ids": [piece.token.token], "logprobs": self._logprobs([piece.token])}
+                else:
+                    choice = flight.choices[piece.index]
+                    last = extras(choice, True, self.body.return_routed_experts)
+                    told |= last | {"token_ids": [], "stop_reason": choice.stop_reason}
+                yield event({"id": self.id, "choices": [told]})
+        finally:
+            await pieces.aclose()
+        yield DONE
+
+    def _logprobs(self, tokens: Sequence[Sampled]) -> dict[str, Any]:
+        """Of what was sampled always; of the most likely if asked for."""
+        content = [
+            {
+                "token_id": each.token,
+                "logprob": each.logprob,
+                "top_logprobs": [{"token_id": token, "logprob": value} for token, value in each.top],
+            }
+            for each in tokens
+        ]
+        return {"content": content}

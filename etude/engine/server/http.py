@@ -1,0 +1,93 @@
+"""Answers as they are sent: whole or as a stream, and no longer worked on once nobody waits.
+
+Owns the form of server-sent events, errors in the middle of a stream, and noticing that a client has gone. Whatever a
+request holds is let go when its answer is over, however that came about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from etude.engine.server.errors import error_object
+from etude.environments.server.sse import never_silent
+from etude.environments.wire import Answer, dump
+from etude.errors import EtudeError
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+
+
+def reply(value: object) -> Response:
+    """An answer in JSON."""
+    return respond(Answer(200, dump(value)))
+
+
+def respond(answer: Answer) -> Response:
+    """An answer as it is sent."""
+    headers = {} if answer.retry_after_s is None else {"Retry-After": str(math.ceil(answer.retry_after_s))}
+    return Response(answer.body, answer.status, headers, media_type="application/json")
+
+
+def event(value: object, kind: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = b"" if kind is None else b"event: %s\n" % kind.encode()
+    return b"%sdata: %s\n\n" % (head, dump(value))
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `held` is let go when the last was sent, or nobody listens any more."""
+
+    def __init__(self, events: AsyncGenerator[bytes], held: ExitStack) -> None:
+        self._events, self._held = never_silent(_with_errors(events)), held
+        super().__init__(self._events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            try:
+                await self._events.aclose()
+            finally:
+                self._held.close()
+
+
+async def _with_errors(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """The status is out, so an error is an event; clients of OpenAI's raise it."""
+    try:
+        async for each in events:
+            yield each
+    except EtudeError as error:
+        yield event({"error": error_object(error)})
+    except Exception as error:
+        structlog.get_logger("engine").exception("bug")
+        yield event({"error": error_object(error)})
+    finally:
+        await events.aclose()
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns. A client that goes away cancels it: ClientDisconnect. The body must have been read."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.wait({task, gone})
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,114 @@
+"""One assistant message that is asked for, whichever route asks.
+
+Owns what chat completions and responses have in common: the prompt with its tools, a call that is forced, when a
+message ends, and what is remembered of it. The routes own the form of their answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from etude.engine.server.bodies import Common, NamedFlatTool, NamedFunction
+from etude.engine.server.calls import CallPiece, CallStream, Event, Words
+from etude.engine.server.errors import bad
+from etude.engine.server.flight import Choice
+from etude.engine.server.prompts import Turn, conversation_ids, remember
+from etude.engine.server.service import Service
+from etude.harness.prompt import open_call
+from etude.harness.schema import ToolSchema
+
+ToolChoice = str | NamedFunction | NamedFlatTool | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for, ready to be sampled."""
+
+    service: Service
+    turns: tuple[Turn, ...]
+    tools: tuple[ToolSchema, ...]
+    ids: tuple[int, ...]
+    forced: str
+    """What the message begins with, as part of the prompt."""
+    choices: list[Choice]
+
+    def stream(self, eager: bool) -> CallStream:
+        """A reader of one choice's text."""
+        return CallStream({tool.name: tool for tool in self.tools}, eager)
+
+    @staticmethod
+    def was_cut(choice: Choice) -> bool:
+        """Whether something other than the model ended it: then half a call is no call."""
+        return choice.finish != "stop" or choice.stop_reason is not None
+
+    def remember(self, choice: Choice, said: Turn, stream: CallStream) -> None:
+        """Count what was read, and keep its ids for a next turn, unless it was not told as it was written."""
+        self.service.parsed["tool_calls"] += len(said.calls)
+        self.service.parsed["malformed_calls"] += stream.malformed
+        if choice.finish == "abort" or not choice.tokens or stream.told_in_part:
+            return
+        ids = [*self.ids, *(each.token for each in choice.tokens)]
+        remember(self.service.memory, self.turns, self.tools, said, ids, self.service.chat.end_id)
+
+
+def ask(
+    service: Service,
+    body: Common,
+    turns: Sequence[Turn],
+    tools: Sequence[ToolSchema],
+    *,
+    tool_choice: ToolChoice,
+    parallel: bool,
+    max_tokens: int | None,
+    n: int = 1,
+    top_logprobs: int = 0,
+) -> Asked:
+    """Render and check. Raises ApiError, ContextOverflow or InvalidRequest."""
+    forced = _forced(tool_choice, tools)
+    if tool_choice == "none":
+        tools = ()
+    ids = conversation_ids(service.chat, turns, tools, service.memory, forced)
+    ends = None if parallel or not tools else lambda: _first_call(tools, forced)
+    choices = service.choices(
+        ids, body, max_tokens=max_tokens, n=n, session_id=body.session_id, top_logprobs=top_logprobs, ends=ends
+    )
+    return Asked(service, tuple(turns), tuple(tools), tuple(ids), forced, choices)
+
+
+def said_by(events: Sequence[Event]) -> Turn:
+    """The message that was told, as the client will send it back."""
+    text = "".join(each.text for each in events if isinstance(each, Words))
+    names: dict[int, str] = {}
+    arguments: dict[int, str] = {}
+    for piece in events:
+        if isinstance(piece, CallPiece):
+            names[piece.index] = piece.name
+            arguments[piece.index] = arguments.get(piece.index, "") + piece.arguments
+    complete = [piece.index for piece in events if isinstance(piece, CallPiece) and piece.complete]
+    return Turn("assistant", text, tuple((names[index], json.loads(arguments[index])) for index in complete))
+
+
+def _forced(choice: ToolChoice, tools: Sequence[ToolSchema]) -> str:
+    if choice is None or choice in ("none", "auto"):
+        return ""
+    if not tools:
+        raise bad("tool_choice", "there are no tools to choose from")
+    if isinstance(choice, str):
+        return open_call(None)
+    if choice.name not in [tool.name for tool in tools]:
+        raise bad("tool_choice", f"no tool {choice.name[:100]!r} is given")
+    return open_call(choice.name)
+
+
+def _first_call(tools: Sequence[ToolSchema], forced: str) -> Callable[[str], bool]:
+    """Ends a message after one call. Told the text on the engine's thread."""
+    stream = CallStream({tool.name: tool for tool in tools}, eager=False)
+    stream.feed(forced)
+
+    def ends(text: str) -> bool:
+        stream.feed(text)
+        return stream.calls > 0
+
+    return ends

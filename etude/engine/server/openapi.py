@@ -1,0 +1,148 @@
+"""GET /openapi.json: what may be asked, as OpenAPI 3.1.
+
+Owns the document. Request bodies are the models that `bodies` parses with, so the document cannot say another thing
+than the server does. Answers are described by what every client relies on; docs/serving.md has the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from etude import __version__
+from etude.engine.server import bodies, chat, completions, generate, responses
+from etude.engine.server.http import reply
+from etude.engine.server.service import PauseMode
+
+_AT = "#/components/schemas/"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One route as the document tells of it."""
+
+    path: str
+    method: str
+    summary: str
+    keys: tuple[str, ...] = ()
+    """Members that every answer has."""
+    body: type[bodies.Body] | None = None
+    body_optional: bool = False
+    streams: bool = False
+    parameters: tuple[dict[str, Any], ...] = ()
+    text: bool = False
+
+
+_MODE = {"name": "mode", "in": "query", "schema": {"type": "string", "enum": list(get_args(PauseMode))}}
+_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        chat.ROUTE, "post", "An assistant's message", ("id", "choices", "usage"), bodies.ChatBody, streams=True
+    ),
+    Operation(
+        completions.ROUTE, "post", "Plain text that goes on", ("id", "choices", "usage"), bodies.CompletionBody,
+        streams=True,
+    ),
+    Operation(
+        responses.ROUTE, "post", "A response, without state", ("id", "output", "usage"), bodies.ResponsesBody,
+        streams=True,
+    ),
+    *(
+        Operation(path, "post", "Token ids in, token ids out", ("id", "choices"), bodies.GenerateBody, streams=True)
+        for path in generate.ROUTES
+    ),
+    Operation("/v1/models", "get", "The model served", ("object", "data")),
+    Operation("/v1/models/{model}", "get", "One model", ("id", "object"), parameters=(_MODEL,)),
+    Operation("/health", "get", "Whether requests are taken", ("status",)),
+    Operation("/metrics", "get", "Figures for Prometheus", text=True),
+    Operation("/pause", "post", "Stop sampling", ("status",), parameters=(_MODE,)),
+    Operation("/resume", "post", "Go on sampling", ("status",)),
+    Operation("/is_paused", "get", "Whether it is paused", ("is_paused",)),
+    Operation(
+        "/abort_requests", "post", "End requests with what they have", ("aborted",), bodies.AbortBody,
+        body_optional=True,
+    ),
+    Operation(
+        "/update_weights", "post", "Serve a version of the weight store", ("version", "root"), bodies.UpdateBody,
+        body_optional=True,
+    ),
+    Operation("/weight_info", "get", "The weights served", ("version", "root")),
+)  # fmt: skip
+
+
+def routes() -> list[Route]:
+    """Path -> handler."""
+    document = openapi(OPERATIONS)
+
+    async def show(request: Request) -> Response:
+        return reply(document)
+
+    return [Route("/openapi.json", show, methods=["GET"])]
+
+
+def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The document."""
+    models = {operation.body for operation in operations if operation.body is not None}
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in sorted(models, key=lambda each: each.__name__)],
+        ref_template=_AT + "{model}",
+    )
+    paths: dict[str, Any] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Etude engine", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas.get("$defs", {}), "Error": _ERROR},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string"},
+            },
+        }
+    },
+}
+
+
+def _described(operation: Operation) -> dict[str, Any]:
+    content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+    if not operation.text:
+        content = {"application/json": {"schema": {"type": "object", "required": list(operation.keys)}}}
+    if operation.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    refused = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}
+    busy = {**refused, "headers": {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}}
+    told: dict[str, Any] = {
+        "operationId": f"{operation.method}{operation.path.replace('/', '_').strip('{}')}",
+        "summary": operation.summary,
+        "parameters": list(operation.parameters),
+        "responses": {"200": {"description": "Done", "content": content}, "429": busy, "default": refused},
+    }
+    if operation.body is not None:
+        schema = {"$ref": _AT + operation.body.__name__}
+        content = {"application/json": {"schema": schema}}
+        told["requestBody"] = {"required": not operation.body_optional, "content": content}
+    return told

@@ -1,0 +1,188 @@
+"""Messages and tools to the token ids of a prompt.
+
+Owns `Turn`, the form in which every route's conversation is brought, and its rendering: through `models.chat` and
+`harness.prompt`, so that a conversation with Etude's own tools is, byte for byte, what product and training render.
+What the model itself said is not tokenised again where `turns` still has its ids. Samples nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from etude.engine.server.bodies import Content, FlatTool, Function, ItemCall, ItemMessage, ItemResult, Message
+from etude.engine.server.errors import bad
+from etude.engine.server.turns import Turns
+from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
+from etude.harness.schema import Kind, Parameter, ToolSchema
+from etude.harness.tools import TOOLS
+from etude.models.chat import ChatRenderer
+
+_OWN = {tool.name: tool for tool in TOOLS}
+_KINDS = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message of a conversation. `calls` are names and arguments, of an assistant's."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    text: str
+    calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+def conversation_ids(
+    chat: ChatRenderer, turns: Sequence[Turn], tools: Sequence[ToolSchema], memory: Turns, forced: str = ""
+) -> list[int]:
+    """The prompt after which the assistant writes. `forced` is what its message begins with, already written."""
+    turns = _with_tools(turns, tools)
+    known, ids = memory.longest([_key(turn) for turn in turns])
+    ids = [*ids, *chat.encode("\n")] if known else []
+    at = known
+    while at < len(turns):
+        turn = turns[at]
+        if turn.role == "tool":
+            results = [each.text for each in _run_of_results(turns[at:])]
+            ids += chat.message("user", render_results(results))
+            at += len(results)
+            continue
+        ids += chat.message(turn.role, _written(turn))
+        at += 1
+    return [*ids, *chat.reply, *chat.encode(forced)]
+
+
+def remember(
+    memory: Turns, turns: Sequence[Turn], tools: Sequence[ToolSchema], said: Turn, ids: Sequence[int], end_id: int
+) -> None:
+    """Keep the ids of a conversation that the assistant has just said something in. `ids` are prompt and sampled."""
+    whole = [*_with_tools(turns, tools), said]
+    memory.keep([_key(turn) for turn in whole], ids if ids[-1] == end_id else [*ids, end_id])
+
+
+def _with_tools(turns: Sequence[Turn], tools: Sequence[ToolSchema]) -> list[Turn]:
+    if not tools:
+        return list(turns)
+    own = all(tool is _OWN.get(tool.name) for tool in tools)
+    given = turns[0].text if turns and turns[0].role == "system" else None
+    persona = PERSONA if own and given is None else given or ""
+    system = system_prompt(tools, persona) if own else explained_prompt(tools, persona)
+    return [Turn("system", system), *(turns if given is None else turns[1:])]
+
+
+def _run_of_results(turns: Sequence[Turn]) -> list[Turn]:
+    """The results of one turn go into one message."""
+    count = next((at for at, turn in enumerate(turns) if turn.role != "tool"), len(turns))
+    return list(turns[:count])
+
+
+def _written(turn: Turn) -> str:
+    if not turn.calls:
+        return turn.text
+    between = "" if not turn.text or turn.text.endswith("\n") else "\n"
+    calls = [(name, {key: _value(value) for key, value in arguments.items()}) for name, arguments in turn.calls]
+    return turn.text + between + render_calls(calls)
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _key(turn: Turn) -> str:
+    """What makes two messages the same, whatever the spacing of their JSON."""
+    return json.dumps([turn.role, turn.text, turn.calls], sort_keys=True)
+
+
+# --- from bodies ------------------------------------------------------------------------------------------------------
+
+
+def turns_of_messages(messages: Sequence[Message]) -> list[Turn]:
+    """The conversation of a chat request. Raises ApiError for what could not be rendered faithfully."""
+    turns = []
+    for number, message in enumerate(messages):
+        where = f"messages.{number}"
+        role = "system" if message.role == "developer" else message.role
+        calls = tuple(
+            (call.function.name, _arguments(f"{where}.tool_calls.{at}.function.arguments", call.function.arguments))
+            for at, call in enumerate(message.tool_calls or ())
+        )
+        if calls and role != "assistant":
+            raise bad(f"{where}.tool_calls", f"only an assistant calls tools, not {role}")
+        if message.content is None and not calls:
+            raise bad(f"{where}.content", "is missing")
+        turns.append(Turn(role, text_of(message.content), calls))
+    return turns
+
+
+def turns_of_items(instructions: str | None, items: str | Sequence[ItemMessage | ItemCall | ItemResult]) -> list[Turn]:
+    """The conversation of a responses request: calls that follow one another, or an assistant's words, are one turn."""
+    turns = [] if instructions is None else [Turn("system", instructions)]
+    if isinstance(items, str):
+        return [*turns, Turn("user", items)]
+    for number, item in enumerate(items):
+        if isinstance(item, ItemResult):
+            turns.append(Turn("tool", text_of(item.output)))
+        elif isinstance(item, ItemMessage):
+            turns.append(Turn("system" if item.role == "developer" else item.role, text_of(item.content)))
+        else:
+            call = (item.name, _arguments(f"input.{number}.arguments", item.arguments))
+            if turns and turns[-1].role == "assistant":
+                turns[-1] = Turn("assistant", turns[-1].text, (*turns[-1].calls, call))
+            else:
+                turns.append(Turn("assistant", "", (call,)))
+    return turns
+
+
+def text_of(content: Content | None) -> str:
+    """The text of a message's content, parts joined."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text for part in content)
+
+
+def _arguments(where: str, text: str) -> dict[str, Any]:
+    try:
+        said = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        raise bad(where, "is not JSON") from None
+    if not isinstance(said, dict):
+        raise bad(where, "is not a JSON object")
+    return said
+
+
+def tools_of(functions: Sequence[Function | FlatTool], where: str) -> list[ToolSchema]:
+    """The tools of a request as the harness knows tools; Etude's own, where they are just those."""
+    tools = [_tool(function, f"{where}.{number}") for number, function in enumerate(functions)]
+    names = [tool.name for tool in tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise bad(where, f"{name} is given twice")
+    return tools
+
+
+def _tool(function: Function | FlatTool, where: str) -> ToolSchema:
+    own = _OWN.get(function.name)
+    if own is not None and own.json_schema()["parameters"] == function.parameters:
+        return own
+    given = function.parameters or {}
+    properties, required = given.get("properties", {}), given.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise bad(f"{where}.parameters", "must be the JSON schema of an object")
+    parameters = []
+    for name, schema in properties.items():
+        if not isinstance(schema, dict) or not name or set(name) & set("<>\n"):
+            raise bad(f"{where}.parameters.properties", f"{name[:40]!r} must name a parameter and hold its schema")
+        description = schema.get("description", "")
+        described = description if isinstance(description, str) else ""
+        parameters.append(Parameter(name, described, _kind(schema), name in required))
+    return ToolSchema(function.name, function.description or "", tuple(parameters))
+
+
+def _kind(schema: Mapping[str, Any]) -> Kind:
+    """The first type a schema allows that is not null; what says none is text."""
+    given = schema.get("type")
+    types = given if isinstance(given, list) else [given]
+    for member in schema.get("anyOf", ()) if isinstance(schema.get("anyOf"), list) else ():
+        types = [*types, member.get("type") if isinstance(member, dict) else None]
+    return next((kind for each in types for kind in _KINDS if kind == each), "string")

@@ -1,0 +1,165 @@
+"""What all routes share: who is let in, what is under way, and how it ends.
+
+Owns admission (a bounded number of choices; beyond it 429 and when to come again), the requests under way by name, so
+that they can be aborted, draining, and pausing. Knows the engine, the chat format and the memory of turns; knows
+nothing of HTTP or of any route's form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from etude.engine.server.bodies import Sampling
+from etude.engine.server.errors import ApiError, bad
+from etude.engine.server.figures import Figures
+from etude.engine.server.flight import Choice, Flight
+from etude.engine.server.text import TextStream
+from etude.engine.server.turns import Turns
+from etude.engine.torch_engine import TorchEngine
+from etude.engine.updates import WeightUpdates
+from etude.harness.sampler import NO_SESSION, SampleRequest
+from etude.models.chat import ChatRenderer
+
+PauseMode = Literal["abort", "wait", "keep"]
+
+
+@dataclass
+class Service:
+    """Over one open engine, which it does not close. Use on one event loop."""
+
+    engine: TorchEngine
+    chat: ChatRenderer
+    model: str
+    """The name it is served under."""
+    max_waiting: int
+    """Choices beyond those the engine runs together."""
+    updates: WeightUpdates | None
+    memory: Turns
+    created: int = field(default_factory=lambda: int(time.time()))
+    draining: bool = False
+    under_way: int = 0
+    """Choices that were let in and have not ended."""
+    named: dict[str, Flight] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.figures = Figures(self.engine.stats, self._present)
+        self.parsed = {"tool_calls": 0, "malformed_calls": 0}
+
+    def _present(self) -> dict[str, float]:
+        remembered = {"remembered_tokens": self.memory.tokens, "remembered_hits": self.memory.hits}
+        return {"under_way": self.under_way, "draining": self.draining, **remembered, **self.parsed}
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ApiError for another model than the one served."""
+        if name is not None and name != self.model:
+            raise ApiError(
+                404, f"model: {name[:100]!r} is not served here; {self.model!r} is", "model_not_found", "model"
+            )
+
+    def choices(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        max_tokens: int | None,
+        n: int,
+        session_id: str | None,
+        top_logprobs: int = 0,
+        ends: Callable[[], Callable[[str], bool]] | None = None,
+    ) -> list[Choice]:
+        """The choices of one prompt. Without `max_tokens`, as many as fit. Raises what the engine would refuse."""
+        made, stop_ids = [], frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            stop_ids |= self.chat.stop_ids
+        for index in range(n):
+            request = SampleRequest(
+                session_id=NO_SESSION if session_id is None or n > 1 else session_id,
+                prompt_ids=tuple(ids),
+                max_tokens=max(self.engine.max_context - len(ids), 1) if max_tokens is None else max_tokens,
+                stop_ids=frozenset(sampling.stop_token_ids)
+                | (frozenset() if sampling.ignore_eos else self.chat.stop_ids),
+                temperature=sampling.temperature,
+                seed=None if sampling.seed is None else _seed_of(sampling.seed, index),
+                top_k=max(sampling.top_k, 0),
+                top_p=sampling.top_p,
+                min_p=sampling.min_p,
+                top_logprobs=top_logprobs,
+            )
+            if index == 0:
+                self.engine.check(request)
+            stream = TextStream(self.chat.decode, sampling.stops, sampling.include_stop_str_in_output)
+            made.append(Choice(request, stream, ends() if ends else None))
+        return made
+
+    @contextmanager
+    def admitted(self, route: str, choices: list[Choice], name: str | None) -> Generator[Flight]:
+        """Let a request in for as long as the block lasts. Raises ApiError where there is no room."""
+        if self.draining:
+            raise ApiError(503, "this server is stopping; ask another", "draining", retry_after_s=5)
+        self.engine.raise_if_down()
+        room = self.engine.config.max_running + self.max_waiting
+        if len(choices) > room:
+            raise bad("n", f"{len(choices)} choices are more than this server ever takes ({room})")
+        if self.under_way + len(choices) > room:
+            again = max(1, math.ceil(self.figures.mean_s))
+            said = f"{self.under_way} choices are under way, and there is room for {room}; ask again in {again} s"
+            raise ApiError(429, said, "queue_full", retry_after_s=again)
+        name = name or secrets.token_hex(16)
+        if name in self.named:
+            raise ApiError(409, f"request_id: {name[:100]!r} is under way", "request_id_taken", "request_id")
+        flight = self.named[name] = Flight(self.engine, choices)
+        self.under_way += len(choices)
+        began = time.monotonic()
+        try:
+            yield flight
+        finally:
+            self.under_way -= len(choices)
+            del self.named[name]
+            self._count(route, flight, began)
+
+    def _count(self, route: str, flight: Flight, began: float) -> None:
+        now = time.monotonic()
+        self.figures.ended(route, flight.outcome, now - began)
+        if flight.first_token_at is not None:
+            self.figures.first_token(route, flight.first_token_at - began)
+        for choice in flight.choices:
+            cached = choice.completion.cached_tokens if choice.completion else 0
+            self.figures.tokens(len(choice.request.prompt_ids), cached, len(choice.tokens))
+
+    # --- control ------------------------------------------------------------------------------------------------------
+
+    def abort(self, names: Sequence[str] | None) -> int:
+        """End requests with what they have: those named, or all. Returns how many there were."""
+        chosen = list(self.named.values()) if not names else [self.named[each] for each in names if each in self.named]
+        for flight in chosen:
+            flight.abort()
+        return len(chosen)
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop sampling. What is under way ends now ("abort"), by itself first ("wait"), or stays ("keep")."""
+        if mode == "abort":
+            self.abort(None)
+        await asyncio.wrap_future(self.engine.pause("wait" if mode == "wait" else "keep"))
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let nobody in any more, and what is under way end; after `timeout_s` with what it has."""
+        self.draining = True
+        self.engine.resume()
+        end = time.monotonic() + timeout_s
+        while self.named and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        self.abort(None)
+
+
+def _seed_of(seed: int, index: int) -> int:
+    """Each choice its own: the first has the seed given, so that asking for more changes nothing of it."""
+    return seed + (index << 64)

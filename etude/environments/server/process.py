@@ -1,0 +1,92 @@
+"""A server as a process: its socket, when it is ready, and its order of stopping.
+
+Owns what every server of ours does alike, whatever it serves: it listens on this machine alone unless it is told its
+own names, says its URL once requests are answered, and at SIGTERM lets what is under way end before it hangs up. Knows
+no route. Used by the environment server and by the engine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from etude.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HANG_UP_S = 2
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with our order of stopping: `drain` while connections are still answered; a second signal hurries."""
+
+    def __init__(self, app: Starlette, drain: Callable[[], Awaitable[None]], ready: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_HANG_UP_S,
+            )
+        )
+        self._drain, self._ready = drain, ready
+        self._hurry = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.ensure_future(self._drain())
+        hurried = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait({draining, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if draining.done():
+            draining.result()
+        draining.cancel()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """As uvicorn's, but the process goes on afterwards, and ends in its own way."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _stop(self) -> None:
+        if self.should_exit:
+            self._hurry.set()
+        self.should_exit = True
+
+
+def listening(host: str, port: int, hosts: Sequence[str]) -> socket.socket:
+    """A bound socket; port 0 is a free one. Raises ConfigError, also where `hosts` names nobody who comes by `host`."""
+    if host not in LOOPBACK and tuple(hosts) == LOOPBACK:
+        raise ConfigError(f"hosts: name what this machine is called by those who reach it at {host}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"port: cannot listen at {host}:{port}: {error.strerror}") from None
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """Where a listening socket is reached."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
