@@ -10,7 +10,7 @@ import torch
 
 from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
-from etude.engine.sampling import sample_rows, uniform
+from etude.engine.sampling import distribution, draw, uniform
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
 from etude.harness.prompt import render_result, system_prompt
@@ -274,11 +274,12 @@ def test_pages_are_shared_evicted_and_never_lost():
 
 def test_sampling_follows_the_distribution_and_greedy_takes_the_best():
     logits = torch.log(torch.tensor([[0.1, 0.2, 0.7]])).repeat(4000, 1)
-    tokens, logprobs = sample_rows(logits, [1.0] * 4000, [uniform(n, 0) for n in range(4000)])
+    logprobs = distribution(logits, [1.0] * 4000)
+    tokens = draw(logprobs, [1.0] * 4000, [uniform(n, 0) for n in range(4000)])
     np.testing.assert_allclose(np.bincount(tokens) / 4000, [0.1, 0.2, 0.7], atol=0.03)
-    np.testing.assert_allclose(np.exp(logprobs), np.array([0.1, 0.2, 0.7])[tokens], atol=1e-5)
-    cold, _ = sample_rows(logits[:1], [0.0], [0.0])
-    assert cold == [2]
-    flat, _ = sample_rows(logits[:200], [100.0] * 200, [uniform(n, 1) for n in range(200)])
+    np.testing.assert_allclose(logprobs.exp(), np.tile([0.1, 0.2, 0.7], (4000, 1)), atol=1e-5)
+    assert draw(distribution(logits[:1], [0.0]), [0.0], [0.0]) == [2]
+    hot = distribution(logits[:200], [100.0] * 200)
+    flat = draw(hot, [100.0] * 200, [uniform(n, 1) for n in range(200)])
     assert np.bincount(flat).min() > 40
-    assert sample_rows(torch.zeros(1, 3), [1.0], [1 - 1e-12])[0] == [2]
+    assert draw(distribution(torch.zeros(1, 3), [1.0]), [1.0], [1 - 1e-12]) == [2]

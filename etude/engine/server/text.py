@@ -51,9 +51,9 @@ class TextStream:
         if self.stopped_by is not None:
             return ""
         text = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            at, self.stopped_by = min(found, key=lambda each: each[0])
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:  # the first to be completed, so that it does not matter how the tokens cut the text
+            _, at, self.stopped_by = min(found)
             self._held = ""
             return text[: at + len(self.stopped_by)] if self._keep_stop else text[:at]
         held = max((_begun(text, stop) for stop in self._stops), default=0)

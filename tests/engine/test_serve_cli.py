@@ -1,0 +1,62 @@
+"""`etude serve`, as a user runs it: it says where it is, answers, and at SIGTERM ends what is under way."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+
+import httpx2
+import pytest
+from small_models import SHIPPED
+
+
+def etude(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "etude.cli.main", "serve", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+async def terminated_in_the_middle(server, said):
+    token = open(said["token_file"]).read().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 300, "ignore_eos": True}, "stream": True}
+    async with httpx2.AsyncClient(base_url=said["url"], headers=headers, timeout=60, trust_env=False) as http:
+        assert (await http.get("/v1/models")).json()["data"][0]["id"] == "etude-tiny"
+        tokens, last = 0, ""
+        async with http.stream("POST", "/generate", json=body) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {"):
+                    tokens += len(json.loads(line[6:])["choices"][0]["token_ids"])
+                if tokens == 3:
+                    server.send_signal(signal.SIGTERM)
+                last = line or last
+        assert (tokens, last) == (300, "data: [DONE]")
+
+
+def test_a_server_is_started_used_and_stopped_while_it_answers(tmp_path):
+    server = etude(str(SHIPPED), "--set", "port=0", "--set", f"token_file={tmp_path}/token", "--json",
+                   "--set", "drain_s=60", "--set", "threads=1")  # fmt: skip
+    try:
+        said = json.loads(server.stdout.readline())
+        asyncio.run(terminated_in_the_middle(server, said))
+        _, errors = server.communicate(timeout=60)
+        assert (server.returncode, errors) == (0, "")
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([str(SHIPPED), "--set", "bogus=1"], 42, "bogus: unknown key; known here: drain_s"),
+        ([str(SHIPPED), "--set", "host=0.0.0.0"], 42, "hosts: name what this machine is called"),
+        (["/nonexistent", "--set", "port=0"], 1, "config.json"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments, code, said):
+    command = etude(*arguments)
+    _, errors = command.communicate(timeout=120)
+    assert command.returncode == code and said in errors and errors.count("\n") == 1
