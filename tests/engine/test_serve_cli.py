@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -19,7 +20,7 @@ def etude(*arguments):
 
 
 async def terminated_in_the_middle(server, said):
-    token = open(said["token_file"]).read().strip()
+    token = Path(said["token_file"]).read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
     body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 300, "ignore_eos": True}, "stream": True}
     async with httpx2.AsyncClient(base_url=said["url"], headers=headers, timeout=60, trust_env=False) as http:
