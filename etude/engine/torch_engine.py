@@ -229,8 +229,7 @@ class TorchEngine:
         while not self._paused and self._waiting and len(self._running) < self.config.max_running:
             with self._wake:
                 running = self._waiting.popleft()
-            if not running.future.done():
-                self._admit(running)
+            self._admit(running)
         self._rest()
 
     def _rest(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import structlog
+import torch
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -117,17 +118,16 @@ async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) 
 
 def open_service(model: Path, config: ServeConfig) -> Service:
     """Load a checkpoint and start its engine, which the caller closes."""
-    import torch
-
     if config.threads:
         torch.set_num_threads(config.threads)
     decoder, tokenizer = load_checkpoint(model)
+    chat = ChatRenderer(tokenizer)
     store = None if config.store is None else open_store(config.store, config.weight_store)
     engine = TorchEngine(decoder, config.engine)
     updates = None if store is None else WeightUpdates(engine, Subscriber(store, config.subscriber))
     return Service(
         engine=engine,
-        chat=ChatRenderer(tokenizer),
+        chat=chat,
         model=config.name or model.resolve().name,
         max_waiting=config.max_waiting,
         updates=updates,

@@ -32,13 +32,15 @@ class Items:
 
     def finish(self, complete: bool) -> Iterator[dict[str, Any]]:
         """Nothing follows; `complete` unless a limit ended it."""
-        yield from self._close("completed" if complete else "incomplete")
+        if self._open is not None and self._open["type"] == "message" and not complete:
+            yield from self._close("incomplete")
+        yield from self._close()
 
     # ------------------------------------------------------------------------------------------------------------------
 
     def _grow_text(self, text: str) -> Iterator[dict[str, Any]]:
         if self._open is None or self._open["type"] != "message":
-            yield from self._close("completed")
+            yield from self._close()
             item = {"type": "message", "id": _name("msg"), "role": "assistant", "status": "in_progress", "content": []}
             yield from self._begin(item)
             item["content"].append(_text_part(""))
@@ -49,7 +51,7 @@ class Items:
 
     def _grow_call(self, piece: CallPiece) -> Iterator[dict[str, Any]]:
         if self._open is None or self._call != piece.index:
-            yield from self._close("completed")
+            yield from self._close()
             item = {"type": "function_call", "id": _name("fc"), "call_id": piece.id, "name": piece.name}
             yield from self._begin({**item, "arguments": "", "status": "in_progress"})
             self._call = piece.index
@@ -66,11 +68,12 @@ class Items:
         told = {**item, "content": []} if item["type"] == "message" else dict(item)
         yield {"type": "response.output_item.added", "output_index": len(self.output) - 1, "item": told}
 
-    def _close(self, status: str) -> Iterator[dict[str, Any]]:
+    def _close(self, status: str | None = None) -> Iterator[dict[str, Any]]:
+        """End the open item, if any. A call that is not told to be complete when something else comes never will be."""
         item, self._open, self._call = self._open, None, -1
         if item is None:
             return
-        item["status"] = status
+        item["status"] = status or ("completed" if item["type"] == "message" else "incomplete")
         at = {"item_id": item["id"], "output_index": len(self.output) - 1}
         if item["type"] == "message":
             part = item["content"][0]
