@@ -70,7 +70,7 @@ def test_a_long_value_is_told_line_by_line():
     for line in ("<tool_call>\n", "<function=write>\n", "<parameter=path>\n", "a.py\n", "</parameter>\n",
                  "<parameter=content>\n", "one\n", "two\n", "three\n"):  # fmt: skip
         pieces.append("".join(each.arguments for each in stream.feed(line) if isinstance(each, CallPiece)))
-    assert pieces == ["", "{", "", "", '"path": "a.py"', ', "content": "', "", r"one\n", r"two\n"]
+    assert pieces == ["", "{", '"path": "', "", 'a.py"', ', "content": "', "", r"one\n", r"two\n"]
 
 
 def test_words_come_at_once_unless_they_may_open_a_call():

@@ -105,7 +105,7 @@ def test_responses_with_tools_and_a_second_turn(client, shipped):
     chats = client.chat.completions.create(messages=ASKED, tools=FUNCTIONS, **GREEDY).choices[0].message.tool_calls
     assert [(c.name, c.arguments) for c in calls] == [(c.function.name, c.function.arguments) for c in chats]
     results = [{"type": "function_call_output", "call_id": call.call_id, "output": "none"} for call in calls]
-    history = [{"role": "user", "content": TASK.instruction}, *(item.model_dump() for item in first.output), *results]
+    history = [{"role": "user", "content": TASK.instruction}, *first.output, *results]
     hits = shipped.service.memory.hits
     second = client.responses.create(input=history, tools=FLAT, max_output_tokens=30, **GREEDY)
     assert second.usage.output_tokens <= 30 and shipped.service.memory.hits == hits + 1
@@ -128,11 +128,11 @@ def test_streamed_responses_grow_into_the_whole_one(client):
 
 
 def test_plain_words_stream_as_a_message(client):
-    with client.responses.stream(input="Hello", max_output_tokens=6, **GREEDY) as stream:
-        deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-        final = stream.get_final_response()
-    assert final.output_text == deltas
-    assert final.status in ("completed", "incomplete")
+    events = list(client.responses.create(input="Hello", max_output_tokens=6, stream=True, **GREEDY))
+    deltas = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    last = events[-1]
+    assert last.type == f"response.{last.response.status}" and last.response.output_text == deltas
+    assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
 def test_the_clients_errors_are_its_own_kinds(client, shipped):

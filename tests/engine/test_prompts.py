@@ -1,5 +1,7 @@
 """A conversation over HTTP is the conversation the harness has: the same ids, and those that were sampled."""
 
+import json
+
 import pytest
 from small_models import shipped_tokenizer
 
@@ -95,7 +97,7 @@ def test_results_of_one_turn_stand_in_one_message():
 )  # fmt: skip
 def test_what_cannot_be_rendered_is_named(message, param):
     with pytest.raises(ApiError) as refused:
-        turns_of_messages([Message(**message)])
+        turns_of_messages([parse_body(json.dumps(message).encode(), Message)])
     assert refused.value.param == param and refused.value.status == 400
 
 
