@@ -44,13 +44,14 @@ class Asked:
         return choice.finish != "stop" or choice.stop_reason is not None
 
     def remember(self, choice: Choice, said: Turn, stream: CallStream) -> None:
-        """Count what was read, and keep its ids for a next turn, unless it was not told as it was written."""
+        """Count what was read, and keep its ids for a next turn, where they are what was told and make one message."""
         self.service.parsed["tool_calls"] += len(said.calls)
         self.service.parsed["malformed_calls"] += stream.malformed
-        if choice.finish == "abort" or not choice.tokens or stream.told_in_part:
+        sampled, end_id = [each.token for each in choice.tokens], self.service.chat.end_id
+        if choice.finish == "abort" or choice.stop_reason is not None or stream.told_in_part or end_id in sampled[:-1]:
             return
-        ids = [*self.ids, *(each.token for each in choice.tokens)]
-        remember(self.service.memory, self.turns, self.tools, said, ids, self.service.chat.end_id)
+        if sampled:
+            remember(self.service.memory, self.turns, self.tools, said, [*self.ids, *sampled], end_id)
 
 
 def ask(

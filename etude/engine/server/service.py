@@ -61,9 +61,8 @@ class Service:
     def check_model(self, name: str | None) -> None:
         """Raises ApiError for another model than the one served."""
         if name is not None and name != self.model:
-            raise ApiError(
-                404, f"model: {name[:100]!r} is not served here; {self.model!r} is", "model_not_found", "model"
-            )
+            said = f"model: {name[:100]!r} is not served here; {self.model!r} is"
+            raise ApiError(404, said, "model_not_found", "model")
 
     def choices(
         self,
@@ -85,8 +84,7 @@ class Service:
                 session_id=NO_SESSION if session_id is None or n > 1 else session_id,
                 prompt_ids=tuple(ids),
                 max_tokens=max(self.engine.max_context - len(ids), 1) if max_tokens is None else max_tokens,
-                stop_ids=frozenset(sampling.stop_token_ids)
-                | (frozenset() if sampling.ignore_eos else self.chat.stop_ids),
+                stop_ids=stop_ids,
                 temperature=sampling.temperature,
                 seed=None if sampling.seed is None else _seed_of(sampling.seed, index),
                 top_k=max(sampling.top_k, 0),
