@@ -153,7 +153,7 @@ class _Answer:
         return self._chunk(index, delta, **beside) if delta or beside else b""
 
     def _last(self, index: int, choice: Choice, called: bool) -> bytes:
-        ended = {"finish_reason": _reason(choice, called), "stop_reason": choice.stop_reason}
+        ended: dict[str, Any] = {"finish_reason": _reason(choice, called), "stop_reason": choice.stop_reason}
         whole = extras(choice, self.body.return_token_ids, self.body.return_routed_experts)
         whole.pop("token_ids", None)  # they came with the pieces
         return self._chunk(index, {}, **ended, **whole)

@@ -63,19 +63,16 @@ class Completions:
 
 
 def _prompts(chat: ChatRenderer, body: CompletionBody) -> list[list[int]]:
-    given = body.prompt
-    if isinstance(given, str):
-        prompts: list[Any] = [given]
-    else:
-        prompts = [given] if isinstance(given[0], int) else list(given)
+    given: Any = body.prompt
+    prompts: list[str | list[int]] = [given] if isinstance(given, str) or isinstance(given[0], int) else given
     if body.suffix is not None:
         return [_with_gap(chat, prompt, body.suffix) for prompt in prompts]
     return [chat.encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
 
 def _with_gap(chat: ChatRenderer, prompt: str | list[int], suffix: str) -> list[int]:
-    marks = [chat.tokenizer.token_to_id(mark) for mark in _GAP]
-    if None in marks:
+    marks = [token for mark in _GAP if (token := chat.tokenizer.token_to_id(mark)) is not None]
+    if len(marks) < len(_GAP):
         raise bad("suffix", f"this model cannot fill a gap: its tokenizer has no {_GAP[0]}", "unsupported_value")
     before = chat.encode(prompt) if isinstance(prompt, str) else prompt
     return [marks[0], *before, marks[1], *chat.encode(suffix), marks[2]]
