@@ -54,7 +54,7 @@ def distribution(logits_RV: Tensor, temperatures: Sequence[float], cuts: Sequenc
 def _without_the_unlikely(logprobs_RV: Tensor, cuts: Sequence[Cut]) -> Tensor:
     sorted_RV, order_RV = logprobs_RV.sort(dim=-1, descending=True, stable=True)
     rank_1V = torch.arange(logprobs_RV.shape[1])[None]
-    most_R1 = torch.tensor([cut.top_k or logprobs_RV.shape[1] for cut in cuts])[:, None]
+    most_R1 = torch.tensor([min(cut.top_k or logprobs_RV.shape[1], logprobs_RV.shape[1]) for cut in cuts])[:, None]
     least_R1 = sorted_RV[:, :1] + torch.tensor([cut.min_p for cut in cuts]).log()[:, None]
     sorted_RV = _only(sorted_RV, (rank_1V < most_R1) & (sorted_RV >= least_R1))
     p_RV = sorted_RV.exp()

@@ -24,7 +24,7 @@ from etude.weights.store import open_store
 
 REQUESTS = int(os.environ.get("ETUDE_SOAK_REQUESTS", "240"))
 CLIENTS, SWAP_EVERY_S = 64, 0.5
-STUCK_S = 60 + REQUESTS
+STUCK_S = 120 + REQUESTS
 NEAR = 1e-3
 """Two choices closer than this are a tie for fp32 in another order."""
 ROOM = EngineConfig(cache_tokens=3072, step_tokens=64, max_running=24, request_deadline_s=STUCK_S)

@@ -98,6 +98,8 @@ class MessageCall(Body):
 
 
 class Message(Body):
+    """One message of a chat."""
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content | None = None
     name: str | None = None
@@ -161,6 +163,8 @@ class CompletionBody(Common, Neutral):
 
 
 class ItemMessage(Body):
+    """A message, as an item."""
+
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
@@ -170,6 +174,8 @@ class ItemMessage(Body):
 
 
 class ItemCall(Body):
+    """A call the model made, as an item of its own."""
+
     type: Literal["function_call"]
     name: str = Field(min_length=1)
     arguments: str
