@@ -22,7 +22,7 @@ DESCRIBED = [
     conformance.response_schema_conformance,
 ]
 QUIET = settings(
-    max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True
+    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True
 )
 
 
