@@ -227,8 +227,9 @@ class TorchEngine:
         if swap is not None:
             self._put_in(*swap)
         while not self._paused and self._waiting and len(self._running) < self.config.max_running:
-            with self._wake:
+            with self._wake:  # at every moment a request is where an error of the engine finds it
                 running = self._waiting.popleft()
+                self._running.append(running)
             self._admit(running)
         self._rest()
 
@@ -264,9 +265,11 @@ class TorchEngine:
     def _put_in(self, bits: Mapping[str, np.ndarray], version: Version, done: Future[None]) -> None:
         try:
             load_bits(self.decoder, bits)
-        except EtudeError as error:  # nothing was changed; whoever staged it must know, the engine goes on
+        except Exception as error:
             settle_with(done, error)
-            return
+            if isinstance(error, EtudeError):  # nothing was changed; the engine goes on
+                return
+            raise
         self.version = version
         self.counters["swaps"] += 1
         self.counters["in_flight_swaps"] += bool(self._running)
@@ -292,7 +295,6 @@ class TorchEngine:
             self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self.version)
         if running.cached is None:
             running.cached = running.sequence.computed
-        self._running.append(running)
 
     def _step(self) -> None:
         singles, chunks = self._pack()
@@ -349,9 +351,9 @@ class TorchEngine:
                     self.counters["sessions_evicted"] += 1
                     continue
                 victim = self._running[-1]
-                self._running.remove(victim)
                 self.cache.release(victim.sequence)  # recomputed from its tokens when it comes up again
                 with self._wake:
+                    self._running.remove(victim)
                     self._waiting.appendleft(victim)
                 self.counters["preemptions"] += 1
                 preempted.add(victim)
@@ -394,7 +396,6 @@ class TorchEngine:
             self._finish(running, stopped)
 
     def _finish(self, running: Running, stopped: bool) -> None:
-        self._running.remove(running)
         completion = running.completion(stopped, self.cache.routes_of(running.sequence, running.sequence.computed))
         session = running.request.session_id
         if (before := self._idle.pop(session, None)) is not None:
@@ -403,4 +404,5 @@ class TorchEngine:
             self.cache.release(running.sequence)
         else:
             self._idle[session] = running.sequence
+        self._running.remove(running)
         settle(running.future, completion)

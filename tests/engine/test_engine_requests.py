@@ -8,8 +8,9 @@ from small_models import random_decoder
 
 from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
-from etude.errors import ContextOverflow, DeadlineExceeded, InvalidRequest
+from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import NO_SESSION, SampleRequest
+from etude.records import Version
 
 CONFIG = EngineConfig(cache_tokens=4096, max_running=8)
 
@@ -206,3 +207,37 @@ def test_the_cached_part_of_a_prompt_is_told(engine):
         assert again.token_ids == first.token_ids
 
     run(scenario())
+
+
+def test_an_error_of_the_engine_is_told_at_once_to_everybody():
+    """Wherever a request is at that moment: just taken up, running, or waiting; and to who swaps weights."""
+    for broken in ("adopt_prefix", "reserve", "routes_of", "release"):
+        engine = TorchEngine(random_decoder(), CONFIG.model_copy(update={"max_running": 2}))
+
+        def fails(*_):
+            raise ZeroDivisionError
+
+        async def scenario(engine=engine, broken=broken, fails=fails):
+            tasks = [asyncio.ensure_future(engine.sample(request(count=30 + n))) for n in range(4)]
+            await until(lambda: engine.counters["decode_tokens"], "decoding")
+            setattr(engine.cache, broken, fails)
+            tasks.append(asyncio.ensure_future(engine.sample(request())))
+            told = await asyncio.gather(*tasks, return_exceptions=True)
+            assert any(isinstance(each, ZeroDivisionError) for each in told)
+            assert not any(isinstance(each, DeadlineExceeded) for each in told)
+            with pytest.raises(EtudeError, match="the engine has stopped: ZeroDivisionError"):
+                await engine.sample(request())
+            with pytest.raises(EtudeError, match="the engine has stopped"):
+                engine.swap({}, Version(1))
+
+        run(scenario())
+        engine.close()
+
+
+def test_weights_that_break_the_engine_are_told_to_who_staged_them():
+    engine = TorchEngine(random_decoder(), CONFIG)
+    with pytest.raises(AttributeError):
+        engine.swap(None, Version(1)).result(10)  # no mapping at all: not an error that a store could lead to
+    with pytest.raises(EtudeError, match="stopped"):
+        engine.raise_if_down()
+    engine.close()
