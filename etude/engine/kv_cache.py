@@ -94,12 +94,12 @@ class PagedCache:
 
     # --- prefixes -----------------------------------------------------------------------------------------------------
 
-    def adopt_prefix(self, sequence: Sequence, version: int) -> int:
-        """Start an empty sequence from the longest cached prefix of its tokens, but its last one; returns tokens
+    def adopt_prefix(self, sequence: Sequence, version: int, most: int) -> int:
+        """Start an empty sequence from the longest cached prefix of its tokens, of fewer than `most`; returns tokens
         reused.
         """
         parent = -1 - version
-        while (len(sequence.pages) + 1) * PAGE < len(sequence.token_ids):
+        while (len(sequence.pages) + 1) * PAGE < most:
             start = len(sequence.pages) * PAGE
             key = (parent, tuple(sequence.token_ids[start : start + PAGE]))
             page = self._index.get(key)

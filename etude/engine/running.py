@@ -9,23 +9,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
+
+from torch import Tensor
 
 from etude.engine.kv_cache import Sequence
-from etude.engine.sampling import Cut
-from etude.harness.sampler import Completion, SampleRequest
+from etude.engine.sampling import Cut, most_likely, possible
+from etude.harness.sampler import Completion, SampleRequest, Scored
 from etude.records import Routes
 
 T = TypeVar("T")
 
 
 class Sampled(NamedTuple):
-    """One token as it was sampled. `top` holds the most likely ones and their log-probabilities, if asked for."""
+    """One token as it was sampled. If asked for, `top` has the most likely ones and their log-probabilities, and `mask`
+    those it was drawn from, () where that was the whole vocabulary.
+    """
 
     token: int
     logprob: float
     version: int
     top: tuple[tuple[int, float], ...] = ()
+    mask: tuple[int, ...] = ()
+
+
+class Constraint(Protocol):
+    """What a request may say, token by token. Used on the engine's thread; it must be quick."""
+
+    def allowed(self) -> Tensor:
+        """Which tokens may come next, bool [V]; at least one."""
+        ...
+
+    def take(self, token: int) -> None:
+        """This one came. An error ends the request."""
+        ...
 
 
 OnToken = Callable[[Sampled], bool]
@@ -41,17 +58,26 @@ class Running:
     future: Future[Completion]
     seed: int
     on_token: OnToken | None = None
+    constraint: Constraint | None = None
     sampled: list[Sampled] = field(default_factory=list)
     cached: int | None = None
     """Prompt tokens whose keys and values were there when it was first taken up."""
+    scores: list[Scored] = field(default_factory=list)
+    """Of the prompt from its second token on, where asked for."""
+
+    def __post_init__(self) -> None:
+        self.cut = Cut(self.request.top_k, self.request.top_p, self.request.min_p)
+        self.wants_more = bool(self.request.top_logprobs or self.request.sampling_mask)
 
     @property
     def to_compute(self) -> int:
         return len(self.sequence.token_ids) - self.sequence.computed
 
-    @property
-    def cut(self) -> Cut:
-        return Cut(self.request.top_k, self.request.top_p, self.request.min_p)
+    def as_told(self, sampled: Sampled, logprobs_V: Tensor) -> Sampled:
+        """A token with what the request wants to know beside it."""
+        most = self.request.top_logprobs
+        top = most_likely(logprobs_V, most) if most else ()
+        return sampled._replace(top=top, mask=possible(logprobs_V) if self.request.sampling_mask else ())
 
     def completion(self, stopped: bool, routes: Routes) -> Completion:
         """What was sampled, as it is handed out."""
@@ -62,6 +88,8 @@ class Running:
             finish="stop" if stopped else "length",
             routed_experts=routes,
             cached_tokens=self.cached or 0,
+            masks=tuple(each.mask for each in self.sampled) if self.request.sampling_mask else (),
+            prompt_scores=tuple(self.scores),
         )
 
 

@@ -8,11 +8,13 @@ and in any batch. Log-probabilities are of the distribution sampled from, in fp3
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from etude.harness.sampler import Scored
 
 GREEDY_BELOW = 1e-5
 """A temperature below this takes the most likely token, as 0 does: dividing by it would only overflow."""
@@ -43,8 +45,8 @@ def distribution(logits_RV: Tensor, temperatures: Sequence[float], cuts: Sequenc
 
     A greedy row's are of softmax(logits), uncut. `cuts` has one entry a row, or none at all.
     """
-    scale_R1 = torch.tensor([1.0 if t < GREEDY_BELOW else 1.0 / t for t in temperatures])[:, None]
-    logprobs_RV = torch.log_softmax(logits_RV * scale_R1, dim=-1)
+    scale_R1 = torch.tensor([1.0 if t < GREEDY_BELOW else t for t in temperatures])[:, None]
+    logprobs_RV = torch.log_softmax(logits_RV / scale_R1, dim=-1)  # divided, as the trainer does: the same bits
     cut = [row for row, each in enumerate(cuts) if each != WHOLE and temperatures[row] >= GREEDY_BELOW]
     if cut:
         logprobs_RV[cut] = _without_the_unlikely(logprobs_RV[cut], [cuts[row] for row in cut])
@@ -84,3 +86,26 @@ def most_likely(logprobs_V: Tensor, count: int) -> tuple[tuple[int, float], ...]
     top = logprobs_V.topk(min(count, logprobs_V.shape[0]))
     pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     return tuple((token, logprob) for token, logprob in pairs if logprob != -torch.inf)
+
+
+def possible(logprobs_V: Tensor) -> tuple[int, ...]:
+    """The tokens that can be drawn, in order; () if all can."""
+    kept = torch.isfinite(logprobs_V).nonzero().squeeze(1)
+    return () if len(kept) == len(logprobs_V) else tuple(kept.tolist())
+
+
+def forbid(logits_RV: Tensor, allowed: Mapping[int, Tensor]) -> Tensor:
+    """Logits of rows in which nothing but `allowed` (row → bool [V]) can be drawn."""
+    rows = list(allowed)
+    forbidden_AV = ~torch.stack(list(allowed.values()))
+    logits_RV[rows] = logits_RV[rows].masked_fill(forbidden_AV, -torch.inf)
+    return logits_RV
+
+
+def score(logits_RV: Tensor, tokens: Sequence[int], count: int) -> list[Scored]:
+    """What each row says of its token, and its `count` most likely ones."""
+    logprobs_RV = torch.log_softmax(logits_RV, dim=-1)
+    own_R1 = logprobs_RV.gather(1, torch.tensor(tokens)[:, None])
+    ranks = ((logprobs_RV > own_R1).sum(dim=-1) + 1).tolist()
+    tops = [most_likely(row, count) if count else () for row in logprobs_RV]
+    return [Scored(*each) for each in zip(tokens, own_R1.squeeze(1).tolist(), ranks, tops, strict=True)]

@@ -22,14 +22,17 @@ import torch
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
-from etude.engine.running import OnToken, Running, Sampled, settle, settle_with
-from etude.engine.sampling import WHOLE, distribution, draw, most_likely, uniform
+from etude.engine.running import Constraint, OnToken, Running, Sampled, settle, settle_with
+from etude.engine.sampling import WHOLE, distribution, draw, forbid, score, uniform
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import NO_SESSION, Completion, SampleRequest
 from etude.kernels.decode_attention import PAGE
 from etude.models.decoder import Decoder
 from etude.models.state import load_bits
 from etude.records import BASE_VERSION, Version
+
+_SCORED_ROWS = 64
+"""Most prompt tokens scored at once: a row is as wide as the vocabulary."""
 
 
 class TorchEngine:
@@ -75,14 +78,16 @@ class TorchEngine:
                 f"{request.session_id or 'request'}: {wanted} do not fit a context of {self.max_context}"
             )
 
-    async def sample(self, request: SampleRequest, on_token: OnToken | None = None) -> Completion:
+    async def sample(
+        self, request: SampleRequest, on_token: OnToken | None = None, constraint: Constraint | None = None
+    ) -> Completion:
         """Raises ContextOverflow, InvalidRequest, DeadlineExceeded, or the error that stopped the engine.
 
         Whoever is cancelled while waiting leaves nothing behind: the request is dropped and its pages are given back.
         """
         self.check(request)
         seed = request.seed if request.seed is not None else int.from_bytes(np.random.bytes(6), "big")
-        running = Running(request, Sequence(list(request.prompt_ids)), Future(), seed, on_token)
+        running = Running(request, Sequence(list(request.prompt_ids)), Future(), seed, on_token, constraint)
         with self._wake:
             self._raise_if_down()
             self._waiting.append(running)
@@ -278,11 +283,13 @@ class TorchEngine:
         settle(done, None)
 
     def _admit(self, running: Running) -> None:
-        """Take up the session's own cache, or else the longest prefix anyone has left."""
+        """Take up the session's own cache, or else the longest prefix anyone has left; nothing where all is scored."""
         previous = self._idle.pop(running.request.session_id, None)
         prompt = running.sequence.token_ids
+        scored = running.request.prompt_logprobs is not None
         if (
             previous is not None
+            and not scored
             and previous.computed < len(prompt)
             and prompt[: previous.computed] == previous.token_ids[: previous.computed]
         ):
@@ -292,7 +299,8 @@ class TorchEngine:
         else:
             if previous is not None:
                 self.cache.release(previous)
-            self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self.version)
+            most = 0 if scored else len(prompt)
+            self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self.version, most)
         if running.cached is None:
             running.cached = running.sequence.computed
 
@@ -362,36 +370,52 @@ class TorchEngine:
 
     def _advance(self, batch: list[Running], counts: list[int], hidden: torch.Tensor, last_rows: np.ndarray) -> None:
         """Count what was computed, and sample for every sequence that has caught up with its tokens."""
-        for running, count in zip(batch, counts, strict=True):
+        for running, count, last in zip(batch, counts, last_rows, strict=True):
+            if running.request.prompt_logprobs is not None:
+                self._score(running, hidden[last + 1 - count : last + 1])
             running.sequence.computed += count
             self.cache.share_full_pages(running.sequence)
         ready = [(running, row) for running, row in zip(batch, last_rows, strict=True) if running.to_compute == 0]
         if not ready:
             return
         logits = self.decoder.logits(hidden[torch.tensor([row for _, row in ready])])
-        requests = [running.request for running, _ in ready]
-        temperatures = [request.temperature for request in requests]
+        allowed = {row: each.constraint.allowed() for row, (each, _) in enumerate(ready) if each.constraint is not None}
+        if allowed:
+            logits = forbid(logits, allowed)
+            self.counters["constrained_tokens"] += len(allowed)
+        temperatures = [running.request.temperature for running, _ in ready]
         logprobs_RV = distribution(logits, temperatures, [running.cut for running, _ in ready])
         uniforms = [uniform(running.seed, len(running.sequence.token_ids)) for running, _ in ready]
         tokens = draw(logprobs_RV, temperatures, uniforms)
         chosen = logprobs_RV.gather(1, torch.tensor(tokens)[:, None]).squeeze(1).tolist()
         for row, (running, _) in enumerate(ready):
-            top = running.request.top_logprobs
             self.counters["cut_tokens"] += running.cut != WHOLE
-            best = most_likely(logprobs_RV[row], top) if top else ()
-            self._append(running, Sampled(tokens[row], chosen[row], self.version, best))
+            sampled = Sampled(tokens[row], chosen[row], self.version)
+            self._append(running, running.as_told(sampled, logprobs_RV[row]) if running.wants_more else sampled)
+
+    def _score(self, running: Running, hidden_CD: torch.Tensor) -> None:
+        """Score the prompt's tokens that follow those just computed; what was preempted has some already."""
+        prompt, first, most = running.request.prompt_ids, running.sequence.computed, running.request.prompt_logprobs
+        end = min(len(hidden_CD), len(prompt) - 1 - first)
+        for start in range(len(running.scores) - first, end, _SCORED_ROWS):
+            logits = self.decoder.logits(hidden_CD[start : min(start + _SCORED_ROWS, end)])
+            tokens = prompt[first + start + 1 :][: len(logits)]
+            running.scores += score(logits, tokens, most or 0)
+            self.counters["scored_tokens"] += len(tokens)
 
     def _append(self, running: Running, sampled: Sampled) -> None:
         running.sampled.append(sampled)
         running.sequence.token_ids.append(sampled.token)
         stopped = sampled.token in running.request.stop_ids
-        if running.on_token is not None:
-            try:
+        try:
+            if running.constraint is not None:
+                running.constraint.take(sampled.token)
+            if running.on_token is not None:
                 stopped |= running.on_token(sampled)
-            except Exception as error:  # the listener's fault: its own request ends, the engine goes on
-                settle_with(running.future, error)
-                self._drop(running)
-                return
+        except Exception as error:  # the asker's fault: that request ends, the engine goes on
+            settle_with(running.future, error)
+            self._drop(running)
+            return
         if stopped or len(running.sampled) >= running.request.max_tokens:
             self._finish(running, stopped)
 

@@ -40,6 +40,24 @@ class SampleRequest:
     min_p: float = 0.0
     top_logprobs: int = 0
     """How many of the most likely tokens to tell of, beside each sampled one; only to who listens token by token."""
+    sampling_mask: bool = False
+    """Tell which tokens each one was drawn from, so that a trainer can scale its distribution to the same ones."""
+    prompt_logprobs: int | None = None
+    """Tell the log-probability of every token of the prompt, with so many of the most likely ones beside it. The whole
+    prompt is computed for it, whatever is cached. None: don't.
+    """
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A token of a prompt under the model's own distribution: temperature 1, nothing cut."""
+
+    token: int
+    logprob: float
+    rank: int
+    """1 is the most likely token there."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The most likely tokens and their log-probabilities, best first."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,10 @@ class Completion:
     routed_experts: Routes = field(default_factory=lambda: NO_ROUTES)
     cached_tokens: int = 0
     """Prompt tokens that had not to be computed."""
+    masks: tuple[tuple[int, ...], ...] = ()
+    """If asked for, the tokens each one was drawn from, in order; () where that was the whole vocabulary."""
+    prompt_scores: tuple[Scored, ...] = ()
+    """If asked for, of every token of the prompt but the first."""
 
 
 class Sampler(Protocol):

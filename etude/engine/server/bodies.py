@@ -13,12 +13,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from etude.config import Config
-from etude.engine.server.errors import ApiError
+from etude.engine.server.errors import ApiError, bad
 
 MOST_CHOICES = 128
 TokenId = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Zero = Annotated[float, Field(ge=0, le=0)]
+MostLikely = Annotated[StrictInt, Field(ge=0, le=20)]
+"""How many of the most likely tokens are told."""
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=200)]
 
 
@@ -58,6 +60,7 @@ class Common(Sampling):
     """Requests of a session that continue one another keep its cache between them."""
     return_token_ids: bool = False
     return_routed_experts: bool = False
+    return_sampling_mask: bool = False
 
 
 class Neutral(Body):
@@ -134,6 +137,29 @@ class PlainText(Body):
     type: Literal["text"] = "text"
 
 
+class JsonObject(Body):
+    type: Literal["json_object"]
+
+
+class NamedSchema(Body):
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    shape: dict[str, Any] = Field(alias="schema")
+    """A JSON schema. It is followed whether `strict` is true or not."""
+    strict: bool | None = None
+
+
+class JsonSchema(Body):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class FlatSchema(NamedSchema):
+    """As the responses API writes it."""
+
+    type: Literal["json_schema"]
+
+
 class ChatBody(Common, Neutral):
     """POST /v1/chat/completions."""
 
@@ -145,9 +171,10 @@ class ChatBody(Common, Neutral):
     max_completion_tokens: int | None = Field(None, ge=1)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: MostLikely | None = None
     stream_options: StreamOptions | None = None
-    response_format: PlainText | None = None
+    response_format: PlainText | JsonObject | JsonSchema | None = None
+    prompt_logprobs: MostLikely | None = None
 
 
 class CompletionBody(Common, Neutral):
@@ -157,9 +184,11 @@ class CompletionBody(Common, Neutral):
     suffix: str | None = None
     max_tokens: int = Field(16, ge=1)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
-    logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: MostLikely | None = None
+    prompt_logprobs: MostLikely | None = None
     echo: Literal[False] | None = None
     stream_options: StreamOptions | None = None
+    response_format: PlainText | JsonObject | JsonSchema | None = None
 
 
 class ItemMessage(Body):
@@ -205,7 +234,7 @@ class NamedFlatTool(Body):
 
 
 class ResponseText(Body):
-    format: PlainText = PlainText()
+    format: PlainText | JsonObject | FlatSchema = PlainText()
 
 
 class ResponsesBody(Common):
@@ -230,7 +259,8 @@ class SamplingParams(Sampling):
 
     max_tokens: int = Field(16, ge=1)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
-    logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: MostLikely | None = None
+    prompt_logprobs: MostLikely | None = None
 
 
 class GenerateBody(Body):
@@ -243,6 +273,7 @@ class GenerateBody(Body):
     request_id: str | None = Field(None, min_length=1, max_length=200)
     session_id: str | None = Field(None, min_length=1, max_length=200)
     return_routed_experts: bool = True
+    return_sampling_mask: bool = False
 
 
 class UpdateBody(Body):
@@ -255,6 +286,12 @@ class AbortBody(Body):
     """POST /abort_requests: all that are under way if none are named."""
 
     request_ids: list[str] | None = None
+
+
+def check_scored_whole(prompt_logprobs: int | None, stream: bool) -> None:
+    """Raises ApiError where the prompt's log-probabilities would have to be streamed."""
+    if prompt_logprobs is not None and stream:
+        raise bad("prompt_logprobs", "come with a whole answer only; take out stream")
 
 
 B = TypeVar("B", bound=Body)

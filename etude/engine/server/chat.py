@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.engine.running import Sampled
-from etude.engine.server.bodies import ChatBody, NamedTool, parse_body
+from etude.engine.server.bodies import ChatBody, NamedTool, check_scored_whole, parse_body
 from etude.engine.server.calls import CallPiece, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight
@@ -26,7 +26,7 @@ from etude.engine.server.http import DONE, EventStream, event, reply, unless_gon
 from etude.engine.server.messages import Asked, ask, said_by
 from etude.engine.server.prompts import tools_of, turns_of_messages
 from etude.engine.server.service import Service
-from etude.engine.server.shape import chat_logprobs, extras, usage
+from etude.engine.server.shape import chat_logprobs, extras, prompt_logprobs, usage
 
 ROUTE = "/v1/chat/completions"
 
@@ -56,6 +56,7 @@ class Chat:
     def _ask(self, body: ChatBody) -> Asked:
         if body.top_logprobs is not None and not body.logprobs:
             raise bad("top_logprobs", "needs logprobs to be true")
+        check_scored_whole(body.prompt_logprobs, body.stream)
         choice = body.tool_choice
         return ask(
             self._service,
@@ -67,6 +68,8 @@ class Chat:
             max_tokens=body.max_completion_tokens or body.max_tokens,
             n=body.n,
             top_logprobs=body.top_logprobs or 0,
+            prompt_logprobs=body.prompt_logprobs,
+            shape=body.response_format,
         )
 
 
@@ -93,6 +96,8 @@ class _Answer:
         }
         if self.body.return_token_ids:
             told["prompt_token_ids"] = list(self.asked.ids)
+        if self.body.prompt_logprobs is not None:
+            told["prompt_logprobs"] = prompt_logprobs(self.service.chat, choices[0])
         return told
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
@@ -108,7 +113,7 @@ class _Answer:
             "finish_reason": _reason(choice, bool(calls)),
             "stop_reason": choice.stop_reason,
             "logprobs": self._logprobs(choice.tokens),
-            **extras(choice, self.body.return_token_ids, self.body.return_routed_experts),
+            **extras(choice, self.body),
         }
 
     # --- streamed -----------------------------------------------------------------------------------------------------
@@ -154,7 +159,7 @@ class _Answer:
 
     def _last(self, index: int, choice: Choice, called: bool) -> bytes:
         ended: dict[str, Any] = {"finish_reason": _reason(choice, called), "stop_reason": choice.stop_reason}
-        whole = extras(choice, self.body.return_token_ids, self.body.return_routed_experts)
+        whole = extras(choice, self.body)
         whole.pop("token_ids", None)  # they came with the pieces
         return self._chunk(index, {}, **ended, **whole)
 

@@ -18,12 +18,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.engine.running import Sampled
-from etude.engine.server.bodies import CompletionBody, parse_body
+from etude.engine.server.bodies import CompletionBody, check_scored_whole, parse_body
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight, Piece
 from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
+from etude.engine.server.messages import constraint_of
 from etude.engine.server.service import Service
-from etude.engine.server.shape import extras, token_text, usage
+from etude.engine.server.shape import extras, prompt_logprobs, token_text, usage
 from etude.models.chat import ChatRenderer
 
 ROUTE = "/v1/completions"
@@ -44,13 +45,16 @@ class Completions:
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), CompletionBody)
         self._service.check_model(body.model)
+        check_scored_whole(body.prompt_logprobs, body.stream)
         prompts = _prompts(self._service.chat, body)
+        constraint = constraint_of(self._service, body, body.response_format)
         choices = [
             choice
             for ids in prompts
             for choice in self._service.choices(
                 ids, body, max_tokens=body.max_tokens, n=body.n, top_logprobs=body.logprobs or 0,
-                session_id=body.session_id if len(prompts) == 1 else None,
+                session_id=body.session_id if len(prompts) == 1 else None, sampling_mask=body.return_sampling_mask,
+                prompt_logprobs=body.prompt_logprobs, constraint=constraint,
             )
         ]  # fmt: skip
         answer = _Answer(self._service, body, len(prompts))
@@ -91,20 +95,24 @@ class _Answer:
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         return {
             **self._head(),
-            "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
+            "choices": [self._choice(index, choices) for index in range(len(choices))],
             "usage": usage(choices, self.prompts),
         }
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        return {
+    def _choice(self, index: int, choices: list[Choice]) -> dict[str, Any]:
+        choice = choices[index]
+        told = {
             "index": index,
             "text": choice.text,
             "finish_reason": choice.finish,
             "stop_reason": choice.stop_reason,
             "logprobs": self._logprobs(choice.tokens, 0),
             **self._prompt_ids(choice),
-            **extras(choice, self.body.return_token_ids, self.body.return_routed_experts),
+            **extras(choice, self.body),
         }
+        if self.body.prompt_logprobs is not None:  # the first choice of a prompt has scored it for all of them
+            told["prompt_logprobs"] = prompt_logprobs(self.service.chat, choices[index - index % self.body.n])
+        return told
 
     async def events(self, flight: Flight) -> AsyncGenerator[bytes]:
         pieces = flight.pieces()
@@ -134,7 +142,7 @@ class _Answer:
             "logprobs": self._logprobs(tokens, offset),
         }
         if piece.finish is not None:
-            whole = extras(choice, self.body.return_token_ids, self.body.return_routed_experts)
+            whole = extras(choice, self.body)
             whole.pop("token_ids", None)  # they came with the pieces
             return chunk | {"stop_reason": choice.stop_reason, **whole}
         return chunk | ({"token_ids": [each.token for each in tokens]} if self.body.return_token_ids else {})

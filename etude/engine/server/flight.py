@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from etude.engine.running import Sampled
+from etude.engine.running import Constraint, Sampled
 from etude.engine.server.text import TextStream
 from etude.engine.torch_engine import TorchEngine
 from etude.harness.sampler import Completion, SampleRequest
@@ -30,6 +30,8 @@ class Choice:
     stream: TextStream
     ends: Callable[[str], bool] | None = None
     """Told the text as it comes; True ends the choice there, as a stop string would."""
+    constraint: Constraint | None = None
+    """What it may say."""
     tokens: list[Sampled] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     finish: Finish | None = None
@@ -124,7 +126,8 @@ class Flight:
         try:
             with suppress(asyncio.CancelledError):  # only `abort` and `pieces` cancel; the latter reads no more
                 if not self._aborted:
-                    choice.completion = await self._engine.sample(choice.request, self._listener(index))
+                    told = self._engine.sample(choice.request, self._listener(index), choice.constraint)
+                    choice.completion = await told
                     finish = choice.completion.finish
         except Exception as error:
             self._arrived.put_nowait(error)

@@ -17,11 +17,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.engine.running import Sampled
-from etude.engine.server.bodies import GenerateBody, parse_body
+from etude.engine.server.bodies import GenerateBody, check_scored_whole, parse_body
 from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
 from etude.engine.server.service import Service
-from etude.engine.server.shape import extras, usage
+from etude.engine.server.shape import extras, prompt_logprobs, usage
 
 ROUTE = "/generate"
 ROUTES = (ROUTE, "/inference/v1/generate")
@@ -41,11 +41,13 @@ class Generate:
         body = parse_body(await request.body(), GenerateBody)
         self._service.check_model(body.model)
         sampling = body.sampling_params
+        check_scored_whole(sampling.prompt_logprobs, body.stream)
         choices = self._service.choices(
             body.token_ids, sampling, max_tokens=sampling.max_tokens, n=sampling.n, session_id=body.session_id,
-            top_logprobs=sampling.logprobs or 0,
+            top_logprobs=sampling.logprobs or 0, sampling_mask=body.return_sampling_mask,
+            prompt_logprobs=sampling.prompt_logprobs,
         )  # fmt: skip
-        answer = _Answer(body)
+        answer = _Answer(self._service, body)
         held = ExitStack()
         flight = held.enter_context(self._service.admitted(ROUTE, choices, body.request_id))
         if body.stream:
@@ -58,6 +60,7 @@ class Generate:
 class _Answer:
     """One answer, in its form."""
 
+    service: Service
     body: GenerateBody
     id: str = field(default_factory=lambda: f"gen-{secrets.token_hex(12)}")
 
@@ -68,11 +71,15 @@ class _Answer:
                 "finish_reason": choice.finish,
                 "stop_reason": choice.stop_reason,
                 "logprobs": self._logprobs(choice.tokens),
-                **extras(choice, True, self.body.return_routed_experts),
+                **extras(choice, self.body),
             }
             for index, choice in enumerate(choices)
         ]
-        return {"id": self.id, "request_id": self.body.request_id or self.id, "choices": told, "usage": usage(choices)}
+        scored: dict[str, Any] = {}
+        if self.body.sampling_params.prompt_logprobs is not None:
+            scored["prompt_logprobs"] = prompt_logprobs(self.service.chat, choices[0])
+        named = {"id": self.id, "request_id": self.body.request_id or self.id}
+        return {**named, "choices": told, **scored, "usage": usage(choices)}
 
     async def events(self, flight: Flight) -> AsyncGenerator[bytes]:
         pieces = flight.pieces()
@@ -83,7 +90,7 @@ class _Answer:
                     told |= {"token_ids": [piece.token.token], "logprobs": self._logprobs([piece.token])}
                 else:
                     choice = flight.choices[piece.index]
-                    last = extras(choice, True, self.body.return_routed_experts)
+                    last = extras(choice, self.body)
                     told |= last | {"token_ids": [], "stop_reason": choice.stop_reason}
                 yield event({"id": self.id, "choices": [told]})
         finally:

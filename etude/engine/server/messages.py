@@ -10,16 +10,26 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from etude.engine.server.bodies import Common, NamedFlatTool, NamedFunction
+from etude.engine.server.bodies import (
+    Common,
+    FlatSchema,
+    JsonObject,
+    JsonSchema,
+    NamedFlatTool,
+    NamedFunction,
+    PlainText,
+)
 from etude.engine.server.calls import CallPiece, CallStream, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice
+from etude.engine.server.grammar import ANY_OBJECT, Json
 from etude.engine.server.prompts import Turn, conversation_ids, remember
 from etude.engine.server.service import Service
 from etude.harness.prompt import open_call
 from etude.harness.schema import ToolSchema
 
 ToolChoice = str | NamedFunction | NamedFlatTool | None
+Shape = PlainText | JsonObject | JsonSchema | FlatSchema | None
 
 
 @dataclass(frozen=True)
@@ -65,17 +75,36 @@ def ask(
     max_tokens: int | None,
     n: int = 1,
     top_logprobs: int = 0,
+    prompt_logprobs: int | None = None,
+    shape: Shape = None,
 ) -> Asked:
     """Render and check. Raises ApiError, ContextOverflow or InvalidRequest."""
     forced = _forced(tool_choice, tools)
     if tool_choice == "none":
         tools = ()
+    constraint = constraint_of(service, body, shape)
+    if constraint is not None and tools:
+        raise bad("tools", "an answer that must be JSON can call none; leave out the tools or the response format")
     ids = conversation_ids(service.chat, turns, tools, service.memory, forced)
     ends = None if parallel or not tools else lambda: _first_call(tools, forced)
     choices = service.choices(
-        ids, body, max_tokens=max_tokens, n=n, session_id=body.session_id, top_logprobs=top_logprobs, ends=ends
-    )
+        ids, body, max_tokens=max_tokens, n=n, session_id=body.session_id, top_logprobs=top_logprobs, ends=ends,
+        sampling_mask=body.return_sampling_mask, prompt_logprobs=prompt_logprobs, constraint=constraint,
+    )  # fmt: skip
     return Asked(service, tuple(turns), tuple(tools), tuple(ids), forced, choices)
+
+
+def constraint_of(service: Service, body: Common, shape: Shape) -> Callable[[], Json] | None:
+    """What an answer of this shape may say. Raises ApiError for a shape that cannot be followed."""
+    if shape is None or isinstance(shape, PlainText):
+        return None
+    if body.ignore_eos:
+        raise bad("ignore_eos", "an answer that must be JSON ends where the JSON ends")
+    if isinstance(shape, JsonObject):
+        return service.grammars.of_schema(ANY_OBJECT, "response_format")
+    if isinstance(shape, FlatSchema):
+        return service.grammars.of_schema(shape.shape, "text.format.schema")
+    return service.grammars.of_schema(shape.json_schema.shape, "response_format.json_schema.schema")
 
 
 def said_by(events: Sequence[Event]) -> Turn:

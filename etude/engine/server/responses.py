@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.engine.server.bodies import NamedFlatTool, ResponsesBody, parse_body
+from etude.engine.server.bodies import NamedFlatTool, ResponsesBody, ResponseText, parse_body
 from etude.engine.server.calls import Event
 from etude.engine.server.errors import error_object
 from etude.engine.server.flight import Choice, Flight
@@ -64,6 +64,7 @@ class Responses:
             tool_choice=body.tool_choice,
             parallel=body.parallel_tool_calls,
             max_tokens=body.max_output_tokens,
+            shape=None if body.text is None else body.text.format,
         )
 
 
@@ -152,14 +153,14 @@ class _Answer:
             "store": False,
             "temperature": body.temperature,
             "top_p": body.top_p,
-            "text": {"format": {"type": "text"}},
+            "text": (body.text or ResponseText()).model_dump(by_alias=True, exclude_none=True),
             "tool_choice": choice.model_dump() if isinstance(choice, NamedFlatTool) else choice or "auto",
             "tools": [{**tool.model_dump(), "strict": bool(tool.strict)} for tool in body.tools or ()],
             "truncation": "disabled",
             "usage": _usage(self.choice) if ended else None,
         }
         if ended:
-            response |= extras(self.choice, body.return_token_ids, body.return_routed_experts)
+            response |= extras(self.choice, body)
             if body.return_token_ids:
                 response["prompt_token_ids"] = list(self.asked.ids)
         return response

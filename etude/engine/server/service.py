@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from etude.engine.running import Constraint
 from etude.engine.server.bodies import Sampling
 from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.figures import Figures
 from etude.engine.server.flight import Choice, Flight
+from etude.engine.server.grammar import Grammars
 from etude.engine.server.text import TextStream
 from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
@@ -51,10 +53,12 @@ class Service:
     def __post_init__(self) -> None:
         self.figures = Figures(self.engine.stats, self._present)
         self.parsed = {"tool_calls": 0, "malformed_calls": 0}
+        self.grammars = Grammars(self.chat, self.engine.decoder.config.vocab_size)
 
     def _present(self) -> dict[str, float]:
         remembered = {"remembered_tokens": self.memory.tokens, "remembered_hits": self.memory.hits}
-        return {"under_way": self.under_way, "draining": self.draining, **remembered, **self.parsed}
+        compiled = {"schemas_compiled": self.grammars.compiled}
+        return {"under_way": self.under_way, "draining": self.draining, **remembered, **self.parsed, **compiled}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -73,9 +77,14 @@ class Service:
         n: int,
         session_id: str | None,
         top_logprobs: int = 0,
+        sampling_mask: bool = False,
+        prompt_logprobs: int | None = None,
         ends: Callable[[], Callable[[str], bool]] | None = None,
+        constraint: Callable[[], Constraint] | None = None,
     ) -> list[Choice]:
-        """The choices of one prompt. Without `max_tokens`, as many as fit. Raises what the engine would refuse."""
+        """The choices of one prompt. Without `max_tokens`, as many as fit; the first one scores the prompt if that is
+        asked for. Raises what the engine would refuse.
+        """
         made, stop_ids = [], frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             stop_ids |= self.chat.stop_ids
@@ -91,11 +100,13 @@ class Service:
                 top_p=sampling.top_p,
                 min_p=sampling.min_p,
                 top_logprobs=top_logprobs,
+                sampling_mask=sampling_mask,
+                prompt_logprobs=prompt_logprobs if index == 0 else None,
             )
             if index == 0:
                 self.engine.check(request)
             stream = TextStream(self.chat.decode, sampling.stops, sampling.include_stop_str_in_output)
-            made.append(Choice(request, stream, ends() if ends else None))
+            made.append(Choice(request, stream, ends() if ends else None, constraint() if constraint else None))
         return made
 
     @contextmanager

@@ -8,11 +8,13 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from etude.engine.running import Sampled
+from etude.engine.server.bodies import Common, GenerateBody
 from etude.engine.server.flight import Choice
 from etude.models.chat import ChatRenderer
 from etude.records import Routes
@@ -68,16 +70,38 @@ def weight_versions(tokens: Sequence[Sampled]) -> list[dict[str, int]]:
     return spans
 
 
-def extras(choice: Choice, ids: bool, routes: bool) -> dict[str, Any]:
+def sampling_mask(tokens: Sequence[Sampled]) -> dict[str, list[int]]:
+    """The tokens each one was drawn from: of the n-th, `token_ids[offsets[n] : offsets[n + 1]]`; none if from all."""
+    lengths = (len(each.mask) for each in tokens)
+    return {"token_ids": [token for each in tokens for token in each.mask], "offsets": [0, *accumulate(lengths)]}
+
+
+def prompt_logprobs(chat: ChatRenderer, choice: Choice) -> list[dict[str, Any] | None] | None:
+    """Of each token of the prompt but the first, and of the most likely ones there, by token id; None of what was
+    aborted.
+    """
+    if choice.completion is None:
+        return None
+
+    def entry(token: int, logprob: float, rank: int) -> dict[str, Any]:
+        return {"logprob": logprob, "rank": rank, "decoded_token": token_text(chat, token)}
+
+    told: list[dict[str, Any] | None] = [None]
+    for each in choice.completion.prompt_scores:
+        top = {str(token): entry(token, logprob, rank + 1) for rank, (token, logprob) in enumerate(each.top)}
+        told.append({str(each.token): entry(each.token, each.logprob, each.rank), **top})
+    return told
+
+
+def extras(choice: Choice, body: Common | GenerateBody) -> dict[str, Any]:
     """What a whole choice has beyond OpenAI's fields, as far as it was asked for."""
     found: dict[str, Any] = {}
-    if ids:
+    if isinstance(body, GenerateBody) or body.return_token_ids:
         found["token_ids"] = [each.token for each in choice.tokens]
         found["weight_versions"] = weight_versions(choice.tokens)
-    return found | _routes(choice, routes)
-
-
-def _routes(choice: Choice, asked: bool) -> dict[str, Any]:
-    if not asked:
-        return {}
-    return {"routed_experts": routed_experts(choice.completion.routed_experts) if choice.completion else None}
+    if body.return_sampling_mask:
+        found["sampling_mask"] = sampling_mask(choice.tokens)
+    if body.return_routed_experts:
+        done = choice.completion
+        found["routed_experts"] = None if done is None else routed_experts(done.routed_experts)
+    return found

@@ -1,0 +1,152 @@
+"""Answers that must be JSON of a shape: whatever the model, what it says fits, and nothing else is refused."""
+
+import asyncio
+import json
+from itertools import pairwise
+
+import jsonschema
+import pytest
+from engine_serving import TOKEN, said_in, serving
+from pydantic import BaseModel
+from small_models import SHIPPED, random_decoder
+
+from etude.engine.config import EngineConfig
+from etude.models.qwen3 import load_checkpoint
+
+openai = pytest.importorskip("openai")
+SHAPE = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["bug", "feature"]},
+        "count": {"type": "integer", "minimum": 0, "maximum": 99},
+        "tags": {"type": "array", "items": {"enum": ["a", "bc", "d"]}, "maxItems": 3},
+        "where": {"type": "string", "maxLength": 8},
+    },
+    "required": ["kind", "count", "tags", "where"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "finding", "schema": SHAPE}}
+CHAT = {"messages": [{"role": "user", "content": "What is it?"}], "max_tokens": 200, "response_format": FORMAT}
+
+
+class Finding(BaseModel):
+    kind: str
+    lines: list[int]
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Of a model that says anything: it has learnt nothing, and is drawn from at temperature 1."""
+    with serving(random_decoder(), engine=EngineConfig(cache_tokens=8192), max_waiting=64) as made:
+        yield made
+        assert made.at_rest()
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    model, tokenizer = load_checkpoint(SHIPPED)
+    with serving(model, tokenizer, name="etude-tiny") as made:
+        yield made
+
+
+def post(server, path, body):
+    async def asked():
+        async with asyncio.timeout(120), server.http() as http:
+            return await http.post(path, json=body)
+
+    return asyncio.run(asked())
+
+
+def test_whatever_is_sampled_fits_the_schema(server):
+    told = post(server, "/v1/chat/completions", {**CHAT, "n": 24, "seed": 5}).json()["choices"]
+    said = [choice["message"]["content"] for choice in told]
+    assert {choice["finish_reason"] for choice in told} == {"stop"} and len(set(said)) > 12
+    for text in said:
+        jsonschema.validate(json.loads(text), SHAPE)
+    counted = server.service.engine.counters["constrained_tokens"]
+    assert counted >= sum(map(len, said)) / 8
+
+
+def test_a_constrained_request_changes_nothing_of_those_beside_it(server):
+    plain = {"token_ids": list(range(3, 30)), "sampling_params": {"max_tokens": 40, "seed": 3, "ignore_eos": True}}
+
+    async def scenario():
+        async with asyncio.timeout(120), server.http() as http:
+            alone = (await http.post("/generate", json=plain)).json()
+            beside = [http.post("/v1/chat/completions", json={**CHAT, "seed": n}) for n in range(4)]
+            among, *_ = await asyncio.gather(http.post("/generate", json=plain), *beside)
+            return alone, among.json()
+
+    alone, among = asyncio.run(scenario())
+    assert alone["choices"][0]["token_ids"] == among["choices"][0]["token_ids"]
+
+
+def test_a_seed_gives_the_same_answer_again_and_its_mask_is_told(server):
+    body = {**CHAT, "seed": 9, "return_token_ids": True, "return_sampling_mask": True}
+    first, second = (post(server, "/v1/chat/completions", body).json()["choices"][0] for _ in range(2))
+    assert first["token_ids"] == second["token_ids"]
+    mask = first["sampling_mask"]
+    rows = [mask["token_ids"][a:b] for a, b in pairwise(mask["offsets"])]
+    assert all(token in row for token, row in zip(first["token_ids"], rows, strict=True))  # a grammar leaves some out
+
+
+def test_every_route_takes_its_form_of_it(server):
+    flat = {"type": "json_schema", "name": "finding", "schema": SHAPE, "strict": True}
+    told = post(server, "/v1/responses", {"input": "Hi", "text": {"format": flat}, "max_output_tokens": 200}).json()
+    assert told["text"]["format"] == flat
+    jsonschema.validate(json.loads(told["output"][0]["content"][0]["text"]), SHAPE)
+    told = post(server, "/v1/completions", {"prompt": "x", "response_format": FORMAT, "max_tokens": 200}).json()
+    jsonschema.validate(json.loads(told["choices"][0]["text"]), SHAPE)
+    body = {**CHAT, "response_format": {"type": "json_object"}, "max_tokens": 30, "seed": 1}
+    choice = post(server, "/v1/chat/completions", body).json()["choices"][0]
+    assert choice["message"]["content"].startswith("{")
+    assert choice["finish_reason"] == "length" or isinstance(json.loads(choice["message"]["content"]), dict)
+
+
+def test_it_streams(server):
+    whole = post(server, "/v1/chat/completions", {**CHAT, "seed": 2}).json()["choices"][0]["message"]["content"]
+    told = said_in(post(server, "/v1/chat/completions", {**CHAT, "seed": 2, "stream": True}).text)
+    pieces = [json.loads(each)["choices"][0]["delta"].get("content", "") for each in told[:-1]]
+    assert "".join(pieces) == whole
+
+
+def shaped(**given):
+    return {"response_format": {"type": "json_schema", "json_schema": given}}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        (shaped(name="x", schema={"type": "thing"}), "response_format.json_schema.schema"),
+        (shaped(name="x", schema={"type": "string", "contentEncoding": 3}), "response_format.json_schema.schema"),
+        (shaped(schema=SHAPE), "response_format.json_schema.name"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"tools": [{"type": "function", "function": {"name": "look"}}]}, "tools"),
+        ({"ignore_eos": True}, "ignore_eos"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(server, change, param):
+    answer = post(server, "/v1/chat/completions", {**CHAT, **change})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and param in error["message"], error
+    assert post(server, "/v1/chat/completions", {**CHAT, "max_tokens": 1}).status_code == 200
+
+
+def test_openais_client_parses_what_it_asked_for(shipped):
+    with openai.OpenAI(base_url=f"{shipped.url}/v1", api_key=TOKEN, max_retries=0, timeout=60) as client:
+        asked = {"model": "etude-tiny", "seed": 1}
+        messages = [{"role": "user", "content": "Which lines?"}]
+        for limit in (60, 200, 600):  # a list may grow for long; a cut answer is told to be one
+            done = client.chat.completions.create(
+                messages=messages, max_tokens=limit, temperature=0.7, **asked,
+                response_format={"type": "json_schema", "json_schema": {"name": "f", "schema": SHAPE}},
+            ).choices[0]  # fmt: skip
+            if done.finish_reason == "stop":
+                jsonschema.validate(json.loads(done.message.content), SHAPE)
+                break
+        else:
+            raise AssertionError("no answer was whole")
+        parsed = client.chat.completions.parse(
+            messages=messages, max_tokens=900, temperature=1.2, response_format=Finding, **asked
+        )
+        assert isinstance(parsed.choices[0].message.parsed, Finding)
