@@ -46,7 +46,7 @@ class TorchEngine:
         self._waiting: deque[Running] = deque()
         self._running: list[Running] = []
         self._idle: OrderedDict[str, Sequence] = OrderedDict()  # sessions between turns, least recent first
-        self._cancelled: set[str] = set()
+        self._cancelled: list[tuple[str, list[Running]]] = []
         self._abandoned: list[Running] = []
         self._swap: tuple[Mapping[str, np.ndarray], Version, Future[None]] | None = None
         self._paused: Literal["keep", "wait"] | None = None
@@ -120,9 +120,10 @@ class TorchEngine:
         return done
 
     def cancel(self, session_id: str) -> None:
-        """Drop a session's request, if any, and its cache."""
+        """Drop the requests a session has now, and its cache; what it asks for after this is another matter."""
         with self._wake:
-            self._cancelled.add(session_id)
+            present = [each for each in (*self._running, *self._waiting) if each.request.session_id == session_id]
+            self._cancelled.append((session_id, present))
             self._wake.notify()
 
     def pause(self, mode: Literal["keep", "wait"] = "keep") -> Future[None]:
@@ -223,10 +224,10 @@ class TorchEngine:
     def _between_steps(self) -> None:
         with self._wake:
             swap, self._swap = self._swap, None
-            cancelled, self._cancelled = self._cancelled, set()
+            cancelled, self._cancelled = self._cancelled, []
             abandoned, self._abandoned = self._abandoned, []
-        for session in cancelled:
-            self._drop_session(session)
+        for session, requests in cancelled:
+            self._drop_session(session, requests)
         for running in abandoned:
             self._drop(running)
         if swap is not None:
@@ -247,15 +248,12 @@ class TorchEngine:
         for each in rested:
             settle(each, None)
 
-    def _drop_session(self, session: str) -> None:
+    def _drop_session(self, session: str, requests: list[Running]) -> None:
         if (idle := self._idle.pop(session, None)) is not None:
             self.cache.release(idle)
-        with self._wake:
-            known = [*self._running, *self._waiting]
-        for running in known:
-            if running.request.session_id == session:
-                running.future.cancel()
-                self._drop(running)
+        for running in requests:
+            running.future.cancel()
+            self._drop(running)
 
     def _drop(self, running: Running) -> None:
         """Take a request out, wherever it is; one that has meanwhile ended is nowhere."""

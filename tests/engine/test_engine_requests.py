@@ -76,6 +76,20 @@ def test_who_gives_up_while_it_is_paused_leaves_nothing_either(engine):
     run(scenario())
 
 
+def test_cancelling_a_session_spares_what_it_asks_for_next(engine):
+    async def scenario():
+        first = asyncio.ensure_future(engine.sample(request(count=200, session="s")))
+        await until(lambda: engine.counters["decode_tokens"], "decoding")
+        engine.cancel("s")
+        second = asyncio.ensure_future(engine.sample(request(count=5, session="s")))
+        assert len((await second).token_ids) == 5
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    run(scenario())
+    assert engine.counters["cancelled"] == 1
+
+
 def test_a_deadline_gives_the_pages_back():
     engine = TorchEngine(random_decoder(), CONFIG.model_copy(update={"request_deadline_s": 0.1}))
 
