@@ -4,7 +4,9 @@ from pathlib import Path
 
 import torch
 
-from etude.models.decoder import Decoder, ModelConfig, PackedAttention
+from etude.models.attention import PackedAttention
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
 from etude.models.state import round_to_bf16
 from etude.models.tokenizer import load_tokenizer
 

@@ -11,7 +11,7 @@ from small_models import SHIPPED, plain_logits, random_decoder
 from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
 from etude.harness.sampler import NO_SESSION, SampleRequest
-from etude.models.qwen3 import load_checkpoint
+from etude.models.checkpoint import load_checkpoint
 from etude.models.state import export_bits
 from etude.records import Version
 

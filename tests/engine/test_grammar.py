@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from small_models import SHIPPED, random_decoder
 
 from etude.engine.config import EngineConfig
-from etude.models.qwen3 import load_checkpoint
+from etude.models.checkpoint import load_checkpoint
 
 openai = pytest.importorskip("openai")
 SHAPE = {

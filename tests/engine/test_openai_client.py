@@ -10,7 +10,7 @@ from etude.engine.config import EngineConfig
 from etude.harness.prompt import system_prompt
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
-from etude.models.qwen3 import load_checkpoint
+from etude.models.checkpoint import load_checkpoint
 from etude.tasks.ladder import ladder_task
 
 openai = pytest.importorskip("openai")

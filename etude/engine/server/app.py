@@ -38,7 +38,7 @@ from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.errors import EtudeError
 from etude.models.chat import ChatRenderer
-from etude.models.qwen3 import load_checkpoint
+from etude.models.checkpoint import load_checkpoint
 from etude.weights.store import StoreConfig, open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
