@@ -23,6 +23,7 @@ from starlette.responses import Response
 from etude.config import Config
 from etude.engine.config import EngineConfig
 from etude.engine.server import openapi
+from etude.engine.server.anthropic import Messages
 from etude.engine.server.chat import Chat
 from etude.engine.server.completions import Completions
 from etude.engine.server.control import Control
@@ -87,7 +88,8 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
         Guard, token=token, hosts=config.hosts, origins=config.origins, max_body=config.max_body_mb << 20,
         refusal=answer_of,
     )  # fmt: skip
-    rooms = (Chat(service), Completions(service), Responses(service), Generate(service), Control(service))
+    asked = (Chat(service), Completions(service), Responses(service), Messages(service), Generate(service))
+    rooms = (*asked, Control(service))
     routes = [route for room in rooms for route in room.table()] + openapi.routes()
     known = {route.path for route in routes}
 

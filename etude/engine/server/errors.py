@@ -53,7 +53,8 @@ def error_object(error: Exception) -> dict[str, Any]:
 def answer_of(error: Exception) -> Answer:
     """An error as a whole answer."""
     known = _as_api_error(error)
-    return Answer(known.status, dump({"error": error_object(known)}), known.retry_after_s)
+    body = {"type": "error", "error": error_object(known)}  # the type is for Anthropic's clients
+    return Answer(known.status, dump(body), known.retry_after_s)
 
 
 def _as_api_error(error: Exception) -> ApiError:

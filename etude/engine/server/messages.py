@@ -79,19 +79,26 @@ def ask(
     shape: Shape = None,
 ) -> Asked:
     """Render and check. Raises ApiError, ContextOverflow or InvalidRequest."""
-    forced = _forced(tool_choice, tools)
-    if tool_choice == "none":
-        tools = ()
+    ids, tools, forced = prompt_of(service, turns, tools, tool_choice)
     constraint = constraint_of(service, body, shape)
     if constraint is not None and tools:
         raise bad("tools", "an answer that must be JSON can call none; leave out the tools or the response format")
-    ids = conversation_ids(service.chat, turns, tools, service.memory, forced)
     ends = None if parallel or not tools else lambda: _first_call(tools, forced)
     choices = service.choices(
         ids, body, max_tokens=max_tokens, n=n, session_id=body.session_id, top_logprobs=top_logprobs, ends=ends,
         sampling_mask=body.return_sampling_mask, prompt_logprobs=prompt_logprobs, constraint=constraint,
     )  # fmt: skip
     return Asked(service, tuple(turns), tuple(tools), tuple(ids), forced, choices)
+
+
+def prompt_of(
+    service: Service, turns: Sequence[Turn], tools: Sequence[ToolSchema], tool_choice: ToolChoice
+) -> tuple[list[int], Sequence[ToolSchema], str]:
+    """The prompt's ids, the tools that may be called, and what the message has to begin with."""
+    forced = _forced(tool_choice, tools)
+    if tool_choice == "none":
+        tools = ()
+    return conversation_ids(service.chat, turns, tools, service.memory, forced), tools, forced
 
 
 def constraint_of(service: Service, body: Common, shape: Shape) -> Callable[[], Json] | None:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude import __version__
-from etude.engine.server import bodies, chat, completions, generate, responses
+from etude.engine.server import anthropic, blocks, bodies, chat, completions, generate, responses
 from etude.engine.server.http import reply
 from etude.engine.server.service import PauseMode
 
@@ -54,6 +54,11 @@ OPERATIONS: tuple[Operation, ...] = (
         responses.ROUTE, "post", "A response, without state", ("id", "output", "usage"), bodies.ResponsesBody,
         streams=True,
     ),
+    Operation(
+        anthropic.ROUTE, "post", "An assistant's message, in Anthropic's form", ("id", "content", "usage"),
+        blocks.MessagesBody, streams=True,
+    ),
+    Operation(anthropic.COUNT, "post", "How many tokens a prompt has", ("input_tokens",), blocks.CountBody),
     *(
         Operation(path, "post", "Token ids in, token ids out", ("id", "choices"), bodies.GenerateBody, streams=True)
         for path in generate.ROUTES

@@ -1,0 +1,204 @@
+"""Anthropic's form of a conversation: messages made of blocks.
+
+Owns the bodies of /v1/messages, how they become turns and tools, and an answer's blocks as they grow: each is begun,
+grows by deltas and ends before the next begins. The same growth makes the whole answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from etude.engine.server.bodies import Body, Common, Function, NamedFunction, StopText
+from etude.engine.server.calls import CallPiece, Event, Words
+from etude.engine.server.errors import bad
+from etude.engine.server.prompts import Turn
+
+
+class Block(Body):
+    cache_control: dict[str, Any] | None = None
+    """A hint where to cache; what has been computed is found again without it."""
+
+
+class TextBlock(Block):
+    type: Literal["text"]
+    text: str
+    citations: None = None
+
+
+class CallBlock(Block):
+    type: Literal["tool_use"]
+    id: str
+    name: str = Field(min_length=1)
+    input: dict[str, Any]
+
+
+class ResultBlock(Block):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | list[TextBlock] | None = None
+    is_error: bool | None = None
+
+
+class Said(Body):
+    """One message."""
+
+    role: Literal["user", "assistant"]
+    content: str | Annotated[list[TextBlock | CallBlock | ResultBlock], Field(min_length=1)]
+
+
+class Tool(Block):
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    description: str | None = None
+    input_schema: dict[str, Any]
+    type: Literal["custom"] | None = None
+
+
+class Choice(Body):
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: bool = False
+
+
+class ChosenTool(Body):
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(Body):
+    type: Literal["disabled"]
+
+
+class Metadata(Body):
+    user_id: str | None = None
+
+
+class Conversation(Body):
+    """What a prompt is made of."""
+
+    messages: list[Said] = Field(min_length=1)
+    system: str | list[TextBlock] | None = None
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: Choice | ChosenTool | None = None
+    thinking: Thinking | None = None
+
+
+class CountBody(Conversation):
+    """POST /v1/messages/count_tokens."""
+
+    model: str | None = None
+
+
+class MessagesBody(Common, Conversation):
+    """POST /v1/messages."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: list[StopText] = Field([], max_length=16)
+    metadata: Metadata | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (*super().stops, *self.stop_sequences)
+
+
+# --- from bodies ------------------------------------------------------------------------------------------------------
+
+
+def turns_of_blocks(body: Conversation) -> list[Turn]:
+    """The conversation. Raises ApiError for what could not be rendered faithfully."""
+    turns = [] if body.system is None else [Turn("system", _text(body.system))]
+    for number, message in enumerate(body.messages):
+        blocks = [TextBlock(type="text", text=message.content)] if isinstance(message.content, str) else message.content
+        turns += (_of_assistant if message.role == "assistant" else _of_user)(blocks, f"messages.{number}.content")
+    if turns[-1].role == "assistant":
+        raise bad("messages", "the last one is the assistant's; going on in the middle of a message is not built")
+    return turns
+
+
+def _of_assistant(blocks: Sequence[Block], where: str) -> list[Turn]:
+    if any(isinstance(block, ResultBlock) for block in blocks):
+        raise bad(where, "only a user's message brings tool results")
+    text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    return [Turn("assistant", text, tuple((each.name, each.input) for each in blocks if isinstance(each, CallBlock)))]
+
+
+def _of_user(blocks: Sequence[Block], where: str) -> list[Turn]:
+    """Results come first in a turn, whatever the order of the blocks: the words that follow are about them."""
+    if any(isinstance(block, CallBlock) for block in blocks):
+        raise bad(where, "only an assistant calls tools")
+    words = [block.text for block in blocks if isinstance(block, TextBlock)]
+    results = [Turn("tool", _text(block.content or "")) for block in blocks if isinstance(block, ResultBlock)]
+    return [*results, Turn("user", "".join(words))] if words else list(results)
+
+
+def _text(content: str | Sequence[TextBlock]) -> str:
+    return content if isinstance(content, str) else "".join(block.text for block in content)
+
+
+def functions_of(tools: Iterable[Tool]) -> list[Function]:
+    """Tools as the other routes know them."""
+    return [Function(name=tool.name, description=tool.description, parameters=tool.input_schema) for tool in tools]
+
+
+def choice_of(choice: Choice | ChosenTool | None) -> str | NamedFunction:
+    """Which tools may or must be called, as the other routes say it."""
+    if isinstance(choice, ChosenTool):
+        return NamedFunction(name=choice.name)
+    return {"any": "required", "none": "none"}.get("auto" if choice is None else choice.type, "auto")
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+class Blocks:
+    """The content of one answer. `content` holds what there is so far."""
+
+    def __init__(self) -> None:
+        self.content: list[dict[str, Any]] = []
+        self._open = False
+        self._call = -1
+        """The open block's call, if it is one."""
+        self._arguments = ""
+
+    def grow(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
+        """What is to be told of these."""
+        for each in events:
+            if isinstance(each, Words):
+                yield from self._grow_text(each.text)
+            else:
+                yield from self._grow_call(each)
+
+    def finish(self) -> Iterator[dict[str, Any]]:
+        """Nothing follows."""
+        if self._open:
+            self._open, self._call = False, -1
+            yield self._told("content_block_stop")
+
+    def _grow_text(self, text: str) -> Iterator[dict[str, Any]]:
+        if not self._open or self._call >= 0:
+            yield from self._begin({"type": "text", "text": ""}, -1)
+        self.content[-1]["text"] += text
+        yield self._told("content_block_delta", delta={"type": "text_delta", "text": text})
+
+    def _grow_call(self, piece: CallPiece) -> Iterator[dict[str, Any]]:
+        if not self._open or self._call != piece.index:
+            block = {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}}
+            yield from self._begin(block, piece.index)
+            self._arguments = ""
+        self._arguments += piece.arguments
+        yield self._told("content_block_delta", delta={"type": "input_json_delta", "partial_json": piece.arguments})
+        if piece.complete:
+            self.content[-1]["input"] = json.loads(self._arguments)
+            yield from self.finish()
+
+    def _begin(self, block: dict[str, Any], call: int) -> Iterator[dict[str, Any]]:
+        yield from self.finish()
+        self._open, self._call = True, call
+        self.content.append(block)
+        yield self._told("content_block_start", content_block=dict(block))
+
+    def _told(self, kind: str, **told: Any) -> dict[str, Any]:
+        return {"type": kind, "index": len(self.content) - 1, **told}
