@@ -31,7 +31,7 @@ class Serving:
     def http(self, **headers):
         """A client that has the token, unless it is given other headers."""
         sent = {"Authorization": f"Bearer {TOKEN}", **headers}
-        return httpx2.AsyncClient(base_url=self.url, headers=sent, timeout=60, trust_env=False)
+        return httpx2.AsyncClient(base_url=self.url, headers=sent, timeout=240, trust_env=False)
 
     def at_rest(self, within_s=10):
         """Whether everything that was let in has ended and given back what it held."""

@@ -118,7 +118,7 @@ def shaped(**given):
     ("change", "param"),
     [
         (shaped(name="x", schema={"type": "thing"}), "response_format.json_schema.schema"),
-        (shaped(name="x", schema={"type": "string", "contentEncoding": 3}), "response_format.json_schema.schema"),
+        (shaped(name="x", schema={"type": "string", "unknownKey": 3}), "response_format.json_schema.schema"),
         (shaped(schema=SHAPE), "response_format.json_schema.name"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"tools": [{"type": "function", "function": {"name": "look"}}]}, "tools"),
