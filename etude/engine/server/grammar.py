@@ -20,7 +20,7 @@ from etude.errors import InvalidRequest
 from etude.models.chat import ChatRenderer
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-_WHITESPACE = r"[ \n\t\r]{0,40}"
+_WHITESPACE = r"[ \n\t\r]{0,16}"
 """Between the parts of JSON. Bounded, because a model that is forced into JSON may else write spaces for ever."""
 
 
