@@ -28,7 +28,7 @@ CLIENTS, SWAP_EVERY_S = 64, 0.5
 STUCK_S = 120 + REQUESTS
 NEAR = 1e-3
 """Two choices closer than this are a tie for fp32 in another order."""
-ROOM = EngineConfig(cache_tokens=1792, step_tokens=128, max_running=24, request_deadline_s=STUCK_S)
+ROOM = EngineConfig(cache_tokens=2304, step_tokens=128, max_running=24, request_deadline_s=STUCK_S)
 MOST_NEW = 90
 
 
@@ -91,7 +91,7 @@ class Soak:
         asked = {"max_tokens": rng.choice((1, 4, 20, 60, MOST_NEW)), "seed": number, "temperature": rng.choice((0, 1))}
         if asked["temperature"] and rng.random() < 0.5:
             asked["top_k"] = 8
-        in_session = rng.random() < 0.3
+        in_session = rng.random() < 0.4
         ids = said if in_session else self.prefix[: rng.choice((0, 0, 30, 64))]
         room = SHAPE.max_context - MOST_NEW - len(ids)
         if room < 1:
