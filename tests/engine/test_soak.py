@@ -169,5 +169,5 @@ def test_a_busy_server_says_no_wrong_token_and_loses_nothing(tmp_path, monkeypat
         assert len(soak.answers) + seen["cancelled"] == REQUESTS
         for happened in ("cancelled", "swaps", "mixed_contexts"):
             assert seen[happened], happened
-        for feature in ("in_flight_swaps", "cancelled", "preemptions", "prefix_hit_tokens", "session_cache_tokens"):
+        for feature in ("in_flight_swaps", "cancelled", "preemptions", "prefix_hit_tokens", "sessions_evicted"):
             assert counted[feature], feature
