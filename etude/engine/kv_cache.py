@@ -94,10 +94,11 @@ class PagedCache:
 
     # --- prefixes -----------------------------------------------------------------------------------------------------
 
-    def adopt_prefix(self, sequence: Sequence, version: int, most: int) -> int:
-        """Start an empty sequence from the longest cached prefix of its tokens, of fewer than `most`; returns tokens
-        reused.
+    def adopt_prefix(self, sequence: Sequence, version: int, most: int | None = None) -> int:
+        """Start an empty sequence from the longest cached prefix of its tokens, but its last one, or of fewer than
+        `most`; returns tokens reused.
         """
+        most = len(sequence.token_ids) if most is None else most
         parent = -1 - version
         while (len(sequence.pages) + 1) * PAGE < most:
             start = len(sequence.pages) * PAGE

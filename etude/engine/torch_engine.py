@@ -297,7 +297,7 @@ class TorchEngine:
         else:
             if previous is not None:
                 self.cache.release(previous)
-            most = 0 if scored else len(prompt)
+            most = 0 if scored else None
             self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self.version, most)
         if running.cached is None:
             running.cached = running.sequence.computed
