@@ -1,7 +1,8 @@
 """Linear layers whose three products run on block-scaled operands: the recipes, and autograd around the kernels.
 
-Owns the choice of format for each pass, and the modules others use: `ExpertLinear` for stacked experts,
-`LowPrecisionLinear` for one matrix. `grouped_gemm` computes on CPU, `triton_grouped_gemm` on CUDA.
+Owns the choice of format for each pass, and the modules others use: `ExpertLinear` for stacked experts (what
+`Decoder.set_expert_product` takes), `LowPrecisionLinear` for one matrix. `grouped_gemm` computes on CPU,
+`triton_grouped_gemm` on CUDA.
 
 Two recipes, named after the forward:
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from etude.models.attention import Attention, GroupedAttention, LatentAttention
 from etude.models.config import ModelConfig
-from etude.models.experts import MixtureOfExperts, Routed
+from etude.models.experts import ExpertProduct, MixtureOfExperts, Routed
 from etude.models.layers import RMSNorm, SwiGLU
 from etude.models.rope import Rope, rope_tables
 
@@ -99,6 +99,12 @@ class Decoder(nn.Module):
         """fp32 logits [M, V] of the rows asked for."""
         weight = self.embed.weight if self.head is None else self.head.weight
         return F.linear(hidden_MD.float(), weight.float())
+
+    def set_expert_product(self, product: ExpertProduct) -> None:
+        """Multiply tokens with their experts' matrices in this way from now on (`kernels.low_precision`)."""
+        for block in self.blocks:
+            if isinstance(block.mlp, MixtureOfExperts):
+                block.mlp.product = product
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:

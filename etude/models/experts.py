@@ -7,7 +7,7 @@ experts. Never knows which layer it stands in. Shapes: K experts a token, E expe
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,14 @@ class Routed(NamedTuple):
 
     experts_NK: Tensor  # int64
     scores_NE: Tensor  # fp32: the softmax's probabilities or the sigmoids, before any bias
+
+
+class ExpertProduct(Protocol):
+    """How rows that are sorted by expert are multiplied with their experts' matrices."""
+
+    def __call__(self, rows_MK: Tensor, weight_EKN: Tensor, counts_E: Tensor) -> Tensor:
+        """[M, N] from rows [M, K], the first counts[0] of which are the first expert's, and matrices [E, K, N]."""
+        ...
 
 
 class MixtureOfExperts(nn.Module):
@@ -40,6 +48,7 @@ class MixtureOfExperts(nn.Module):
             self.register_buffer("selection_bias", torch.zeros(config.experts))
         self.gate_up = nn.Parameter(torch.empty(config.experts, config.width, 2 * config.expert_width))
         self.down = nn.Parameter(torch.empty(config.experts, config.expert_width, config.width))
+        self.product: ExpertProduct = multiply_by_expert
         self.shared = SwiGLU(config.width, config.shared_width) if config.shared_width else None
 
     def forward(self, x_ND: Tensor, replay_NK: Tensor | None, replay_margin: float) -> tuple[Tensor, Routed]:
@@ -66,7 +75,7 @@ class MixtureOfExperts(nn.Module):
             gates_NK = gates_NK / gates_NK.sum(dim=-1, keepdim=True)
         if self.config.gate_scale != 1.0:
             gates_NK = gates_NK * self.config.gate_scale
-        out_ND = run_experts(x_ND, experts_NK, gates_NK.to(x_ND.dtype), self.gate_up, self.down)
+        out_ND = run_experts(x_ND, experts_NK, gates_NK.to(x_ND.dtype), self.gate_up, self.down, self.product)
         if self.shared is not None:
             out_ND = out_ND + self.shared(x_ND)
         return out_ND, Routed(experts_NK, scores_NE)
@@ -92,16 +101,26 @@ class MixtureOfExperts(nn.Module):
         return given_NK & (raised_NK >= last_N1)
 
 
-def run_experts(x_ND: Tensor, experts_NK: Tensor, gates_NK: Tensor, gate_up_EDF: Tensor, down_EFD: Tensor) -> Tensor:
+def run_experts(
+    x_ND: Tensor,
+    experts_NK: Tensor,
+    gates_NK: Tensor,
+    gate_up_EDF: Tensor,
+    down_EFD: Tensor,
+    product: ExpertProduct,
+) -> Tensor:
     """Send each token through its experts and add the results, weighted by the gates. Tokens are grouped by expert."""
     top_k = experts_NK.shape[1]
     by_expert = experts_NK.flatten().argsort(stable=True)
     token_of = by_expert // top_k
-    counts = torch.bincount(experts_NK.flatten(), minlength=gate_up_EDF.shape[0]).tolist()
-    outputs = []
-    for expert, rows in enumerate(x_ND[token_of].split(counts)):
-        if len(rows):
-            gate, up = (rows @ gate_up_EDF[expert]).chunk(2, dim=-1)
-            outputs.append((F.silu(gate) * up) @ down_EFD[expert])
-    weighted = torch.cat(outputs) * gates_NK.flatten()[by_expert, None]
+    counts_E = torch.bincount(experts_NK.flatten(), minlength=gate_up_EDF.shape[0])
+    gate, up = product(x_ND[token_of], gate_up_EDF, counts_E).chunk(2, dim=-1)
+    outputs = product(F.silu(gate) * up, down_EFD, counts_E)
+    weighted = outputs * gates_NK.flatten()[by_expert, None]
     return torch.zeros_like(x_ND).index_add(0, token_of, weighted)
+
+
+def multiply_by_expert(rows_MK: Tensor, weight_EKN: Tensor, counts_E: Tensor) -> Tensor:
+    """The `ExpertProduct` in the operands' own dtype."""
+    parts = rows_MK.split(counts_E.tolist())
+    return torch.cat([part @ matrix for part, matrix in zip(parts, weight_EKN.unbind(), strict=True) if len(part)])

@@ -1,4 +1,9 @@
-"""The recipes: which format each pass uses, gradients through autograd."""
+"""The recipes: which format each pass uses, gradients through autograd, and a tiny model that learns in them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,6 +13,7 @@ from etude.kernels import grouped_gemm
 from etude.kernels.low_precision import ExpertLinear, LowPrecisionLinear, kernels_for
 
 torch.set_num_threads(1)
+ROOT = Path(__file__).parents[2]
 
 
 def operands(dtype=torch.float32):
@@ -65,3 +71,15 @@ def test_linear_is_one_expert():
     assert layer.weight.grad.shape == layer.weight.shape
     with pytest.raises(ConfigError, match="40 is not a multiple of 32"):
         LowPrecisionLinear(40, 32, "mxfp8")(torch.zeros(1, 40))
+
+
+def test_a_tiny_mixture_of_experts_learns_in_each_recipe_as_in_bf16():
+    """Sixty steps of the benchmark; docs/results.md has its 2,000."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "low_precision_loss.py"), "--steps", "60"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["bf16"]["train"] < result["bf16"]["first"] - 1.5
+    for recipe in ("mxfp8", "nvfp4"):
+        assert result[f"{recipe}_over_bf16"] == pytest.approx(1.0, abs=0.05)
+        assert result[recipe]["train"] != result["bf16"]["train"]
