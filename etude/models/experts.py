@@ -53,9 +53,9 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x_ND: Tensor, replay_NK: Tensor | None, replay_margin: float) -> tuple[Tensor, Routed]:
         """With `replay_NK` the given experts are used in place of the router's own choice, where they are >= 0; gates,
-        and so gradients, still come from the present router (router replay, arXiv 2510.11370). A token keeps the
-        router's choice if one of its replayed experts is implausible: with `replay_margin` more in its logit, it would
-        still lose to the router's own last choice.
+        and so gradients, still come from the present router (router replay, arXiv 2510.11370). A replayed expert is
+        implausible, and replaced by the best of the router's own that the token does not have yet, if with
+        `replay_margin` more in its logit it would still lose to the router's own last choice.
         """
         logits_NE = F.linear(
             x_ND.float(), self.router.weight.float()
@@ -68,8 +68,7 @@ class MixtureOfExperts(nn.Module):
         own_NK, experts_NK = choice_NE.topk(self.config.experts_per_token, dim=-1)
         if replay_NK is not None:
             plausible_NK = self._plausible(logits_NE.detach(), replay_NK, own_NK[:, -1:].detach(), replay_margin)
-            # whole tokens: one replayed and one own expert might be the same expert twice
-            experts_NK = torch.where(plausible_NK.all(dim=1, keepdim=True), replay_NK, experts_NK)
+            experts_NK = replayed(replay_NK, plausible_NK, choice_NE.detach())
         gates_NK = scores_NE.gather(1, experts_NK)
         if self.config.normalise_gates:
             gates_NK = gates_NK / gates_NK.sum(dim=-1, keepdim=True)
@@ -99,6 +98,16 @@ class MixtureOfExperts(nn.Module):
         if self.config.router == "sigmoid":
             raised_NK = raised_NK.sigmoid() + self.selection_bias[experts_NK]
         return given_NK & (raised_NK >= last_N1)
+
+
+def replayed(replay_NK: Tensor, keep_NK: Tensor, choice_NE: Tensor) -> Tensor:
+    """The experts to keep and, in place of the others, those that a token's router ranks best among the rest."""
+    whole_N1 = keep_NK.all(dim=1, keepdim=True)
+    if whole_N1.all():
+        return replay_NK
+    kept_NE = torch.zeros_like(choice_NE).scatter_add(1, replay_NK.clamp(min=0), keep_NK.to(choice_NE.dtype)) > 0
+    filled_NK = choice_NE.masked_fill(kept_NE, math.inf).topk(replay_NK.shape[1], dim=-1).indices
+    return torch.where(whole_N1, replay_NK, filled_NK)  # replayed experts keep their order: gates are added up in it
 
 
 def run_experts(

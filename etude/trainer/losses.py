@@ -18,6 +18,7 @@ Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampl
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from torch import Tensor
@@ -64,6 +65,7 @@ def policy_loss(
         "k1": float(-delta_S.sum()),
         "k3": float((weights_S - 1 - delta_S).sum()),
         "abs_dlogp": float(delta_S.abs().sum()),
+        "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
         "entropy": float(entropies_S.detach().sum()),
     }
     return LossTerms(loss, sums, float(delta_S.abs().max()) if len(delta_S) else 0.0)

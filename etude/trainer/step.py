@@ -147,12 +147,13 @@ def _require_routes(batch: Batch) -> None:
 def _replay_counts(replay_NLK: Tensor | None, routing: Routing) -> dict[str, float]:
     if replay_NLK is None:
         return {}
-    given = (replay_NLK >= 0).all(-1)
-    differ = given & (replay_NLK != routing.experts_NLK).any(-1)
+    given_NL = (replay_NLK >= 0).all(-1)
+    used_NLK = (replay_NLK[..., :, None] == routing.experts_NLK[..., None, :]).any(-1)
     return {
-        "routes": float(given.numel()),
-        "routes_replayed": float(given.sum()),
-        "routes_replaced": float(differ.sum()),
+        "routes": float(given_NL.numel()),
+        "routes_replayed": float(given_NL.sum()),
+        "experts_replayed": float(given_NL.sum() * replay_NLK.shape[-1]),
+        "experts_replaced": float((given_NL[..., None] & ~used_NLK).sum()),
     }
 
 
@@ -178,11 +179,12 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "mismatch_k1": sums["k1"] / tokens,
         "mismatch_k3": sums["k3"] / tokens,
         "mean_abs_dlogp": sums["abs_dlogp"] / tokens,
+        "over_ln2_share": sums["over_ln2"] / tokens,
         "matched_tokens": sums["matched_tokens"],
         "matched_abs_dlogp": sums["matched_abs_dlogp"] / max(sums["matched_tokens"], 1.0),
         "routes_replayed": sums["routes_replayed"],
         "routes_coverage": sums["routes_replayed"] / max(sums["routes"], 1.0),
-        "routes_replaced_share": sums["routes_replaced"] / max(sums["routes_replayed"], 1.0),
+        "experts_replaced_share": sums["experts_replaced"] / max(sums["experts_replayed"], 1.0),
         "mean_age": float(batch.ages[batch.loss_mask].mean()),
         "max_age": float(batch.ages[batch.loss_mask].max()),
     }

@@ -85,6 +85,30 @@ def test_replay_forces_experts_but_for_implausible_ones(changes):
     assert torch.equal(strict, own)
 
 
+@torch.no_grad()
+def test_only_the_implausible_expert_is_replaced_and_never_by_one_the_token_has():
+    """The router ranks 0, 1, 2, 3 by logits 3, 2, 1, -9; three are chosen."""
+    layer = MixtureOfExperts(ModelConfig(vocab_size=8, width=1, experts=4, experts_per_token=3))
+    layer.gate_up.zero_(), layer.down.zero_()
+    layer.router.weight.copy_(torch.tensor([[3.0], [2.0], [1.0], [-9.0]]))
+    replay = torch.tensor([[2, 3, 1], [3, 0, 2], [2, 1, 0], [-1, -1, -1], [-1, 2, 1]])
+    _, routed = layer(torch.ones(5, 1), replay, 4.0)
+    assert routed.experts_NK[2].tolist() == [2, 1, 0]
+    assert [sorted(row) for row in routed.experts_NK.tolist()] == [[0, 1, 2]] * 5
+    assert layer(torch.ones(2, 1), replay[:2], 99.0)[1].experts_NK.tolist() == replay[:2].tolist()
+
+
+@ROUTERS
+def test_gradients_reach_the_router_through_the_gates_of_replayed_experts(changes):
+    decoder, ids = tiny(**changes), torch.randint(0, 640, (30,))
+    forced = torch.tensor([0, 1]).expand(30, len(decoder.config.moe_layers), 2)
+    logits(decoder, ids, replay_NLK=forced)[0].square().sum().backward()
+    for layer in decoder.config.moe_layers:
+        router, experts = decoder.blocks[layer].mlp.router.weight, decoder.blocks[layer].mlp.gate_up
+        assert router.grad.abs().sum() > 0
+        assert (experts.grad.flatten(1).abs().sum(1) > 0).nonzero().flatten().tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("router", "bias", "enough"), [("softmax", 0.0, 2.0), ("sigmoid", 0.0, 2.0), ("sigmoid", 0.05, 2.599)]
 )
