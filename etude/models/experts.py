@@ -132,4 +132,4 @@ def run_experts(
 def multiply_by_expert(rows_MK: Tensor, weight_EKN: Tensor, counts_E: Tensor) -> Tensor:
     """The `ExpertProduct` in the operands' own dtype."""
     parts = rows_MK.split(counts_E.tolist())
-    return torch.cat([part @ matrix for part, matrix in zip(parts, weight_EKN.unbind(), strict=True) if len(part)])
+    return torch.cat([part @ weight_EKN[expert] for expert, part in enumerate(parts) if len(part)])
