@@ -38,3 +38,16 @@ def test_the_base_plays_every_rung():
     figures = last_line("rungs.py", model, "--per-rung", "6")
     assert len(figures[model]["rates"]) == 5
     assert 0 < sum(figures[model]["rates"]) < 5
+
+
+def test_replay_brings_the_trainer_nearer_to_a_sampler_that_computes_otherwise():
+    figures = last_line("replay.py", "--steps", "6", "--seeds", "1", "--rollouts", "128", "--solved", "0.02")
+    rows = figures["table"]
+    assert rows["fp32, 0, no replay"]["max"] < 1e-4
+    for sampler in ("bf16", "nvfp4"):
+        plain, replayed, narrow = (rows[f"{sampler}, 0, {mode}"] for mode in ("no replay", "replay", "filter 0.25"))
+        assert plain["routes_differ"] > narrow["routes_differ"] > replayed["routes_differ"] == 0
+        assert plain["k3"] > replayed["k3"] > 0
+    assert rows["nvfp4, 0, matched"]["max"] < rows["nvfp4, 0, replay"]["p50"]
+    assert figures["curves"]["filter"]["replaced"] > figures["curves"]["replay"]["replaced"] == 0
+    assert all(0 <= reward <= 1 for curve in figures["curves"].values() for reward in curve["rewards"][0])
