@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from etude.errors import ConfigError, EtudeError
 from etude.models.attention import PackedAttention
-from etude.models.decoder import Decoder, Routing
+from etude.models.decoder import Decoder
 from etude.models.state import Bits, export_bits, round_to_bf16
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.losses import LossTerms, policy_loss
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
+from etude.trainer.replay import replay_counts, replayed_routes, require_routes
 
 
 class Trainer:
@@ -50,7 +50,7 @@ class Trainer:
         sampled alone (None if there is none), `max_abs_drift` over all: it holds what the policy has learnt since.
         """
         if self.config.router_replay:
-            _require_routes(batch)
+            require_routes(batch, self.policy.config)
         sums: Counter[str] = Counter()
         mismatch = drift = 0.0
         tokens = int(batch.loss_mask.sum())
@@ -66,7 +66,7 @@ class Trainer:
         return {**_metrics(sums, batch), **found, "grad_norm": norm, "version": self.version}
 
     def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, float, dict[str, float]]:
-        replay = self._replay(piece)
+        replay = replayed_routes(piece) if self.config.router_replay else None
         output = self.policy(
             torch.from_numpy(piece.token_ids).long(),
             torch.from_numpy(piece.positions),
@@ -83,13 +83,8 @@ class Trainer:
         terms = policy_loss(logps, entropies, behaviour, advantages, self.config.loss, batch_tokens)
         matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_matched(piece))]
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=float(matched.sum()))
-        return terms, float(matched.max()) if len(matched) else 0.0, _replay_counts(replay, output.routing)
-
-    def _replay(self, piece: Batch) -> Tensor | None:
-        if not self.config.router_replay:
-            return None
-        routes = torch.from_numpy(piece.routed_experts).long()
-        return torch.where(torch.from_numpy(piece.routed_mask)[:, None, None], routes, -1)
+        counts = {} if replay is None else replay_counts(replay, output.routing)
+        return terms, float(matched.max()) if len(matched) else 0.0, counts
 
     def _optimize(self, progress: float) -> float:
         """Gradients to the masters, one optimizer step, the policy rounded anew."""
@@ -131,30 +126,6 @@ class Trainer:
         round_to_bf16(self.policy)
         self.optimizer.load_state_dict(state["optimizer"])
         self.version, self.skipped = Version(state["version"]), state["skipped"]
-
-
-def _require_routes(batch: Batch) -> None:
-    predicting = np.flatnonzero(batch.loss_mask) - 1
-    missing = int((~batch.routed_mask[predicting]).sum())
-    if missing:
-        raise EtudeError(
-            f"router replay is on, but {missing} of {len(predicting)} positions that predict a sampled token "
-            "have no routes: "
-            "let the engine return them, or set trainer.router_replay = false"
-        )
-
-
-def _replay_counts(replay_NLK: Tensor | None, routing: Routing) -> dict[str, float]:
-    if replay_NLK is None:
-        return {}
-    given_NL = (replay_NLK >= 0).all(-1)
-    used_NLK = (replay_NLK[..., :, None] == routing.experts_NLK[..., None, :]).any(-1)
-    return {
-        "routes": float(given_NL.numel()),
-        "routes_replayed": float(given_NL.sum()),
-        "experts_replayed": float(given_NL.sum() * replay_NLK.shape[-1]),
-        "experts_replaced": float((given_NL[..., None] & ~used_NLK).sum()),
-    }
 
 
 def _matched(piece: Batch) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Advantages, packing, the policy loss and the trainer's step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -190,11 +192,33 @@ def test_a_model_without_routers_learns_without_replay_and_refuses_it():
         policy(DENSE, router_replay=True)
 
 
-def test_missing_routes_are_refused_when_replay_is_on():
+@pytest.mark.parametrize(
+    ("routes", "message"),
+    [
+        (np.zeros((0, 0, 0)), "1 of 1 positions that predict a sampled token have no routes"),
+        ([[[0, 1]]], r"routes are of \(1, 2\).*the model's of \(2, 2\)"),
+        ([[[0, 1], [4, 2]]], "expert 4, the model has 4"),
+        (np.zeros((1, 2, 2)), "2 routes name an expert twice"),
+    ],
+)
+def test_routes_that_cannot_be_replayed_are_refused(routes, message):
     trainer = policy(router_replay=True)
-    group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2], [0, 1], routes=False)),))
-    with pytest.raises(EtudeError, match="router_replay"):
+    odd = replace(segment([1, 2], [0, 1]), routed_experts=np.asarray(routes, np.uint8))
+    group = Group("g", TASK, (trajectory("a", Scored(1, {}), odd),))
+    with pytest.raises(EtudeError, match=message + r".*router_replay"):
         trainer.step(build_batch([group], [np.ones(1, np.float32)], Version(0)))
+
+
+def test_replay_is_counted_and_so_is_what_the_filter_replaced():
+    """Two positions; the second predicts, the last is never fed forward."""
+    group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2, 3], [0, 0, 1])),))
+    batch = build_batch([group], [np.ones(1, np.float32)], Version(0))
+    wide = policy(router_replay=True, replay_margin=float("inf")).step(batch)
+    assert (wide["routes_replayed"], wide["experts_replaced_share"]) == (4, 0)
+    assert wide["routes_coverage"] == pytest.approx(2 / 3)
+    none = policy(router_replay=True, replay_margin=-1e9).step(batch)
+    own = policy().policy(torch.tensor([1, 2, 3]), torch.arange(3), PackedAttention([3])).routing.experts_NLK[:2]
+    assert none["experts_replaced_share"] == pytest.approx((own >= 2).sum().item() / 8)
 
 
 def test_the_policy_is_always_bf16_and_the_masters_are_not():
