@@ -1,7 +1,8 @@
 """The three matrix products of a linear layer of stacked experts, on block-scaled operands: the reference, in torch.
 
 Owns `forward`, `data_gradient` and `weight_gradient`, each of which quantises its operands along the contraction and
-multiplies the codes. `triton_grouped_gemm` has the same three functions for GPUs. Never decides which format a pass
+multiplies the codes; the forward's halves, `weight_codes` and `multiply`, are there for who keeps a weight's codes.
+`triton_grouped_gemm` has the same functions for GPUs. Never decides which format a pass
 uses (`low_precision` does).
 
     forward          Y[m]  = X[m] W[e]         contraction K   MXFP8 or NVFP4
@@ -27,15 +28,27 @@ from etude.kernels import mxfp8, nvfp4
 from etude.kernels.groups import Groups
 
 Format = Literal["mxfp8", "nvfp4"]
+Codes = mxfp8.MXFP8 | nvfp4.NVFP4
 
 
 def forward(rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor, form: Format) -> Tensor:
     """Y [M, N]: each row times its expert's matrix, both quantised along K."""
+    return multiply(rows_MK, weight_codes(weight_EKN, form), ends_E)
+
+
+def weight_codes(weight_EKN: Tensor, form: Format) -> Codes:
+    """What the forward multiplies with: codes [E, N, K], blocked along K."""
     weight_ENK = weight_EKN.transpose(1, 2).contiguous()
     if form == "mxfp8":
-        return _multiply_rows(_through_mxfp8(rows_MK), _through_mxfp8(weight_ENK), ends_E)
+        return mxfp8.quantise(weight_ENK)
+    return nvfp4.quantise(weight_ENK, nvfp4.matrix_scales(weight_ENK))
+
+
+def multiply(rows_MK: Tensor, weight: Codes, ends_E: Tensor) -> Tensor:
+    """Y [M, N]: each row, quantised in the weight's format, times its expert's matrix."""
+    if isinstance(weight, mxfp8.MXFP8):
+        return _multiply_rows(_through_mxfp8(rows_MK), mxfp8.dequantise(weight), ends_E)
     rows = nvfp4.quantise(rows_MK)
-    weight = nvfp4.quantise(weight_ENK, nvfp4.matrix_scales(weight_ENK))
     product_MN = _multiply_rows(
         nvfp4.dequantise_blocks(rows.codes, rows.scales), nvfp4.dequantise_blocks(weight.codes, weight.scales), ends_E
     )

@@ -11,9 +11,10 @@ Two recipes, named after the forward:
 
 The forward must be what the sampler computes, so it takes the format that is served; the backward runs in the trainer
 alone and takes the more accurate one (Composer 2, arXiv 2603.24477). Weights and activations reach a layer in fp32 or
-bf16 and each product quantises them anew, along its own contraction: a block cannot serve two directions. So gradients
-are those of the unquantised operands (straight through), and the trainer's masters are never rounded to a code. Since
-codes are a function of the weights alone, any engine that holds a version's bf16 bits holds its codes.
+bf16 and each product quantises them along its own contraction: a block cannot serve two directions. So gradients are
+those of the unquantised operands (straight through), and the trainer's masters are never rounded to a code. Since codes
+are a function of the weights alone, any engine that holds a version's bf16 bits holds its codes; the forward's are kept
+until the weight changes, so that an engine quantises a version once.
 
 Not quantised: the router (its choices must not depend on a code), norms, attention, embeddings.
 """
@@ -25,9 +26,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from etude.kernels import grouped_gemm
-from etude.kernels.grouped_gemm import Format
+from etude.kernels.grouped_gemm import Codes, Format
 
 
 class ExpertLinear:
@@ -40,6 +42,7 @@ class ExpertLinear:
         self.recipe: Format = recipe
         self.kernels = kernels
         self.rows = 0
+        self._held: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # weight → its version and codes
 
     def __call__(self, rows_MK: Tensor, weight_EKN: Tensor, counts_E: Tensor) -> Tensor:
         """rows [M, K], weights [E, K, N], how many rows each expert has: [M, N] of the rows' dtype.
@@ -48,7 +51,16 @@ class ExpertLinear:
         """
         self.rows += len(rows_MK)
         kernels = self.kernels or kernels_for(rows_MK)
-        return _Product.apply(rows_MK, weight_EKN, counts_E.cumsum(0), self.recipe, kernels)
+        return _Product.apply(rows_MK, weight_EKN, counts_E.cumsum(0), self.codes(weight_EKN), kernels)
+
+    def codes(self, weight_EKN: Tensor) -> Codes:
+        """The forward's codes of a weight as it is now, quantised anew if torch has counted a change since."""
+        changes, codes = self._held.get(weight_EKN, (None, None))
+        if changes != weight_EKN._version:
+            kernels = self.kernels or kernels_for(weight_EKN)
+            codes = kernels.weight_codes(weight_EKN.detach(), self.recipe)
+            self._held[weight_EKN] = (weight_EKN._version, codes)
+        return codes
 
 
 class LowPrecisionLinear(nn.Linear):
@@ -76,11 +88,11 @@ def kernels_for(x: Tensor) -> ModuleType:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor, recipe: Format, kernels: ModuleType
+        ctx: Any, rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor, codes: Codes, kernels: ModuleType
     ) -> Tensor:
         ctx.save_for_backward(rows_MK, weight_EKN, ends_E)
         ctx.kernels = kernels
-        return kernels.forward(rows_MK, weight_EKN, ends_E, recipe).to(rows_MK.dtype)
+        return kernels.multiply(rows_MK, codes, ends_E).to(rows_MK.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

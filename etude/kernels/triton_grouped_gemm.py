@@ -1,6 +1,6 @@
 """The products of `grouped_gemm` on a GPU: quantise with `triton_quantise`, multiply in two Triton kernels.
 
-Owns the kernels and the same three functions as the reference, `forward`, `data_gradient`, `weight_gradient`. Imported
+Owns the kernels and the same functions as the reference. Imported
 only where Triton is, as `triton_quantise`.
 
 How operands reach the tensor cores depends on the device:
@@ -28,7 +28,7 @@ from torch import Tensor
 from triton import knobs
 
 from etude.kernels import nvfp4
-from etude.kernels.grouped_gemm import Format
+from etude.kernels.grouped_gemm import Codes, Format
 from etude.kernels.groups import Groups
 from etude.kernels.triton_quantise import mxfp8_columns, mxfp8_rows, nvfp4_rows, scale_offset
 
@@ -138,17 +138,24 @@ def weight_kernel(
 
 def forward(rows_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor, form: Format) -> Tensor:
     """Y [M, N] fp32: see `grouped_gemm.forward`."""
+    return multiply(rows_MK, weight_codes(weight_EKN, form), ends_E)
+
+
+def weight_codes(weight_EKN: Tensor, form: Format) -> Codes:
+    """Codes [E N, K], with scales in the kernel's layout: see `grouped_gemm.weight_codes`."""
     experts, width, outputs = weight_EKN.shape
     weight_ENK = weight_EKN.transpose(1, 2).contiguous()
-    groups = Groups.of(ends_E, len(rows_MK))
     matrices = Groups.uniform(experts, outputs, weight_EKN.device)
     if form == "mxfp8":
-        return _multiply_rows(
-            mxfp8_rows(rows_MK, groups), mxfp8_rows(weight_ENK.view(-1, width), matrices), groups, outputs
-        )
-    outer = nvfp4.matrix_scales(weight_ENK).reshape(-1, 1)
-    rows, weight = nvfp4_rows(rows_MK, groups), nvfp4_rows(weight_ENK.view(-1, width), matrices, outer)
-    return _multiply_rows(rows, weight, groups, outputs)
+        return mxfp8_rows(weight_ENK.view(-1, width), matrices)
+    return nvfp4_rows(weight_ENK.view(-1, width), matrices, nvfp4.matrix_scales(weight_ENK).reshape(-1, 1))
+
+
+def multiply(rows_MK: Tensor, weight: Codes, ends_E: Tensor) -> Tensor:
+    """Y [M, N] fp32: see `grouped_gemm.multiply`."""
+    groups = Groups.of(ends_E, len(rows_MK))
+    quantise = nvfp4_rows if isinstance(weight, nvfp4.NVFP4) else mxfp8_rows
+    return _multiply_rows(quantise(rows_MK, groups), weight, groups, len(weight.codes) // len(ends_E))
 
 
 def data_gradient(grad_MN: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:

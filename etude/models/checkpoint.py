@@ -87,15 +87,16 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tupl
     return decoder, load_tokenizer(directory)
 
 
-def check_checkpoint(directory: Path) -> None:
-    """Raises what `load_checkpoint` would, from config, tokenizer and the headers of the weight files alone (and so
-    not for a head that should be the embeddings and is not).
+def check_checkpoint(directory: Path) -> ModelConfig:
+    """The model's shape. Raises what `load_checkpoint` would, from config, tokenizer and the headers of the weight
+    files alone (and so not for a head that should be the embeddings and is not).
     """
     published, config = _read_config(directory)
     with torch.device("meta"):
         decoder = Decoder(config)
     _compare(directory, published_tensors(decoder), published, config)
     load_tokenizer(directory)
+    return config
 
 
 def family_of(config: ModelConfig) -> Family:

@@ -13,6 +13,9 @@ from pydantic import model_validator
 
 from etude.config import Config
 
+ExpertFormat = Literal["plain", "mxfp8", "nvfp4"]
+"""How experts multiply: in the weights' own dtype, or quantised by a recipe of `kernels.low_precision`."""
+
 
 class LatentConfig(Config):
     """Multi-head latent attention (arXiv 2405.04434): what is cached of a token is one latent and one rotary key."""

@@ -38,11 +38,13 @@ class EngineActor:
         from etude.engine.torch_engine import TorchEngine
         from etude.engine.updates import WeightUpdates
         from etude.models.checkpoint import load_checkpoint
+        from etude.models.expert_format import set_expert_format
         from etude.weights.store import open_store
         from etude.weights.subscriber import Subscriber
 
         torch.set_num_threads(1)
         decoder, _ = load_checkpoint(config.model.path)
+        self.product = set_expert_format(decoder, config.model.expert_format)
         self.engine = TorchEngine(decoder, config.engine)
         self.updates = WeightUpdates(self.engine, Subscriber(open_store(store), config.subscriber))
 
@@ -69,7 +71,7 @@ class EngineActor:
             self.engine.cancel(session)
 
     async def stats(self) -> dict[str, float]:
-        return self.engine.stats()
+        return {**self.engine.stats(), "low_precision_rows_sampled": self.product.rows if self.product else 0}
 
     async def close(self) -> None:
         self.engine.close()
@@ -81,6 +83,7 @@ class TrainerActor:
 
     def __init__(self, config: RunConfig, store: str, directory: Path) -> None:
         from etude.models.checkpoint import load_checkpoint
+        from etude.models.expert_format import set_expert_format
         from etude.trainer.step import Trainer
         from etude.weights.publisher import Publisher
         from etude.weights.store import open_store
@@ -88,6 +91,7 @@ class TrainerActor:
         self.config, self.directory = config, directory
         self.lock: IO[str] | None = None
         decoder, self.tokenizer = load_checkpoint(config.model.path)
+        self.product = set_expert_format(decoder, config.model.expert_format)
         self.trainer = Trainer(decoder, config.trainer, config.rollouts.temperature)
         self.publisher = Publisher(open_store(store), config.publisher)
 
@@ -129,11 +133,14 @@ class TrainerActor:
         from etude.trainer.packing import build_batch
 
         started, cpu = time.perf_counter(), time.process_time()
+        rows = self.product.rows if self.product else 0
         advantages = [group_advantages(group, self.config.trainer.advantages) for group in groups]
         metrics: dict[str, Any] = self.trainer.step(
             build_batch(groups, advantages, self.trainer.version), controller_state["progress"]
         )
         metrics |= self.publish()
+        if self.product is not None:
+            metrics["low_precision_rows_trained"] = self.product.rows - rows
 
         def spent() -> dict[str, float]:
             return {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}

@@ -16,6 +16,7 @@ from etude.environments.backends import BackendConfig
 from etude.environments.cluster.settings import LaunchConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.harness.session import HarnessConfig
+from etude.models.config import ExpertFormat
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
@@ -27,6 +28,8 @@ from etude.weights.subscriber import SubscriberConfig
 class ModelSource(Config):
     path: Path = Path("models/etude-tiny")
     """A checkpoint directory in a published layout; relative to the repository's root or absolute."""
+    expert_format: ExpertFormat = "plain"
+    """What experts multiply in, in trainer and engine alike: nothing is quantised after training."""
 
 
 class RolloutConfig(Config):

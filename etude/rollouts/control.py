@@ -13,6 +13,7 @@ from pathlib import Path
 from etude.environments.backends import open_backend
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
+from etude.models.expert_format import set_expert_format
 from etude.models.state import Bits, export_bits
 from etude.records import Task
 from etude.rollouts.config import RunConfig
@@ -25,6 +26,7 @@ from etude.trainer.finetune import finetune
 def fine_tuned_control(config: RunConfig, cpu_seconds: float, directory: Path) -> tuple[Bits, dict[str, float]]:
     """The control's weights, which are also saved to `directory`, and its metrics."""
     decoder, tokenizer = load_checkpoint(config.model.path)
+    set_expert_format(decoder, config.model.expert_format)
     started = _cpu_seconds()
     documents = asyncio.run(_demonstrations(config, ChatRenderer(tokenizer)))
     spent = _cpu_seconds() - started

@@ -15,7 +15,7 @@ from etude.environments.cluster.config import ClusterConfig
 from etude.environments.doctor import diagnose
 from etude.environments.remote import RemoteConfig
 from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDependency
-from etude.rollouts.config import RunConfig
+from etude.rollouts.config import ModelSource, RunConfig
 
 ROOM_MB = 64
 """Least free space to start with: two checkpoints, the weight store, log and report of a small model."""
@@ -25,7 +25,7 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     """Raises the error that the run would have ended with, before it begins."""
     if isinstance(config.environment, ClusterConfig) != (config.cluster is not None):
         raise ConfigError("cluster: goes with environment.kind = 'cluster': give both, or neither")
-    _model(config.model.path)
+    _model(config.model)
     _room(directory)
     if isinstance(config.environment, RemoteConfig):
         await open_backend(config.environment).close()  # raises where the server is not there, or not what is asked for
@@ -44,15 +44,17 @@ def _local_backends(config: RunConfig) -> tuple[Local, ...]:
     return (config.environment,)
 
 
-def _model(path: Path) -> None:
+def _model(source: ModelSource) -> None:
     from etude.models.checkpoint import check_checkpoint  # torch: nothing else in the controller loads it
+    from etude.models.expert_format import require_expert_format
 
     try:
-        check_checkpoint(path)
+        shape = check_checkpoint(source.path)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{error} (model.path is {path}; relative paths start where the command is run)"
+            f"{error} (model.path is {source.path}; relative paths start where the command is run)"
         ) from None
+    require_expert_format(shape, source.expert_format)
 
 
 def _room(directory: Path) -> None:

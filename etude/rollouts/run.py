@@ -233,6 +233,8 @@ class Run:
 
         engine = (await self.cluster.stats())["engine"]
         features = [name for name in FEATURES if name != "routes_replayed" or self.config.trainer.router_replay]
+        if self.config.model.expert_format != "plain":
+            features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
         by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use(features + by_chance, engine)
         return summarise(base, after, control) | {

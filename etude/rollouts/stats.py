@@ -79,6 +79,7 @@ class RunStats:
         self.steps = line["step"]
         for name in ("trained_rollouts", "trained_tokens", "routes_replayed"):
             self.counters[name] += int(line[name])
+        self.counters["low_precision_rows_trained"] += line.get("low_precision_rows_trained", 0)
         self.counters["deltas_published"] += 1
         self.counters["delta_bytes_published"] += line["delta_bytes"]
         self.ages.update(line["age_tokens"])
@@ -124,6 +125,7 @@ class RunStats:
             "prefill_tokens",
             "swaps",
             "in_flight_swaps",
+            "low_precision_rows_sampled",
         )
         counters = {**self.counters, **{name: int(engine.get(name, 0)) for name in names}}
         unused = [name for name in enabled if not counters.get(name)]
