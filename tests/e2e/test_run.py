@@ -35,6 +35,15 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     assert (again.returncode, "--resume" in again.stderr) == (42, True)
 
 
+def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
+    done = run(tmp_path / "run", "model.expert_format=mxfp8", "rollouts.max_steps=2", "rollouts.max_minutes=5")
+    assert done.returncode == 0, done.stderr[-2000:]
+    counters = json.loads(done.stdout.splitlines()[-1])["counters"]
+    assert min(counters["low_precision_rows_trained"], counters["low_precision_rows_sampled"]) > 0
+    first = steps(tmp_path / "run")[0]
+    assert first["matched_abs_dlogp"] < 1e-3  # the mean: a code at a tie may fall otherwise
+
+
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     out = tmp_path / "run"
     limits = ("rollouts.max_steps=4", "rollouts.max_minutes=10")
