@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Tag
+
 from etude.config import Config
+from etude.engine.foreign.config import SglangConfig, VllmConfig
 
 
 class EngineConfig(Config):
-    """The size of the engine's cache, steps and batch."""
+    """Our own engine: the size of its cache, steps and batch."""
+
+    replicas: ClassVar[int] = 1
+    features: ClassVar[tuple[str, ...]] = ("session_cache_tokens", "prefix_hit_tokens")
+    """Counters that a whole run leaves at more than zero."""
+
+    kind: Literal["etude"] = "etude"
 
     cache_tokens: int = 98_304
     """Positions the cache holds, over all sequences."""
@@ -16,3 +27,15 @@ class EngineConfig(Config):
     """Most sequences decoded together."""
     request_deadline_s: float = 120.0
     """A request that has no result after this long fails."""
+
+
+def _kind(table: Any) -> str:
+    """Which member of the union a table is meant for: our own where it does not say."""
+    return table.get("kind", "etude") if isinstance(table, dict) else getattr(table, "kind", "")
+
+
+EngineChoice = Annotated[
+    Annotated[EngineConfig, Tag("etude")] | Annotated[VllmConfig, Tag("vllm")] | Annotated[SglangConfig, Tag("sglang")],
+    Discriminator(_kind),
+]
+"""What an `engine` table of a recipe holds: `kind` says which."""

@@ -32,10 +32,10 @@ class EngineActor:
     staleness keeps them out of training.
     """
 
-    def __init__(self, config: RunConfig, store: str) -> None:
+    def __init__(self, config: RunConfig, store: str, replica: int) -> None:
         import torch
 
-        from etude.engine.torch_engine import TorchEngine
+        from etude.engine.opening import open_engine
         from etude.engine.updates import WeightUpdates
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
@@ -45,7 +45,7 @@ class EngineActor:
         torch.set_num_threads(1)
         decoder, _ = load_checkpoint(config.model.path)
         self.product = set_expert_format(decoder, config.model.expert_format)
-        self.engine = TorchEngine(decoder, config.engine)
+        self.engine = open_engine(config.engine, decoder, replica)
         self.updates = WeightUpdates(self.engine, Subscriber(open_store(store), config.subscriber))
 
     async def sample(self, request: SampleRequest) -> Completion:

@@ -53,8 +53,8 @@ class Cluster:
     def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
         self.config, self.sandboxes = config, sandboxes
         store = f"file://{(directory / 'weights').resolve()}"
-        names = ["engine-0"]
-        self.engines = [EngineActor.options(name=name).remote(config, store) for name in names]
+        names = [f"engine-{replica}" for replica in range(config.engine.replicas)]
+        self.engines = [EngineActor.options(name=name).remote(config, store, at) for at, name in enumerate(names)]
         self.trainer = TrainerActor.remote(config, store, directory)
         self.workers = [
             SessionWorker.remote(config, names[index % len(names)]) for index in range(config.rollouts.workers)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from etude.config import Config
-from etude.engine.config import EngineConfig
+from etude.engine.config import EngineChoice, EngineConfig
 from etude.environments.backends import BackendConfig
 from etude.environments.cluster.settings import LaunchConfig
 from etude.environments.namespace import NamespaceConfig
@@ -89,7 +89,7 @@ class RunConfig(Config):
     cluster: LaunchConfig | None = None
     """What the run starts on its Ray where `environment.kind` is "cluster"; given then, and only then."""
     harness: HarnessConfig = HarnessConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: EngineChoice = EngineConfig()
     groups: GroupConfig = GroupConfig()
     trainer: TrainerConfig = TrainerConfig()
     publisher: PublisherConfig = PublisherConfig()

@@ -25,6 +25,10 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     """Raises the error that the run would have ended with, before it begins."""
     if isinstance(config.environment, ClusterConfig) != (config.cluster is not None):
         raise ConfigError("cluster: goes with environment.kind = 'cluster': give both, or neither")
+    if config.trainer.router_replay and not getattr(config.engine, "routes", True):
+        raise ConfigError("trainer.router_replay: the engine gives no routes to replay; set engine.routes or neither")
+    if config.model.expert_format != "plain" and config.engine.kind != "etude":
+        raise ConfigError("model.expert_format: only Etude's own engine serves the codes that the trainer holds")
     _model(config.model)
     _room(directory)
     if isinstance(config.environment, RemoteConfig):

@@ -32,8 +32,8 @@ from etude.tasks.ladder import ladder_task
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
 CONTROL_VERSION = Version(1_000_000)
 FEATURES = [
-    "tool_calls", "parallel_turns", "session_cache_tokens", "prefix_hit_tokens", "routes_replayed", "deltas_published",
-    "delta_bytes_published", "deltas_applied", "roots_verified",
+    "tool_calls", "parallel_turns", "routes_replayed", "deltas_published", "delta_bytes_published", "deltas_applied",
+    "roots_verified",
 ]  # fmt: skip
 ENOUGH_STEPS = 10
 """From here on some version must have met a sequence half decoded; in a shorter run that is chance."""
@@ -236,7 +236,7 @@ class Run:
         if self.config.model.expert_format != "plain":
             features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
         by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
-        counters = self.stats.prove_use(features + by_chance, engine)
+        counters = self.stats.prove_use([*features, *self.config.engine.features, *by_chance], engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},

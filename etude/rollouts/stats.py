@@ -126,8 +126,11 @@ class RunStats:
             "swaps",
             "in_flight_swaps",
             "low_precision_rows_sampled",
+            "checks",
+            "checks_of_the_step",
+            "routed_positions",
         )
-        counters = {**self.counters, **{name: int(engine.get(name, 0)) for name in names}}
+        counters = {**self.counters, **{name: int(engine[name]) for name in names if name in engine}}
         unused = [name for name in enabled if not counters.get(name)]
         if unused:
             raise UnusedFeature(

@@ -25,7 +25,7 @@ from etude.engine.foreign.check import logits_of
 from etude.engine.torch_engine import TorchEngine
 from etude.harness.sampler import SampleRequest
 from etude.models.decoder import Decoder
-from etude.models.qwen3 import _to_published
+from etude.models.published import published_tensors
 from etude.models.state import export_bits
 from etude.records import Version
 
@@ -137,7 +137,7 @@ class StandIn:
         if self.fault == "deaf":
             return
         fresh = Decoder(self.engine.decoder.config)
-        stored, views = load_file(f"{directory}/model.safetensors"), _to_published(fresh)
+        stored, views = load_file(f"{directory}/model.safetensors"), published_tensors(fresh)
         assert stored.keys() == views.keys()
         for name, view in views.items():
             view.copy_(stored[name])
@@ -179,7 +179,7 @@ class VllmStandIn(StandIn):
             choice = {"index": 0, "finish_reason": "abort", "token_ids": [], "logprobs": {"content": []}}
             return JSONResponse({"request_id": body["request_id"], "choices": [choice]})
         content = [
-            {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+            {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": []}
             for token, logprob in zip(done.token_ids, logprobs, strict=True)
         ]
         choice = {

@@ -17,7 +17,8 @@ from etude.engine.opening import open_engine
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError, WeightError
 from etude.harness.sampler import NO_ROUTES, SampleRequest
-from etude.models.decoder import Decoder, ModelConfig
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
 from etude.models.state import export_bits, round_to_bf16
 from etude.records import Version
 

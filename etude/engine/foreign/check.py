@@ -18,7 +18,8 @@ import torch
 from etude.engine.foreign.dialect import Answer
 from etude.errors import WeightError
 from etude.harness.sampler import SampleRequest
-from etude.models.decoder import Decoder, PackedAttention
+from etude.models.attention import PackedAttention
+from etude.models.decoder import Decoder
 from etude.models.state import load_bits
 from etude.records import Version
 

@@ -38,7 +38,13 @@ class ForeignConfig(Config):
 
     @property
     def replicas(self) -> int:
+        """How many engines there are, each with all weights."""
         return len(self.urls)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Counters that a whole run leaves at more than zero."""
+        return ("checks", "routed_positions") if self.routes else ("checks",)
 
 
 class VllmConfig(ForeignConfig):

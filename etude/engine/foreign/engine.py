@@ -48,7 +48,7 @@ class ForeignEngine:
         self._handover = Handover(config.weights_dir, decoder)
         shape = decoder.config
         self._context = shape.max_context
-        self._routes = RouteShape(shape.layers, moe_layers(decoder), shape.experts, shape.experts_per_token)
+        self._routes = RouteShape(shape.layers, shape.moe_layers, shape.experts, shape.experts_per_token)
         self._running: dict[str, set[asyncio.Task[Any]]] = {}
         self._busy_s = self._busy_since = 0.0
         self._figures = {"check_mean_abs_dlogp": 0.0, "check_max_abs_dlogp": 0.0}
@@ -234,8 +234,3 @@ def versions_of(answer: Answer, asked_at: Version) -> tuple[int, ...]:
     for version, start, end in answer.spans:
         versions[start:end] = [int(version)] * (min(end, len(versions)) - start)
     return tuple(versions)
-
-
-def moe_layers(decoder: Decoder) -> tuple[int, ...]:
-    """Layers that have a router, in order."""
-    return tuple(range(decoder.config.layers))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from etude.models.checkpoint import save_checkpoint
 from etude.models.decoder import Decoder
-from etude.models.qwen3 import save_checkpoint
 from etude.records import Version
 from etude.weights.manifest import root_of
 

