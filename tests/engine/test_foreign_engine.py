@@ -46,6 +46,18 @@ def request(session, prompt, count, temperature=1.0, seed=None):
     return SampleRequest(session, tuple(prompt), count, frozenset({STOP}), temperature, seed)
 
 
+def endless(session, seed):
+    """Samples to the end of the context: nothing stops it before."""
+    return SampleRequest(session, tuple(range(3, 20)), 220, frozenset(), 1.0, seed)
+
+
+async def until(seen):
+    end = time.monotonic() + 60
+    while not seen():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
+
+
 def config_of(kind, url, directory, **more):
     return KINDS[kind][1](urls=(url,), weights_dir=directory, probe_tokens=64, tolerance=0.01, **more)
 
@@ -100,9 +112,8 @@ def test_a_swap_in_flight_is_served_checked_and_marked(serve, tmp_path):
     assert sample(engine, request("a", range(3, 9), 4))[0].versions == (0, 0, 0, 0)
 
     async def play():
-        long = [asyncio.ensure_future(engine.sample(request(f"s{n}", range(3, 20), 200, 1.0, n))) for n in range(4)]
-        while stand_in.engine.counters["decode_tokens"] < 40:
-            await asyncio.sleep(0.001)
+        long = [asyncio.ensure_future(engine.sample(endless(f"s{n}", n))) for n in range(4)]
+        await until(lambda: stand_in.engine.counters["decode_tokens"] > 40)
         await asyncio.wrap_future(engine.swap(export_bits(decoder(1)), Version(3)))
         return await asyncio.gather(*long)
 
@@ -128,15 +139,13 @@ def test_running_requests_may_also_be_given_up_or_waited_for(serve, kind, mode):
     stand_in, engine = serve(in_flight=chosen)
 
     async def play():
-        running = asyncio.ensure_future(engine.sample(request("s", range(3, 20), 200, 1.0, 1)))
-        while stand_in.engine.counters["decode_tokens"] < 5:
-            await asyncio.sleep(0.001)
+        running = asyncio.ensure_future(engine.sample(endless("s", 1)))
+        await until(lambda: stand_in.engine.counters["decode_tokens"] > 4)
         await asyncio.wrap_future(engine.swap(export_bits(decoder(1)), Version(1)))
         return await running
 
     done = asyncio.run(play())
-    expected = {"abort": {1}, "wait": {0}, "retract": {0, 1}}[chosen]
-    assert set(done.versions) == expected or (chosen == "retract" and len(done.token_ids) < 20)
+    assert set(done.versions) == {"abort": {1}, "wait": {0}, "retract": {0, 1}}[chosen]
     assert engine.stats().get("sampled_anew", 0) == (chosen == "abort")
 
 
@@ -216,19 +225,15 @@ def test_cancelling_ends_a_session_at_the_server(serve):
     stand_in, engine = serve()
 
     async def play():
-        running = asyncio.ensure_future(engine.sample(request("a", range(3, 20), 220, 1.0, 3)))
-        while stand_in.engine.counters["decode_tokens"] < 2:
-            await asyncio.sleep(0.001)
+        running = asyncio.ensure_future(engine.sample(endless("a", 3)))
+        await until(lambda: stand_in.engine.counters["decode_tokens"] > 2)
         engine.cancel("a")
         with pytest.raises(asyncio.CancelledError):
             await running
 
     asyncio.run(play())
     assert engine.stats()["running"] == 0
-    end = time.monotonic() + 10
-    while stand_in.engine.stats()["running"] and time.monotonic() < end:
-        time.sleep(0.01)
-    assert stand_in.engine.stats()["running"] == 0
+    asyncio.run(until(lambda: not stand_in.engine.stats()["running"]))
 
 
 def test_what_does_not_fit_is_refused_and_a_closed_engine_says_so(serve):
