@@ -16,30 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from timing import flushed, median_ms, require_gpu
 from torch import Tensor
-
-REPEATS = 30
-
-
-def median_ms(call: Callable[[], Any], flush: Tensor) -> float:
-    """Milliseconds of one call on the device."""
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(REPEATS):
-        flush.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
 
 
 def size(*tensors: Tensor) -> int:
@@ -113,15 +95,10 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--expert-width", type=int, default=2048)
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit(
-            "benchmarks/gpu needs a CUDA device and torch's CUDA build, and this machine has none. The kernels are "
-            "checked on CPU by `pytest tests/kernels`."
-        )
+    device = require_gpu()
     from etude.kernels.groups import Groups
 
     torch.manual_seed(0)
-    device = torch.device("cuda")
     shares = torch.softmax(torch.randn(options.experts), 0)  # experts are not equally liked
     ends = (shares.cumsum(0) * options.rows).round().long()
     ends[-1] = options.rows
@@ -129,7 +106,7 @@ def main() -> None:
     x = torch.randn(options.rows, options.width, device=device, dtype=torch.bfloat16)
     grad = torch.randn(options.rows, options.expert_width, device=device, dtype=torch.bfloat16)
     weight = torch.randn(options.experts, options.width, options.expert_width, device=device, dtype=torch.bfloat16)
-    groups, flush = Groups.of(ends, options.rows), torch.empty(1 << 28, dtype=torch.uint8, device=device)
+    groups, flush = Groups.of(ends, options.rows), flushed(device)
     check_bytes(x[: options.rows // 8], Groups.of(ends.clamp(max=options.rows // 8), options.rows // 8))
     figures = quantise_figures(x, groups, flush) | product_figures(x, weight / 64, grad, ends, flush)
     for name, figure in figures.items():
