@@ -43,6 +43,33 @@ texts.append(check(gemm.weight_kernel, 8, ROWS=128, **dots))
 for ptx in texts:
     assert ("tcgen05.mma" if native else "wgmma") in ptx
     assert ("block_scale" in ptx) == native
+
+from etude.kernels import triton_invariant as invariant, triton_moe_decode as decode
+
+def check_values(kernel, values, warps=4, **constants):
+    """Operands in bf16, stored as they are."""
+    tables = ("sequence_T", "first_T", "stop_T", "query_ends_S", "key_ends_S", "seen_N")
+    floats = ("sums", "tops", "totals", "inner", "gates")
+    signature = {}
+    for name in kernel.arg_names:
+        kind = values.get(name, "*i32" if name in tables else "*fp32" if name in floats else "*bf16")
+        number = name in ("rows", "width", "outputs", "hidden", "queries")
+        kind = "i32" if number else "fp32" if name in ("eps", "scale") else kind
+        signature[name] = "constexpr" if name in constants else kind
+    source = ASTSource(kernel, signature, constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    assert compiled.metadata.shared <= 227 * 1024, (kernel.__name__, compiled.metadata.shared)
+
+check_values(invariant.linear_kernel, {}, 8, ROWS=64, COLUMNS=128, DEPTH=64)
+check_values(invariant.rms_norm_kernel, {}, PIECE=1024)
+heads = dict(H=32, C=128, WIDE=128, SPLIT=512)
+check_values(invariant.split_kernel, {}, SHARED=8, QUERIES=64, BLOCK=64, **heads)
+check_values(invariant.merge_kernel, {}, 1, **heads)
+for form, kinds in enumerate(("*fp32", "*i16", "*u8")):
+    types = {"x": "*i16", "out": "*fp32", "weight": kinds, "scales": "*u8" if form == 2 else kinds, "experts": "*i64"}
+    tile = dict(K=8, X=1, W=form, NEURONS=decode.NEURONS, DEPTH=decode.DEPTH)
+    check_values(decode.gate_up_kernel, types, decode.WARPS, **tile)
+    check_values(decode.down_kernel, types | {"out": "*i16"}, decode.WARPS, **tile)
 print("compiled")
 """
 
