@@ -4,9 +4,9 @@
 
 Needs a CUDA device and Triton. For a decoding batch of 1 and of 64, and for a prefill of one context, in bf16: the time
 of `triton_invariant.linear`, `rms_norm` and `attention` over that of `F.linear`, `F.rms_norm` and
-`scaled_dot_product_attention`, which choose their routine by shape. A cost of 1 is none. Before anything is timed, a row
-alone, in the batch and in the prefill must have the same bits from our kernels; how many rows torch gives other bits is
-printed beside it. Times are medians of CUDA events with the L2 cache flushed. The last line is one JSON object.
+`scaled_dot_product_attention`, which choose their routine by shape. A cost of 1 is none. A row must have the same bits
+alone and in a batch from our kernels; the share of rows that torch gives other bits is printed beside it. Times are
+medians of CUDA events with the L2 cache flushed. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ its routine by shape and each adds up in another order; here shapes choose nothi
   also where few rows leave most of a tile empty. A row of a tensor-core instruction depends on no other row.
 - `rms_norm` sums a row in one program, in pieces of one size.
 - `attention` cuts keys into blocks of BLOCK and splits of SPLIT, counted from the sequence's first key. A split is one
-  program, blocks in order, so that a long context keeps a GPU busy with one query; then splits are merged in order. What
-  a query does not see adds exact zeros. Splits of a fixed *number*, the usual choice, would move their borders as the
-  context grows.
+  program, blocks in order, so that a long context keeps a GPU busy with one query; then splits are merged in order.
+  What a query does not see adds exact zeros. Splits of a fixed *number*, the usual choice, would move their borders as
+  the context grows.
 
 fp32 and bf16 in, the same out; sums are fp32. Imported only where Triton is. The interpreter multiplies fp32 copies of
 bf16 operands, which is exact. Shapes: N rows or queries, M keys, H query heads, G key heads, C channels, S sequences.

@@ -47,7 +47,7 @@ for ptx in texts:
 from etude.kernels import triton_invariant as invariant, triton_moe_decode as decode
 
 def check_values(kernel, values, warps=4, **constants):
-    """Operands in bf16, stored as they are."""
+    # operands in bf16, stored as they are
     tables = ("sequence_T", "first_T", "stop_T", "query_ends_S", "key_ends_S", "seen_N")
     floats = ("sums", "tops", "totals", "inner", "gates")
     signature = {}
@@ -66,7 +66,7 @@ heads = dict(H=32, C=128, WIDE=128, SPLIT=512)
 check_values(invariant.split_kernel, {}, SHARED=8, QUERIES=64, BLOCK=64, **heads)
 check_values(invariant.merge_kernel, {}, 1, **heads)
 for form, kinds in enumerate(("*fp32", "*i16", "*u8")):
-    types = {"x": "*i16", "out": "*fp32", "weight": kinds, "scales": "*u8" if form == 2 else kinds, "experts": "*i64"}
+    types = {"x": "*i16", "out": "*fp32", "weight": kinds, "scales": kinds, "experts": "*i64"}
     tile = dict(K=8, X=1, W=form, NEURONS=decode.NEURONS, DEPTH=decode.DEPTH)
     check_values(decode.gate_up_kernel, types, decode.WARPS, **tile)
     check_values(decode.down_kernel, types | {"out": "*i16"}, decode.WARPS, **tile)
