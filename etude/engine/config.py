@@ -16,6 +16,8 @@ class EngineConfig(Config):
     replicas: ClassVar[int] = 1
     features: ClassVar[tuple[str, ...]] = ("session_cache_tokens", "prefix_hit_tokens")
     """Counters that a whole run leaves at more than zero."""
+    update_deadline_s: ClassVar[float] = 60.0
+    """New weights go in between two steps; this is for a machine that is busy."""
 
     kind: Literal["etude"] = "etude"
 

@@ -25,7 +25,8 @@ from etude.rollouts.groups import GroupPool
 from etude.rollouts.session import Order
 from etude.rollouts.stats import RunStats
 
-SWAP_S = 120.0
+FETCH_S = 60.0
+"""For an engine to fetch a version; what it takes to serve it is its own limit."""
 
 
 class TaskStream:
@@ -126,7 +127,8 @@ class Controller:
 
     async def _swap(self, engine: Any, version: Version, root: str) -> None:
         try:
-            loaded = await within(engine.load.remote(version), SWAP_S, f"an engine to load version {version}")
+            limit_s = FETCH_S + self.config.engine.update_deadline_s
+            loaded = await within(engine.load.remote(version), limit_s, f"an engine to load version {version}")
             self.stats.swapped(loaded, root)
         except RayError:  # its process died: it starts anew, and the next version reaches it
             self.stats.counters["swaps_lost"] += 1

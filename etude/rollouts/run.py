@@ -19,7 +19,7 @@ from etude.rollouts.actors import ControlActor
 from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part, within
 from etude.rollouts.config import RunConfig
-from etude.rollouts.controller import Controller, TaskStream
+from etude.rollouts.controller import FETCH_S, Controller, TaskStream
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.loop import train
 from etude.rollouts.preflight import preflight
@@ -117,7 +117,8 @@ class Run:
         published = await within(self.cluster.trainer.publish.remote(), 120, "the trainer to publish its version")
         version = Version(published["version"])
         for engine in self.cluster.engines:
-            loaded = await within(engine.load.remote(version), 120, f"an engine to load version {version}")
+            limit_s = FETCH_S + self.config.engine.update_deadline_s
+            loaded = await within(engine.load.remote(version), limit_s, f"an engine to load version {version}")
             if loaded is not None:
                 self.stats.swapped(loaded, published["root"])
         return version
@@ -222,7 +223,9 @@ class Run:
             )
             self.stats.write("control", metrics)
             await within(
-                self.cluster.engines[0].put.remote(bits, CONTROL_VERSION), 60, "the engine to load the control"
+                self.cluster.engines[0].put.remote(bits, CONTROL_VERSION),
+                self.config.engine.update_deadline_s,
+                "the engine to load the control",
             )
         return await self._evaluated("control", ladder)
 
