@@ -10,7 +10,7 @@ from small import ROOT, left, run, steps
 from etude.models.checkpoint import load_checkpoint
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
-from foreign_stand_in import VllmStandIn  # noqa: E402
+from foreign_stand_in import VllmStandIn
 
 pytestmark = pytest.mark.timeout(420)
 
