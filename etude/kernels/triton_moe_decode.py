@@ -45,8 +45,10 @@ def _rows(weight, scales, row, real, start, width, FORM: tl.constexpr, DEPTH: tl
     if FORM == 2:
         code = tl.load(weight + at, mask=mask, other=0).to(tl.float8e4nv, bitcast=True).to(tl.float32)
         scale = tl.load(scales + at // 32, mask=mask, other=0).to(tl.int32)
-        return code * tl.where(scale == 255, 0x7FC00000, scale << 23).to(tl.float32, bitcast=True)
-    return _load(weight, at, mask, FORM)
+        values = code * tl.where(scale == 255, 0x7FC00000, scale << 23).to(tl.float32, bitcast=True)
+    else:
+        values = _load(weight, at, mask, FORM)
+    return values
 
 
 @triton.jit

@@ -18,6 +18,7 @@ class Rebuild:
 
     def rebuild_from(self, path: str) -> None:
         """Serve the checkpoint at `path`; on an error the model before stays."""
+        from vllm.config import set_current_vllm_config
         from vllm.model_executor.model_loader import get_model
 
         runner = self.model_runner
@@ -29,7 +30,8 @@ class Rebuild:
         experts.clear()
         config.model_config.model = path
         try:
-            model = get_model(vllm_config=config)
+            with set_current_vllm_config(config):
+                model = get_model(vllm_config=config)
         except BaseException:
             config.model_config.model = served
             layers.clear()
