@@ -39,9 +39,17 @@ class Rebuild:
             experts[:] = experts_before
             raise
         for name, layer in before.items():
-            if hasattr(layer, "kv_cache"):
-                layers[name].kv_cache = layer.kv_cache
+            _hand_on(layer, layers[name])
         runner.model = model
+
+
+def _hand_on(layer: Any, fresh: Any) -> None:
+    """A layer's cache, and what else the server has set on it since it was built."""
+    if hasattr(layer, "kv_cache"):
+        fresh.kv_cache = layer.kv_cache
+    for name, value in vars(layer).items():
+        if name not in vars(fresh):
+            setattr(fresh, name, value)
 
 
 def _experts(config: Any) -> list[str]:
