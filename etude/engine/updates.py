@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-from etude.engine.torch_engine import TorchEngine
+from etude.engine.base import Engine
 from etude.records import Version
 from etude.weights.manifest import Bits
 from etude.weights.subscriber import FetchResult, Subscriber
@@ -18,7 +18,7 @@ from etude.weights.subscriber import FetchResult, Subscriber
 class WeightUpdates:
     """Use on one event loop."""
 
-    def __init__(self, engine: TorchEngine, subscriber: Subscriber) -> None:
+    def __init__(self, engine: Engine, subscriber: Subscriber) -> None:
         self.version: Version | None = None
         """The newest version taken from the store; None while the engine has what it was started with."""
         self.root: str | None = None

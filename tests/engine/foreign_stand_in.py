@@ -96,7 +96,8 @@ class StandIn:
         """Sample, and stop when whoever asked is gone, as both servers do."""
         request = SampleRequest(
             request_id, tuple(ids), limit, frozenset(sampling["stop_token_ids"]), sampling["temperature"],
-            sampling.get("seed", sampling.get("sampling_seed")),
+            sampling.get("seed", sampling.get("sampling_seed")), max(sampling["top_k"], 0), sampling["top_p"],
+            sampling["min_p"],
         )  # fmt: skip
         self.running.add(request_id)
         try:
@@ -112,11 +113,12 @@ class StandIn:
             raise Aborted from None
         finally:
             self.running.discard(request_id)
-        if self.fault != "raw":
-            return done, list(done.logprobs)
-        logits = logits_of(self.engine.decoder, [*ids, *done.token_ids])[len(ids) - 1 : -1]
-        raw = logits.log_softmax(-1).gather(1, torch.tensor(done.token_ids)[:, None]).squeeze(1)
-        return done, raw.tolist()
+        return done, self.uncut(ids, done, 1.0) if self.fault == "raw" else list(done.logprobs)
+
+    def uncut(self, ids, done, temperature):
+        """Of the sampled tokens, under the distribution before anything was cut from it."""
+        logits = logits_of(self.engine.decoder, [*ids, *done.token_ids])[len(ids) - 1 : -1] / temperature
+        return logits.log_softmax(-1).gather(1, torch.tensor(done.token_ids)[:, None]).squeeze(1).tolist()
 
     def scored(self, ids):
         """Log-probability of every prompt token but the first."""
@@ -244,6 +246,10 @@ class SglangStandIn(StandIn):
             "output_token_logprobs": [[p, t, None] for t, p in zip(done.token_ids, logprobs, strict=True)],
             "weight_versions": self.spans(done.versions), "completion_tokens": len(done.token_ids),
         }  # fmt: skip
+        if body.get("return_sampling_mask"):
+            meta["output_token_sampling_logprobs"] = logprobs
+            plain = self.uncut(ids, done, sampling["temperature"])
+            meta["output_token_logprobs"] = [[p, t, None] for t, p in zip(done.token_ids, plain, strict=True)]
         if body["logprob_start_len"] == 0:
             pairs = zip(ids[1:], self.scored(ids), strict=True)
             meta["input_token_logprobs"] = [[None, ids[0], None], *([p, t, None] for t, p in pairs)]

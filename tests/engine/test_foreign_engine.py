@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from etude.engine.foreign.engine import ForeignEngine
 from etude.engine.foreign.http import ServerRefused
 from etude.engine.opening import open_engine
 from etude.engine.torch_engine import TorchEngine
-from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError, WeightError
+from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest, WeightError
 from etude.harness.sampler import NO_ROUTES, SampleRequest
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
@@ -105,6 +106,19 @@ def test_what_comes_over_http_is_what_our_own_engine_says(serve):
     own.close()
     assert engine.stats()["requests"] == 12
     assert engine.stats()["busy_s"] > 0
+
+
+def test_what_is_cut_from_the_distribution_is_cut_there_too(serve):
+    _, engine = serve()
+    asked = replace(request("a", range(3, 12), 30, 1.3, 4), top_k=5, top_p=0.8, min_p=0.02)
+    own = TorchEngine(decoder(), EngineConfig(cache_tokens=8192))
+    (ours,), (theirs,) = sample(own, asked), sample(engine, asked)
+    own.close()
+    assert theirs.token_ids == ours.token_ids
+    np.testing.assert_allclose(theirs.logprobs, ours.logprobs, atol=1e-5)
+    for more in ({"sampling_mask": True}, {"prompt_logprobs": 1}):
+        with pytest.raises(InvalidRequest, match="own engine only"):
+            sample(engine, replace(asked, **more))
 
 
 def test_a_swap_in_flight_is_served_checked_and_marked(serve, tmp_path):

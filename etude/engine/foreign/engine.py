@@ -27,7 +27,7 @@ from etude.engine.foreign.http import ServerRefused, Wire, read_token
 from etude.engine.foreign.routes import RouteShape, decode_routes
 from etude.engine.foreign.sglang import Sglang
 from etude.engine.foreign.vllm import Vllm
-from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, WeightError
+from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest, WeightError
 from etude.harness.sampler import NO_ROUTES, Completion, SampleRequest
 from etude.models.decoder import Decoder
 from etude.records import BASE_VERSION, Version
@@ -63,10 +63,15 @@ class ForeignEngine:
     # --- called from anywhere -----------------------------------------------------------------------------------------
 
     async def sample(self, request: SampleRequest) -> Completion:
-        """Raises ContextOverflow, DeadlineExceeded, ServerRefused, or the WeightError of an update that failed."""
+        """Raises ContextOverflow, InvalidRequest, DeadlineExceeded, ServerRefused, or a WeightError."""
         if len(request.prompt_ids) + request.max_tokens > self._context:
             wanted = f"{len(request.prompt_ids)} prompt and {request.max_tokens} new tokens"
             raise ContextOverflow(f"{request.session_id}: {wanted} do not fit a context of {self._context}")
+        if request.sampling_mask or request.prompt_logprobs is not None:
+            raise InvalidRequest(
+                f"{request.session_id}: sampling masks and log-probabilities of prompts come from Etude's own engine "
+                f"only; {self._wire.url} is another"
+            )
         return await asyncio.wrap_future(self._submit(self._sample(request)))
 
     def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[None]:
@@ -163,6 +168,7 @@ class ForeignEngine:
             versions=versions_of(answer, version),
             finish="stop" if stopped else "length",
             routed_experts=self._routes_of(request, answer),
+            cached_tokens=answer.cached_tokens,
         )
 
     def _routes_of(self, request: SampleRequest, answer: Answer) -> Any:

@@ -36,7 +36,7 @@ class Sglang:
         sampling = {
             "max_new_tokens": request.max_tokens, "temperature": request.temperature,
             "stop_token_ids": sorted(request.stop_ids), "no_stop_trim": True, "skip_special_tokens": False,
-            "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+            "top_p": request.top_p, "top_k": request.top_k or -1, "min_p": request.min_p, "repetition_penalty": 1.0,
         }  # fmt: skip
         if request.seed is not None:
             sampling["sampling_seed"] = request.seed
@@ -45,8 +45,10 @@ class Sglang:
             "return_logprob": True, "logprob_start_len": 0 if score_prompt else -1, "stream": False,
             "return_routed_experts": self._config.routes,
         }  # fmt: skip
+        if cut := bool(request.top_k or request.top_p < 1 or request.min_p):
+            body["return_sampling_mask"] = True  # the plain log-probabilities leave the cut out
         what = f"sample for {request.session_id}"
-        return self._read(wire, what, await wire.post("/generate", what, self._config.request_deadline_s, body))
+        return self._read(wire, what, cut, await wire.post("/generate", what, self._config.request_deadline_s, body))
 
     async def update(self, wire: Wire, checkpoint: Path, version: Version) -> None:
         what, deadline_s = f"serve version {version}", self._config.update_deadline_s
@@ -65,14 +67,15 @@ class Sglang:
         if str(info.get("weight_version")) != str(version):
             raise refused(wire, what, {"weight_version": info.get("weight_version")})
 
-    def _read(self, wire: Wire, what: str, told: Any) -> Answer:
+    def _read(self, wire: Wire, what: str, cut: bool, told: Any) -> Answer:
         try:
             meta = told["meta_info"]
             finish, pairs = meta["finish_reason"]["type"], meta.get("output_token_logprobs") or []
             prompt = meta.get("input_token_logprobs") or []
+            sampled = meta["output_token_sampling_logprobs"] if cut and pairs else [pair[0] for pair in pairs]
             answer = Answer(
                 token_ids=tuple(int(pair[1]) for pair in pairs),
-                logprobs=tuple(float(pair[0]) for pair in pairs),
+                logprobs=tuple(map(float, sampled)),
                 finish=finish,
                 spans=spans_of(meta.get("weight_versions")),
                 routes=meta.get("routed_experts"),

@@ -40,7 +40,7 @@ class Vllm:
         sampling: dict[str, Any] = {
             "max_tokens": request.max_tokens, "temperature": request.temperature, "seed": request.seed,
             "stop_token_ids": sorted(request.stop_ids), "ignore_eos": True, "detokenize": False, "logprobs": 0,
-            "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0,
+            "top_p": request.top_p, "top_k": request.top_k, "min_p": request.min_p, "repetition_penalty": 1.0,
         }  # fmt: skip
         if score_prompt:
             sampling["prompt_logprobs"] = 0
