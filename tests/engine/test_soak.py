@@ -100,9 +100,10 @@ class Soak:
         body = {"token_ids": ids, "sampling_params": asked, "stream": rng.random() < 0.5}
         if in_session:
             body["session_id"] = session
+        patience = rng.choice((0.02, 0.1, 0.3)) if rng.random() < 0.25 else STUCK_S
         for _ in range(10_000):
             try:
-                async with asyncio.timeout(rng.choice((0.02, 0.1, 0.3)) if rng.random() < 0.25 else STUCK_S):
+                async with asyncio.timeout(patience):
                     answer = await http.post("/generate", json=body)
             except TimeoutError:
                 self.seen["cancelled"] += 1
