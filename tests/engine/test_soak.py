@@ -24,7 +24,7 @@ from etude.weights.publisher import Publisher
 from etude.weights.store import open_store
 
 REQUESTS = int(os.environ.get("ETUDE_SOAK_REQUESTS", "240"))
-CLIENTS, SWAP_EVERY_S = 64, 0.5
+CLIENTS, SWAP_EVERY_S = 64, 0.3
 STUCK_S = 120 + REQUESTS
 NEAR = 1e-3
 """Two choices closer than this are a tie for fp32 in another order."""
