@@ -28,6 +28,8 @@ CLIENTS, SWAP_EVERY_S = 64, 0.3
 STUCK_S = 120 + REQUESTS
 NEAR = 1e-3
 """Two choices closer than this are a tie for fp32 in another order."""
+ROUTER_TIE = 1e-4
+"""A router that chose by less than this may choose otherwise in another order; one context in a hundred has such."""
 ROOM = EngineConfig(cache_tokens=2304, step_tokens=128, max_running=24, request_deadline_s=STUCK_S)
 MOST_NEW = 90
 
@@ -124,11 +126,13 @@ class Soak:
             assert (len(tokens) == asked["max_tokens"]) == (reason == "length") or tokens[-1] in stops
             known = 0
             for start, known, context in witness.spans(asked["seed"]):
-                logits = logits_of_versions(self.model, [*ids, *tokens], context)
+                logits, margins = logits_of_versions(self.model, [*ids, *tokens], context)
                 for place in range(start, known):
                     at = len(ids) + place
                     assert context[at - 1] == versions[place]
-                    assert may_be(logits[at - 1], asked, at, tokens[place]), (ids, asked, place)
+                    if not may_be(logits[at - 1], asked, at, tokens[place]):  # only another expert excuses that
+                        assert margins[:at].min() < ROUTER_TIE, (ids, asked, place)
+                        self.seen["router_ties"] += 1
                     self.seen["mixed_contexts"] += len(set(context[:at].tolist())) > 1
             assert known == len(tokens)
             self.seen["tokens"] += len(tokens)
@@ -168,6 +172,7 @@ def test_a_busy_server_says_no_wrong_token_and_loses_nothing(tmp_path, monkeypat
         seen, counted = soak.seen, engine.counters
         print(json.dumps({"clients": seen, "engine": counted}))
         assert len(soak.answers) + seen["cancelled"] == REQUESTS
+        assert seen["router_ties"] <= seen["tokens"] / 1000
         for happened in ("cancelled", "swaps", "mixed_contexts"):
             assert seen[happened], happened
         for feature in ("in_flight_swaps", "cancelled", "preemptions", "prefix_hit_tokens", "sessions_evicted"):

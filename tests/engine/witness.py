@@ -48,14 +48,19 @@ class Witness:
 
 @torch.no_grad()
 def logits_of_versions(model_of, ids, versions):
-    """Logits [len(versions), V] of the first of `ids`, each position computed by its own version's model."""
-    attention, rows, start = GrowingAttention(), [], 0
+    """Logits [len(versions), V] of the first of `ids`, each position computed by its own version's model; and for each,
+    by how much (in log-probability) the router that hesitated most chose its last expert before the next.
+    """
+    attention, rows, margins, start = GrowingAttention(), [], [], 0
     for version, run in groupby(versions.tolist()):
         end, model = start + len(list(run)), model_of(version)
         output = model(torch.tensor(ids[start:end]), torch.arange(start, end), attention)
         rows.append(model.logits(output.hidden_ND))
+        best = output.routing.scores_NLE.clamp_min(1e-30).log().sort(dim=-1, descending=True).values
+        chosen = output.routing.experts_NLK.shape[-1]
+        margins.append((best[..., chosen - 1] - best[..., chosen]).amin(dim=-1))
         start = end
-    return torch.cat(rows)
+    return torch.cat(rows), torch.cat(margins)
 
 
 class GrowingAttention:
