@@ -1,7 +1,7 @@
 """How tokens of one engine step attend: through the paged cache.
 
-Owns the `Attention` of the engine: it writes the step's keys and values into their pages, then attends, single queries
-with the paged kernel and prefill chunks with torch, chunk by chunk. Built anew for each step.
+Owns the `Attention` of the engine: it writes the step's keys and values into their pages, then every token attends by
+the paged kernel, whether it is decoded or prefilled. Built anew for each step.
 """
 
 from __future__ import annotations
@@ -9,72 +9,33 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from etude.engine.kv_cache import PagedCache, Sequence
-from etude.kernels.decode_attention import PAGE, decode_attention
+from etude.kernels.paged_attention import PAGE, paged_attention, write_pages
 
 
 class PagedAttention:
-    """Tokens come packed: first one token of each of `singles`, then each chunk's new tokens."""
+    """Tokens come packed: the new ones of each sequence, in the order of `batch`."""
 
-    def __init__(self, cache: PagedCache, singles: list[Sequence], chunks: list[tuple[Sequence, int]]) -> None:
-        """`chunks` pairs a sequence with how many new tokens it has; positions start at `computed` in both."""
+    def __init__(self, cache: PagedCache, batch: list[tuple[Sequence, int]]) -> None:
+        """`batch` pairs a sequence with how many new tokens it has; their positions start at `computed`."""
         self.cache = cache
-        self.singles = len(singles)
-        self.chunks = chunks
-        positions = [s.computed for s in singles]
-        pages = [s.pages[s.computed // PAGE] for s in singles]
-        for sequence, count in chunks:
-            new = range(sequence.computed, sequence.computed + count)
-            positions += new
-            pages += [sequence.pages[position // PAGE] for position in new]
-        self.positions = torch.tensor(positions)
-        self.page_of = torch.tensor(pages)
-        self.offset_of = self.positions % PAGE
-        self.lengths = np.asarray([s.computed + 1 for s in singles], np.int64)
-        self.tables = np.zeros((len(singles), max((len(s.pages) for s in singles), default=1)), np.int64)
-        for row, sequence in enumerate(singles):
+        counts = [count for _, count in batch]
+        starts = np.repeat([sequence.computed for sequence, _ in batch], counts)
+        positions = starts + np.arange(len(starts)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.rows = np.repeat(np.arange(len(batch)), counts)
+        self.tables = np.zeros((len(batch), max(len(sequence.pages) for sequence, _ in batch)), np.int64)
+        for row, (sequence, _) in enumerate(batch):
             self.tables[row, : len(sequence.pages)] = sequence.pages
+        self.lengths = positions + 1
+        self.positions = torch.from_numpy(positions)
+        self.page_of = self.tables[self.rows, positions // PAGE]
+        self.offset_of = positions % PAGE
 
-    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGC: Tensor, scale: float) -> Tensor:
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[self.page_of, self.offset_of] = k_NGC
-        if v_NGC is not k_NGC:
-            values[self.page_of, self.offset_of] = v_NGC
-        out = torch.empty_like(q_NHC)
-        if self.singles:
-            queries = q_NHC[: self.singles].contiguous().numpy()
-            decode_attention(
-                queries,
-                keys.numpy(),
-                values.numpy(),
-                self.tables,
-                self.lengths,
-                scale,
-                out[: self.singles].numpy(),
-            )
-        start = self.singles
-        for sequence, count in self.chunks:
-            out[start : start + count] = self._chunk(keys, values, sequence, q_NHC[start : start + count], scale)
-            start += count
-        return out
-
-    def _chunk(self, keys: Tensor, values: Tensor, sequence: Sequence, q_TNC: Tensor, scale: float) -> Tensor:
-        """Causal attention of a chunk's queries over everything its sequence has so far."""
-        past, count = sequence.computed, q_TNC.shape[0]
-        length = past + count
-        table = torch.tensor(sequence.pages[: (length + PAGE - 1) // PAGE])
-        k = keys[table].flatten(0, 1)[:length].transpose(0, 1)
-        v = values[table].flatten(0, 1)[:length].transpose(0, 1)
-        mask = None if past == 0 else torch.ones(count, length, dtype=torch.bool).tril(past)
-        out = F.scaled_dot_product_attention(
-            q_TNC.transpose(0, 1)[None],
-            k[None],
-            v[None],
-            attn_mask=mask,
-            is_causal=mask is None,
-            scale=scale,
-            enable_gqa=True,
-        )
-        return out[0].transpose(0, 1)
+    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
+        keys, values = self.cache.keys[layer].numpy(), self.cache.values[layer].numpy()
+        queries, new_keys, new_values = (x.float().contiguous().numpy() for x in (q_NHC, k_NGC, v_NGV))
+        write_pages(new_keys, new_values, self.page_of, self.offset_of, keys, values)
+        out = torch.empty((*q_NHC.shape[:2], v_NGV.shape[2]))
+        paged_attention(queries, keys, values, self.tables, self.rows, self.lengths, scale, out.numpy())
+        return out.to(q_NHC.dtype)

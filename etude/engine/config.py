@@ -29,6 +29,10 @@ class EngineConfig(Config):
     """Most sequences decoded together."""
     request_deadline_s: float = 120.0
     """A request that has no result after this long fails."""
+    lookup_tokens: int = 0
+    """Speculation by prompt lookup: most tokens guessed a step and sequence; 0 turns it off. It changes no token."""
+    lookup_ngram: int = 3
+    """So many tokens must have been said before, in the same order, for what followed them to be guessed."""
 
 
 def _kind(table: Any) -> str:

@@ -1,10 +1,10 @@
 """The paged key-value cache: pages, who holds them, and which prefixes they hold.
 
-Owns the tensors (keys and values, one and the same for latent attention, and the expert routes of every cached
-position), reference counts, the prefix index and eviction. A page is full or it is the last of exactly one sequence;
-full pages are shared by reference and never written again. Prefix keys are salted by weight version: new sequences
-never start from another version's pages. Never runs the model (`engine.torch_engine`); the page layout is
-`kernels.decode_attention`'s.
+Owns the tensors (keys and values in fp32, of latent attention too, and the expert routes of every cached position),
+reference counts, the prefix index and eviction. A page is full or it is the last of exactly one sequence; full pages
+are shared by reference and never written again. Prefix keys are salted by weight version: new sequences never start
+from another version's pages. Never runs the model (`engine.torch_engine`); the page layout is
+`kernels.paged_attention`'s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from etude.kernels.decode_attention import PAGE
+from etude.engine.lookup import Lookup
+from etude.kernels.paged_attention import PAGE, value_width
 from etude.models.config import ModelConfig
 from etude.records import Routes
 
@@ -38,14 +39,18 @@ class Sequence:
     """Id of the last full page's prefix key; None once the sequence has mixed versions and can no longer be shared."""
     shared_pages: int = 0
     """How many of its pages are in the prefix index under its keys."""
+    lookup: Lookup | None = None
+    """What it is likely to say next, where the engine speculates."""
 
 
 class PagedCache:
     """Fixed number of pages; sequences borrow them."""
 
     def __init__(self, config: ModelConfig, pages: int) -> None:
-        self.keys = torch.zeros(config.layers, pages, PAGE, *config.cached_key)
-        self.values = self.keys if config.latent else torch.zeros_like(self.keys)  # a latent is both
+        groups, width = config.cached_key
+        self.keys = torch.zeros(config.layers, pages, groups, width, PAGE)
+        groups, width = config.cached_value
+        self.values = torch.zeros(config.layers, pages, PAGE, groups, value_width(width))
         route = np.min_scalar_type(max(config.experts - 1, 0))  # the smallest integer that holds an expert's number
         self.routes = np.zeros((pages, PAGE, len(config.moe_layers), config.experts_per_token), route)
         self.free = list(range(pages))[::-1]

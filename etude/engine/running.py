@@ -60,6 +60,8 @@ class Running:
     on_token: OnToken | None = None
     constraint: Constraint | None = None
     sampled: list[Sampled] = field(default_factory=list)
+    guess: list[int] = field(default_factory=list)
+    """Tokens computed in this step as if they had been sampled already."""
     cached: int | None = None
     """Prompt tokens whose keys and values were there when it was first taken up."""
     scores: list[Scored] = field(default_factory=list)

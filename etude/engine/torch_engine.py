@@ -22,11 +22,12 @@ import torch
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
+from etude.engine.lookup import Lookup
 from etude.engine.running import Constraint, OnToken, Running, Sampled, settle, settle_with
 from etude.engine.sampling import WHOLE, distribution, draw, forbid, score, uniform
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import NO_SESSION, Completion, SampleRequest
-from etude.kernels.decode_attention import PAGE
+from etude.kernels.paged_attention import PAGE
 from etude.models.decoder import Decoder
 from etude.models.state import load_bits
 from etude.records import BASE_VERSION, Version
@@ -303,43 +304,51 @@ class TorchEngine:
             running.cached = running.sequence.computed
 
     def _step(self) -> None:
-        singles, chunks = self._pack()
-        if not singles and not chunks:
+        batch = self._pack()
+        if not batch:
             return
-        batch = singles + [running for running, _ in chunks]
-        attention = PagedAttention(self.cache, [r.sequence for r in singles], [(r.sequence, n) for r, n in chunks])
-        ids = [running.sequence.token_ids[-1] for running in singles]
-        for running, count in chunks:
-            ids += running.sequence.token_ids[running.sequence.computed : running.sequence.computed + count]
+        attention = PagedAttention(self.cache, [(running.sequence, count) for running, count in batch])
+        ids: list[int] = []
+        for running, count in batch:
+            ids += (running.sequence.token_ids + running.guess)[running.sequence.computed :][:count]
+        decoded = [count for running, count in batch if running.to_compute == 1]
         with torch.inference_mode():
             output = self.decoder(torch.tensor(ids), attention.positions, attention)
             self.cache.routes[attention.page_of, attention.offset_of] = output.routing.experts_NLK.numpy()
-            counts = [1] * len(singles) + [count for _, count in chunks]
-            last_rows = np.cumsum(counts) - 1
-            self._advance(batch, counts, output.hidden_ND, last_rows)
+            self._advance(batch, output.hidden_ND)
         self.counters["steps"] += 1
-        self.counters["decode_tokens"] += len(singles)
-        self.counters["prefill_tokens"] += len(ids) - len(singles)
+        self.counters["decode_tokens"] += len(decoded)
+        self.counters["prefill_tokens"] += len(ids) - sum(decoded)
 
-    def _pack(self) -> tuple[list[Running], list[tuple[Running, int]]]:
-        """Who computes what in this step. Makes room for every token, preempting the youngest when there is none."""
+    def _pack(self) -> list[tuple[Running, int]]:
+        """Who computes how many tokens in this step. Makes room for each: where there is none, the youngest waits."""
         budget = self.config.step_tokens
-        singles: list[Running] = []
-        chunks: list[tuple[Running, int]] = []
+        batch: list[tuple[Running, int]] = []
         preempted: set[Running] = set()
         for running in sorted(self._running, key=lambda r: r.to_compute != 1):  # decode rows first; the sort is stable
+            running.guess = []
             count = min(running.to_compute, budget)
             if count == 0 or running in preempted:
                 continue
+            if count == running.to_compute == 1:
+                count += self._guess(running, budget - 1)
             preempted |= self._make_room(running, running.sequence.computed + count)
-            if running in preempted:
-                continue
-            budget -= count
-            if count == 1 and running.to_compute == 1:
-                singles.append(running)
-            else:
-                chunks.append((running, count))
-        return [r for r in singles if r not in preempted], [(r, n) for r, n in chunks if r not in preempted]
+            if running not in preempted:
+                budget -= count
+                batch.append((running, count))
+        return [(running, count) for running, count in batch if running not in preempted]
+
+    def _guess(self, running: Running, budget: int) -> int:
+        """Guess what a sequence says next, beyond the token at its end; returns how many tokens that is."""
+        most = min(self.config.lookup_tokens, budget, running.request.max_tokens - len(running.sampled) - 1)
+        if most <= 0 or running.constraint is not None:  # what a grammar allows depends on what was said
+            return 0
+        sequence = running.sequence
+        if sequence.lookup is None:
+            sequence.lookup = Lookup(self.config.lookup_ngram)
+        running.guess = sequence.lookup.guess(sequence.token_ids, most)
+        self.counters["guessed_tokens"] += len(running.guess)
+        return len(running.guess)
 
     def _make_room(self, running: Running, length: int) -> set[Running]:
         """Pages for the first `length` tokens; returns whom that has cost theirs, `running` itself perhaps among
@@ -366,30 +375,54 @@ class TorchEngine:
                 if victim is running:
                     return preempted
 
-    def _advance(self, batch: list[Running], counts: list[int], hidden: torch.Tensor, last_rows: np.ndarray) -> None:
+    def _advance(self, batch: list[tuple[Running, int]], hidden_ND: torch.Tensor) -> None:
         """Count what was computed, and sample for every sequence that has caught up with its tokens."""
-        for running, count, last in zip(batch, counts, last_rows, strict=True):
+        ready: list[Running] = []
+        rows: list[int] = []
+        end = 0
+        for running, count in batch:
+            end += count
             if running.request.prompt_logprobs is not None:
-                self._score(running, hidden[last + 1 - count : last + 1])
-            running.sequence.computed += count
+                self._score(running, hidden_ND[end - count : end])
+            running.sequence.computed += count - len(running.guess)
             self.cache.share_full_pages(running.sequence)
-        ready = [(running, row) for running, row in zip(batch, last_rows, strict=True) if running.to_compute == 0]
-        if not ready:
-            return
-        logits = self.decoder.logits(hidden[torch.tensor([row for _, row in ready])])
-        allowed = {row: each.constraint.allowed() for row, (each, _) in enumerate(ready) if each.constraint is not None}
+            if running.to_compute == 0:
+                ready.append(running)
+                rows += range(end - len(running.guess) - 1, end)
+        if ready:
+            self._sample(ready, self.decoder.logits(hidden_ND[torch.tensor(rows)]))
+
+    def _sample(self, ready: list[Running], logits_RV: torch.Tensor) -> None:
+        """Draw a token at each sequence's end, and after each token of its guess."""
+        draws = [(running, i) for running in ready for i in range(1 + len(running.guess))]
+        allowed = {row: r.constraint.allowed() for row, (r, _) in enumerate(draws) if r.constraint is not None}
         if allowed:
-            logits = forbid(logits, allowed)
+            logits_RV = forbid(logits_RV, allowed)
             self.counters["constrained_tokens"] += len(allowed)
-        temperatures = [running.request.temperature for running, _ in ready]
-        logprobs_RV = distribution(logits, temperatures, [running.cut for running, _ in ready])
-        uniforms = [uniform(running.seed, len(running.sequence.token_ids)) for running, _ in ready]
+        temperatures = [running.request.temperature for running, _ in draws]
+        logprobs_RV = distribution(logits_RV, temperatures, [running.cut for running, _ in draws])
+        uniforms = [uniform(running.seed, len(running.sequence.token_ids) + i) for running, i in draws]
         tokens = draw(logprobs_RV, temperatures, uniforms)
         chosen = logprobs_RV.gather(1, torch.tensor(tokens)[:, None]).squeeze(1).tolist()
-        for row, (running, _) in enumerate(ready):
+        said = iter(zip(tokens, chosen, logprobs_RV, strict=True))
+        for running in ready:
+            self._take(running, [next(said) for _ in range(1 + len(running.guess))])
+
+    def _take(self, running: Running, said: list[tuple[int, float, torch.Tensor]]) -> None:
+        """Append what was drawn, as far as the guess was right; each with the distribution it was drawn from."""
+        sequence, right = running.sequence, 0
+        for i, (token, logprob, logprobs_V) in enumerate(said):
             self.counters["cut_tokens"] += running.cut != WHOLE
-            sampled = Sampled(tokens[row], chosen[row], self.version)
-            self._append(running, running.as_told(sampled, logprobs_RV[row]) if running.wants_more else sampled)
+            sampled = Sampled(token, logprob, self.version)
+            goes_on = self._append(running, running.as_told(sampled, logprobs_V) if running.wants_more else sampled)
+            if not goes_on or i == len(running.guess) or token != running.guess[i]:
+                break
+            sequence.computed += 1  # it was computed already, as a guess
+            self.cache.share_full_pages(sequence)
+            right += 1
+        if sequence.lookup is not None:
+            sequence.lookup.learn(len(running.guess), right, self.config.lookup_tokens)
+            self.counters.update(guessed_right=right, decode_tokens=right)
 
     def _score(self, running: Running, hidden_CD: torch.Tensor) -> None:
         """Score the prompt's tokens that follow those just computed; what was preempted has some already."""
@@ -401,7 +434,8 @@ class TorchEngine:
             running.scores += score(logits, tokens, most or 0)
             self.counters["scored_tokens"] += len(tokens)
 
-    def _append(self, running: Running, sampled: Sampled) -> None:
+    def _append(self, running: Running, sampled: Sampled) -> bool:
+        """Returns whether the request goes on."""
         running.sampled.append(sampled)
         running.sequence.token_ids.append(sampled.token)
         stopped = sampled.token in running.request.stop_ids
@@ -413,9 +447,11 @@ class TorchEngine:
         except Exception as error:  # the asker's fault: that request ends, the engine goes on
             settle_with(running.future, error)
             self._drop(running)
-            return
+            return False
         if stopped or len(running.sampled) >= running.request.max_tokens:
             self._finish(running, stopped)
+            return False
+        return True
 
     def _finish(self, running: Running, stopped: bool) -> None:
         completion = running.completion(stopped, self.cache.routes_of(running.sequence, running.sequence.computed))

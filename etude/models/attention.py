@@ -10,11 +10,13 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from etude.kernels import rows
+from etude.kernels.packed_attention import packed_attention
+from etude.kernels.pointwise import rotate
 from etude.models.config import ModelConfig
 from etude.models.layers import RMSNorm
-from etude.models.rope import Rope, halves, logit_scale, rotate
+from etude.models.rope import Rope, halves, logit_scale
 
 LATENT_EPS = 1e-6
 """Of the norms inside latent attention; the published models have no key for it."""
@@ -23,9 +25,9 @@ LATENT_EPS = 1e-6
 class Attention(Protocol):
     """How packed tokens see each other."""
 
-    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGC: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
         """softmax(scale * q k) v of each token over what it may see, causally; rotary positions are already applied.
-        Returns [N, H, C]. Keys that serve as values too are passed as the same tensor.
+        Returns [N, H, V]; values may be narrower than keys.
         """
         ...
 
@@ -46,20 +48,19 @@ class GroupedAttention(nn.Module):
 
     def forward(self, x_ND: Tensor, rope: Rope, layer: int, attention: Attention) -> Tensor:
         tokens = x_ND.shape[0]
-        q = self.q_norm(self.q_proj(x_ND).view(tokens, self.heads, self.head_width))
-        k = self.k_norm(self.k_proj(x_ND).view(tokens, self.kv_heads, self.head_width))
-        v = self.v_proj(x_ND).view(tokens, self.kv_heads, self.head_width)
-        out = attention.attend(layer, rotate(q, rope), rotate(k, rope), v, self.scale)
-        return self.o_proj(out.reshape(tokens, -1))
+        q = self.q_norm(rows.linear(x_ND, self.q_proj.weight).view(tokens, self.heads, self.head_width))
+        k = self.k_norm(rows.linear(x_ND, self.k_proj.weight).view(tokens, self.kv_heads, self.head_width))
+        v = rows.linear(x_ND, self.v_proj.weight).view(tokens, self.kv_heads, self.head_width)
+        out = attention.attend(layer, rotate(q, *rope), rotate(k, *rope), v, self.scale)
+        return rows.linear(out.reshape(tokens, -1), self.o_proj.weight)
 
 
 class LatentAttention(nn.Module):
     """Multi-head latent attention (arXiv 2405.04434) in its absorbed form, for training and sampling alike.
 
     The up-projections of keys and values are applied to the queries and to the result instead. So every head attends
-    to the same one key a token, its latent beside its rotary channels, and the latent is the value, too: this key is
-    all that is cached. Shapes: R latent width, P plain and V value channels of a head. Submodules have their published
-    names.
+    to the same one key a token, its latent beside its rotary channels, and the latent is the value.
+    Shapes: R latent width, P plain and V value channels of a head. Submodules have their published names.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -84,21 +85,26 @@ class LatentAttention(nn.Module):
         shape, tokens = self.latent, x_ND.shape[0]
         q_NHC = self._queries(x_ND).view(tokens, self.heads, -1)
         plain_NHP, turning_NHC = q_NHC.split((shape.plain_width, shape.rope_width), dim=-1)
-        latent_NR, turning_NC = self.kv_a_proj_with_mqa(x_ND).split((shape.rank, shape.rope_width), dim=-1)
+        narrow = rows.linear(x_ND, self.kv_a_proj_with_mqa.weight)
+        latent_NR, turning_NC = narrow.split((shape.rank, shape.rope_width), dim=-1)
         up = self.kv_b_proj.weight.view(self.heads, -1, shape.rank)
         key_up_HPR, value_up_HVR = up.split((shape.plain_width, shape.value_width), dim=1)
-        q = torch.cat((torch.einsum("nhp,hpr->nhr", plain_NHP, key_up_HPR), self._turn(turning_NHC, rope)), dim=-1)
-        k = torch.cat((self.kv_a_layernorm(latent_NR)[:, None], self._turn(turning_NC[:, None], rope)), dim=-1)
-        out_NHR = attention.attend(layer, q, k, k, self.scale)[..., : shape.rank]
-        return self.o_proj(torch.einsum("nhr,hvr->nhv", out_NHR, value_up_HVR).reshape(tokens, -1))
+        absorbed_NHR = rows.products(plain_NHP, key_up_HPR, self.kv_b_proj.weight)
+        q = torch.cat((absorbed_NHR, self._turn(turning_NHC, rope)), dim=-1)
+        v_N1R = self.kv_a_layernorm(latent_NR)[:, None]
+        k = torch.cat((v_N1R, self._turn(turning_NC[:, None], rope)), dim=-1)
+        out_NHR = attention.attend(layer, q, k, v_N1R, self.scale)
+        out_NHV = rows.products(out_NHR, value_up_HVR.mT, self.kv_b_proj.weight)
+        return rows.linear(out_NHV.reshape(tokens, -1), self.o_proj.weight)
 
     def _queries(self, x_ND: Tensor) -> Tensor:
         if self.latent.query_rank is None:
-            return self.q_proj(x_ND)
-        return self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_ND)))
+            return rows.linear(x_ND, self.q_proj.weight)
+        narrow = self.q_a_layernorm(rows.linear(x_ND, self.q_a_proj.weight))
+        return rows.linear(narrow, self.q_b_proj.weight)
 
     def _turn(self, x_NHC: Tensor, rope: Rope) -> Tensor:
-        return rotate(halves(x_NHC) if self.latent.interleaved else x_NHC, rope)
+        return rotate(halves(x_NHC) if self.latent.interleaved else x_NHC, *rope)
 
 
 class PackedAttention:
@@ -107,19 +113,6 @@ class PackedAttention:
     def __init__(self, segment_lengths: list[int]) -> None:
         self.lengths = segment_lengths
 
-    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGC: Tensor, scale: float) -> Tensor:
+    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
         del layer
-        outputs = [
-            F.scaled_dot_product_attention(
-                q.transpose(0, 1)[None],
-                k.transpose(0, 1)[None],
-                v.transpose(0, 1)[None],
-                is_causal=True,
-                scale=scale,
-                enable_gqa=True,
-            )[0].transpose(0, 1)
-            for q, k, v in zip(
-                q_NHC.split(self.lengths), k_NGC.split(self.lengths), v_NGC.split(self.lengths), strict=True
-            )
-        ]
-        return torch.cat(outputs)
+        return packed_attention(q_NHC, k_NGC, v_NGV, self.lengths, scale)

@@ -111,6 +111,11 @@ class ModelConfig(Config):
         """Shape (heads, channels) of the keys that a token leaves for those after it."""
         return (1, self.latent.rank + self.latent.rope_width) if self.latent else (self.kv_heads, self.head_width)
 
+    @property
+    def cached_value(self) -> tuple[int, int]:
+        """Shape (heads, channels) of the values that go with them; of a latent key, a part of it."""
+        return (1, self.latent.rank) if self.latent else (self.kv_heads, self.head_width)
+
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Self:
         _refuse(self, _OF_ROUTERS, not self.experts, "experts = 0 leaves no router")

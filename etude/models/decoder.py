@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from etude.kernels import rows
 from etude.models.attention import Attention, GroupedAttention, LatentAttention
 from etude.models.config import ModelConfig
 from etude.models.experts import ExpertProduct, MixtureOfExperts, Routed
@@ -77,7 +77,7 @@ class Decoder(nn.Module):
     ) -> DecoderOutput:
         """`replay_NLK` forces experts, plausible ones (see `MixtureOfExperts`); -1 leaves the router's own choice."""
         x_ND = self.embed(token_ids_N)
-        rope = rope_tables(positions_N, self.config, x_ND.dtype)
+        rope = rope_tables(positions_N, self.config)
         done: list[Routed] = []
         for block in self.blocks:
             replay_NK = replay_NLK[:, len(done)] if replay_NLK is not None and block.routes else None
@@ -98,7 +98,7 @@ class Decoder(nn.Module):
     def logits(self, hidden_MD: Tensor) -> Tensor:
         """fp32 logits [M, V] of the rows asked for."""
         weight = self.embed.weight if self.head is None else self.head.weight
-        return F.linear(hidden_MD.float(), weight.float())
+        return rows.linear(hidden_MD.float(), weight)
 
     def set_expert_product(self, product: ExpertProduct) -> None:
         """Multiply tokens with their experts' matrices in this way from now on (`kernels.low_precision`)."""

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from etude.kernels import experts as exact
+from etude.kernels import rows
+from etude.kernels.pointwise import sigmoid
 from etude.models.config import ModelConfig
 from etude.models.layers import SwiGLU
 
@@ -48,7 +51,7 @@ class MixtureOfExperts(nn.Module):
             self.register_buffer("selection_bias", torch.zeros(config.experts))
         self.gate_up = nn.Parameter(torch.empty(config.experts, config.width, 2 * config.expert_width))
         self.down = nn.Parameter(torch.empty(config.experts, config.expert_width, config.width))
-        self.product: ExpertProduct = multiply_by_expert
+        self.product: ExpertProduct | None = None
         self.shared = SwiGLU(config.width, config.shared_width) if config.shared_width else None
 
     def forward(self, x_ND: Tensor, replay_NK: Tensor | None, replay_margin: float) -> tuple[Tensor, Routed]:
@@ -57,13 +60,11 @@ class MixtureOfExperts(nn.Module):
         implausible, and replaced by the best of the router's own that the token does not have yet, if with
         `replay_margin` more in its logit it would still lose to the router's own last choice.
         """
-        logits_NE = F.linear(
-            x_ND.float(), self.router.weight.float()
-        )  # fp32: ties and near-ties must not depend on dtype
+        logits_NE = rows.linear(x_ND.float(), self.router.weight)  # fp32: near-ties must not depend on dtype
         if self.config.router == "softmax":
             scores_NE, choice_NE = logits_NE.softmax(dim=-1), logits_NE
         else:
-            scores_NE = logits_NE.sigmoid()
+            scores_NE = sigmoid(logits_NE)
             choice_NE = self._of_best_groups(scores_NE + self.selection_bias)
         own_NK, experts_NK = choice_NE.topk(self.config.experts_per_token, dim=-1)
         if replay_NK is not None:
@@ -71,10 +72,10 @@ class MixtureOfExperts(nn.Module):
             experts_NK = replayed(replay_NK, plausible_NK, choice_NE.detach())
         gates_NK = scores_NE.gather(1, experts_NK)
         if self.config.normalise_gates:
-            gates_NK = gates_NK / gates_NK.sum(dim=-1, keepdim=True)
+            gates_NK = gates_NK / gates_NK.cumsum(dim=-1)[:, -1:]  # a sum in their order
         if self.config.gate_scale != 1.0:
             gates_NK = gates_NK * self.config.gate_scale
-        out_ND = run_experts(x_ND, experts_NK, gates_NK.to(x_ND.dtype), self.gate_up, self.down, self.product)
+        out_ND = run_experts(x_ND, experts_NK, gates_NK, self.gate_up, self.down, self.product)
         if self.shared is not None:
             out_ND = out_ND + self.shared(x_ND)
         return out_ND, Routed(experts_NK, scores_NE)
@@ -116,9 +117,15 @@ def run_experts(
     gates_NK: Tensor,
     gate_up_EDF: Tensor,
     down_EFD: Tensor,
-    product: ExpertProduct,
+    product: ExpertProduct | None = None,
 ) -> Tensor:
-    """Send each token through its experts and add the results, weighted by the gates. Tokens are grouped by expert."""
+    """Send each token through its experts and add the results, weighted by the gates. Tokens are grouped by expert.
+
+    With a `product` of one's own, or on another device than the CPU, a token's bits depend on who shares its experts.
+    """
+    if product is None and x_ND.is_cpu:
+        return exact.run_experts(x_ND, experts_NK, gates_NK, gate_up_EDF, down_EFD)
+    product, gates_NK = product or multiply_by_expert, gates_NK.to(x_ND.dtype)
     top_k = experts_NK.shape[1]
     by_expert = experts_NK.flatten().argsort(stable=True)
     token_of = by_expert // top_k

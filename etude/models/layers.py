@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from etude.kernels import rows
+from etude.kernels.pointwise import rms_norm, swiglu
 
 
 class RMSNorm(nn.Module):
@@ -14,7 +16,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class SwiGLU(nn.Module):
@@ -26,5 +28,4 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(inner_width, width, bias=False)
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        gate, up = self.gate_up(x_ND).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return rows.linear(swiglu(rows.linear(x_ND, self.gate_up.weight)), self.down.weight)

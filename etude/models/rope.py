@@ -1,13 +1,14 @@
 """Rotary positions (arXiv 2104.09864), plain or stretched by YaRN (arXiv 2309.00071).
 
-Owns the tables of cosines and sines, the rotation, and the two scales that YaRN asks for. Everything is computed in
-fp32, in the published order of operations: an angle is a position times a frequency, so that the last bit of a
-frequency is many bits of a late position's angle.
+Owns the tables of cosines and sines, and the two scales that YaRN asks for; `kernels.pointwise` turns. Everything is
+computed in fp32, in the published order of operations: an angle is a position times a frequency, so that the last bit
+of a frequency is many bits of a late position's angle.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -15,29 +16,32 @@ from torch import Tensor
 from etude.models.config import ModelConfig, YarnConfig
 
 Rope = tuple[Tensor, Tensor]
-"""Cosines and sines [N, 1, C]."""
+"""Cosines and sines [N, C / 2], fp32."""
+TABLE = 1024
+"""Positions whose angles are computed at once: a cosine may have other bits in a batch of another size."""
 
 
-def rope_tables(positions_N: Tensor, config: ModelConfig, dtype: torch.dtype) -> Rope:
+def rope_tables(positions_N: Tensor, config: ModelConfig) -> Rope:
     """The tables of these positions."""
-    angles = positions_N.float()[:, None] * _frequencies(config, positions_N.device)
-    angles = torch.cat((angles, angles), dim=-1)[:, None]
-    cos, sin = angles.cos(), angles.sin()
-    if config.yarn is not None:
-        amplitude = _amplitude(config.yarn)
-        cos, sin = cos * amplitude, sin * amplitude
-    return cos.to(dtype), sin.to(dtype)
+    count = int(positions_N.max()) // TABLE + 1
+    cos, sin = _tables(config.rope_width, config.rope_theta, config.yarn, count)
+    where = positions_N.to(cos.device)
+    return cos[where].to(positions_N.device), sin[where].to(positions_N.device)
 
 
-def rotate(x_NHC: Tensor, rope: Rope) -> Tensor:
-    """Turn each pair of channels (c, c + C/2) by its angle."""
-    cos, sin = rope
-    first, second = x_NHC.chunk(2, dim=-1)
-    return x_NHC * cos + torch.cat((-second, first), dim=-1) * sin
+@lru_cache(maxsize=8)
+def _tables(width: int, theta: float, yarn: YarnConfig | None, count: int) -> Rope:
+    """Of the positions below count * TABLE."""
+    amplitude = _amplitude(yarn) if yarn else 1.0
+    with torch.inference_mode(False):  # they outlive the forward that asks for them first
+        positions = torch.arange(count * TABLE, dtype=torch.float32).split(TABLE)
+        angles = [each[:, None] * _frequencies(width, theta, yarn) for each in positions]
+        cos, sin = (torch.cat([turn(each) for each in angles]) * amplitude for turn in (torch.cos, torch.sin))
+    return cos, sin
 
 
 def halves(x_NHC: Tensor) -> Tensor:
-    """Channels stored as pairs (0, 1), (2, 3), … in the order that `rotate` takes: all firsts, then all seconds."""
+    """Channels stored as pairs (0, 1), (2, 3), … as they are turned: all firsts, then all seconds."""
     return x_NHC.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 
 
@@ -46,23 +50,22 @@ def logit_scale(yarn: YarnConfig | None) -> float:
     return _growth(yarn.factor, yarn.mscale_all_dim) ** 2 if yarn and yarn.mscale_all_dim else 1.0
 
 
-def _frequencies(config: ModelConfig, device: torch.device) -> Tensor:
+def _frequencies(width: int, theta: float, yarn: YarnConfig | None) -> Tensor:
     """Radians a token [C / 2]."""
-    width, theta, yarn = config.rope_width, config.rope_theta, config.yarn
-    powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
+    powers = theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
     if yarn is None:
         return 1.0 / powers
-    low, high = (_channel(config, yarn, turns) for turns in (yarn.beta_fast, yarn.beta_slow))
+    low, high = (_channel(width, theta, yarn, turns) for turns in (yarn.beta_fast, yarn.beta_slow))
     low, high = max(math.floor(low), 0), min(math.ceil(high), width - 1)
-    index = torch.arange(width // 2, dtype=torch.float32, device=device)
+    index = torch.arange(width // 2, dtype=torch.float32)
     stretched = ((index - low) / ((high - low) or 0.001)).clamp(0, 1)
     return 1.0 / (yarn.factor * powers) * stretched + 1.0 / powers * (1 - stretched)
 
 
-def _channel(config: ModelConfig, yarn: YarnConfig, turns: float) -> float:
+def _channel(width: int, theta: float, yarn: YarnConfig, turns: float) -> float:
     """The channel, as a real number, that turns so often in the original context."""
     ratio = yarn.original_context / (turns * 2 * math.pi)
-    return config.rope_width * math.log(ratio) / (2 * math.log(config.rope_theta))
+    return width * math.log(ratio) / (2 * math.log(theta))
 
 
 def _amplitude(yarn: YarnConfig) -> float:

@@ -9,6 +9,7 @@ from small_models import SHIPPED
 from etude.engine.config import EngineConfig
 from etude.harness.prompt import system_prompt
 from etude.harness.tools import TOOLS
+from etude.kernels.paged_attention import PAGE
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.tasks.ladder import ladder_task
@@ -53,7 +54,7 @@ def test_the_model_calls_our_tools_and_goes_on_from_its_own_ids(client, shipped)
     assert shipped.service.memory.hits == hits + 1
     before = [*first.prompt_token_ids, *choice.token_ids]
     assert second.prompt_token_ids[: len(before)] == before
-    assert second.usage.prompt_tokens_details.cached_tokens >= len(before) - 16
+    assert second.usage.prompt_tokens_details.cached_tokens > len(before) - PAGE
 
 
 def test_a_streamed_call_is_the_whole_ones(client):

@@ -12,7 +12,7 @@ from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import CheckpointError
 from etude.harness.sampler import SampleRequest
-from etude.kernels.decode_attention import PAGE
+from etude.kernels.paged_attention import PAGE
 from etude.models.attention import PackedAttention
 from etude.models.checkpoint import INDEX, check_checkpoint, load_checkpoint, save_checkpoint
 from etude.models.config import ModelConfig

@@ -1,0 +1,244 @@
+"""The engines that `benchmarks/engine.py` compares, behind one seam."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from etude.engine import torch_engine
+from etude.engine.attention import PagedAttention
+from etude.engine.config import EngineConfig
+from etude.engine.kv_cache import PagedCache, Sequence
+from etude.engine.torch_engine import TorchEngine
+from etude.errors import DeadlineExceeded
+from etude.harness.sampler import Completion, SampleRequest
+from etude.kernels import rows
+from etude.kernels.paged_attention import PAGE
+from etude.models import attention as model_attention
+from etude.models import experts as model_experts
+from etude.models import layers
+from etude.models.decoder import Decoder
+from etude.models.experts import multiply_by_expert, run_experts
+
+Prompts = list[list[int]]
+START_S = 900.0
+"""vLLM compiles first."""
+
+
+class Engine(Protocol):
+    name: str
+
+    def prepare(self) -> None:
+        """Whatever is not part of generating, and forget what was generated before."""
+
+    def generate(self, prompts: Prompts, new: int) -> None:
+        """Exactly `new` tokens after each prompt, greedily."""
+
+    def cpu_s(self) -> float:
+        """CPU seconds spent so far."""
+        ...
+
+
+class InProcess:
+    def prepare(self) -> None:
+        pass
+
+    def cpu_s(self) -> float:
+        return time.process_time()
+
+
+class Etude(InProcess):
+    """A fresh engine each time, so that no prompt is cached."""
+
+    name = "etude"
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder, self.said = decoder, list[Completion]()
+
+    def prepare(self) -> None:
+        self.engine = TorchEngine(self.decoder, EngineConfig(cache_tokens=PAGE * 1024, request_deadline_s=1200.0))
+
+    def generate(self, prompts: Prompts, new: int) -> None:
+        async def everyone() -> list[Completion]:
+            requests = (
+                SampleRequest(f"s{n}", tuple(prompt), new, frozenset(), 0.0, n) for n, prompt in enumerate(prompts)
+            )
+            return await asyncio.gather(*map(self.engine.sample, requests))
+
+        self.said = asyncio.run(everyone())
+        self.engine.close()
+
+
+class InexactAttention(PagedAttention):
+    """Chunks by torch's attention, which gives a token other bits than decoding does."""
+
+    def __init__(self, cache: PagedCache, batch: list[tuple[Sequence, int]]) -> None:
+        super().__init__(cache, batch)
+        self.batch, self.whole = batch, (self.rows, self.lengths)
+
+    def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
+        singles = sum(count == 1 for _, count in self.batch)  # they come first
+        self.rows, self.lengths = (each[:singles] for each in self.whole)
+        parts = [super().attend(layer, q_NHC[:singles], k_NGC, v_NGV, scale)]
+        at = singles
+        for sequence, count in self.batch[singles:]:
+            parts.append(self._chunk(layer, sequence, q_NHC[at : at + count], scale))
+            at += count
+        return torch.cat(parts)
+
+    def _chunk(self, layer: int, sequence: Sequence, q_THC: Tensor, scale: float) -> Tensor:
+        past, count = sequence.computed, len(q_THC)
+        length = past + count
+        table = torch.tensor(sequence.pages[: (length + PAGE - 1) // PAGE])
+        k_GTC = self.cache.keys[layer][table].permute(1, 0, 3, 2).flatten(1, 2)[:, :length]
+        v_GTC = self.cache.values[layer][table].flatten(0, 1)[:length].transpose(0, 1)
+        mask = None if past == 0 else torch.ones(count, length, dtype=torch.bool).tril(past)
+        out = F.scaled_dot_product_attention(
+            q_THC.transpose(0, 1)[None],
+            k_GTC[None],
+            v_GTC[None],
+            mask,
+            is_causal=mask is None,
+            scale=scale,
+            enable_gqa=True,
+        )
+        return out[0].transpose(0, 1)
+
+
+def _torch_rotate(x_NHC: Tensor, cos_NC: Tensor, sin_NC: Tensor) -> Tensor:
+    first, second = x_NHC.chunk(2, dim=-1)
+    cos, sin = cos_NC[:, None], sin_NC[:, None]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _torch_experts(*given: Any) -> Tensor:
+    return run_experts(*given[:5], multiply_by_expert)
+
+
+class Inexact(Etude):
+    """The same engine with exactness off: what torch has, in place of the kernels."""
+
+    name = "inexact"
+
+    def generate(self, prompts: Prompts, new: int) -> None:
+        with (
+            patch.object(torch_engine, "PagedAttention", InexactAttention),
+            patch.object(rows, "linear", lambda x, weight: F.linear(x, weight.to(x.dtype))),
+            patch.object(layers, "rms_norm", lambda x, weight, eps: F.rms_norm(x, (x.shape[-1],), weight, eps)),
+            patch.object(model_attention, "rotate", _torch_rotate),
+            patch.object(model_experts, "run_experts", _torch_experts),
+        ):
+            super().generate(prompts, new)
+
+
+def transformers_engines(directory: Path) -> list[Engine]:
+    """transformers' two ways to generate."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, experts_implementation="grouped_mm")
+    model.eval()
+    return [Transformers(model), TransformersBatching(model)]
+
+
+class Transformers(InProcess):
+    name = "transformers"
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def config(self, new: int) -> Any:
+        from transformers import GenerationConfig
+
+        return GenerationConfig(
+            max_new_tokens=new, min_new_tokens=new, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+
+    def generate(self, prompts: Prompts, new: int) -> None:
+        ids = torch.tensor(prompts)
+        with torch.inference_mode():
+            out = self.model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=self.config(new))
+        assert out.shape[1] == len(prompts[0]) + new
+
+
+class TransformersBatching(Transformers):
+    name = "transformers_cb"
+
+    def generate(self, prompts: Prompts, new: int) -> None:
+        from transformers.generation import ContinuousBatchingConfig
+
+        pages = ContinuousBatchingConfig(page_size=64, num_blocks=7 * len(prompts) + 4, max_batch_tokens=256)
+        out = self.model.generate_batch(
+            prompts, generation_config=self.config(new), continuous_batching_config=pages
+        )  # fmt: skip
+        assert [len(each.generated_tokens) for each in out.values()] == [new] * len(prompts)
+
+
+class Vllm:
+    """In a process and an environment of its own; `benchmarks/engine_vllm.py` is its other end."""
+
+    name = "vllm"
+
+    def __init__(self, python: str, model: Path, context: int) -> None:
+        self.log = model / "vllm.log"
+        script = str(Path(__file__).with_name("engine_vllm.py"))
+        quiet = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "0", "VLLM_NO_USAGE_STATS": "1"}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [python, script, str(model), str(context)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                env=os.environ | quiet | {"HF_HUB_OFFLINE": "1"},
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        self._answer(START_S)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.process.stdin.close()  # type: ignore[union-attr]
+        self.process.wait(60)
+
+    def _answer(self, deadline_s: float = 600.0) -> str:
+        late = threading.Timer(deadline_s, self.process.kill)
+        late.start()
+        line = self.process.stdout.readline()  # type: ignore[union-attr]
+        late.cancel()
+        if not line:
+            raise DeadlineExceeded("an answer of vLLM", deadline_s, self.log.read_text()[-2000:])
+        return line.strip()
+
+    def prepare(self) -> None:
+        pass
+
+    def generate(self, prompts: Prompts, new: int) -> None:
+        self.process.stdin.write(json.dumps({"prompts": prompts, "new": new}) + "\n")  # type: ignore[union-attr]
+        self.process.stdin.flush()  # type: ignore[union-attr]
+        assert int(self._answer()) == len(prompts) * new
+
+    def cpu_s(self) -> float:
+        """Of the process and all its descendants."""
+        parents, spent = {}, {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(stat.parent.name)] = int(fields[1])
+            spent[int(stat.parent.name)] = int(fields[11]) + int(fields[12])
+        tree, grown = {self.process.pid}, True
+        while grown:
+            more = {child for child, parent in parents.items() if parent in tree} - tree
+            grown = bool(more)
+            tree |= more
+        return sum(spent.get(pid, 0) for pid in tree) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,172 @@
+"""Causal attention inside the segments of a packed axis, with its gradient: the trainer's side of `paged_attention`.
+
+Owns the gradient's kernel and the pages that a packed batch is put in. Forward it runs the kernel that the engine
+samples with, so its results have the same bits. On other devices than the CPU it is torch's attention, whose bits are
+its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from etude.kernels.paged_attention import (
+    PAGE,
+    Array,
+    Ints,
+    gather,
+    page_scores,
+    page_sums,
+    paged_attention,
+    soften,
+    value_width,
+    wide,
+)
+from etude.kernels.vectors import LANES, ROWS, in_parallel, kernel, part
+
+BLOCK = 8 * ROWS
+"""Rows, each a head of a query, whose gradients are summed at once."""
+
+
+def packed_attention(q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, lengths: list[int], scale: float) -> Tensor:
+    """softmax(scale * q k) v of each token over its segment up to itself; segments are `lengths` long, in order.
+
+    Computed in fp32, whatever the inputs are.
+    """
+    if q_NHC.is_cpu:
+        return _Packed.apply(q_NHC.float(), k_NGC.float(), v_NGV.float(), lengths, scale).to(q_NHC.dtype)
+    outputs = [
+        F.scaled_dot_product_attention(
+            *(x.transpose(0, 1)[None] for x in each), is_causal=True, scale=scale, enable_gqa=True
+        )
+        for each in zip(*(x.split(lengths) for x in (q_NHC, k_NGC, v_NGV)), strict=True)
+    ]
+    return torch.cat([out[0].transpose(0, 1) for out in outputs])
+
+
+class _Pages:
+    """Where the tokens of each segment lie: in pages of their own, one segment after another."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+        self.starts = np.cumsum([0, *lengths])
+        counts = [(length + PAGE - 1) // PAGE for length in lengths]
+        ends = np.cumsum(counts)
+        self.tables = np.minimum((ends - counts)[:, None] + np.arange(max(counts)), ends[-1] - 1)
+        firsts = np.repeat((ends - counts) * PAGE - self.starts[:-1], lengths)
+        self.at = torch.from_numpy(firsts + np.arange(self.starts[-1]))
+        self.count = int(ends[-1])
+
+    def fill(self, x_NGC: Tensor, turned: bool) -> Array:
+        """[pages, PAGE, G, V], or [pages, G, C, PAGE] if `turned`; zeros where no token is."""
+        width = x_NGC.shape[2] if turned else value_width(x_NGC.shape[2])
+        pages = x_NGC.new_zeros((self.count * PAGE, x_NGC.shape[1], width))
+        pages[self.at, :, : x_NGC.shape[2]] = x_NGC
+        pages_PTGC = pages.unflatten(0, (-1, PAGE))
+        return (pages_PTGC.permute(0, 2, 3, 1) if turned else pages_PTGC).contiguous().numpy()
+
+
+class _Packed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, lengths: list[int], scale: float) -> Tensor:
+        pages = _Pages(lengths)
+        keys, values = pages.fill(k_NGC, turned=True), pages.fill(v_NGV, turned=False)
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        seen = np.arange(len(rows)) - pages.starts[rows] + 1
+        q, out = q_NHC.contiguous().numpy(), torch.empty((*q_NHC.shape[:2], v_NGV.shape[2]))
+
+        def some(part: slice) -> None:
+            paged_attention(q[part], keys, values, pages.tables, rows[part], seen[part], scale, out[part].numpy())
+
+        in_parallel(len(rows), 128, some)
+        ctx.save_for_backward(q_NHC, k_NGC, v_NGV, out)
+        ctx.lengths, ctx.scale = lengths, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        q_NHC, k_NGC, v_NGV, out_NHV = ctx.saved_tensors
+        pages = _Pages(ctx.lengths)
+        dk, dv = (torch.zeros((*x.shape[:2], value_width(x.shape[2]))) for x in (k_NGC, v_NGV))
+        dq, deltas = torch.empty(q_NHC.shape), (grads[0] * out_NHV).sum(-1)
+        arrays = (
+            *(x.contiguous().numpy() for x in (q_NHC, grads[0], deltas)),
+            *(pages.fill(x, turned) for x in (k_NGC, v_NGV) for turned in (True, False)),
+        )
+
+        def some(part: slice) -> None:
+            starts = pages.starts[part.start : part.stop + 1]
+            packed_backward(*arrays, pages.tables[part], starts, ctx.scale, dq.numpy(), dk.numpy(), dv.numpy())
+
+        in_parallel(len(ctx.lengths), 1, some)
+        return dq, dk[..., : k_NGC.shape[2]], dv[..., : v_NGV.shape[2]], None, None
+
+
+@kernel
+def packed_backward(
+    queries: Array, grads: Array, deltas: Array, turned_keys: Array, keys: Array, turned_values: Array, values: Array,
+    tables: Ints, starts: Ints, scale: float, dq: Array, dk: Array, dv: Array,
+) -> None:  # fmt: skip
+    """Gradients of segments, tokens starts[s] to starts[s + 1] of the packed axis; adds to dk and dv, whose
+    channels are filled up as those of values in pages are.
+    """
+    heads, width = queries.shape[1:]
+    groups = keys.shape[2]
+    of_group = heads // groups
+    many = max(1, BLOCK // of_group)
+    rows = many * of_group
+    tile_q, tile_g = np.zeros((rows, dk.shape[2]), np.float32), np.zeros((rows, dv.shape[2]), np.float32)
+    weights = np.empty((rows, tables.shape[1] * PAGE), np.float32)
+    slopes, tile_dq = np.empty_like(weights), np.empty_like(tile_q)
+    for s in range(len(starts) - 1):
+        for n in range(starts[s], starts[s + 1], many):
+            some = min(many, starts[s + 1] - n)
+            longest = n + some - starts[s]
+            for g in range(groups):
+                gather(queries, n, some, g * of_group, of_group, np.float32(scale), tile_q)
+                gather(grads, n, some, g * of_group, of_group, np.float32(1.0), tile_g)
+                slopes_of(
+                    tile_q, tile_g, turned_keys, turned_values, tables[s], g, n - starts[s], some, of_group,
+                    deltas[n : n + some, g * of_group : (g + 1) * of_group], weights, slopes,
+                )  # fmt: skip
+                for r in range(0, some * of_group, ROWS):
+                    page_sums(slopes, r, min(ROWS, some * of_group - r), keys, tables[s], g, longest, tile_dq)
+                for r in range(some * of_group):
+                    for c in range(width):
+                        dq[n + r // of_group, g * of_group + r % of_group, c] = tile_dq[r, c] * np.float32(scale)
+                to_tokens(slopes, tile_q, dk, starts[s], g, longest, some * of_group)
+                to_tokens(weights, tile_g, dv, starts[s], g, longest, some * of_group)
+
+
+@part
+def slopes_of(
+    tile_q, tile_g, turned_keys, turned_values, table, g, before, count, of_group, deltas, weights, slopes
+):  # fmt: skip
+    """The softmax's weights, of `count` queries after `before` others, and the gradients of what is under it."""
+    rows, longest = count * of_group, before + count
+    pages = (longest + PAGE - 1) // PAGE
+    for r in range(0, rows, ROWS):
+        tall = min(ROWS, rows - r)
+        page_scores(tile_q, r, tall, turned_keys, table, g, pages, weights)
+        page_scores(tile_g, r, tall, turned_values, table, g, pages, slopes)
+    for r in range(rows):
+        share = np.float32(1.0) / soften(weights, r, before + r // of_group + 1, longest)
+        delta = deltas[r // of_group, r % of_group]
+        for t in range(longest):
+            weights[r, t] *= share
+            slopes[r, t] = weights[r, t] * (slopes[r, t] - delta)
+
+
+@part
+def to_tokens(weights, tile, out, start, g, length, rows):
+    """out[start + t, g] += sum over rows r of weights[r, t] * tile[r]"""
+    groups, width = out.shape[1:]
+    for t in range(0, length, ROWS):
+        wide(
+            weights, t, 1, weights.shape[1], tile, 0, width, out, ((start + t) * groups + g) * width, groups * width,
+            rows, min(ROWS, length - t), width // LANES, True,
+        )  # fmt: skip

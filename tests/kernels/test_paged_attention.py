@@ -1,0 +1,54 @@
+"""The paged attention kernel against plain torch."""
+
+import numpy as np
+import pytest
+import torch
+
+from etude.kernels.packed_attention import packed_attention
+from etude.kernels.paged_attention import PAGE, paged_attention, value_width
+
+
+@pytest.mark.parametrize(("heads", "groups", "width"), [(4, 2, 32), (4, 4, 16), (6, 1, 8), (8, 1, 36), (6, 2, 48)])
+def test_equals_softmax_attention_and_does_not_depend_on_the_batch(heads, groups, width):
+    rng = np.random.default_rng(0)
+    batch, pages = 9, 60
+    queries = rng.normal(size=(batch, heads, width)).astype(np.float32)
+    keys, values = rng.normal(size=(2, pages, PAGE, groups, width)).astype(np.float32)
+    turned = np.ascontiguousarray(keys.transpose(0, 2, 3, 1))
+    padded = np.zeros((pages, PAGE, groups, value_width(width)), np.float32)
+    padded[..., :width] = values
+    lengths = rng.integers(1, 6 * PAGE, batch)
+    tables = np.stack([rng.permutation(pages)[:6] for _ in range(batch)])
+    out = np.empty_like(queries)
+    paged_attention(queries, turned, padded, tables, np.arange(batch), lengths, width**-0.5, out)
+    for b in range(batch):
+        k, v = (torch.from_numpy(x[tables[b]]).flatten(0, 1)[: lengths[b]].transpose(0, 1) for x in (keys, values))
+        q = torch.from_numpy(queries[b]).view(groups, heads // groups, width)
+        expected = torch.softmax(q @ k.transpose(1, 2) / width**0.5, -1) @ v
+        np.testing.assert_allclose(out[b], expected.reshape(heads, width), atol=2e-6)
+        alone = np.empty_like(queries[:1])
+        alone_at = np.asarray([b]), lengths[b : b + 1]
+        paged_attention(queries[b : b + 1], turned, padded, tables, *alone_at, width**-0.5, alone)
+        assert (alone[0] == out[b]).all()
+
+
+@pytest.mark.parametrize(("heads", "groups", "width"), [(4, 2, 32), (6, 1, 8), (8, 1, 36), (3, 3, 80)])
+def test_packed_segments_and_their_gradients_are_torchs(heads, groups, width):
+    torch.manual_seed(0)
+    lengths = [1, 37, 16, 150]
+    q, k, v = (torch.randn(sum(lengths), n, width, requires_grad=True) for n in (heads, groups, groups))
+    weights = torch.randn(sum(lengths), heads, width)
+
+    def theirs():
+        outputs = []
+        for each in zip(*(x.split(lengths) for x in (q, k, v)), strict=True):
+            rows = (x.transpose(0, 1)[None] for x in each)
+            out = torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=True, enable_gqa=True)
+            outputs.append(out[0].transpose(0, 1))
+        return torch.cat(outputs)
+
+    results = packed_attention(q, k, v, lengths, width**-0.5), theirs()
+    torch.testing.assert_close(*results, atol=2e-6, rtol=1e-5)
+    gradients = [torch.autograd.grad((result * weights).sum(), (q, k, v)) for result in results]
+    for pair in zip(*gradients, strict=True):
+        torch.testing.assert_close(*pair, atol=1e-5, rtol=1e-4)
