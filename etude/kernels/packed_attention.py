@@ -48,7 +48,7 @@ def packed_attention(q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, lengths: list[
     return torch.cat([out[0].transpose(0, 1) for out in outputs])
 
 
-class _Pages:
+class Pages:
     """Where the tokens of each segment lie: in pages of their own, one segment after another."""
 
     def __init__(self, lengths: list[int]) -> None:
@@ -73,7 +73,7 @@ class _Pages:
 class _Packed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, lengths: list[int], scale: float) -> Tensor:
-        pages = _Pages(lengths)
+        pages = Pages(lengths)
         keys, values = pages.fill(k_NGC, turned=True), pages.fill(v_NGV, turned=False)
         rows = np.repeat(np.arange(len(lengths)), lengths)
         seen = np.arange(len(rows)) - pages.starts[rows] + 1
@@ -90,7 +90,7 @@ class _Packed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q_NHC, k_NGC, v_NGV, out_NHV = ctx.saved_tensors
-        pages = _Pages(ctx.lengths)
+        pages = Pages(ctx.lengths)
         dk, dv = (torch.zeros((*x.shape[:2], value_width(x.shape[2]))) for x in (k_NGC, v_NGV))
         dq, deltas = torch.empty(q_NHC.shape), (grads[0] * out_NHV).sum(-1)
         arrays = (

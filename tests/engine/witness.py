@@ -10,9 +10,10 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from etude.engine import torch_engine
+from etude.kernels.packed_attention import Pages
+from etude.kernels.paged_attention import paged_attention
 
 
 class Witness:
@@ -72,6 +73,9 @@ class GrowingAttention:
     def attend(self, layer, q_NHC, k_NGC, v_NGC, scale):
         k = self.keys[layer] = torch.cat((self.keys.get(layer, k_NGC[:0]), k_NGC))
         v = self.values[layer] = torch.cat((self.values.get(layer, v_NGC[:0]), v_NGC))
-        seen = torch.ones(len(q_NHC), len(k), dtype=torch.bool).tril(len(k) - len(q_NHC))
-        q, k, v = (each.transpose(0, 1)[None] for each in (q_NHC, k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+        pages, seen = Pages([len(k)]), np.arange(len(k) - len(q_NHC), len(k)) + 1
+        out = torch.empty((*q_NHC.shape[:2], v.shape[2]))
+        rows = np.zeros(len(seen), np.int64)
+        filled = pages.fill(k, turned=True), pages.fill(v, turned=False)
+        paged_attention(q_NHC.contiguous().numpy(), *filled, pages.tables, rows, seen, scale, out.numpy())
+        return out
