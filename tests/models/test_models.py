@@ -16,7 +16,7 @@ from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import check_checkpoint, family_of, load_checkpoint, save_checkpoint
 from etude.models.config import LatentConfig, ModelConfig
 from etude.models.decoder import Decoder
-from etude.models.experts import MixtureOfExperts
+from etude.models.experts import MixtureOfExperts, multiply_by_expert
 from etude.models.state import export_bits, load_bits, round_to_bf16
 from etude.models.tokenizer import train_tokenizer
 from etude.tasks.drills import drill
@@ -96,6 +96,17 @@ def test_only_the_implausible_expert_is_replaced_and_never_by_one_the_token_has(
     assert routed.experts_NK[2].tolist() == [2, 1, 0]
     assert [sorted(row) for row in routed.experts_NK.tolist()] == [[0, 1, 2]] * 5
     assert layer(torch.ones(2, 1), replay[:2], 99.0)[1].experts_NK.tolist() == replay[:2].tolist()
+
+
+@ROUTERS
+@torch.no_grad()
+def test_experts_multiply_as_they_are_told(changes):
+    decoder, ids = tiny(**changes), torch.randint(0, 640, (30,))
+    plain = logits(decoder, ids)[0]
+    decoder.set_expert_product(multiply_by_expert)
+    torch.testing.assert_close(logits(decoder, ids)[0], plain, atol=1e-5, rtol=1e-5)
+    decoder.set_expert_product(lambda rows, weight, counts: 0 * multiply_by_expert(rows, weight, counts))
+    assert not torch.allclose(logits(decoder, ids)[0], plain, atol=1e-3)
 
 
 @ROUTERS
