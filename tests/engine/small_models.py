@@ -17,14 +17,14 @@ SHAPE = ModelConfig(
 )
 
 
-def random_decoder(seed=0, shape=SHAPE):
+def random_decoder(seed=0, shape=SHAPE, scale=8):
     """Random, but scaled so that its choices are clear-cut as a trained model's are."""
     model = Decoder(shape)
     model.initialise(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter.mul_(8)
+                parameter.mul_(scale)
     round_to_bf16(model)
     return model
 

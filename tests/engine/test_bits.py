@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_models import random_decoder
 from torch.utils.checkpoint import checkpoint
 
 from etude.engine.config import EngineConfig
@@ -18,7 +19,6 @@ from etude.kernels.paged_attention import PAGE
 from etude.models.attention import PackedAttention
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import LatentConfig, ModelConfig
-from etude.models.decoder import Decoder
 from etude.models.state import export_bits, round_to_bf16
 from etude.records import Version
 
@@ -36,14 +36,7 @@ SHAPES = {"mixture": MIXTURE, "dense": DENSE, "latent": LATENT}
 
 
 def random_model(seed=0, dtype=torch.float32, shape="mixture"):
-    model = Decoder(SHAPES[shape])
-    model.initialise(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8)
-    round_to_bf16(model)
-    return model.to(dtype)
+    return random_decoder(seed, SHAPES[shape]).to(dtype)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_models import random_decoder
 
 from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
@@ -21,8 +22,7 @@ from etude.models.attention import PackedAttention
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import LatentConfig, ModelConfig
-from etude.models.decoder import Decoder
-from etude.models.state import export_bits, round_to_bf16
+from etude.models.state import export_bits
 from etude.records import Version
 from etude.tasks.ladder import ladder_task
 
@@ -46,14 +46,7 @@ STOP = 2
 
 def decoder(seed=0, config=MODEL):
     """Random, but scaled so that its choices are clear-cut as a trained model's are."""
-    model = Decoder(config)
-    model.initialise(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8)
-    round_to_bf16(model)
-    return model
+    return random_decoder(seed, config)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from foreign_stand_in import SglangStandIn, VllmStandIn, plain_text
+from small_models import random_decoder
 
 from etude.config import parse
 from etude.engine.config import EngineConfig
@@ -19,7 +20,6 @@ from etude.engine.torch_engine import TorchEngine
 from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest, WeightError
 from etude.harness.sampler import NO_ROUTES, SampleRequest
 from etude.models.config import ModelConfig
-from etude.models.decoder import Decoder
 from etude.models.state import export_bits, round_to_bf16
 from etude.records import Version
 
@@ -33,14 +33,7 @@ KINDS = {"vllm": (VllmStandIn, VllmConfig, "npy"), "sglang": (SglangStandIn, Sgl
 
 def decoder(seed=0):
     """Random, but scaled so that what it says depends on its weights as a trained model's does."""
-    model = Decoder(MODEL)
-    model.initialise(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8)
-    round_to_bf16(model)
-    return model
+    return random_decoder(seed, MODEL)
 
 
 def request(session, prompt, count, temperature=1.0, seed=None):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from small_models import random_decoder
 
 from etude.engine.foreign.check import chosen, logits_of
 from etude.engine.foreign.config import VllmConfig
@@ -22,8 +22,7 @@ from etude.errors import WeightError
 from etude.harness.sampler import SampleRequest
 from etude.models.checkpoint import save_checkpoint
 from etude.models.config import ModelConfig
-from etude.models.decoder import Decoder
-from etude.models.state import export_bits, round_to_bf16
+from etude.models.state import export_bits
 from etude.records import Version
 
 PYTHON = os.environ.get("ETUDE_VLLM_PYTHON")
@@ -41,14 +40,7 @@ START_S = 600.0
 
 
 def decoder(seed=0):
-    model = Decoder(MODEL)
-    model.initialise(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(4)
-    round_to_bf16(model)
-    return model
+    return random_decoder(seed, MODEL, scale=4)
 
 
 def free_port():
