@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +29,8 @@ from etude.engine.server.bodies import parse_body
 from etude.engine.server.calls import CallPiece, Event
 from etude.engine.server.errors import error_object
 from etude.engine.server.flight import Flight
-from etude.engine.server.http import EventStream, event, reply, unless_gone
-from etude.engine.server.messages import Asked, ask, prompt_of, said_by
+from etude.engine.server.http import event, reply
+from etude.engine.server.messages import Asked, ask, prompt_of, said_by, serve
 from etude.engine.server.prompts import tools_of
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, usage
@@ -53,14 +53,7 @@ class Messages:
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), MessagesBody)
         self._service.check_model(body.model)
-        answer = _Answer(self._service, body, self._ask(body))
-        held = ExitStack()
-        flight = held.enter_context(self._service.admitted(ROUTE, answer.asked.choices, body.request_id))
-        if body.stream:
-            return EventStream(answer.events(flight), held)
-        with held:
-            await unless_gone(request, flight.finished())
-            return reply(answer.whole())
+        return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
 
     async def count(self, request: Request) -> Response:
         body = parse_body(await request.body(), CountBody)
@@ -99,14 +92,9 @@ class _Answer:
         self.blocks = Blocks()
 
     def whole(self) -> dict[str, Any]:
-        stream = self.asked.stream(eager=False)
-        events = [
-            *stream.feed(self.asked.forced + self.choice.text),
-            *stream.finish(self.asked.was_cut(self.choice)),
-        ]
+        events, _ = self.asked.read(self.choice)
         for _ in [*self.blocks.grow(events), *self.blocks.finish()]:
             pass
-        self.asked.remember(self.choice, said_by(events), stream)
         return {**self._message(), **self._ended(events), **self._beside()}
 
     async def events(self, flight: Flight) -> AsyncGenerator[bytes]:
@@ -122,20 +110,12 @@ class _Answer:
     async def _told(self, flight: Flight) -> AsyncGenerator[dict[str, Any]]:
         yield {"type": "message_start", "message": self._message()}
         stream = self.asked.stream(eager=True)
-        events: list[Event] = stream.feed(self.asked.forced)
-        for each in self.blocks.grow(events):
-            yield each
-        pieces = flight.pieces()
-        try:
-            async for piece in pieces:
-                new = stream.feed(piece.text) if piece.text else []
-                if piece.finish is not None:
-                    new += stream.finish(self.asked.was_cut(self.choice))
+        events: list[Event] = []
+        async with aclosing(self.asked.reading(flight, stream)) as reading:
+            async for new in reading:
                 events += new
                 for each in self.blocks.grow(new):
                     yield each
-        finally:
-            await pieces.aclose()
         for each in self.blocks.finish():
             yield each
         self.asked.remember(self.choice, said_by(events), stream)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +21,8 @@ from etude.engine.server.bodies import ChatBody, NamedTool, check_scored_whole, 
 from etude.engine.server.calls import CallPiece, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight
-from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
-from etude.engine.server.messages import Asked, ask, said_by
+from etude.engine.server.http import DONE, event
+from etude.engine.server.messages import Asked, ask, said_by, serve
 from etude.engine.server.prompts import tools_of, turns_of_messages
 from etude.engine.server.service import Service
 from etude.engine.server.shape import chat_logprobs, extras, prompt_logprobs, usage
@@ -44,14 +43,7 @@ class Chat:
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), ChatBody)
         self._service.check_model(body.model)
-        answer = _Answer(self._service, body, self._ask(body))
-        held = ExitStack()
-        flight = held.enter_context(self._service.admitted(ROUTE, answer.asked.choices, body.request_id))
-        if body.stream:
-            return EventStream(answer.events(flight), held)
-        with held:
-            await unless_gone(request, flight.finished())
-            return reply(answer.whole())
+        return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
 
     def _ask(self, body: ChatBody) -> Asked:
         if body.top_logprobs is not None and not body.logprobs:
@@ -101,10 +93,7 @@ class _Answer:
         return told
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        stream = self.asked.stream(eager=False)
-        events = [*stream.feed(self.asked.forced + choice.text), *stream.finish(self.asked.was_cut(choice))]
-        said = said_by(events)
-        self.asked.remember(choice, said, stream)
+        events, said = self.asked.read(choice)
         calls = [_call(piece) for piece in events if isinstance(piece, CallPiece)]
         message = {"role": "assistant", "content": said.text or (None if calls else ""), "refusal": None}
         return {

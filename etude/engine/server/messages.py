@@ -1,14 +1,19 @@
 """One assistant message that is asked for, whichever route asks.
 
-Owns what chat completions and responses have in common: the prompt with its tools, a call that is forced, when a
-message ends, and what is remembered of it. The routes own the form of their answers.
+Owns what chat completions, responses and messages have in common: the prompt with its tools, a call that is forced,
+when a message ends, how it is read, and what is remembered of it. The routes own the form of their answers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from etude.engine.server.bodies import (
     Common,
@@ -21,8 +26,9 @@ from etude.engine.server.bodies import (
 )
 from etude.engine.server.calls import CallPiece, CallStream, Event, Words
 from etude.engine.server.errors import bad
-from etude.engine.server.flight import Choice
+from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.grammar import ANY_OBJECT, Json
+from etude.engine.server.http import EventStream, reply, unless_gone
 from etude.engine.server.prompts import Turn, conversation_ids, remember
 from etude.engine.server.service import Service
 from etude.harness.prompt import open_call
@@ -53,6 +59,24 @@ class Asked:
         """Whether something other than the model ended it: then half a call is no call."""
         return choice.finish != "stop" or choice.stop_reason is not None
 
+    def read(self, choice: Choice) -> tuple[list[Event], Turn]:
+        """What a choice that has ended says, and the message it makes, which is remembered."""
+        stream = self.stream(eager=False)
+        events = [*stream.feed(self.forced + choice.text), *stream.finish(self.was_cut(choice))]
+        said = said_by(events)
+        self.remember(choice, said, stream)
+        return events, said
+
+    async def reading(self, flight: Flight, stream: CallStream) -> AsyncGenerator[list[Event]]:
+        """What the only choice says, as it says it."""
+        yield stream.feed(self.forced)
+        async with aclosing(flight.pieces()) as pieces:
+            async for piece in pieces:
+                new = stream.feed(piece.text) if piece.text else []
+                if piece.finish is not None:
+                    new += stream.finish(self.was_cut(self.choices[0]))
+                yield new
+
     def remember(self, choice: Choice, said: Turn, stream: CallStream) -> None:
         """Count what was read, and keep its ids for a next turn, where they are what was told and make one message."""
         self.service.parsed["tool_calls"] += len(said.calls)
@@ -62,6 +86,31 @@ class Asked:
             return
         if sampled:
             remember(self.service.memory, self.turns, self.tools, said, [*self.ids, *sampled], end_id)
+
+
+class Answer(Protocol):
+    """An answer in a route's form."""
+
+    asked: Asked
+
+    def whole(self) -> dict[str, Any]:
+        """All of it, once it is complete."""
+        ...
+
+    def events(self, flight: Flight) -> AsyncGenerator[bytes]:
+        """Piece by piece, as server-sent events."""
+        ...
+
+
+async def serve(service: Service, request: Request, route: str, body: Common, answer: Answer) -> Response:
+    """Sample what was asked for, and tell it whole or as it comes. Raises ApiError where there is no room."""
+    held = ExitStack()
+    flight = held.enter_context(service.admitted(route, answer.asked.choices, body.request_id))
+    if body.stream:
+        return EventStream(answer.events(flight), held)
+    with held:
+        await unless_gone(request, flight.finished())
+        return reply(answer.whole())
 
 
 def ask(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,9 @@ from etude.engine.server.bodies import NamedFlatTool, ResponsesBody, ResponseTex
 from etude.engine.server.calls import Event
 from etude.engine.server.errors import error_object
 from etude.engine.server.flight import Choice, Flight
-from etude.engine.server.http import EventStream, event, reply, unless_gone
+from etude.engine.server.http import event
 from etude.engine.server.items import Items
-from etude.engine.server.messages import Asked, ask, said_by
+from etude.engine.server.messages import Asked, ask, said_by, serve
 from etude.engine.server.prompts import tools_of, turns_of_items
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, usage
@@ -46,14 +46,7 @@ class Responses:
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), ResponsesBody)
         self._service.check_model(body.model)
-        answer = _Answer(self._service, body, self._ask(body))
-        held = ExitStack()
-        flight = held.enter_context(self._service.admitted(ROUTE, answer.asked.choices, body.request_id))
-        if body.stream:
-            return EventStream(answer.events(flight), held)
-        with held:
-            await unless_gone(request, flight.finished())
-            return reply(answer.whole())
+        return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
 
     def _ask(self, body: ResponsesBody) -> Asked:
         return ask(
@@ -83,14 +76,9 @@ class _Answer:
         self.items = Items()
 
     def whole(self) -> dict[str, Any]:
-        stream = self.asked.stream(eager=False)
-        events = [
-            *stream.feed(self.asked.forced + self.choice.text),
-            *stream.finish(self.asked.was_cut(self.choice)),
-        ]
+        events, _ = self.asked.read(self.choice)
         for _ in [*self.items.grow(events), *self.items.finish(self.choice.finish == "stop")]:
             pass
-        self.asked.remember(self.choice, said_by(events), stream)
         return self._response(_STATUS[self.choice.finish or "abort"], ended=True)
 
     async def events(self, flight: Flight) -> AsyncGenerator[bytes]:
@@ -112,20 +100,12 @@ class _Answer:
         for kind in ("created", "in_progress"):
             yield {"type": f"response.{kind}", "response": self._response("in_progress", ended=False)}
         stream = self.asked.stream(eager=True)
-        events: list[Event] = stream.feed(self.asked.forced)
-        for each in self.items.grow(events):
-            yield each
-        pieces = flight.pieces()
-        try:
-            async for piece in pieces:
-                new = stream.feed(piece.text) if piece.text else []
-                if piece.finish is not None:
-                    new += stream.finish(self.asked.was_cut(self.choice))
+        events: list[Event] = []
+        async with aclosing(self.asked.reading(flight, stream)) as reading:
+            async for new in reading:
                 events += new
                 for each in self.items.grow(new):
                     yield each
-        finally:
-            await pieces.aclose()
         for each in self.items.finish(self.choice.finish == "stop"):
             yield each
         self.asked.remember(self.choice, said_by(events), stream)
