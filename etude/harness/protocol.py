@@ -17,7 +17,8 @@ safe. The exception is a value that begins on its opening tag's own line: `<para
 the first closing tag.
 
 The parser consumes whole lines, so that how the text was cut into pieces cannot matter: feeding it token by token
-equals feeding it at once. A call is delivered as soon as its function is closed, before the message ends. One
+equals feeding it at once. A call is delivered as soon as its function is closed, before the message ends. Its time is
+linear in the text, however the text is made and cut: no step looks again at what an earlier one has passed. One
 implementation serves product, rollouts and evaluation; it reads text only, and never sees or makes a token id. What a
 call means is checked against the schemas (`harness.schema`); rendering is the other direction (`harness.prompt`).
 """
@@ -56,6 +57,8 @@ _FUNCTION = re.compile(r"\s*<function=([^>\n]*)>")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>")
 _END_FUNCTION = re.compile(r"\s*</function>")
 _END_BLOCK = re.compile(r"\s*</tool_call>")
+_BLANK = re.compile(r"\s*$")
+_BLOCK_CLOSER = "</tool_call>"
 _CLOSER = "</parameter>"
 _LOST_CLOSER = re.compile(r"<parameter=[\w-]+>|(?:(?:</function>|</?tool_call>|<function=[\w-]+>)\s*)+$")
 """A line that can only mean that a value's closing tag was forgotten: structure, from the line's start to its end."""
@@ -67,19 +70,24 @@ _NO_FUNCTION = f"a call without a function; {_FORM}"
 class CallParser:
     """One assistant message. Feed pieces as they come, then `finish`; each returns the items completed by it.
 
-    `raw` is the whole text so far. After `finish` the parser is spent.
+    An `eager` parser tells words outside any call as they come, as several `Text` a line; otherwise they come line by
+    line. `raw` is the whole text so far. After `finish` the parser is spent.
     """
 
-    def __init__(self, tools: Mapping[str, ToolSchema]) -> None:
+    def __init__(self, tools: Mapping[str, ToolSchema], *, eager: bool = False) -> None:
         self._tools = tools
+        self._eager = eager
         self._pieces: list[str] = []
-        self._rest = ""
+        self._rest: list[str] = []
         """The last line, while it is incomplete."""
+        self._told, self._held, self._open = 0, 0, True
+        """Of that line: the characters told as words already, the blank ones held back since they may precede a call,
+        and whether what comes next can only be words."""
         self._items: list[Item] = []
         self._state: Callable[[str, int], int] = self._in_text
-        self._line_start = 0
-        self._call_start = 0
-        """Offsets in the whole text, from which a call's raw text is taken."""
+        self._call: list[str] = []
+        """The raw text of the open call, up to the current line, of which it has what begins at `_call_at`."""
+        self._call_at = 0
         self._name = ""
         self._values: list[tuple[str, str]] = []
         self._key = ""
@@ -89,14 +97,6 @@ class CallParser:
     @property
     def raw(self) -> str:
         return "".join(self._pieces)
-
-    @property
-    def certain_text(self) -> str:
-        """Of the incomplete last line, what is words outside any call, whatever follows; `feed` will give it again."""
-        if self._state != self._in_text:
-            return ""
-        words = self._rest.partition("<")[0]
-        return words if words.strip() else ""
 
     @property
     def draft(self) -> Draft | None:
@@ -110,27 +110,48 @@ class CallParser:
     def feed(self, piece: str) -> list[Item]:
         """Take a piece of text of any size."""
         self._pieces.append(piece)
-        *lines, self._rest = (self._rest + piece).split("\n")
-        for line in lines:
-            self._take_line(line + "\n")
+        lines, newline, rest = piece.rpartition("\n")
+        if newline:
+            for line in ("".join(self._rest) + lines).split("\n"):
+                self._take_line(line + "\n")
+            self._rest = []
+        if rest:
+            self._rest.append(rest)
+            if self._eager and self._open and self._state == self._in_text:
+                self._tell(rest)
         return self._take_items()
 
     def finish(self, cut: bool = False) -> list[Item]:
         """The message is over. A call still open is completed, unless the message was `cut` by a limit: then half a
         file must not be written, and the call is malformed."""
         if self._rest:
-            self._take_line(self._rest)
-            self._rest = ""
-        if self._state not in (self._in_text, self._after_function):
+            self._take_line("".join(self._rest))
+            self._rest = []
+        if self._in_call:
             if self._state == self._in_value:
                 self._end_value(lost_closer=True)
             if cut:
                 self._fault = "the message was cut off inside this call; write less at once"
             elif self._state == self._before_function:
                 self._fault = _NO_FUNCTION
-            self._end_call(0)
+            self._end_call("", 0)
         self._state = self._in_text
         return self._take_items()
+
+    @property
+    def _in_call(self) -> bool:
+        return self._state not in (self._in_text, self._after_function)
+
+    def _tell(self, rest: str) -> None:
+        """Of more of an incomplete line: what is words outside any call, whatever follows."""
+        words, opener, _ = rest.partition("<")
+        self._open = not opener
+        if words.strip() or (words and self._told):
+            self._items.append(Text("".join(self._rest)[: self._held] + words if self._held else words))
+            self._told += self._held + len(words)
+            self._held = 0
+        elif not self._told:
+            self._held += len(words)
 
     # --- one line at a time; each state consumes from `at` and returns where the next one goes on -----------------
 
@@ -138,56 +159,63 @@ class CallParser:
         at = 0
         while at < len(line):
             at = self._state(line, at)
-        self._line_start += len(line)
+        if self._in_call:
+            self._call.append(line[self._call_at :])
+            self._call_at = 0
+        self._told, self._held, self._open = 0, 0, True
 
     def _take_items(self) -> list[Item]:
         items, self._items = self._items, []
         return items
 
     def _in_text(self, line: str, at: int) -> int:
-        found = _BLOCK.search(line, at) if "<" in line else None
+        found = _BLOCK.search(line, at) if line.find("<", at) >= 0 else None
+        words = line[max(at, self._told) : found.start() if found else len(line)]
+        if words:
+            self._items.append(Text(words))
         if found is None:
-            self._items.append(Text(line[at:]))
             return len(line)
-        if line[at : found.start()]:
-            self._items.append(Text(line[at : found.start()]))
-        self._call_start = self._line_start + found.start()
-        self._state = self._before_function
+        self._begin_call(found.start())
         return found.end()
+
+    def _begin_call(self, at: int) -> None:
+        self._call, self._call_at = [], at
+        self._state = self._before_function
 
     def _before_function(self, line: str, at: int) -> int:
         found = _FUNCTION.match(line, at)
         if found:
             self._name, self._state = _bare(found.group(1)), self._in_function
             return found.end()
-        if not line[at:].strip():
+        if _BLANK.match(line, at):
             return len(line)
         self._fault = _NO_FUNCTION
-        closed = _END_BLOCK.search(line, at)
-        if closed is None:
+        closed = line.find(_BLOCK_CLOSER, at)
+        if closed < 0:
             return len(line)
-        self._end_call(closed.end())
+        end = closed + len(_BLOCK_CLOSER)
+        self._end_call(line, end)
         self._state = self._in_text
-        return _skip_newline(line, closed.end())
+        return _skip_newline(line, end)
 
     def _in_function(self, line: str, at: int) -> int:
         if found := _PARAMETER.match(line, at):
             self._key, self._lines = _bare(found.group(1)), []
             return self._begin_value(line, found.end())
         if found := _END_FUNCTION.match(line, at):
-            self._end_call(found.end())
+            self._end_call(line, found.end())
             self._state = self._after_function
             return found.end()
         if _END_BLOCK.match(line, at) or _BLOCK.match(line, at):  # the function's closing tag was forgotten
-            self._end_call(at)
+            self._end_call(line, at)
             self._state = self._after_function
             return at
-        if line[at:].strip():
+        if not _BLANK.match(line, at):
             self._fault = f"text outside a parameter; {_FORM}"
         return len(line)
 
     def _begin_value(self, line: str, at: int) -> int:
-        if not line[at:].strip():
+        if _BLANK.match(line, at):
             self._state = self._in_value
             return len(line)
         end = line.find(_CLOSER, at)
@@ -213,13 +241,12 @@ class CallParser:
         """Between a function's end and the block's: another function may follow, or the block's closing tag be
         missing."""
         if _FUNCTION.match(line, at):
-            self._call_start = self._line_start + at
-            self._state = self._before_function
+            self._begin_call(at)
             return at
         if found := _END_BLOCK.match(line, at):
             self._state = self._in_text
             return _skip_newline(line, found.end())
-        if not line[at:].strip():
+        if _BLANK.match(line, at):
             return len(line)
         self._state = self._in_text
         return at
@@ -233,8 +260,8 @@ class CallParser:
         self._values.append((self._key, value))
         self._state = self._in_function
 
-    def _end_call(self, at: int) -> None:
-        raw = self.raw[self._call_start : self._line_start + at].strip()
+    def _end_call(self, line: str, at: int) -> None:
+        raw = ("".join(self._call) + line[self._call_at : at]).strip()
         if self._fault:
             self._items.append(MalformedCall(self._fault, raw))
         else:

@@ -45,9 +45,7 @@ class CallStream:
     def __init__(self, tools: Mapping[str, ToolSchema], eager: bool) -> None:
         """`eager` tells calls as they grow; otherwise each is told when it is whole, or as words if it is malformed."""
         self._tools, self._eager = tools, eager
-        self._parser = CallParser(tools)
-        self._ahead = 0
-        """Characters of the incomplete line that were told already."""
+        self._parser = CallParser(tools, eager=True)
         self._told = ""
         """Of the open call's JSON."""
         self._id = ""
@@ -61,10 +59,6 @@ class CallStream:
         if not self._tools:
             return [Words(text)] if text else []
         events = self._all(self._parser.feed(text))
-        certain = self._parser.certain_text
-        if len(certain) > self._ahead:
-            events.append(Words(certain[self._ahead :]))
-            self._ahead = len(certain)
         if self._eager and "\n" in text and (draft := self._parser.draft) is not None:
             events += self._grown(draft)
         return events
@@ -80,9 +74,7 @@ class CallStream:
 
     def _of(self, item: Item) -> list[Event]:
         if isinstance(item, Text):
-            text = item.text[self._ahead :]
-            self._ahead = max(0, self._ahead - len(item.text))
-            return [Words(text)] if text else []
+            return [Words(item.text)]
         if isinstance(item, ToolCall):
             return [self._piece(item.name, json.dumps(dict(item.arguments), ensure_ascii=False), complete=True)]
         self.malformed += 1
