@@ -135,6 +135,7 @@ class Inexact(Etude):
     def generate(self, prompts: Prompts, new: int) -> None:
         with (
             patch.object(torch_engine, "PagedAttention", InexactAttention),
+            patch.object(torch_engine, "fits", lambda decoder: False),
             patch.object(rows, "linear", lambda x, weight: F.linear(x, weight.to(x.dtype))),
             patch.object(layers, "rms_norm", lambda x, weight, eps: F.rms_norm(x, (x.shape[-1],), weight, eps)),
             patch.object(model_attention, "rotate", _torch_rotate),

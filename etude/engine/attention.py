@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from etude.engine.kv_cache import PagedCache, Sequence
-from etude.kernels.paged_attention import PAGE, paged_attention, write_pages
+from etude.kernels.paged_attention import PAGE, Array, paged_attention, write_pages
 
 
 class PagedAttention:
@@ -33,9 +33,12 @@ class PagedAttention:
         self.offset_of = positions % PAGE
 
     def attend(self, layer: int, q_NHC: Tensor, k_NGC: Tensor, v_NGV: Tensor, scale: float) -> Tensor:
-        keys, values = self.cache.keys[layer].numpy(), self.cache.values[layer].numpy()
-        queries, new_keys, new_values = (x.float().contiguous().numpy() for x in (q_NHC, k_NGC, v_NGV))
-        write_pages(new_keys, new_values, self.page_of, self.offset_of, keys, values)
         out = torch.empty((*q_NHC.shape[:2], v_NGV.shape[2]))
-        paged_attention(queries, keys, values, self.tables, self.rows, self.lengths, scale, out.numpy())
+        self.run(layer, *(x.float().contiguous().numpy() for x in (q_NHC, k_NGC, v_NGV)), scale, out.numpy())
         return out.to(q_NHC.dtype)
+
+    def run(self, layer: int, queries: Array, new_keys: Array, new_values: Array, scale: float, out: Array) -> None:
+        """The same on arrays."""
+        keys, values = self.cache.keys[layer].numpy(), self.cache.values[layer].numpy()
+        write_pages(new_keys, new_values, self.page_of, self.offset_of, keys, values)
+        paged_attention(queries, keys, values, self.tables, self.rows, self.lengths, scale, out)

@@ -21,6 +21,7 @@ import torch
 
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
+from etude.engine.forward import Forward, fits
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
 from etude.engine.lookup import Lookup
 from etude.engine.running import Constraint, OnToken, Running, Sampled, settle, settle_with
@@ -41,6 +42,7 @@ class TorchEngine:
 
     def __init__(self, decoder: Decoder, config: EngineConfig, version: Version = BASE_VERSION) -> None:
         self.decoder, self.config, self.version = decoder, config, version
+        self._on_arrays = Forward(decoder)
         self.cache = PagedCache(decoder.config, config.cache_tokens // PAGE)
         self.counters: Counter[str] = Counter()
         self.busy_s = 0.0
@@ -313,12 +315,20 @@ class TorchEngine:
             ids += (running.sequence.token_ids + running.guess)[running.sequence.computed :][:count]
         decoded = [count for running, count in batch if running.to_compute == 1]
         with torch.inference_mode():
-            output = self.decoder(torch.tensor(ids), attention.positions, attention)
-            self.cache.routes[attention.page_of, attention.offset_of] = output.routing.experts_NLK.numpy()
-            self._advance(batch, output.hidden_ND)
+            hidden_ND, routes_NLK = self._forward(ids, attention)
+            self.cache.routes[attention.page_of, attention.offset_of] = routes_NLK
+            self._advance(batch, hidden_ND)
         self.counters["steps"] += 1
         self.counters["decode_tokens"] += len(decoded)
         self.counters["prefill_tokens"] += len(ids) - sum(decoded)
+
+    def _forward(self, ids: list[int], attention: PagedAttention) -> tuple[torch.Tensor, np.ndarray]:
+        """Hidden states [N, D] and routes [N, L, K]."""
+        if fits(self.decoder):
+            self.counters["array_steps"] += 1
+            return self._on_arrays(ids, attention)
+        output = self.decoder(torch.tensor(ids), attention.positions, attention)
+        return output.hidden_ND, output.routing.experts_NLK.numpy()
 
     def _pack(self) -> list[tuple[Running, int]]:
         """Who computes how many tokens in this step. Makes room for each: where there is none, the youngest waits."""

@@ -61,6 +61,16 @@ class MixtureOfExperts(nn.Module):
         `replay_margin` more in its logit it would still lose to the router's own last choice.
         """
         logits_NE = rows.linear(x_ND.float(), self.router.weight)  # fp32: near-ties must not depend on dtype
+        gates_NK, routed = self.route(logits_NE, replay_NK, replay_margin)
+        out_ND = run_experts(x_ND, routed.experts_NK, gates_NK, self.gate_up, self.down, self.product)
+        if self.shared is not None:
+            out_ND = out_ND + self.shared(x_ND)
+        return out_ND, routed
+
+    def route(
+        self, logits_NE: Tensor, replay_NK: Tensor | None = None, replay_margin: float = math.inf
+    ) -> tuple[Tensor, Routed]:
+        """From the router's logits to gates [N, K] and what they are of."""
         if self.config.router == "softmax":
             scores_NE, choice_NE = logits_NE.softmax(dim=-1), logits_NE
         else:
@@ -75,10 +85,7 @@ class MixtureOfExperts(nn.Module):
             gates_NK = gates_NK / gates_NK.cumsum(dim=-1)[:, -1:]  # a sum in their order
         if self.config.gate_scale != 1.0:
             gates_NK = gates_NK * self.config.gate_scale
-        out_ND = run_experts(x_ND, experts_NK, gates_NK, self.gate_up, self.down, self.product)
-        if self.shared is not None:
-            out_ND = out_ND + self.shared(x_ND)
-        return out_ND, Routed(experts_NK, scores_NE)
+        return gates_NK, Routed(experts_NK, scores_NE)
 
     def _of_best_groups(self, choice_NE: Tensor) -> Tensor:
         """Minus infinity for experts outside the groups whose two best add up to most."""
