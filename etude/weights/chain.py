@@ -7,8 +7,9 @@ Owns the layout. A version is visible exactly when its `manifest` is there, and 
     versions/00000012/from-00000004 optional: the manifest of one delta over several versions, for who comes late
     versions/00000012/anchor        optional: the manifest of a full copy of the same version, for who holds nothing
 
-Reads check what they fetched against its hashes and fetch once more if it was damaged on the way. Never decodes
-(`delta`). Talks to: store.
+A version whose `manifest` was thinned out is not offered any more, but may still be a stepping stone: the merged deltas
+and anchors beside it serve who passes through. Reads check signatures and hashes, and fetch once more what was damaged
+on the way. Never decodes (`delta`). Talks to: store, signing.
 """
 
 from __future__ import annotations
@@ -21,20 +22,32 @@ from typing import TypeVar
 from etude.errors import WeightError
 from etude.records import Version
 from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, dump, hash_of, load
+from etude.weights.signing import Keys, signer_of
 from etude.weights.store import MissingObject, Store
 
 T = TypeVar("T")
 MANIFEST, ANCHOR = "manifest", "anchor"
-_RECOVER = "reading it again gave the same: restore the object, or rewind the chain below this version"
+_RECOVER = (
+    "reading it again gave the same: restore the object, or take the chain back below this version "
+    "(`etude weights rewind`)"
+)
 _MERGED = re.compile(r"^from-(\d{8,})$")
 _KEY = re.compile(r"^versions/(\d{8,})/([^/]+)$")
 
 
-class Chain:
-    """The versions in one store. Holds no state but counters."""
+class DamagedObject(WeightError):
+    """A manifest or pack is not what was published, though it was read twice; another way may avoid it."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+
+class Chain:
+    """The versions in one store.
+
+    Holds the chain's id, once a manifest has told it: a manifest of another chain is refused from then on.
+    """
+
+    def __init__(self, store: Store, keys: Keys | None = None) -> None:
+        self.store, self.keys = store, keys or Keys()
+        self.id: str | None = None
         self.counters: Counter[str] = Counter()
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -55,25 +68,38 @@ class Chain:
         return self.store.exists(_key(version, MANIFEST))
 
     def manifest(self, version: Version, name: str = MANIFEST) -> Delta:
-        """A version's manifest, or its anchor's, or a merged delta's. Raises MissingObject, or WeightError if it is
-        damaged twice.
+        """A version's manifest, or its anchor's, or a merged delta's. Raises MissingObject, or DamagedObject if twice
+        it was not what this chain's publisher would have written there.
         """
         key = _key(version, name)
+        where = f"{self.store.url}/{key}"
 
         def read() -> Delta:
-            delta = load(self.store.get(key, MOST_MANIFEST_BYTES), f"{self.store.url}/{key}")
+            delta = load(self.keys.open(self.store.get(key, MOST_MANIFEST_BYTES), where), where)
             wrong_parent = name != MANIFEST and delta.parent != merged_parent(name)
             if delta.version != version or wrong_parent:
                 raise WeightError(
-                    f"{self.store.url}/{key} holds the manifest of version {delta.version} with parent {delta.parent}: "
+                    f"{where} holds the manifest of version {delta.version} with parent {delta.parent}: "
                     "it was moved or replayed; restore the store, or start a new one"
+                )
+            if delta.chain != (self.id or delta.chain):
+                raise WeightError(
+                    f"{where} belongs to chain {delta.chain}, and what was read before to {self.id}: the store was "
+                    "replaced, or a manifest was brought from another run; restore it, or start this process anew"
                 )
             return delta
 
-        return self._twice(read)
+        delta = self._twice(read)
+        self.id = delta.chain
+        return delta
+
+    def signer(self, version: Version) -> bytes | None:
+        """The public key that a version's manifest says signed it, which `manifest` checks; None if unsigned."""
+        key = _key(version, MANIFEST)
+        return signer_of(self.store.get(key, MOST_MANIFEST_BYTES), f"{self.store.url}/{key}")
 
     def pack(self, delta: Delta) -> memoryview:
-        """A delta's payloads, every one checked. Raises MissingObject, or WeightError if damaged twice."""
+        """A delta's payloads, every one checked. Raises MissingObject, or DamagedObject if damaged twice."""
         key = _pack_key(delta)
 
         def read() -> memoryview:
@@ -97,14 +123,19 @@ class Chain:
             raise
         except WeightError:
             self.counters["refetches"] += 1
+        try:
             return read()
+        except MissingObject:
+            raise
+        except WeightError as error:
+            raise DamagedObject(str(error)) from None
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, delta: Delta, pack: bytes, name: str = MANIFEST) -> bool:
         """Store the pack, then the manifest. False, with nothing made visible, if there is such a manifest already."""
         self.store.put(_pack_key(delta), pack)
-        return self.store.put(_key(Version(delta.version), name), dump(delta), create=True)
+        return self.store.put(_key(Version(delta.version), name), self.keys.seal(dump(delta)), create=True)
 
     def remove(self, version: Version) -> None:
         """Delete a version: first what makes it visible, so that no manifest outlives its pack."""

@@ -43,9 +43,9 @@ def copy_bits(bits: Mapping[str, U16]) -> Bits:
 
 
 def make_delta(
-    version: Version, bits: Bits, parent: Held | None, chunk_elements: int, policy: codecs.Policy = "small"
+    chain: str, version: Version, bits: Bits, parent: Held | None, chunk_elements: int, policy: codecs.Policy = "small"
 ) -> tuple[Delta, bytes]:
-    """The manifest and pack that turn `parent` (None: zeros) into `bits`, which is contiguous.
+    """The manifest and pack, for a version of this chain, that turn `parent` (None: zeros) into contiguous `bits`.
 
     Raises WeightError if the tensors' names or shapes are not the parent's.
     """
@@ -68,6 +68,7 @@ def make_delta(
         tensors.append(Tensor(name=name, shape=bits[name].shape, hash=hash_of(new), chunks=tuple(chunks)))
     pack = b"".join(payloads)
     delta = Delta(
+        chain=chain,
         version=version,
         parent=parent.version if parent else None,
         parent_root=parent.root if parent else None,

@@ -14,6 +14,7 @@ from etude.records import Version
 from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent
 from etude.weights.delta import Held, apply_delta, copy_bits, zeros_for
 from etude.weights.manifest import Delta, root_of
+from etude.weights.signing import Keys, name_of
 from etude.weights.store import Store
 
 
@@ -48,6 +49,9 @@ class TensorLine:
 @dataclass(frozen=True)
 class VersionDetail:
     line: VersionLine
+    chain: str
+    signer: str | None
+    """The key that the manifest says signed it; checked if keys were given to trust."""
     tensors: tuple[TensorLine, ...]
 
 
@@ -66,15 +70,15 @@ class VerifyReport:
         return not self.problems
 
 
-def log(store: Store) -> list[VersionLine]:
+def log(store: Store, keys: Keys | None = None) -> list[VersionLine]:
     """Every visible version, oldest first. Raises WeightError on a damaged manifest, or if there is no version."""
-    chain = Chain(store)
+    chain = Chain(store, keys)
     return [_line(chain.manifest(version), names) for version, names in _visible(chain).items()]
 
 
-def inspect(store: Store, version: Version) -> VersionDetail:
+def inspect(store: Store, version: Version, keys: Keys | None = None) -> VersionDetail:
     """One version and what changed in each of its tensors. Raises WeightError if it is missing or damaged."""
-    chain = Chain(store)
+    chain = Chain(store, keys)
     delta = chain.manifest(version)
     tensors = []
     for tensor in delta.tensors:
@@ -83,16 +87,18 @@ def inspect(store: Store, version: Version) -> VersionDetail:
         used = tuple(sorted({chunk.codec for chunk in tensor.chunks}))
         share = changed / max(1, tensor.elements)
         tensors.append(TensorLine(tensor.name, tensor.shape, share, size, used, tensor.hash))
-    return VersionDetail(_line(delta, chain.listing()[version]), tuple(tensors))
+    signer = chain.signer(version)
+    line = _line(delta, chain.listing()[version])
+    return VersionDetail(line, delta.chain, name_of(signer) if signer else None, tuple(tensors))
 
 
-def verify(store: Store, max_raw_bytes: int = 64 << 30) -> VerifyReport:
+def verify(store: Store, keys: Keys | None = None, max_raw_bytes: int = 64 << 30) -> VerifyReport:
     """Make every version again from the store, over every delta and every anchor, and check all hashes and roots.
 
     Damage is reported; WeightError is raised only if there is no version at all. Holds the versions that merged deltas
     still to come start from, besides the last.
     """
-    chain, held = Chain(store), None
+    chain, held = Chain(store, keys), None
     problems: list[str] = []
     anchors = merged = payload_bytes = 0
     visible = _visible(chain)
@@ -159,7 +165,8 @@ def format_inspect(detail: VersionDetail) -> str:
         )
         for tensor in detail.tensors
     ]
-    return f"{format_log([detail.line])}\n\n{_table(header, rows)}"
+    signed = f"signed by {detail.signer}" if detail.signer else "not signed"
+    return f"{format_log([detail.line])}\nchain {detail.chain}, {signed}\n\n{_table(header, rows)}"
 
 
 def format_verify(report: VerifyReport) -> str:

@@ -28,11 +28,13 @@ U16 = npt.NDArray[np.uint16]
 Bits = dict[str, U16]
 """Parameter name → array of any shape; each element the bits of one bf16 value."""
 
-FORMAT = "etude-weights/1"
+FORMAT = "etude-weights/2"
 MOST_MANIFEST_BYTES = 256 << 20
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+ChainId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""128 random bits, drawn for a chain's first version and carried by all that follow."""
 Name = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]+$")]
 
 
@@ -79,7 +81,8 @@ class Pack(_Record):
 class Delta(_Record):
     """How version `parent` becomes version `version`; with no parent, how zeros do: a full copy, an anchor."""
 
-    format: Literal["etude-weights/1"] = FORMAT
+    format: Literal["etude-weights/2"] = FORMAT
+    chain: ChainId
     version: Count
     parent: Count | None
     parent_root: Hash | None

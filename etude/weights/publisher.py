@@ -8,9 +8,11 @@ Talks to: chain, delta, and subscriber to find the last state after a restart.
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -21,7 +23,8 @@ from etude.records import Version
 from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_name
 from etude.weights.codecs import Policy
 from etude.weights.delta import Held, check_bits, copy_bits, make_delta
-from etude.weights.manifest import U16, root_of
+from etude.weights.manifest import U16, Bits, Delta, root_of
+from etude.weights.signing import Keys, load_keys, name_of
 from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber
 
@@ -51,6 +54,10 @@ class PublisherConfig(Config):
     """
     keep: int = Field(64, ge=1)
     """Versions that stay fetchable. Older ones go once an anchor at or below the oldest of these replaces them."""
+    signing_key: Path | None = None
+    """A private key (PEM, Ed25519) that every manifest is signed with; `etude weights keygen` makes one."""
+    trusted_keys: tuple[Path, ...] = ()
+    """Further public keys, for a chain that was begun with another one."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +75,15 @@ class PublishResult:
 
 
 class Publisher:
-    """Writes one store. Use it from one thread at a time.
+    """Writes one store. Use it from one thread at a time. `keys` stand in for those that the config names.
 
     `counters`: published_deltas, published_merged (deltas over several versions), published_anchors (full copies, the
     first version's among them), published_bytes, published_existing, deleted_versions.
     """
 
-    def __init__(self, store: Store, config: PublisherConfig | None = None) -> None:
+    def __init__(self, store: Store, config: PublisherConfig | None = None, keys: Keys | None = None) -> None:
         self.config = config or PublisherConfig()
-        self.chain = Chain(store)
+        self.chain = Chain(store, keys or load_keys(self.config.signing_key, self.config.trusted_keys))
         self.counters: Counter[str] = Counter()
         self._held: Held | None = None
         self._attached = False
@@ -90,12 +97,13 @@ class Publisher:
         WeightError. The first publish does this by itself.
         """
         listing = {version: names for version, names in self.chain.listing().items() if MANIFEST in names}
-        self._held, self._since_anchor = None, 0
+        self._held, self._since_anchor, self.chain.id = None, 0, None
         if listing:
             newest = max(listing)
             root = self.chain.manifest(newest).root
+            self._check_signer(newest)
             if bits is None:
-                bits, _ = Subscriber(self.chain.store).fetch(None, None, newest)
+                bits, _ = Subscriber(self.chain.store, keys=self.chain.keys).fetch(None, None, newest)
             elif (given := root_of(bits)) != root:
                 where = f"version {newest} in {self.chain.store.url}"
                 raise WeightError(f"{where} has root {root}, and the weights given have {given}: resume without them")
@@ -119,9 +127,12 @@ class Publisher:
         if self._held is not None and version <= self._held.version:
             return self._confirm(version, bits)
         new = copy_bits(bits)
-        delta, pack = make_delta(version, new, self._held, self.config.chunk_elements, self.config.policy)
+        delta, pack = self._encode(version, new, self._held)
         if not self.chain.write(delta, pack):
-            self._attached = False  # somebody else extended the chain: the next publish reads it afresh
+            self._attached, self.chain.id = (
+                False,
+                None,
+            )  # somebody else extended the chain: the next publish reads it afresh
             return self._confirm(version, bits)
         full = self._held is None
         self._held = Held(version, delta.root, new)
@@ -153,6 +164,19 @@ class Publisher:
             self.chain.remove(newer)
         self._attached = False
 
+    def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
+        self.chain.id = self.chain.id or secrets.token_hex(16)
+        return make_delta(self.chain.id, version, bits, parent, self.config.chunk_elements, self.config.policy)
+
+    def _check_signer(self, newest: Version) -> None:
+        """A signed chain goes on signed: its readers would refuse the rest."""
+        signer = self.chain.signer(newest)
+        if signer is not None and self.chain.keys.signer is None:
+            raise WeightError(
+                f"{self.chain.store.url}: version {newest} is signed by key {name_of(signer)}, and this publisher has "
+                "none: set publisher.signing_key, or publish to another store"
+            )
+
     def _confirm(self, version: Version, bits: Mapping[str, U16]) -> PublishResult:
         """The result for a version that is visible already. Raises WeightError unless it is the same one."""
         store = self.chain.store.url
@@ -181,9 +205,7 @@ class Publisher:
                 continue
             merge.publishes += 1
             if merge.publishes == over:
-                delta, pack = make_delta(
-                    newest.version, newest.bits, merge.base, self.config.chunk_elements, self.config.policy
-                )
+                delta, pack = self._encode(newest.version, newest.bits, merge.base)
                 self.chain.write(delta, pack, merged_name(merge.base.version))
                 self._merges[over] = _Merge(newest)
                 self.counters["published_merged"] += 1
@@ -195,7 +217,7 @@ class Publisher:
         """Store a full copy of the newest version, then delete what nobody needs any more; returns the copy's bytes."""
         held = self._held
         assert held is not None
-        delta, pack = make_delta(held.version, held.bits, None, self.config.chunk_elements, self.config.policy)
+        delta, pack = self._encode(held.version, held.bits, None)
         self.chain.write(delta, pack, ANCHOR)
         self._since_anchor = 0
         self.counters["published_anchors"] += 1

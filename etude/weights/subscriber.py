@@ -2,8 +2,8 @@
 
 Owns planning and the shadow copy: deltas are decoded into copies, and the caller's arrays are never written. A result
 is returned only after the base had the root its first delta names, every payload and every resulting tensor had its
-hash, each delta's parent root was the root of the one before, and the last root was the wanted version's. Never
-publishes. Talks to: chain, delta.
+hash, each delta's parent root was the root of the one before, and the last root was the wanted version's. A delta or
+full copy that fails any of this is gone round if there is another way. Never publishes. Talks to: chain, ways, delta.
 """
 
 from __future__ import annotations
@@ -12,18 +12,31 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from etude.config import Config
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
-from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_name, merged_parent
+from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent
 from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
 from etude.weights.manifest import U16, Bits, Delta, root_of
+from etude.weights.signing import Keys, load_keys
 from etude.weights.store import MissingObject, Store
+from etude.weights.ways import Step, broken_below, way, way_from_nothing
 
-Listing = dict[Version, dict[str, int]]
-_ATTEMPTS = 3
-"""Plans made for one fetch: while it reads, retention may delete the versions that a plan goes through."""
+
+class _Stride(NamedTuple):
+    step: Step
+    delta: Delta
+
+
+class _StepFailed(Exception):
+    """A delta or full copy on the way could not be used."""
+
+    def __init__(self, step: Step, error: WeightError) -> None:
+        super().__init__(str(error))
+        self.step, self.error = step, error
 
 
 class SubscriberConfig(Config):
@@ -31,6 +44,8 @@ class SubscriberConfig(Config):
     """Pause between two looks at the store while waiting for a version."""
     max_raw_bytes: int = 64 << 30
     """Largest model accepted: a forged manifest cannot make this process allocate more."""
+    trusted_keys: tuple[Path, ...] = ()
+    """Public keys (PEM, Ed25519): with any, a manifest that none of them signed is refused."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +62,15 @@ class FetchResult:
 class Subscriber:
     """Reads one store. Use it from one thread at a time.
 
-    `counters`: applied_deltas, applied_anchors, applied_bytes, root_checks, refetches.
+    `keys` stand in for those that the config names.
+
+    `counters`: applied_deltas, applied_anchors, applied_bytes, root_checks, refetches (an object was read again because
+    it was damaged), detours (another way was taken round an object that stayed damaged or missing).
     """
 
-    def __init__(self, store: Store, config: SubscriberConfig | None = None) -> None:
+    def __init__(self, store: Store, config: SubscriberConfig | None = None, keys: Keys | None = None) -> None:
         self.config = config or SubscriberConfig()
-        self.chain = Chain(store)
+        self.chain = Chain(store, keys or load_keys(trusted=self.config.trusted_keys))
         self.counters: Counter[str] = self.chain.counters
 
     def latest(self) -> Version:
@@ -82,97 +100,123 @@ class Subscriber:
         """
         if (current_bits is None) != (current_version is None):
             raise ValueError("current_bits and current_version go together")
-        root = self._root(current_bits) if current_bits is not None else None
-        for attempt in range(_ATTEMPTS):
+        held = None if current_version is None else (current_version, self._root(current_bits or {}))
+        try:
+            wanted = self.chain.manifest(target).root
+        except MissingObject as error:
+            raise WeightError(f"version {target} is not whole: {error}; take another version") from None
+        failed: dict[Step, WeightError] = {}
+        missed: set[Step] = set()
+        while True:
             try:
-                path = self._plan(current_version, target)
-                if path and path[0].parent is None:
-                    return self._walk(path, zeros_for(path[0], self.config.max_raw_bytes), target)
-                base_root = path[0].parent_root if path else self.chain.manifest(target).root
-                if root != base_root:
-                    raise WeightError(
-                        f"the weights held as version {current_version} have the root {root} and the chain in "
-                        f"{self.chain.store.url} has {base_root}: they come from another run, or from before a rewind; "
-                        "fetch again without a base"
-                    )
-                return self._walk(path, copy_bits(current_bits or {}), target)
-            except MissingObject as error:
-                if attempt == _ATTEMPTS - 1:
-                    raise WeightError(f"version {target} is not whole: {error}; take another version") from None
-        raise AssertionError("unreachable")
+                path = self._plan(held and held[0], target, frozenset(failed))
+                if path is None:
+                    raise self._no_way(held and held[0], target, failed)
+                shadow = self._start(path, wanted, current_bits or {}, held)
+                return self._walk(path, shadow, target, wanted)
+            except _StepFailed as failure:
+                gone = isinstance(failure.error, MissingObject)
+                if gone and failure.step not in missed:
+                    missed.add(failure.step)  # retention may have overtaken the listing: look once more
+                else:
+                    failed[failure.step] = failure.error
+                    self.counters["detours"] += 1
 
     def _root(self, bits: Mapping[str, U16]) -> str:
         check_bits(bits)
         self.counters["root_checks"] += 1
         return root_of(bits)
 
-    def _plan(self, held: Version | None, target: Version) -> list[Delta]:
-        """The deltas of fewest bytes from `held` or a full copy, in order of use; none if `target` is held."""
+    def _plan(self, held: Version | None, target: Version, failed: frozenset[Step]) -> list[_Stride] | None:
+        """What leads from `held` or a full copy to `target` in fewest bytes, in order of use; none if it is held.
+
+        None if nothing does without the steps that have `failed`.
+        """
         if held == target:
             return []
-        delta = self.chain.manifest(target)
-        if delta.parent in (held, None):
-            return [delta]
-        listing = self.chain.listing()
-        ways = []
+        listing, read = self.chain.listing(), _Reader(self.chain)
+        ways = [way_from_nothing(listing, target, read.parent, failed)]
         if held is not None and held < target:
-            back, reached = self._back(listing, target, held)
-            ways += [back] if reached == held else []
-        full = self._newest_full_copy(listing, target)
-        if full is not None:
-            back, reached = self._back(listing, target, Version(full.version))
-            ways += [[*back, full]] if reached == full.version else []
-        if not ways:
-            start = "a full copy" if held is None else f"version {held} or a full copy"
-            _, reached = self._back(listing, target, Version(0) if held is None else held)
+            ways.append(way(listing, target, held, read.parent, failed))
+        found = [[_Stride(step, read(step)) for step in steps] for steps in ways if steps is not None]
+        return min(found, key=_bytes, default=None)
+
+    def _no_way(self, held: Version | None, target: Version, failed: Mapping[Step, WeightError]) -> WeightError:
+        for error in failed.values():
+            if isinstance(error, MissingObject):
+                return WeightError(f"version {target} is not whole: {error}; take another version")
+            return error
+        start = "a full copy" if held is None else f"version {held} or a full copy"
+        reached = broken_below(self.chain.listing(), target, held or Version(0), _Reader(self.chain).parent)
+        return WeightError(
+            f"{self.chain.store.url}: no way from {start} to version {target}: the chain is broken below version "
+            f"{reached}; take a newer version, or have the trainer publish an anchor"
+        )
+
+    def _start(
+        self, path: list[_Stride], wanted: str, bits: Mapping[str, U16], held: tuple[Version, str] | None
+    ) -> Bits:
+        """What the path's first step is applied to, in arrays of its own."""
+        first = path[0].delta if path else None
+        if first is not None and first.parent is None:
+            return zeros_for(first, self.config.max_raw_bytes)
+        version, root = held or (None, None)
+        expected = wanted if first is None else first.parent_root
+        if root != expected:
             raise WeightError(
-                f"{self.chain.store.url}: no way from {start} to version {target}: the chain is broken below version "
-                f"{reached}; take a newer version, or have the trainer publish an anchor"
+                f"the weights held as version {version} have the root {root} and the chain in {self.chain.store.url} "
+                f"has {expected}: they come from another run, or from before a rewind; fetch again without a base"
             )
-        return min(ways, key=_bytes)[::-1]
+        return copy_bits(bits)
 
-    def _back(self, listing: Listing, target: Version, start: Version) -> tuple[list[Delta], Version]:
-        """Deltas from `target` back towards `start`, by the longest strides that do not pass it; and how far they got.
-
-        A merged delta is never longer than those it spans, so the longest stride is nearly always the shortest way.
-        """
-        version, back = target, []
-        while version > start and MANIFEST in listing.get(version, {}):
-            strides = [parent for name in listing[version] if (parent := merged_parent(name)) is not None]
-            furthest = min((parent for parent in strides if parent >= start), default=None)
-            delta = self.chain.manifest(version, MANIFEST if furthest is None else merged_name(furthest))
-            if delta.parent is None or delta.parent < start:
-                break
-            back, version = [*back, delta], Version(delta.parent)
-        return back, version
-
-    def _newest_full_copy(self, listing: Listing, target: Version) -> Delta | None:
-        """An anchor at or below `target`; without one, the oldest version, if it is a full copy itself."""
-        anchors = [version for version, names in listing.items() if {ANCHOR, MANIFEST} <= names.keys()]
-        newest = max((version for version in anchors if version <= target), default=None)
-        if newest is not None:
-            return self.chain.manifest(newest, ANCHOR)
-        oldest = min((version for version, names in listing.items() if MANIFEST in names), default=target)
-        delta = self.chain.manifest(oldest)
-        return delta if delta.parent is None else None
-
-    def _walk(self, path: list[Delta], shadow: Bits, target: Version) -> tuple[Bits, FetchResult]:
-        for before, delta in zip([None, *path], path, strict=False):
-            if before is not None and delta.parent_root != before.root:
-                raise WeightError(
-                    f"{self.chain.store.url}: version {delta.version} was made from another version {before.version} "
-                    "than the one stored (its parent root differs): the chain was forked; rewind it below that version"
-                )
-            apply_delta(delta, self.chain.pack(delta), shadow)
+    def _walk(self, path: list[_Stride], shadow: Bits, target: Version, wanted: str) -> tuple[Bits, FetchResult]:
+        for before, (step, delta) in zip([None, *path], path, strict=False):
+            if before is not None and delta.parent_root != before.delta.root:
+                raise _StepFailed(step, self._forked(delta, before.delta))
+            try:
+                apply_delta(delta, self.chain.pack(delta), shadow)
+            except WeightError as error:
+                raise _StepFailed(step, error) from None
             self.counters["applied_anchors" if delta.parent is None else "applied_deltas"] += 1
             self.counters["applied_bytes"] += delta.pack.size
-        root = path[-1].root if path else self.chain.manifest(target).root
-        if self._root(shadow) != root:
-            raise WeightError(f"version {target}: the result does not have the root {root}; nothing of it was served")
-        versions = tuple(Version(delta.version) for delta in path)
-        from_anchor = bool(path) and path[0].parent is None
+        root = self._root(shadow)
+        if root != wanted:
+            lied = f"version {target}: the result has the root {root}, not {wanted}; nothing of it was served"
+            raise _StepFailed(path[-1].step, WeightError(lied))
+        versions = tuple(Version(delta.version) for _, delta in path)
+        from_anchor = bool(path) and path[0].delta.parent is None
         return shadow, FetchResult(target, root, versions, from_anchor, _bytes(path))
 
+    def _forked(self, delta: Delta, before: Delta) -> WeightError:
+        return WeightError(
+            f"{self.chain.store.url}: version {delta.version} was made from another version {before.version} than the "
+            "one stored (its parent root differs): the chain was forked; rewind it below that version"
+        )
 
-def _bytes(path: list[Delta]) -> int:
-    return sum(delta.pack.size for delta in path)
+
+class _Reader:
+    """Manifests, each read once; what is wrong with one is said of its step."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self._read: dict[Step, Delta] = {}
+
+    def __call__(self, step: Step) -> Delta:
+        if step not in self._read:
+            try:
+                self._read[step] = self._chain.manifest(step.version, step.name)
+            except WeightError as error:
+                raise _StepFailed(step, error) from None
+        return self._read[step]
+
+    def parent(self, step: Step) -> Version | None:
+        if step.name == ANCHOR:
+            return None
+        if step.name != MANIFEST:
+            return merged_parent(step.name)
+        parent = self(step).parent
+        return None if parent is None else Version(parent)
+
+
+def _bytes(path: list[_Stride]) -> int:
+    return sum(delta.pack.size for _, delta in path)

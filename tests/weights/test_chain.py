@@ -14,6 +14,8 @@ from weight_samples import make_bits, make_chain, move_bits, same
 
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
+from etude.weights.chain import Chain
+from etude.weights.delta import Held, make_delta
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
 from etude.weights.publisher import Publisher, PublisherConfig
@@ -180,6 +182,54 @@ def test_damage_in_the_store(tmp_path: Path) -> None:
     assert same(bits, chain[2])
 
 
+@pytest.mark.parametrize("damage", ["pack", "no pack", "merged manifest", "wrong result"])
+def test_another_way_round_what_is_damaged(tmp_path: Path, damage: str) -> None:
+    """From 0 to 4 a merged delta would do; without it four single ones, and without one of those the anchor."""
+    chain = make_chain(5)
+    publisher = publish(tmp_path, chain[:4], merge_over=(4,))
+    publisher.publish(V(4), chain[4], anchor=True)
+    read = Chain(open_store(tmp_path))
+    merged, single = read.manifest(V(4), "from-00000000"), read.manifest(V(2))
+    packs = [tmp_path / f"versions/{delta.version:08d}/{delta.pack.hash}.pack" for delta in (merged, single)]
+    if damage == "pack":
+        packs[0].write_bytes(packs[0].read_bytes()[:-1] + b"x")
+    elif damage == "no pack":
+        packs[0].unlink()
+    elif damage == "merged manifest":
+        (tmp_path / "versions/00000004/from-00000000").write_bytes(b"torn")
+    else:  # whole, and signed by nobody: what it makes is not version 4
+        wrong, pack = make_delta(
+            merged.chain, V(4), move_bits(chain[4], 9), Held(V(0), root_of(chain[0]), chain[0]), 99
+        )
+        (tmp_path / "versions/00000004/from-00000000").unlink()
+        assert read.write(wrong, pack, "from-00000000")
+    subscriber = Subscriber(open_store(tmp_path))
+    bits, result = subscriber.fetch(chain[0], V(0), V(4))
+    assert same(bits, chain[4])
+    assert (result.path, result.from_anchor) == ((1, 2, 3, 4), False)
+    assert subscriber.counters["detours"] == 1
+    packs[1].write_bytes(b"torn")
+    bits, result = subscriber.fetch(chain[0], V(0), V(4))
+    assert same(bits, chain[4])
+    assert (result.path, result.from_anchor) == ((4,), True)
+    shutil.rmtree(tmp_path / "versions/00000000")
+    (tmp_path / "versions/00000004/anchor").write_bytes(b"torn")
+    expect_refused(tmp_path, "corrupt|cut off|not whole|zstd frame|does not have|has the root", chain[0], 0, 4)
+
+
+def test_an_anchor_of_other_weights(tmp_path: Path) -> None:
+    """A whole full copy in an anchor's place, of weights that are not that version's: never served."""
+    chain = make_chain(3)
+    publish(tmp_path, chain)
+    read = Chain(open_store(tmp_path))
+    wrong, pack = make_delta(read.manifest(V(2)).chain, V(2), move_bits(chain[2], 5), None, 1000)
+    assert read.write(wrong, pack, "anchor")
+    subscriber = Subscriber(open_store(tmp_path))
+    bits, result = subscriber.fetch(None, None, V(2))
+    assert same(bits, chain[2])
+    assert (result.path, subscriber.counters["detours"]) == ((0, 1, 2), 1)
+
+
 def test_a_missing_link_below_a_late_reader(tmp_path: Path) -> None:
     chain = make_chain(4)
     publish(tmp_path, chain)
@@ -197,10 +247,13 @@ def test_a_replayed_delta(tmp_path: Path) -> None:
 
 
 def test_a_forked_chain(tmp_path: Path) -> None:
-    """Version 1 replaced by a whole version 1 of another run: version 2 no longer follows from it."""
+    """Version 1 replaced by another whole version 1 of the same chain: version 2 no longer follows from it."""
     chain = make_chain(3)
-    publish(tmp_path / "a", chain)
-    publish(tmp_path / "b", [chain[0], move_bits(chain[0], 77)])
+    publisher = publish(tmp_path / "a", chain[:1])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    publisher.publish(V(1), chain[1])
+    publisher.publish(V(2), chain[2])
+    Publisher(open_store(tmp_path / "b")).publish(V(1), move_bits(chain[0], 77))
     shutil.rmtree(tmp_path / "a/versions/00000001")
     shutil.copytree(tmp_path / "b/versions/00000001", tmp_path / "a/versions/00000001")
     expect_refused(tmp_path / "a", "the chain was forked", chain[0], 0, 2)

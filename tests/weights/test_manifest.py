@@ -20,10 +20,12 @@ from etude.records import Version
 from etude.weights.delta import Held, apply_delta, make_delta, zeros_for
 from etude.weights.manifest import Delta, dump, load, root_of
 
+CHAIN = "0123456789abcdef" * 2
+
 
 def sample() -> tuple[Delta, bytes]:
     parent = make_bits(0)
-    return make_delta(Version(5), move_bits(parent, 1), Held(Version(4), root_of(parent), parent), 100)
+    return make_delta(CHAIN, Version(5), move_bits(parent, 1), Held(Version(4), root_of(parent), parent), 100)
 
 
 def test_root_by_its_definition() -> None:
@@ -70,7 +72,8 @@ def first_chunk(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "other format": lambda m: m.update(format="etude-weights/2"),
+    "other format": lambda m: m.update(format="etude-weights/1"),
+    "chain of another length": lambda m: m.update(chain="ab"),
     "unknown key": lambda m: m.update(extra=1),
     "missing key": lambda m: m.pop("pack"),
     "parent without root": lambda m: m.update(parent_root=None),
@@ -116,7 +119,7 @@ def test_sizes_are_checked_before_memory_is_taken(shape: tuple[int, ...]) -> Non
 def test_delta_round_trip_at_any_chunk_size(chunk_elements: int) -> None:
     parent = make_bits(3)
     new = move_bits(parent, 4)
-    delta, pack = make_delta(Version(1), new, Held(Version(0), root_of(parent), parent), chunk_elements)
+    delta, pack = make_delta(CHAIN, Version(1), new, Held(Version(0), root_of(parent), parent), chunk_elements)
     assert len(pack) == delta.pack.size
     assert delta.changed == sum(np.count_nonzero(parent[name] != new[name]) for name in new)
     apply_delta(delta, memoryview(pack), parent)
