@@ -4,9 +4,9 @@ Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a
 `check.py` that fails (it says where, and not what would be right), and hidden cases. From rung to rung there is more to
 search, fewer comments say what is right, and a mend may fail less often:
 
-    1 function   one module, which the instruction names, with one function
+    1 function   one module, which the instruction names, with one function of one line
     2 file       distractor functions, and nothing says where to look
-    3 files      several modules
+    3 files      several modules, and the broken function may have several lines
     4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
@@ -41,16 +41,17 @@ class Rung:
     functions: tuple[int, int]  # fewest and most in a module
     chain: int  # calls between the checked function and the bug
     names_file: bool  # whether the instruction says which file
+    lines: int  # most in the body that is broken: of several lines, the wrong one must be found and named
     vague: float  # share of tasks whose comment does not say the operator: only trying tells
     turns: int  # finding the bug takes 1 where the file is named, else 3 and 2 more a call; the others are for mending
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, vague=0.0, turns=7),
-    2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, vague=0.5, turns=8),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, vague=0.8, turns=6),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, vague=0.9, turns=8),
-    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, vague=1.0, turns=9),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, lines=1, vague=0.0, turns=8),
+    2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, lines=1, vague=0.3, turns=5),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, lines=4, vague=0.8, turns=6),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=0.9, turns=7),
+    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=9),
 }
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
@@ -92,7 +93,7 @@ def evaluation_tasks(split: Split, per_rung: int) -> list[Task]:
 def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task | None:
     size = LADDER[rung]
     words = iter(draw_names(rng, 60, split == "heldout"))
-    good, broken, bug = _draw_target(rng, split, next(words), size.vague)
+    good, broken, bug = _draw_target(rng, split, next(words), size)
     modules, chain = _lay_out(rng, size, good, words)
     right = {f"{name}.py": _source(members) for name, members in modules.items()}
     old, new = _changed_line(good, broken)
@@ -123,11 +124,11 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
     )  # fmt: skip
 
 
-def _draw_target(rng: random.Random, split: Split, name: str, vague_share: float) -> tuple[Function, Function, str]:
+def _draw_target(rng: random.Random, split: Split, name: str, size: Rung) -> tuple[Function, Function, str]:
     """A function and its broken form, from the split's side of every hold-out."""
     by_bug = split == "heldout" and rng.random() < 0.3  # held out by its bug; otherwise by its shape
     shape_fold: Fold = "heldout" if split == "heldout" and not by_bug else "train"
-    vague = not by_bug and rng.random() < vague_share
+    vague = not by_bug and rng.random() < size.vague
     while True:
         bug = "operator" if vague else rng.choice(bug_names("heldout" if by_bug else "train"))
         good = make_function(rng, name, shape_fold, vague)
@@ -135,6 +136,7 @@ def _draw_target(rng: random.Random, split: Split, name: str, vague_share: float
         if (
             broken is not None
             and bool(good.vague) == vague
+            and len(good.body) <= size.lines
             and (split == "heldout" or _fresh(good, broken) == (split == "eval"))
         ):
             return good, broken, bug
