@@ -6,8 +6,8 @@ search, fewer comments say what is right, and a mend may fail less often:
 
     1 function   one module, which the instruction names, with one function of one line
     2 file       distractor functions, and nothing says where to look
-    3 files      several modules, and the broken function may have several lines
-    4 depth      the check calls an entry function, the bug lies further down the call chain
+    3 files      several modules
+    4 depth      the check calls an entry function, the bug lies further down, in a function of one or several lines
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
 Training tasks use training shapes, bugs, words and compositions; `eval` uses fresh compositions of these; `heldout`
@@ -47,10 +47,10 @@ class Rung:
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, lines=1, vague=0.0, turns=8),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, lines=1, vague=0.0, turns=5),
     2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, lines=1, vague=0.3, turns=5),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, lines=4, vague=0.8, turns=6),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=0.9, turns=7),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, lines=1, vague=0.8, turns=6),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=1.0, turns=8),
     5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=9),
 }
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
