@@ -6,8 +6,8 @@ search, fewer comments say what is right, and a mend may fail less often:
 
     1 function   one module, which the instruction names, with one function of one line
     2 file       distractor functions, and nothing says where to look
-    3 files      several modules
-    4 depth      the check calls an entry function, the bug lies further down, in a function of one or several lines
+    3 files      several modules, and the broken function may have several lines
+    4 depth      the check calls an entry function, the bug lies further down the call chain
     5 context    longer modules and a longer chain: reading everything does not fit the context
 
 Training tasks use training shapes, bugs, words and compositions; `eval` uses fresh compositions of these; `heldout`
@@ -43,15 +43,15 @@ class Rung:
     names_file: bool  # whether the instruction says which file
     lines: int  # most in the body that is broken: of several lines, the wrong one must be found and named
     vague: float  # share of tasks whose comment does not say the operator: only trying tells
-    turns: int  # finding the bug takes 1 where the file is named, else 3 and 2 more a call; the others are for mending
+    turns: tuple[int, int]  # fewest and most; finding the bug takes 1 where the file is named, else 3 and 2 more a call
 
 
 LADDER = {
-    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, lines=1, vague=0.0, turns=5),
-    2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, lines=1, vague=0.3, turns=5),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, lines=1, vague=0.8, turns=6),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=1.0, turns=8),
-    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=9),
+    1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, lines=1, vague=0.0, turns=(4, 4)),
+    2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, lines=1, vague=0.4, turns=(6, 8)),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, lines=4, vague=0.8, turns=(6, 7)),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=1.0, turns=(7, 9)),
+    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=(9, 10)),
 }
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
@@ -78,7 +78,7 @@ Modules = dict[str, list[Member]]
 
 def ladder_task(rung: int, split: Split, seed: int) -> Task:
     """The task of that rung, split and seed; the same on every machine."""
-    rng = random.Random(f"etude ladder v1 {rung} {split} {seed}")
+    rng = random.Random(f"etude ladder v2 {rung} {split} {seed}")
     while True:
         task = _attempt(rng, rung, split, f"{split}-r{rung}-{seed}")
         if task is not None:
@@ -114,7 +114,7 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
         files={**{name: text.encode() for name, text in wrong.items()}, CHECK: visible_check(cases).encode()},
         verifier=verifier_for(cases + hidden),
         solution={path: right[path].encode()},
-        limits=Limits(size.turns, MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS),
+        limits=Limits(rng.randint(*size.turns), MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS),
         split=split,
         provenance={
             "family": "ladder", "rung": rung, "shape": good.shape, "bug": bug, "vague": bool(good.vague), "path": path,
