@@ -72,11 +72,17 @@ class Task:
     """Where it came from: family, rung, shapes, bug template, seed; whatever a report groups by."""
 
 
+EventKind: TypeAlias = Literal[
+    "session", "resumed", "prompt", "completion", "tool_call", "tool_started", "tool_result", "observation",
+    "summary_asked", "summary", "segment_sealed", "checkpoint", "undo", "redo", "end",
+]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Event:
     """One line of a session's append-only log. Terminal, web page, traces and exports are projections of these."""
 
-    kind: Literal["session", "prompt", "completion", "tool_call", "tool_result", "segment_sealed", "end"]
+    kind: EventKind
     at: float
     """Seconds since the session started (monotonic clock)."""
     data: Mapping[str, Any]
@@ -85,6 +91,9 @@ class Event:
 @dataclass(frozen=True)
 class Segment:
     """A stretch of context that was sampled in one go; a trajectory is a chain of them.
+
+    A segment of kind `summary` ends with the summary that the next one opens with. It holds the turns before it too:
+    that is the context it was sampled in, and so a trainer computes them once.
 
     `logprobs` and `versions` are aligned with `token_ids` and meaningful only where `sampled`. `routed_experts`
     holds the experts the sampler used for each position it processed; a segment's last token is never fed back, so

@@ -1,40 +1,61 @@
 """The log of a session: events appended as they happen, and their form on disk.
 
 Owns `EventLog`, and one JSON object a line for `write_events` and `read_events`. A log is only ever appended to;
-terminal, web page, traces and exports are projections of it. It holds text for people; token ids are in the segments.
+terminal, web page, traces and exports are projections of it, and with a journal (`harness.journal`) behind it so is the
+session itself: what it knows is a fold of its log (`harness.state`). An event may have a `record`, which gives back
+what it added to the context, token ids and all; only a journal keeps that, a listener is not told.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from etude.errors import CheckpointError
-from etude.records import Event
+from etude.harness.journal import Journal
+from etude.records import Event, EventKind
 
-Kind: TypeAlias = Literal["session", "prompt", "completion", "tool_call", "tool_result", "segment_sealed", "end"]
+Record: TypeAlias = Mapping[str, Any]
+"""What JSON can hold, made and understood by a `Dialogue`."""
 
 
 class EventLog:
-    """Collects a session's events and tells `listener` of each; a listener must be quick, the session waits for it."""
+    """Collects a session's events and tells `listener` of each; a listener must be quick, the session waits for it.
 
-    def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
-        self._started = time.perf_counter()
+    With a journal an event is on disk before anything else learns of it, and is not kept in memory. A log that goes on
+    where another process stopped takes up its clock too.
+    """
+
+    def __init__(self, listener: Callable[[Event], None] | None = None, journal: Journal | None = None) -> None:
+        past = [event.at for event, _ in decoded(journal)] if journal else []
+        self._started = time.perf_counter() - max(past, default=0.0)
         self._events: list[Event] = []
         self._listener = listener
+        self.journal = journal
 
-    def add(self, kind: Kind, /, **data: Any) -> None:
+    def add(self, kind: EventKind, /, *, record: Record | None = None, **data: Any) -> Event:
         event = Event(kind, time.perf_counter() - self._started, data)
-        self._events.append(event)
+        if self.journal is None:
+            self._events.append(event)
+        else:
+            self.journal.append(_encode(event, record))
         if self._listener is not None:
             self._listener(event)
+        return event
+
+    async def sync(self) -> None:
+        """Return when all events so far would outlive the machine's power. They outlive this process anyway."""
+        if self.journal is not None:
+            await self.journal.sync()
 
     @property
     def events(self) -> tuple[Event, ...]:
-        return tuple(self._events)
+        if self.journal is None:
+            return tuple(self._events)
+        return tuple(event for event, _ in decoded(self.journal))
 
 
 def encode_event(event: Event) -> str:
@@ -42,22 +63,36 @@ def encode_event(event: Event) -> str:
     return json.dumps({"kind": event.kind, "at": round(event.at, 6), **event.data}, ensure_ascii=False)
 
 
+def _encode(event: Event, record: Record | None) -> bytes:
+    data = event.data if record is None else {**event.data, "record": record}
+    return _bytes(encode_event(Event(event.kind, event.at, data)))
+
+
+def _bytes(line: str) -> bytes:
+    return line.encode("utf-8", "backslashreplace")  # a lone surrogate becomes \\udcXX, which is JSON for just that
+
+
+def decoded(lines: Iterable[bytes], origin: str = "") -> Iterable[tuple[Event, Record]]:
+    """The events of a journal's lines, each with its record ({} where it has none)."""
+    if isinstance(lines, Journal):
+        origin = str(lines.path)
+    for number, line in enumerate(lines, 1):
+        try:
+            data = dict(json.loads(line))
+            kind, at, record = data.pop("kind"), data.pop("at"), data.pop("record", {})
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{origin}, line {number}: not an event ({error}); restore it from a copy") from None
+        yield Event(kind, at, data), record
+
+
 def write_events(path: Path, events: Iterable[Event]) -> None:
     """Append to a log, making it if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # a lone surrogate becomes \\udcXX, which is JSON for just that
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.writelines(encode_event(event) + "\n" for event in events)
+    with path.open("ab") as file:
+        file.writelines(_bytes(encode_event(event)) + b"\n" for event in events)
 
 
 def read_events(path: Path) -> list[Event]:
     """The events of a log. A last line without its newline was being written when its process died, and is left out."""
-    *lines, _ = path.read_text(encoding="utf-8").split("\n")
-    events = []
-    for number, line in enumerate(lines, 1):
-        try:
-            data = dict(json.loads(line))
-            events.append(Event(data.pop("kind"), data.pop("at"), data))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path}, line {number}: not an event ({error}); restore it from a copy") from None
-    return events
+    *lines, _ = path.read_bytes().split(b"\n")
+    return [event for event, _ in decoded(lines, str(path))]

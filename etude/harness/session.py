@@ -1,6 +1,6 @@
 """One agent session: the loop that product, rollouts and evaluation all run, byte for byte the same.
 
-    opening ids → sample → append the exact ids → read the calls → run them → append the observation ids → sample → …
+    opening → sample → append exactly that → read the calls → run them → append the observation → sample → …
 
 until a message without a call (`finished`), or a limit. This is the heart of Etude: a model is trained by what
 happened here, and used through it afterwards. So the rules are strict:
@@ -12,12 +12,14 @@ happened here, and used through it afterwards. So the rules are strict:
   What our machinery does wrongly is raised (SandboxError, DeadlineExceeded, …): it must never look like the model's
   doing.
 - A limit ends the session, not the rollout: the calls of the last message are run, so the final state can be judged.
+- Nothing has happened before the log says so: every step is committed first and folded into the state next
+  (`harness.state`), and a command starts only when the log that names it is on disk. A session whose log is a file
+  goes on from any `kill -9`, in the middle of a turn too: what was finished is not run again, and of a command that
+  was running the model is told that it was interrupted.
 
-A session is a chain of segments, each sampled in one context. Today a chain has one link, of kind `turns`.
-
-Owns `run_session`. Talks to a `Sampler`, a `Chat` and a `Sandbox`, and knows the engine, tokenizer and backend behind
-none of them. Imports neither torch nor Ray. Everything observable is in the result, and told to `on_event` as it
-happens.
+Owns `Session`, of any number of prompts, and `run_session`, of one. Talks to a `Dialogue` (a sampler and a chat, in
+training) and a `Sandbox`, and knows the engine, tokenizer and backend behind none of them. Imports neither torch nor
+Ray.
 """
 
 from __future__ import annotations
@@ -25,23 +27,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from datetime import UTC, datetime
+from typing import Any
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from etude.config import Config
 from etude.environments.base import Sandbox
-from etude.errors import ContextOverflow
-from etude.harness.events import EventLog
-from etude.harness.prompt import render_results, system_prompt
-from etude.harness.protocol import calls_of, parse_message
-from etude.harness.sampler import NO_ROUTES, Chat, Completion, Sampler, SampleRequest
-from etude.harness.schema import MalformedCall, ToolCall
-from etude.harness.tools import TOOLS, ToolConfig, ToolResult, run_calls
-from etude.records import Event, Limits, Routes, Segment
+from etude.errors import CheckpointError, ContextOverflow
+from etude.harness.dialogue import Dialogue, TokenDialogue
+from etude.harness.events import EventLog, Record, decoded
+from etude.harness.prompt import system_prompt
+from etude.harness.sampler import Chat, Sampler
+from etude.harness.schema import ToolCall
+from etude.harness.state import SessionState, Stop, Turn
+from etude.harness.tools import TOOLS, Tool, ToolConfig, ToolResult, run_calls
+from etude.harness.tools.execute import only_reads
+from etude.records import Event, EventKind, Limits, Segment
 
-Stop: TypeAlias = Literal["finished", "turns", "context", "tokens", "wall"]
+INTERRUPTED = (
+    "error: interrupted: the session was stopped while this ran, so it may have done all, some or nothing of its work; "
+    "look before you run it again"
+)
+NOT_RUN = "error: not run: the session was stopped before it"
 
 
 class HarnessConfig(Config):
@@ -63,11 +71,9 @@ class HarnessConfig(Config):
             raise ValueError(f"name each tool once, from {', '.join(known)}; got {', '.join(names) or 'none'}")
         return names
 
-
-_COUNTS = (
-    "turns", "tool_calls", "malformed_calls", "parallel_turns", "cut_messages", "sampled_tokens", "observed_tokens",
-    "error_observations",
-)  # fmt: skip
+    def chosen(self) -> dict[str, Tool]:
+        """The tools by name, in the prompt's order."""
+        return {tool.name: tool for tool in TOOLS if tool.name in self.tools}
 
 
 @dataclass(frozen=True)
@@ -104,69 +110,58 @@ async def run_session(
     The same seed, sampler and observations give the same session. Raises what sampler and sandbox raise for failures of
     their own. Cancelling it is safe: nothing runs on behind.
     """
+    dialogue = TokenDialogue(sampler, chat, config.chosen(), session_id=session_id, seed=seed, temperature=temperature)
     log = EventLog(on_event)
-    return await _Session(sandbox, sampler, chat, config, limits, session_id, seed, temperature, log).run(instruction)
+    session = Session(sandbox, dialogue, config, limits, log)
+    session.begin(id=session_id, seed=seed, temperature=temperature)
+    stop = await session.prompt(instruction, last=True)
+    return SessionResult(session_id, tuple(session.state.sealed), log.events, stop, session.state.usage)
 
 
-class _Context:
-    """The growing segment: ids, and for each whether it was sampled, how probable it was, and under which version."""
+class Session:
+    """A conversation that works in a sandbox. One prompt at a time; its log is all there is to it.
 
-    def __init__(self, opening: Sequence[int]) -> None:
-        self.ids: list[int] = []
-        self._sampled: list[bool] = []
-        self._logprobs: list[float] = []
-        self._versions: list[int] = []
-        self.routes: Routes = NO_ROUTES
-        self.observe(opening)
+    A log with a past is taken up: `dialogue` must then be fresh, and be made as the first one was. `resume` finishes
+    what was cut short; a new `prompt` leaves it at that.
+    """
 
-    def observe(self, ids: Sequence[int]) -> None:
-        """Append ids the model did not sample."""
-        self.ids += ids
-        self._sampled += [False] * len(ids)
-        self._logprobs += [0.0] * len(ids)
-        self._versions += [0] * len(ids)
+    def __init__(
+        self, sandbox: Sandbox, dialogue: Dialogue, config: HarnessConfig, limits: Limits, log: EventLog
+    ) -> None:
+        self.sandbox, self.dialogue, self.config, self.limits, self.log = sandbox, dialogue, config, limits, log
+        self.tools = config.chosen()
+        self.state = SessionState(dialogue)
+        if log.journal is not None:
+            self.state.replay(decoded(log.journal))
 
-    def sample(self, completion: Completion) -> None:
-        """Append what the model sampled. Its routes cover the whole context, so the last ones are all there are."""
-        self.ids += completion.token_ids
-        self._sampled += [True] * len(completion.token_ids)
-        self._logprobs += completion.logprobs
-        self._versions += completion.versions
-        self.routes = completion.routed_experts
+    def begin(self, **about: Any) -> None:
+        """The first event: who this is and how it samples."""
+        self._commit("session", **about, tools=self.config.tools)
 
-    def seal(self) -> Segment:
-        return Segment(
-            token_ids=np.array(self.ids, np.int32),
-            sampled=np.array(self._sampled, np.bool_),
-            logprobs=np.array(self._logprobs, np.float32),
-            versions=np.array(self._versions, np.int32),
-            routed_experts=self.routes,
-        )
+    async def prompt(self, text: str, *, last: bool = False) -> Stop:
+        """Play until the model answers without a call, or a limit; `last` seals the context after it."""
+        user = text
+        if not self.state.prompts:
+            system = system_prompt(self.tools.values())
+            words = self.dialogue.opening(system, user)
+            self._commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
+        else:
+            words = self.dialogue.observation(self._leave_open_turn(), user)
+            self._commit("prompt", words.record, user=text, tokens=words.tokens)
+        return await self._work(last)
 
+    async def resume(self) -> Stop:
+        """Go on where the log ends. A prompt that had ended stays so."""
+        if not self.state.prompts:
+            raise CheckpointError("this session has no prompt yet; give it one")
+        if self.state.stop is not None:
+            return self.state.stop
+        self._commit("resumed", time=datetime.now(UTC).isoformat(timespec="seconds"), tokens=self.dialogue.tokens)
+        return await self._work(last=False)
 
-@dataclass
-class _Session:
-    sandbox: Sandbox
-    sampler: Sampler
-    chat: Chat
-    config: HarnessConfig
-    limits: Limits
-    session_id: str
-    seed: int
-    temperature: float
-    log: EventLog
+    # --- one prompt -----------------------------------------------------------------------------------------------
 
-    def __post_init__(self) -> None:
-        self.tools = {tool.name: tool for tool in TOOLS if tool.name in self.config.tools}
-        self.usage = dict.fromkeys(_COUNTS, 0)
-
-    async def run(self, instruction: str) -> SessionResult:
-        system = system_prompt(self.tools.values())
-        self.context = _Context(self.chat.opening(system, instruction))
-        self.log.add(
-            "session", id=self.session_id, seed=self.seed, temperature=self.temperature, tools=self.config.tools
-        )
-        self.log.add("prompt", system=system, user=instruction, tokens=len(self.context.ids))
+    async def _work(self, last: bool) -> Stop:
         deadline = asyncio.timeout(self.limits.wall_s)
         try:
             async with deadline:
@@ -175,98 +170,121 @@ class _Session:
             if not deadline.expired():
                 raise
             stop = "wall"
-        segment = self.context.seal()
-        self.log.add("segment_sealed", segment=segment.kind, tokens=len(segment.token_ids))
-        self.log.add("end", stop=stop, usage=dict(self.usage))
-        return SessionResult(self.session_id, (segment,), self.log.events, stop, self.usage)
-
-    async def _play(self) -> Stop:
-        """Turns until something ends the session."""
-        stop = self._exhausted(0)
-        while stop is None:
-            try:
-                completion = await self._sample()
-            except ContextOverflow:
-                return "context"
-            cut = completion.finish == "length"
-            text = self.chat.decode(completion.token_ids)
-            self._record(completion, text)
-            calls = calls_of(parse_message(text, self.tools, cut))
-            if not calls and not cut:
-                return "finished"
-            observation = self._observation(await self._run(calls), completion)
-            stop = self._exhausted(len(observation))
-            if stop is None:
-                self.context.observe(observation)
-                self.usage["observed_tokens"] += len(observation)
+        if last:
+            self._commit("segment_sealed", segment="turns", tokens=self.dialogue.tokens)
+        self._commit("end", stop=stop, usage=dict(self.state.usage))
+        await self.log.sync()
         return stop
 
-    async def _sample(self) -> Completion:
-        request = SampleRequest(
-            session_id=self.session_id,
-            prompt_ids=tuple(self.context.ids),
-            max_tokens=min(self._room(), self._tokens_left(), self.config.max_turn_tokens),
-            stop_ids=self.chat.stop_ids,
-            temperature=self.temperature,
-            # a turn's own seed: an engine that counts draws from the request's start must not repeat itself
-            seed=(self.seed * 1_000_003 + self.usage["turns"]) % 2**63,
-        )
-        return await self.sampler.sample(request)
+    async def _play(self) -> Stop:
+        """Turns until something ends them."""
+        while True:
+            if self.state.turn is None:
+                if stop := self._exhausted(0):
+                    return stop
+                try:
+                    await self._sample()
+                except ContextOverflow:
+                    return "context"
+            turn = self.state.open_turn
+            if not turn.calls and not turn.cut:
+                return "finished"
+            await self._run(turn)
+            words = self.dialogue.observation(turn.texts())
+            if stop := self._exhausted(words.tokens):
+                return stop
+            self._commit("observation", words.record, turn=turn.number, tokens=words.tokens)
 
-    def _record(self, completion: Completion, text: str) -> None:
-        self.context.sample(completion)
-        self.usage["turns"] += 1
-        self.usage["sampled_tokens"] += len(completion.token_ids)
-        self.usage["cut_messages"] += completion.finish == "length"
-        self.log.add(
+    async def _sample(self) -> None:
+        room = min(self._room(), self._tokens_left(), self.config.max_turn_tokens)
+        reply = await self.dialogue.reply(room, self.state.usage["turns"])
+        self._commit(
             "completion",
-            turn=self.usage["turns"],
-            text=text,
-            tokens=len(completion.token_ids),
-            context=len(self.context.ids),
-            finish=completion.finish,
-            version=max(completion.versions, default=0),
+            reply.record,
+            turn=self.state.usage["turns"] + 1,
+            text=reply.text,
+            tokens=reply.tokens,
+            context=self.dialogue.tokens + reply.tokens,
+            finish="length" if reply.cut else "stop",
+            version=reply.version,
         )
 
-    async def _run(self, calls: Sequence[ToolCall | MalformedCall]) -> list[ToolResult]:
-        turn, names = self.usage["turns"], []
-        for index, call in enumerate(calls):
-            if isinstance(call, ToolCall):
-                self.usage["tool_calls"] += 1
-                names.append(call.name)
-                self.log.add("tool_call", turn=turn, index=index, name=call.name, arguments=dict(call.arguments))
+    async def _run(self, turn: Turn) -> None:
+        """Run the calls that have no result yet; of what was running when a process died, say so."""
+        self._announce(turn)
+        waiting = []
+        for index, call in enumerate(turn.calls):
+            if index in turn.results:
+                continue
+            if index in turn.started and not only_reads(call, self.tools):
+                self._result(turn, index, ToolResult(INTERRUPTED, error=True))
             else:
-                self.usage["malformed_calls"] += 1
-                names.append("malformed")
-                self.log.add("tool_call", turn=turn, index=index, name="malformed", raw=call.raw)
-        self.usage["parallel_turns"] += len(names) - names.count("malformed") >= 2
+                waiting.append(index)
 
-        def on_result(index: int, result: ToolResult) -> None:
-            self.usage["error_observations"] += result.error
-            self.log.add("tool_result", turn=turn, index=index, name=names[index], text=result.text, error=result.error)
+        async def on_start(at: int) -> None:
+            index = waiting[at]
+            self._commit("tool_started", turn=turn.number, index=index, name=_name(turn, index))
+            if not only_reads(turn.calls[index], self.tools):
+                await self.log.sync()
 
-        return await run_calls(calls, self.tools, self.sandbox, self.config.tool, on_result)
+        def on_result(at: int, result: ToolResult) -> None:
+            self._result(turn, waiting[at], result)
 
-    def _observation(self, results: Sequence[ToolResult], completion: Completion) -> list[int]:
-        """The ids that follow this turn; a message that was cut off is closed first, and without a call told why."""
-        texts = [result.text for result in results]
-        if not texts:
-            texts = [f"error: your message was cut off after {len(completion.token_ids)} tokens; write shorter ones"]
-        ended = bool(completion.token_ids) and completion.token_ids[-1] in self.chat.stop_ids
-        return [*([] if ended else [self.chat.end_id]), *self.chat.observation(render_results(texts))]
+        calls = [turn.calls[index] for index in waiting]
+        await run_calls(calls, self.tools, self.sandbox, self.config.tool, on_result, on_start)
+
+    def _announce(self, turn: Turn) -> None:
+        for index in range(turn.announced, len(turn.calls)):
+            call = turn.calls[index]
+            said: dict[str, Any] = (
+                {"arguments": dict(call.arguments)} if isinstance(call, ToolCall) else {"raw": call.raw}
+            )
+            self._commit("tool_call", turn=turn.number, index=index, name=_name(turn, index), **said)
+
+    def _result(self, turn: Turn, index: int, result: ToolResult) -> None:
+        self._commit(
+            "tool_result",
+            turn=turn.number,
+            index=index,
+            name=_name(turn, index),
+            text=result.text,
+            error=result.error,
+        )
+
+    def _leave_open_turn(self) -> Sequence[str]:
+        """The results that the last turn still owes the model: its prompt ended before they were in the context."""
+        turn = self.state.turn
+        if turn is None:
+            return []
+        self._announce(turn)
+        for index in range(len(turn.calls)):
+            if index not in turn.results:
+                text = INTERRUPTED if index in turn.started else NOT_RUN
+                self._result(turn, index, ToolResult(text, error=True))
+        return turn.texts()
+
+    # --- what is left ---------------------------------------------------------------------------------------------
+
+    def _commit(self, kind: EventKind, record: Record | None = None, **data: Any) -> None:
+        self.state.apply(self.log.add(kind, record=record, **data), record or {})
 
     def _room(self) -> int:
-        return self.limits.max_context_tokens - len(self.context.ids)
+        return self.limits.max_context_tokens - self.dialogue.tokens
 
     def _tokens_left(self) -> int:
-        return self.limits.max_sampled_tokens - self.usage["sampled_tokens"]
+        return self.limits.max_sampled_tokens - self.state.usage["sampled_tokens"]
 
     def _exhausted(self, observation_tokens: int) -> Stop | None:
         """The limit that leaves no room for another turn after so many more tokens, if any."""
-        if self.usage["turns"] >= self.limits.max_turns:
+        if self.state.usage["turns"] - self.state.turns_before >= self.limits.max_turns:
             return "turns"
         if self._tokens_left() <= 0:
             return "tokens"
         if self._room() - observation_tokens < self.config.min_turn_tokens:
             return "context"
         return None
+
+
+def _name(turn: Turn, index: int) -> str:
+    call = turn.calls[index]
+    return call.name if isinstance(call, ToolCall) else "malformed"

@@ -121,15 +121,16 @@ def test_the_log_tells_everything_in_order(play: Run, chat: ChatRenderer) -> Non
     result = play(ScriptedSampler(_script(messages), chat), on_event=heard.append)
     assert tuple(heard) == result.events
     assert [event.kind for event in heard] == [
-        "session", "prompt", "completion", "tool_call", "tool_call", "tool_result", "tool_result",
-        "completion", "tool_call", "tool_result", "completion", "segment_sealed", "end",
+        "session", "prompt", "completion", "tool_call", "tool_call",
+        "tool_started", "tool_result", "tool_started", "tool_result", "observation",
+        "completion", "tool_call", "tool_started", "tool_result", "observation", "completion", "segment_sealed", "end",
     ]  # fmt: skip
     assert all(a.at <= b.at for a, b in itertools.pairwise(heard))
-    call, answer = heard[3].data, heard[5].data
+    call, answer = heard[3].data, heard[6].data
     assert (call["turn"], call["index"], call["name"], call["arguments"]) == (1, 0, *EDIT)
     assert answer == {"turn": 1, "index": 0, "name": "edit_file", "text": "ok", "error": False}
-    assert heard[8].data["name"] == "malformed" and heard[8].data["raw"].startswith("<tool_call>\n<function=reed>")
-    assert heard[9].data["error"] and heard[9].data["text"].startswith("error: no tool reed")
+    assert heard[11].data["name"] == "malformed" and heard[11].data["raw"].startswith("<tool_call>\n<function=reed>")
+    assert heard[13].data["error"] and heard[13].data["text"].startswith("error: no tool reed")
     assert heard[-1].data["stop"] == "finished" and heard[-1].data["usage"] == result.usage
     assert result.usage["malformed_calls"] == result.usage["error_observations"] == 1
 
@@ -216,7 +217,7 @@ def test_the_wall_clock_stops_a_stuck_command_and_a_stuck_sampler(play: Run, cha
     result = play(ScriptedSampler(_script([sleep]), chat), replace(LIMITS, wall_s=0.3), look=look)
     assert result.stop == "wall" and result.usage["turns"] == 1
     assert result.segments[0].sampled.sum() == len(chat.encode(sleep)) + 1
-    assert [event.kind for event in result.events][-3:] == ["tool_call", "segment_sealed", "end"]
+    assert [event.kind for event in result.events][-3:] == ["tool_started", "segment_sealed", "end"]
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("a token", 1), SandboxError("gone"), TimeoutError("inner")])

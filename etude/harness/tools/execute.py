@@ -3,14 +3,14 @@
 Owns `run_calls`. Neighbouring calls that only read run at the same time. A call that writes, or runs a command, waits
 for those before it and holds back those after it: two names may lead to one file, and what a command touches cannot
 be known. So an edit followed by the test that should now pass means what it says. Faults of the model become results;
-a failed sandbox raises.
+a failed sandbox raises. `on_start` may wait, for the log that must know of a command before it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from etude.environments.base import Sandbox
 from etude.harness.schema import MalformedCall, ToolCall
@@ -25,16 +25,20 @@ async def run_calls(
     sandbox: Sandbox,
     config: ToolConfig,
     on_result: Callable[[int, ToolResult], None],
+    on_start: Callable[[int], Awaitable[None]] | None = None,
 ) -> list[ToolResult]:
-    """One result a call, in call order; `on_result(index, result)` is told of each as it ends."""
+    """One result a call, in call order; `on_start(index)` is awaited before each, `on_result(index, result)` is told
+    of it as it ends."""
 
     async def run(index: int, call: Call) -> ToolResult:
+        if on_start is not None:
+            await on_start(index)
         result = await _run_call(call, tools, sandbox, config)
         on_result(index, result)
         return result
 
     results: list[ToolResult] = []
-    for together, members in itertools.groupby(enumerate(calls), lambda item: _only_reads(item[1], tools)):
+    for together, members in itertools.groupby(enumerate(calls), lambda item: only_reads(item[1], tools)):
         batch = list(members)
         if together and len(batch) > 1:
             results += await asyncio.gather(*(run(index, call) for index, call in batch))
@@ -43,7 +47,8 @@ async def run_calls(
     return results
 
 
-def _only_reads(call: Call, tools: Mapping[str, Tool]) -> bool:
+def only_reads(call: Call, tools: Mapping[str, Tool]) -> bool:
+    """Whether running it twice cannot be told from running it once."""
     return isinstance(call, MalformedCall) or tools[call.name].reads_only
 
 

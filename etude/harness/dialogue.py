@@ -1,0 +1,182 @@
+"""The model's side of a session: what it has been told, and what it says next.
+
+Owns the `Dialogue` seam, and `TokenDialogue`, a dialogue in token ids over a `Sampler` and a `Chat`: what training
+needs, and every model of our own. A dialogue is the fold of its records: `opening` and `observation` only prepare
+words, `reply` only samples, and nothing has been said until its record is given to `hear` or `take`. So a session
+commits a record to its log before it counts, and the same two methods bring a dialogue back from a log. Runs no tool,
+writes no log.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from etude.harness.events import Record
+from etude.harness.prompt import render_results
+from etude.harness.protocol import calls_of, parse_message
+from etude.harness.sampler import NO_ROUTES, Chat, Completion, Sampler, SampleRequest
+from etude.harness.schema import MalformedCall, ToolCall, ToolSchema
+from etude.records import Routes, Segment
+
+
+@dataclass(frozen=True)
+class Words:
+    """Text made ready for the context: how many tokens it will take there, and the record that puts it there."""
+
+    tokens: int
+    record: Record
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One message of the model; `cut` where it was cut off at its longest."""
+
+    text: str
+    tokens: int
+    cut: bool
+    version: int
+    record: Record
+
+
+class Dialogue(Protocol):
+    """One conversation with one model: what a session needs of it, whatever it is made of."""
+
+    @property
+    def tokens(self) -> int:
+        """Length of the context."""
+        ...
+
+    def opening(self, system: str, user: str) -> Words:
+        """The start of a new context."""
+        ...
+
+    def observation(self, results: Sequence[str], user: str | None = None) -> Words:
+        """What follows the model's last message: the results of its calls, words of the user's, or both."""
+        ...
+
+    async def reply(self, max_tokens: int, draw: int) -> Reply:
+        """The next message. `draw` numbers the messages of a session, so that no two are drawn alike.
+
+        Raises ContextOverflow when it does not fit, and what a sampler raises for failures of its own."""
+        ...
+
+    def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
+        """The calls a message holds."""
+        ...
+
+    def hear(self, words: Record) -> None: ...
+
+    def take(self, reply: Record) -> None: ...
+
+    def seal(self, kind: Literal["turns", "summary"]) -> Segment | None:
+        """End the context, to be followed by a new opening; None from a dialogue that knows no token ids."""
+        ...
+
+
+class TokenDialogue:
+    """Implements `Dialogue`. Token ids are the only truth: what was sampled is never decoded and encoded again."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        chat: Chat,
+        tools: Mapping[str, ToolSchema],
+        *,
+        session_id: str,
+        seed: int,
+        temperature: float = 1.0,
+    ) -> None:
+        self._sampler, self._chat, self._tools = sampler, chat, tools
+        self._session_id, self._seed, self._temperature = session_id, seed, temperature
+        self._context = _Context()
+
+    @property
+    def tokens(self) -> int:
+        return len(self._context.ids)
+
+    def opening(self, system: str, user: str) -> Words:
+        return _words(self._chat.opening(system, user))
+
+    def observation(self, results: Sequence[str], user: str | None = None) -> Words:
+        """A message that was cut off is closed first, by a token that is not marked as sampled."""
+        text = "\n".join([*([render_results(results)] if results else []), *([user] if user is not None else [])])
+        ended = bool(self._context.ids) and self._context.ids[-1] in self._chat.stop_ids
+        return _words([*([] if ended else [self._chat.end_id]), *self._chat.observation(text)])
+
+    async def reply(self, max_tokens: int, draw: int) -> Reply:
+        request = SampleRequest(
+            session_id=self._session_id,
+            prompt_ids=tuple(self._context.ids),
+            max_tokens=max_tokens,
+            stop_ids=self._chat.stop_ids,
+            temperature=self._temperature,
+            # a turn's own seed: an engine that counts draws from the request's start must not repeat itself
+            seed=(self._seed * 1_000_003 + draw) % 2**63,
+        )
+        completion = await self._sampler.sample(request)
+        # routes are too large for a log; they cover the whole context, so the next message brings all of them again
+        self._context.routes = completion.routed_experts
+        return Reply(
+            text=self._chat.decode(completion.token_ids),
+            tokens=len(completion.token_ids),
+            cut=completion.finish == "length",
+            version=max(completion.versions, default=0),
+            record=_sampled(completion),
+        )
+
+    def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
+        return calls_of(parse_message(text, self._tools, cut))
+
+    def hear(self, words: Record) -> None:
+        self._context.add(words["ids"])
+
+    def take(self, reply: Record) -> None:
+        self._context.add(reply["ids"], reply["logprobs"], reply["versions"])
+
+    def seal(self, kind: Literal["turns", "summary"]) -> Segment:
+        segment, self._context = self._context.sealed(kind), _Context()
+        return segment
+
+
+def _words(ids: Sequence[int]) -> Words:
+    return Words(len(ids), {"ids": ids})
+
+
+def _sampled(completion: Completion) -> Record:
+    return {"ids": completion.token_ids, "logprobs": completion.logprobs, "versions": completion.versions}
+
+
+class _Context:
+    """The growing segment: ids, and for each whether it was sampled, how probable it was, and under which version."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []  # a list, since every request takes a copy of it
+        self._sampled = bytearray()
+        self._logprobs = array("f")
+        self._versions = array("i")
+        self.routes: Routes = NO_ROUTES
+
+    def add(
+        self, ids: Sequence[int], logprobs: Sequence[float] | None = None, versions: Sequence[int] | None = None
+    ) -> None:
+        """Append ids; those with log-probabilities are what the model sampled."""
+        zeros = (0,) * len(ids)
+        self.ids += ids
+        self._sampled += bytes(len(ids)) if logprobs is None else b"\1" * len(ids)
+        self._logprobs.extend(zeros if logprobs is None else logprobs)
+        self._versions.extend(zeros if versions is None else versions)
+
+    def sealed(self, kind: Literal["turns", "summary"]) -> Segment:
+        return Segment(
+            token_ids=np.array(self.ids, np.int32),
+            sampled=np.frombuffer(bytes(self._sampled), np.bool_),
+            logprobs=np.array(self._logprobs, np.float32),
+            versions=np.array(self._versions, np.int32),
+            routed_experts=self.routes,
+            kind=kind,
+        )

@@ -1,0 +1,124 @@
+"""A file of lines that is only appended to, by one process at a time, and outlives that process.
+
+Owns `Journal`. `append` returns when the line is the kernel's, so that no `kill -9` can take it back; `sync` when it
+is the disk's, so that no power cut can. A line is whole or not there: the next process to open the file cuts off one
+that was being written. Knows nothing of what its lines mean, but that each is a JSON object; `harness.events` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from etude.errors import CheckpointError
+
+
+class Journal:
+    """Open for as long as the object is; a second process that opens the same path meanwhile is refused."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._length = whole_length(path)
+            os.ftruncate(self._file, self._length)
+            _sync_directory(path.parent)
+        except BlockingIOError:
+            os.close(self._file)
+            raise CheckpointError(f"{path}: another process has this session open; end it there, or fork it") from None
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._synced = self._length
+
+    def append(self, line: bytes) -> None:
+        """Add one line; `line` is without its newline. CheckpointError where the disk refuses, and nothing is added."""
+        data, done = line + b"\n", 0
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except OSError as error:
+            os.ftruncate(self._file, self._length)
+            raise CheckpointError(f"{self.path}: cannot be written ({error}); make room there") from error
+        self._length += len(data)
+
+    async def sync(self) -> None:
+        length = self._length
+        if length > self._synced:
+            await asyncio.to_thread(os.fdatasync, self._file)
+            self._synced = max(self._synced, length)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines so far, read from the disk, without their newlines."""
+        return whole_lines(self.path)
+
+    def close(self) -> None:
+        """Let another process have it. Safe to call twice."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """The whole lines of a journal that another process may be writing."""
+    length = whole_length(path)
+    with path.open("rb") as file:
+        while file.tell() < length:
+            yield file.readline().removesuffix(b"\n")
+
+
+def whole_length(path: Path) -> int:
+    """How many bytes at the start of a journal are whole lines.
+
+    A process that is killed leaves at most one line without its end; a power cut may leave more that is garbage. So
+    what follows the last line that is an object is cut off; garbage before it is damage, and its reader will say so.
+    """
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start, line = _last_line(file, end)
+            if line.endswith(b"\n") and _is_object(line):
+                return end
+            end = start
+    return 0
+
+
+def _last_line(file: BinaryIO, end: int) -> tuple[int, bytes]:
+    """The line that ends at `end`, and where it starts."""
+    start, tail = end, b""
+    while start and b"\n" not in tail[:-1]:
+        step = min(65536, start)
+        start -= step
+        file.seek(start)
+        tail = file.read(step) + tail
+    cut = tail.rfind(b"\n", 0, -1) + 1
+    return start + cut, tail[cut:]
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _sync_directory(directory: Path) -> None:
+    """A new file is on disk only when its directory is."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
