@@ -74,7 +74,7 @@ class Task:
 
 EventKind: TypeAlias = Literal[
     "session", "resumed", "prompt", "completion", "tool_call", "tool_started", "tool_result", "observation",
-    "summary_asked", "summary", "segment_sealed", "checkpoint", "undo", "redo", "end",
+    "summary_asked", "summary", "segment_sealed", "opening", "checkpoint", "undo", "redo", "end",
 ]  # fmt: skip
 
 

@@ -13,9 +13,9 @@ happened here, and used through it afterwards. So the rules are strict:
   doing.
 - A limit ends the session, not the rollout: the calls of the last message are run, so the final state can be judged.
 - Nothing has happened before the log says so: every step is committed first and folded into the state next
-  (`harness.state`), and a command starts only when the log that names it is on disk. A session whose log is a file
-  goes on from any `kill -9`, in the middle of a turn too: what was finished is not run again, and of a command that
-  was running the model is told that it was interrupted.
+  (`harness.state`), and a command starts only when the log that names it is on disk (`harness.turns`). A session whose
+  log is a file goes on from any `kill -9`, in the middle of a turn too.
+- A session that outgrows its context is summarised by its model (`harness.summary`), where the config says so.
 
 Owns `Session`, of any number of prompts, and `run_session`, of one. Talks to a `Dialogue` (a sampler and a chat, in
 training) and a `Sandbox`, and knows the engine, tokenizer and backend behind none of them. Imports neither torch nor
@@ -25,55 +25,23 @@ Ray.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import Field, field_validator
-
-from etude.config import Config
 from etude.environments.base import Sandbox
-from etude.errors import CheckpointError, ContextOverflow
-from etude.harness.dialogue import Dialogue, TokenDialogue
-from etude.harness.events import EventLog, Record, decoded
+from etude.errors import CheckpointError, ConfigError, ContextOverflow
+from etude.harness.budget import Budget
+from etude.harness.config import HarnessConfig
+from etude.harness.dialogue import Dialogue, TokenDialogue, Words
+from etude.harness.events import EventLog
 from etude.harness.prompt import system_prompt
 from etude.harness.sampler import Chat, Sampler
-from etude.harness.schema import ToolCall
-from etude.harness.state import SessionState, Stop, Turn
-from etude.harness.tools import TOOLS, Tool, ToolConfig, ToolResult, run_calls
-from etude.harness.tools.execute import only_reads
-from etude.records import Event, EventKind, Limits, Segment
-
-INTERRUPTED = (
-    "error: interrupted: the session was stopped while this ran, so it may have done all, some or nothing of its work; "
-    "look before you run it again"
-)
-NOT_RUN = "error: not run: the session was stopped before it"
-
-
-class HarnessConfig(Config):
-    """What the agent is given; part of what a trained model is, so a recipe and a release both carry it."""
-
-    tools: tuple[str, ...] = tuple(tool.name for tool in TOOLS)
-    """Which tools there are; the prompt lists them in the order of `TOOLS`, whatever the order here."""
-    max_turn_tokens: int = Field(4096, ge=1)
-    """Longest single message; a longer one is cut off and the model told so."""
-    min_turn_tokens: int = Field(16, ge=1)
-    """A session whose context has less room than this for another message has outgrown it."""
-    tool: ToolConfig = ToolConfig()
-
-    @field_validator("tools")
-    @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        known = [tool.name for tool in TOOLS]
-        if not names or len(set(names)) < len(names) or not set(names) <= set(known):
-            raise ValueError(f"name each tool once, from {', '.join(known)}; got {', '.join(names) or 'none'}")
-        return names
-
-    def chosen(self) -> dict[str, Tool]:
-        """The tools by name, in the prompt's order."""
-        return {tool.name: tool for tool in TOOLS if tool.name in self.tools}
+from etude.harness.state import SessionState, Stop
+from etude.harness.summary import Summariser, kept_back
+from etude.harness.turns import TurnRunner
+from etude.records import Event, Limits, Segment
 
 
 @dataclass(frozen=True)
@@ -81,8 +49,8 @@ class SessionResult:
     """A session that ended by itself or by a limit; one that our machinery broke raises instead.
 
     `usage` counts turns, calls that were well formed and that were not, turns with two well-formed calls or more,
-    messages cut off by a limit, tokens sampled and observed (the opening is neither), and results that begin with
-    `error:`.
+    messages cut off by a limit, tokens sampled and observed (the first opening is neither), results that begin with
+    `error:`, and summaries.
     """
 
     session_id: str
@@ -122,33 +90,26 @@ class Session:
     """A conversation that works in a sandbox. One prompt at a time; its log is all there is to it.
 
     A log with a past is taken up: `dialogue` must then be fresh, and be made as the first one was. `resume` finishes
-    what was cut short; a new `prompt` leaves it at that.
+    what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill.
     """
 
     def __init__(
         self, sandbox: Sandbox, dialogue: Dialogue, config: HarnessConfig, limits: Limits, log: EventLog
     ) -> None:
-        self.sandbox, self.dialogue, self.config, self.limits, self.log = sandbox, dialogue, config, limits, log
-        self.tools = config.chosen()
-        self.state = SessionState(dialogue)
-        if log.journal is not None:
-            self.state.replay(decoded(log.journal))
+        self.config, self.limits, self.log, self.dialogue = config, limits, log, dialogue
+        self._tools = config.chosen()
+        self.state = SessionState(dialogue, log)
+        self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
+        self._runner = TurnRunner(self.state, self._tools, sandbox, config.tool)
+        self._summariser = Summariser(self.state, self._budget, sandbox, config.summary)
 
     def begin(self, **about: Any) -> None:
         """The first event: who this is and how it samples."""
-        self._commit("session", **about, tools=self.config.tools)
+        self.state.commit("session", **about, tools=self.config.tools)
 
     async def prompt(self, text: str, *, last: bool = False) -> Stop:
         """Play until the model answers without a call, or a limit; `last` seals the context after it."""
-        user = text
-        if not self.state.prompts:
-            system = system_prompt(self.tools.values())
-            words = self.dialogue.opening(system, user)
-            self._commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
-        else:
-            words = self.dialogue.observation(self._leave_open_turn(), user)
-            self._commit("prompt", words.record, user=text, tokens=words.tokens)
-        return await self._work(last)
+        return await self._within_wall(self._prompted(text), last)
 
     async def resume(self) -> Stop:
         """Go on where the log ends. A prompt that had ended stays so."""
@@ -156,49 +117,110 @@ class Session:
             raise CheckpointError("this session has no prompt yet; give it one")
         if self.state.stop is not None:
             return self.state.stop
-        self._commit("resumed", time=datetime.now(UTC).isoformat(timespec="seconds"), tokens=self.dialogue.tokens)
-        return await self._work(last=False)
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        self.state.commit("resumed", time=time, tokens=self.dialogue.tokens)
+        return await self._within_wall(self._resumed(), last=False)
+
+    async def compact(self) -> None:
+        """Summarise now; the next prompt opens a fresh context. There must be a turn to summarise."""
+        if self.config.summary is None:
+            raise ConfigError("harness.summary: this session has no summaries; set harness.summary.trigger_tokens")
+        if self.state.usage["turns"] == self.state.turns_before_context:
+            raise ConfigError("there is nothing to summarise yet")
+        if self.state.cut is None:
+            self._summariser.ask("command", self._left_open())
+        await self._summariser.finish()
+        await self.log.sync()
 
     # --- one prompt -----------------------------------------------------------------------------------------------
 
-    async def _work(self, last: bool) -> Stop:
+    async def _within_wall(self, work: Coroutine[Any, Any, Stop], last: bool) -> Stop:
         deadline = asyncio.timeout(self.limits.wall_s)
         try:
             async with deadline:
-                stop = await self._play()
+                stop = await work
         except TimeoutError:
             if not deadline.expired():
                 raise
             stop = "wall"
         if last:
-            self._commit("segment_sealed", segment="turns", tokens=self.dialogue.tokens)
-        self._commit("end", stop=stop, usage=dict(self.state.usage))
+            self.state.commit("segment_sealed", segment="turns", tokens=self.dialogue.tokens)
+        self.state.commit("end", stop=stop, usage=dict(self.state.usage))
         await self.log.sync()
         return stop
 
-    async def _play(self) -> Stop:
-        """Turns until something ends them."""
-        while True:
-            if self.state.turn is None:
-                if stop := self._exhausted(0):
-                    return stop
-                try:
-                    await self._sample()
-                except ContextOverflow:
-                    return "context"
-            turn = self.state.open_turn
-            if not turn.calls and not turn.cut:
-                return "finished"
-            await self._run(turn)
-            words = self.dialogue.observation(turn.texts())
-            if stop := self._exhausted(words.tokens):
-                return stop
-            self._commit("observation", words.record, turn=turn.number, tokens=words.tokens)
+    async def _prompted(self, text: str) -> Stop:
+        if not self.state.prompts:
+            system = system_prompt(self._tools.values())
+            words = self.dialogue.opening(system, text)
+            self.state.commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
+            return await self._play()
+        results = self._left_open()
+        try:
+            await self._make_room_for(text, results)
+        except ContextOverflow:
+            return "context"
+        if self.dialogue.tokens:
+            words = self._budget.fitted(results, text)
+        else:
+            words = await self._reopening(text)
+        self.state.commit("prompt", words.record, user=text, tokens=words.tokens)
+        return await self._play()
 
-    async def _sample(self) -> None:
-        room = min(self._room(), self._tokens_left(), self.config.max_turn_tokens)
-        reply = await self.dialogue.reply(room, self.state.usage["turns"])
-        self._commit(
+    async def _make_room_for(self, text: str, results: list[str]) -> None:
+        """Finish a cut that was begun, or make one where the prompt would not fit."""
+        open_ = self.state.cut is None and self.dialogue.tokens > 0
+        if open_ and self._summariser.due(self._budget.fitted(results, text).tokens):
+            self._summariser.ask("context", results)
+        await self._summariser.finish()
+
+    def _left_open(self) -> list[str]:
+        """The results that the last turn still owes the model: its prompt ended before they were in the context."""
+        if self.state.turn is None:
+            return []
+        self._runner.leave(self.state.turn)
+        return self.state.turn.texts()
+
+    async def _reopening(self, prompt: str | None = None) -> Words:
+        """The start of a context that is not the first; the last prompt is in the log, or is `prompt`."""
+        task = await self._summariser.task(self.state.summary, self.state.usage["summaries"], prompt)
+        return self.dialogue.opening(self.state.system, task)
+
+    async def _resumed(self) -> Stop:
+        await self._summariser.keep_history()
+        return await self._play()
+
+    async def _play(self) -> Stop:
+        """Turns until something ends them. Each pass begins where the state, which may be a killed session's, is."""
+        try:
+            while True:
+                if self.state.turn is None and (stop := await self._next_turn()):
+                    return stop
+                turn = self.state.open_turn
+                if not turn.calls and not turn.cut:
+                    return "finished"
+                await self._runner.run(turn)
+                words = self._budget.fitted(turn.texts())
+                if stop := self._budget.exhausted(words.tokens):
+                    return stop
+                self.state.commit("observation", words.record, turn=turn.number, tokens=words.tokens)
+        except ContextOverflow:
+            return "context"
+
+    async def _next_turn(self) -> Stop | None:
+        """Have the model write, in this context or, where it is full, in the next one; or say why it cannot."""
+        if stop := self._budget.spent:
+            return stop
+        if self.state.cut is None and self._summariser.due(0):
+            self._summariser.ask("context")
+        await self._summariser.finish()
+        if not self.dialogue.tokens:
+            words = await self._reopening()
+            self.state.commit("opening", words.record, tokens=words.tokens)
+        if stop := self._budget.exhausted(0):
+            return stop
+        reply = await self.dialogue.reply(self._budget.next_message, self.state.usage["turns"])
+        self.state.commit(
             "completion",
             reply.record,
             turn=self.state.usage["turns"] + 1,
@@ -208,83 +230,4 @@ class Session:
             finish="length" if reply.cut else "stop",
             version=reply.version,
         )
-
-    async def _run(self, turn: Turn) -> None:
-        """Run the calls that have no result yet; of what was running when a process died, say so."""
-        self._announce(turn)
-        waiting = []
-        for index, call in enumerate(turn.calls):
-            if index in turn.results:
-                continue
-            if index in turn.started and not only_reads(call, self.tools):
-                self._result(turn, index, ToolResult(INTERRUPTED, error=True))
-            else:
-                waiting.append(index)
-
-        async def on_start(at: int) -> None:
-            index = waiting[at]
-            self._commit("tool_started", turn=turn.number, index=index, name=_name(turn, index))
-            if not only_reads(turn.calls[index], self.tools):
-                await self.log.sync()
-
-        def on_result(at: int, result: ToolResult) -> None:
-            self._result(turn, waiting[at], result)
-
-        calls = [turn.calls[index] for index in waiting]
-        await run_calls(calls, self.tools, self.sandbox, self.config.tool, on_result, on_start)
-
-    def _announce(self, turn: Turn) -> None:
-        for index in range(turn.announced, len(turn.calls)):
-            call = turn.calls[index]
-            said: dict[str, Any] = (
-                {"arguments": dict(call.arguments)} if isinstance(call, ToolCall) else {"raw": call.raw}
-            )
-            self._commit("tool_call", turn=turn.number, index=index, name=_name(turn, index), **said)
-
-    def _result(self, turn: Turn, index: int, result: ToolResult) -> None:
-        self._commit(
-            "tool_result",
-            turn=turn.number,
-            index=index,
-            name=_name(turn, index),
-            text=result.text,
-            error=result.error,
-        )
-
-    def _leave_open_turn(self) -> Sequence[str]:
-        """The results that the last turn still owes the model: its prompt ended before they were in the context."""
-        turn = self.state.turn
-        if turn is None:
-            return []
-        self._announce(turn)
-        for index in range(len(turn.calls)):
-            if index not in turn.results:
-                text = INTERRUPTED if index in turn.started else NOT_RUN
-                self._result(turn, index, ToolResult(text, error=True))
-        return turn.texts()
-
-    # --- what is left ---------------------------------------------------------------------------------------------
-
-    def _commit(self, kind: EventKind, record: Record | None = None, **data: Any) -> None:
-        self.state.apply(self.log.add(kind, record=record, **data), record or {})
-
-    def _room(self) -> int:
-        return self.limits.max_context_tokens - self.dialogue.tokens
-
-    def _tokens_left(self) -> int:
-        return self.limits.max_sampled_tokens - self.state.usage["sampled_tokens"]
-
-    def _exhausted(self, observation_tokens: int) -> Stop | None:
-        """The limit that leaves no room for another turn after so many more tokens, if any."""
-        if self.state.usage["turns"] - self.state.turns_before >= self.limits.max_turns:
-            return "turns"
-        if self._tokens_left() <= 0:
-            return "tokens"
-        if self._room() - observation_tokens < self.config.min_turn_tokens:
-            return "context"
         return None
-
-
-def _name(turn: Turn, index: int) -> str:
-    call = turn.calls[index]
-    return call.name if isinstance(call, ToolCall) else "malformed"

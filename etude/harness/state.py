@@ -1,28 +1,29 @@
 """What a session knows: the fold of its log.
 
 Owns `SessionState` and `Turn`. `apply` is the only thing that changes either, with each event as it is committed, or
-with those of a log whose process is gone; so a session that was killed stands exactly where its log ends. Does no I/O
-and makes no decision: `harness.session` does.
+with those of a log whose process is gone; so a session that was killed stands exactly where its log ends. Decides
+nothing: `harness.session` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from etude.harness.dialogue import Dialogue
-from etude.harness.events import Record
+from etude.harness.events import EventLog, Record, decoded
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools import ToolResult
-from etude.records import Event, Segment
+from etude.records import Event, EventKind, Segment
 
 Stop: TypeAlias = Literal["finished", "turns", "context", "tokens", "wall"]
 
 _COUNTS = (
     "turns", "tool_calls", "malformed_calls", "parallel_turns", "cut_messages", "sampled_tokens", "observed_tokens",
-    "error_observations",
+    "error_observations", "summaries",
 )  # fmt: skip
+_WRITING = ("edit_file", "write_file")
 
 
 @dataclass
@@ -38,6 +39,10 @@ class Turn:
     started: set[int] = field(default_factory=set)
     results: dict[int, ToolResult] = field(default_factory=dict)
 
+    def name(self, index: int) -> str:
+        call = self.calls[index]
+        return call.name if isinstance(call, ToolCall) else "malformed"
+
     def texts(self) -> list[str]:
         """The results, in call order; a message cut off before it called for anything is told so."""
         if not self.calls and self.cut:
@@ -45,11 +50,24 @@ class Turn:
         return [self.results[index].text for index in sorted(self.results)]
 
 
-class SessionState:
-    """`dialogue` is folded along: it must be fresh, and nobody else may tell it anything."""
+@dataclass
+class Cut:
+    """The end of a context: the model was asked for a summary, and perhaps has written it."""
 
-    def __init__(self, dialogue: Dialogue) -> None:
-        self.dialogue = dialogue
+    reason: Literal["context", "command"]
+    before: int
+    """How many tokens the context had when it was asked."""
+    text: str | None = None
+
+
+class SessionState:
+    """Takes up a log with a past. `dialogue` is folded along: it must be fresh, and nobody else may tell it anything.
+
+    Segments that were sealed are kept only by a log in memory; from one on disk they can be had again.
+    """
+
+    def __init__(self, dialogue: Dialogue, log: EventLog) -> None:
+        self.dialogue, self.log = dialogue, log
         self.usage = dict.fromkeys(_COUNTS, 0)
         self.begun = False
         self.system = ""
@@ -57,18 +75,35 @@ class SessionState:
         """What the user said, in order; the first is the task."""
         self.turn: Turn | None = None
         """The last message of the model, until its answer is in the context."""
-        self.turns_before = 0
-        """Turns that were over before the last prompt."""
+        self.turns_before_prompt = 0
+        self.turns_before_context = 0
+        """Turns that were over when the last prompt, and when this context, began."""
         self.stop: Stop | None = None
         """How the last prompt ended; None while it has not."""
+        self.cut: Cut | None = None
+        self.summary = ""
+        """The last one; empty before the first."""
+        self.changed: dict[str, None] = {}
+        """Files that tools changed, in the order of their first change."""
+        self.todos = ""
+        """The answer to the last change of the list."""
         self.sealed: list[Segment] = []
+        if log.journal is not None:
+            for event, record in decoded(log.journal):
+                self._apply(event, record)
 
-    def replay(self, events: Iterable[tuple[Event, Record]]) -> None:
-        for event, record in events:
-            self.apply(event, record)
+    def commit(self, kind: EventKind, record: Record | None = None, **data: Any) -> None:
+        """Make it so: in the log first, and then here."""
+        self._apply(self.log.add(kind, record=record, **data), record or {})
 
-    def apply(self, event: Event, record: Record) -> None:
-        """Take one committed event in. Kinds that change nothing here are for those who watch."""
+    @property
+    def open_turn(self) -> Turn:
+        """The turn that must be open now."""
+        assert self.turn is not None, "an event of a call stands outside any turn"
+        return self.turn
+
+    def _apply(self, event: Event, record: Record) -> None:
+        """Take one event in. Kinds that change nothing here are for those who watch."""
         data = event.data
         match event.kind:
             case "session":
@@ -82,23 +117,21 @@ class SessionState:
             case "tool_started":
                 self.open_turn.started.add(data["index"])
             case "tool_result":
-                self.open_turn.results[data["index"]] = ToolResult(data["text"], data["error"])
-                self.usage["error_observations"] += data["error"]
-            case "observation":
+                self._result(self.open_turn, data["index"], ToolResult(data["text"], data["error"]))
+            case "observation" | "opening":
                 self.dialogue.hear(record)
                 self.usage["observed_tokens"] += data["tokens"]
                 self.turn = None
+            case "summary_asked":
+                self.dialogue.hear(record)
+                self.usage["observed_tokens"] += data["tokens"]
+                self.turn, self.cut = None, Cut(data["reason"], data["before"])
+            case "summary":
+                self._summary(event, record)
             case "segment_sealed":
-                if segment := self.dialogue.seal(data["segment"]):
-                    self.sealed.append(segment)
+                self._seal(data["segment"])
             case "end":
                 self.stop = data["stop"]
-
-    @property
-    def open_turn(self) -> Turn:
-        """The turn that must be open now."""
-        assert self.turn is not None, "an event of a call stands outside any turn"
-        return self.turn
 
     def _prompt(self, event: Event, record: Record) -> None:
         if self.prompts:
@@ -107,7 +140,7 @@ class SessionState:
             self.system = event.data["system"]
         self.prompts.append(event.data["user"])
         self.dialogue.hear(record)
-        self.turn, self.stop, self.turns_before = None, None, self.usage["turns"]
+        self.turn, self.stop, self.turns_before_prompt = None, None, self.usage["turns"]
 
     def _completion(self, event: Event, record: Record) -> None:
         data, cut = event.data, event.data["finish"] == "length"
@@ -121,3 +154,27 @@ class SessionState:
         self.usage["tool_calls"] += well_formed
         self.usage["malformed_calls"] += len(calls) - well_formed
         self.usage["parallel_turns"] += well_formed >= 2
+
+    def _result(self, turn: Turn, index: int, result: ToolResult) -> None:
+        turn.results[index] = result
+        self.usage["error_observations"] += result.error
+        call = turn.calls[index]
+        if result.error or not isinstance(call, ToolCall):
+            return
+        if call.name in _WRITING:
+            self.changed[str(call.arguments["path"])] = None
+        elif call.name == "todo_write":
+            self.todos = result.text
+
+    def _summary(self, event: Event, record: Record) -> None:
+        assert self.cut is not None, "a summary stands where none was asked for"
+        self.dialogue.take(record)
+        self.usage["sampled_tokens"] += event.data["tokens"]
+        self.usage["summaries"] += 1
+        self.cut.text = self.summary = event.data["text"]
+
+    def _seal(self, kind: Literal["turns", "summary"]) -> None:
+        segment = self.dialogue.seal(kind)
+        if segment is not None and self.log.journal is None:
+            self.sealed.append(segment)
+        self.cut, self.turns_before_context = None, self.usage["turns"]

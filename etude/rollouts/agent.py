@@ -17,7 +17,8 @@ from rich.text import Text
 from etude.environments.backends import open_backend
 from etude.environments.base import WORKSPACE, Sandbox, SandboxSpec
 from etude.errors import ConfigError
-from etude.harness.session import HarnessConfig, run_session
+from etude.harness.config import HarnessConfig
+from etude.harness.session import run_session
 from etude.harness.tools import ToolConfig
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
 from etude.rewards.verifier import verify

@@ -15,7 +15,7 @@ from etude.engine.config import EngineChoice, EngineConfig
 from etude.environments.backends import BackendConfig
 from etude.environments.cluster.settings import LaunchConfig
 from etude.environments.namespace import NamespaceConfig
-from etude.harness.session import HarnessConfig
+from etude.harness.config import HarnessConfig
 from etude.models.config import ExpertFormat
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.groups import GroupConfig

@@ -19,8 +19,8 @@ from tokenizers import Tokenizer
 from etude.config import Config
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
+from etude.harness.config import HarnessConfig
 from etude.harness.prompt import system_prompt
-from etude.harness.session import HarnessConfig
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import family_of, save_checkpoint

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 
 from etude.environments.base import Backend, SandboxSpec
+from etude.harness.config import HarnessConfig
 from etude.harness.sampler import Chat
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import HarnessConfig, SessionResult, run_session
+from etude.harness.session import SessionResult, run_session
 from etude.records import Task
 from etude.tasks.expert import Expert, ExpertConfig
 

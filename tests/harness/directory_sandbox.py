@@ -6,11 +6,11 @@ import asyncio
 import os
 from pathlib import Path
 
-from etude.environments.base import WORKSPACE, DirEntry, ExecResult
+from etude.environments.base import WORKSPACE, DirEntry, ExecResult, ProcessInfo
 
 
 class DirectorySandbox:
-    """/workspace is `root`; other paths are the machine's own."""
+    """/workspace is `root`, and all else is beside it."""
 
     id = "directory"
 
@@ -18,7 +18,8 @@ class DirectorySandbox:
         self.root = root
 
     def _at(self, path: str) -> Path:
-        return self.root / path[len(WORKSPACE) + 1 :] if f"{path}/".startswith(f"{WORKSPACE}/") else Path(path)
+        inside = f"{path}/".startswith(f"{WORKSPACE}/")
+        return self.root / path[len(WORKSPACE) + 1 :] if inside else self.root.parent / path.lstrip("/")
 
     async def exec(self, command: str, *, timeout_s: float = 60.0, env=None, max_output_bytes=30_000, cwd=WORKSPACE):
         process = await asyncio.create_subprocess_exec(
@@ -28,6 +29,9 @@ class DirectorySandbox:
         async with asyncio.timeout(timeout_s):
             output, _ = await process.communicate()
         return ExecResult(process.returncode, output[:max_output_bytes])
+
+    async def processes(self) -> list[ProcessInfo]:
+        return []
 
     async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
         return self._at(path).read_bytes()

@@ -11,12 +11,13 @@ from pathlib import Path
 from directory_sandbox import DirectorySandbox
 from tokenizers import Tokenizer
 
+from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.events import EventLog
 from etude.harness.journal import Journal
 from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Completion, SampleRequest
-from etude.harness.session import HarnessConfig, Session
+from etude.harness.session import Session
 from etude.models.chat import ChatRenderer
 from etude.records import Event, Limits
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import multiprocessing
+import os
 import random
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import killed_session
 import pytest
 
 from etude.harness.events import read_events
-from etude.harness.session import INTERRUPTED
+from etude.harness.turns import INTERRUPTED
 from etude.models.chat import ChatRenderer
 
 KILLS = 120
@@ -22,8 +24,13 @@ MOST_LIVES = 80
 
 @pytest.fixture(scope="module")
 def processes():
-    context = multiprocessing.get_context("forkserver")  # each life is a fresh process, forked from one that is warm
+    """Each life is a fresh process, forked from one that has everything imported."""
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["killed_session"])
+    with pytest.MonkeyPatch.context() as patch:
+        here = Path(__file__).parent
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parents[1])]))
+        forkserver.ensure_running()
     return context
 
 

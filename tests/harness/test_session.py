@@ -14,10 +14,11 @@ from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
 from etude.errors import ContextOverflow, DeadlineExceeded, SandboxError
+from etude.harness.config import HarnessConfig
 from etude.harness.prompt import render_call, render_calls, render_results, system_prompt
 from etude.harness.sampler import Completion, SampleRequest
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import HarnessConfig, SessionResult, run_session
+from etude.harness.session import SessionResult, run_session
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
 from etude.records import Event, Limits
@@ -106,7 +107,7 @@ def test_a_session_holds_exactly_what_was_sampled_and_seen(play: Run, chat: Chat
     assert len({request.seed for request in sampler.requests}) == 3
     assert result.usage == {
         "turns": 3, "tool_calls": 3, "malformed_calls": 0, "parallel_turns": 1, "cut_messages": 0,
-        "sampled_tokens": sum(sampled), "error_observations": 0,
+        "sampled_tokens": sum(sampled), "error_observations": 0, "summaries": 0,
         "observed_tokens": len(expected) - sum(sampled) - len(sampler.requests[0].prompt_ids),
     }  # fmt: skip
 

@@ -1,0 +1,67 @@
+"""What a session has left of its limits.
+
+Owns `Budget`. A session that is summarised keeps room back, in every context, for the request and the summary; what
+is told to the model is made to fit into the rest. Decides nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etude.harness.config import HarnessConfig
+from etude.harness.dialogue import Words
+from etude.harness.state import SessionState, Stop
+from etude.harness.tools.base import cut_middle
+from etude.records import Limits
+
+_SHORTEST_RESULT = 200
+
+
+class Budget:
+    """Counts against `limits`, in tokens as the session's own dialogue counts them."""
+
+    def __init__(self, state: SessionState, config: HarnessConfig, limits: Limits, kept_back: int) -> None:
+        self._state, self._config, self._limits, self.kept_back = state, config, limits, kept_back
+
+    @property
+    def room(self) -> int:
+        """Tokens that turns may still add to this context."""
+        return self._limits.max_context_tokens - self.kept_back - self._state.dialogue.tokens
+
+    @property
+    def whole_room(self) -> int:
+        """Tokens the context has left, what is kept back included."""
+        return self.room + self.kept_back
+
+    @property
+    def sampled_left(self) -> int:
+        return self._limits.max_sampled_tokens - self._state.usage["sampled_tokens"]
+
+    @property
+    def next_message(self) -> int:
+        """The longest the next message may be."""
+        return min(self.room, self.sampled_left, self._config.max_turn_tokens)
+
+    @property
+    def spent(self) -> Stop | None:
+        """The limit that no fresh context would help against, if one is reached."""
+        if self._state.usage["turns"] - self._state.turns_before_prompt >= self._limits.max_turns:
+            return "turns"
+        return "tokens" if self.sampled_left <= 0 else None
+
+    def lacks_room(self, tokens: int) -> bool:
+        """Whether this context has no room for another turn after so many more tokens."""
+        return self.room - tokens < self._config.min_turn_tokens
+
+    def exhausted(self, tokens: int) -> Stop | None:
+        """The limit that is reached after so many more tokens, if any."""
+        return self.spent or ("context" if self.lacks_room(tokens) else None)
+
+    def fitted(self, results: Sequence[str], user: str | None = None) -> Words:
+        """An observation; where contexts are summarised, one that leaves room for a turn, its longest results cut."""
+        words = self._state.dialogue.observation(results, user)
+        longest = max((len(text.encode("utf-8", "replace")) for text in results), default=0)
+        while self.kept_back and longest > _SHORTEST_RESULT and self.lacks_room(words.tokens):
+            longest //= 2
+            words = self._state.dialogue.observation([cut_middle(text, longest) for text in results], user)
+        return words

@@ -1,0 +1,156 @@
+"""Self-summarisation: a session that outgrows its context goes on in a fresh one, from what its model wrote down.
+
+    … turn, turn | request → summary ‖ system, task, summary, state | turn, turn …
+
+At a token trigger, or by command, the model is asked for a summary; its segment is sealed, with the summary as its last
+message; and the next context opens with the system prompt as it was, every word of the task, the summary, and what
+needs no summary because the harness knows it: todo list, changed files, running commands, how many summaries there
+were, and where the whole of what came before can be read. One attempt per context: a poor summary is gone on from all
+the same, since the state and the history stand beside it.
+
+Owns the words of it and `Summariser`. What it commits is folded by `harness.state`, so a kill at any step goes on with
+the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from etude.environments.base import Sandbox
+from etude.errors import ContextOverflow
+from etude.harness.budget import Budget
+from etude.harness.config import SummaryConfig
+from etude.harness.dialogue import Dialogue
+from etude.harness.protocol import Text, parse_message
+from etude.harness.state import SessionState
+from etude.harness.tools.base import cut_middle
+from etude.harness.transcript import transcript
+from etude.records import Event
+
+HISTORY = "/tmp/etude"
+REQUEST = (
+    "Stop here and summarise this session for yourself. Your context ends now: you go on with the instructions, the "
+    "list of todos, the names of changed files and your summary, and nothing else. Think first, between <think> and "
+    "</think>, if that helps. Then write what you would miss: what you found out and where, what you decided and why, "
+    "what you changed, what failed, what is left to do and what comes next. Be exact and short. Call no tool."
+)
+_FIRST_DRAW = 500_000
+"""Summaries are drawn apart from turns, so that being summarised changes no other draw."""
+_LATER_PROMPT_BYTES = 2000
+
+
+def kept_back(dialogue: Dialogue, config: SummaryConfig | None) -> int:
+    """How much of every context a request and its summary may take; nothing where there are none."""
+    return 0 if config is None else config.max_tokens + dialogue.observation([""], REQUEST).tokens + 8
+
+
+class Summariser:
+    """For one session; `config` None is a session that is never summarised."""
+
+    def __init__(self, state: SessionState, budget: Budget, sandbox: Sandbox, config: SummaryConfig | None) -> None:
+        self._state, self._budget, self._sandbox, self._config = state, budget, sandbox, config
+        self._kept = 0
+        """How many contexts this process has put where the agent can read them."""
+
+    def due(self, tokens: int) -> bool:
+        """Whether the context must be cut before it gets so many more tokens, and another turn. One that holds no turn
+        yet could not get shorter."""
+        state = self._state
+        if self._config is None or state.usage["turns"] == state.turns_before_context:
+            return False
+        return state.dialogue.tokens >= self._config.trigger_tokens or self._budget.lacks_room(tokens)
+
+    def ask(self, reason: Literal["context", "command"], results: Sequence[str] = ()) -> None:
+        """Request a summary, beside the results that the last turn still owes the model."""
+        before, words = self._state.dialogue.tokens, self._budget.fitted(results, REQUEST)
+        self._state.commit("summary_asked", words.record, reason=reason, before=before, tokens=words.tokens)
+
+    async def finish(self) -> None:
+        """From whatever step of a cut the log is at to its end: a context that is sealed, and none that is open.
+
+        Raises ContextOverflow where the summary has no room after all."""
+        cut = self._state.cut
+        if cut is not None and cut.text is None:
+            await self._write(cut.reason, cut.before)
+        if self._state.cut is not None:
+            self._state.commit("segment_sealed", segment="summary", tokens=self._state.dialogue.tokens)
+
+    async def _write(self, reason: str, before: int) -> None:
+        assert self._config is not None, "a summary was asked for in a session that has none"
+        state = self._state
+        longest = min(self._config.max_tokens, self._budget.whole_room, self._budget.sampled_left)
+        if longest < 1:
+            raise ContextOverflow("no room is left for a summary; set harness.summary.trigger_tokens lower")
+        reply = await state.dialogue.reply(longest, _FIRST_DRAW + state.usage["summaries"])
+        text = summary_in(reply.text)
+        await self.keep_history()
+        after = state.dialogue.opening(state.system, await self.task(text, state.usage["summaries"] + 1)).tokens
+        state.commit(
+            "summary",
+            reply.record,
+            number=state.usage["summaries"] + 1,
+            reason=reason,
+            before=before,
+            after=after,
+            tokens=reply.tokens,
+            text=text,
+            version=reply.version,
+        )
+
+    async def task(self, summary: str, number: int, prompt: str | None = None) -> str:
+        """What the user is made to say in a context that is not the first: the task as it was, and all there is
+        to know.
+        """
+        prompts = [*self._state.prompts, *([] if prompt is None else [prompt])]
+        return continuation(prompts, summary, await self._facts(number), number)
+
+    async def _facts(self, number: int) -> list[str]:
+        """What the harness knows without asking the model."""
+        state = self._state
+        running = [f"{each.id}: {each.command}" for each in await self._sandbox.processes() if each.running]
+        files = ", ".join(history_path(each) for each in range(1, number + 1))
+        facts = [f"Todo list:\n{state.todos}"] if state.todos else []
+        facts += [f"Files you changed: {', '.join(state.changed)}"] if state.changed else []
+        facts += ["Commands still running:\n" + "\n".join(running)] if running else []
+        return [*facts, f"Everything said before is in {files}; look there for what the summary lacks."]
+
+    async def keep_history(self) -> None:
+        """Put the contexts so far where the agent can read them. A sandbox that is new has none of them."""
+        contexts = _contexts(self._state.log.events)
+        for number in range(self._kept, len(contexts)):
+            text = transcript(contexts[number])
+            await self._sandbox.write_file(history_path(number + 1), text.encode("utf-8", "replace"))
+        self._kept = len(contexts)
+
+
+def history_path(number: int) -> str:
+    return f"{HISTORY}/history-{number}.md"
+
+
+def summary_in(message: str) -> str:
+    """The summary alone: without the thinking before it, and without calls, which nobody runs."""
+    words = "".join(item.text for item in parse_message(message, {}, False) if isinstance(item, Text))
+    return words.rpartition("</think>")[2].strip()
+
+
+def continuation(prompts: Sequence[str], summary: str, facts: Iterable[str], number: int) -> str:
+    """The task and the last prompt word by word; those between may be cut, and are in the history."""
+    first, *later = prompts
+    if later:
+        *between, last = later
+        later = [*(cut_middle(text, _LATER_PROMPT_BYTES) for text in between), last]
+    asked = [first, *(f"Then you were asked:\n{text}" for text in later)]
+    times = "once" if number == 1 else f"{number} times"
+    written = summary or "(you wrote none)"
+    return "\n\n".join([*asked, f"[You have summarised this session {times}.]\n{written}", *facts])
+
+
+def _contexts(events: Iterable[Event]) -> list[list[Event]]:
+    """The events of each context that a summary has ended or is about to end."""
+    contexts: list[list[Event]] = [[]]
+    for event in events:
+        contexts[-1].append(event)
+        if event.kind == "segment_sealed":
+            contexts.append([])
+    return [each for each in contexts if any(event.kind == "summary_asked" for event in each)]

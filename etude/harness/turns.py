@@ -1,0 +1,81 @@
+"""Runs what a turn calls for, with every step in the log before it counts.
+
+Owns `TurnRunner`. A command starts only when the disk has the event that names it, so after whatever happens to the
+machine the log knows what may have run: what has a result is not run again, and what was running is reported to the
+model as interrupted, for it to look. A call that only reads is simply made again. How calls run beside and after each
+other is the business of `harness.tools.execute`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from etude.environments.base import Sandbox
+from etude.harness.schema import ToolCall
+from etude.harness.state import SessionState, Turn
+from etude.harness.tools import Tool, ToolConfig, ToolResult, run_calls
+from etude.harness.tools.execute import only_reads
+from etude.records import EventKind
+
+INTERRUPTED = (
+    "error: interrupted: the session was stopped while this ran, so it may have done all, some or nothing of its work; "
+    "look before you run it again"
+)
+NOT_RUN = "error: not run: the session was stopped before it"
+
+
+class TurnRunner:
+    """For the turns of one session."""
+
+    def __init__(self, state: SessionState, tools: Mapping[str, Tool], sandbox: Sandbox, config: ToolConfig) -> None:
+        self._state, self._tools, self._sandbox, self._config = state, tools, sandbox, config
+
+    async def run(self, turn: Turn) -> None:
+        """Give every call of the turn its result."""
+        self._announce(turn)
+        waiting = []
+        for index, call in enumerate(turn.calls):
+            if index in turn.results:
+                continue
+            if index in turn.started and not only_reads(call, self._tools):
+                self._result(turn, index, ToolResult(INTERRUPTED, error=True))
+            else:
+                waiting.append(index)
+
+        async def on_start(at: int) -> None:
+            await self._start(turn, waiting[at])
+
+        def on_result(at: int, result: ToolResult) -> None:
+            self._result(turn, waiting[at], result)
+
+        calls = [turn.calls[index] for index in waiting]
+        await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start)
+
+    def leave(self, turn: Turn) -> None:
+        """Give every call that has none yet a result that says so."""
+        self._announce(turn)
+        for index in range(len(turn.calls)):
+            if index not in turn.results:
+                text = INTERRUPTED if index in turn.started else NOT_RUN
+                self._result(turn, index, ToolResult(text, error=True))
+
+    def _announce(self, turn: Turn) -> None:
+        for index in range(turn.announced, len(turn.calls)):
+            call, said = turn.calls[index], {}
+            if isinstance(call, ToolCall):
+                said["arguments"] = dict(call.arguments)
+            else:
+                said["raw"] = call.raw
+            self._commit("tool_call", turn, index, **said)
+
+    async def _start(self, turn: Turn, index: int) -> None:
+        self._commit("tool_started", turn, index)
+        if not only_reads(turn.calls[index], self._tools):
+            await self._state.log.sync()
+
+    def _result(self, turn: Turn, index: int, result: ToolResult) -> None:
+        self._commit("tool_result", turn, index, text=result.text, error=result.error)
+
+    def _commit(self, kind: EventKind, turn: Turn, index: int, **data: Any) -> None:
+        self._state.commit(kind, turn=turn.number, index=index, name=turn.name(index), **data)
