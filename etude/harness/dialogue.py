@@ -156,7 +156,7 @@ class _Context:
 
     def __init__(self) -> None:
         self.ids: list[int] = []  # a list, since every request takes a copy of it
-        self._sampled = bytearray()
+        self._sampled = array("b")
         self._logprobs = array("f")
         self._versions = array("i")
         self.routes: Routes = NO_ROUTES
@@ -167,14 +167,14 @@ class _Context:
         """Append ids; those with log-probabilities are what the model sampled."""
         zeros = (0,) * len(ids)
         self.ids += ids
-        self._sampled += bytes(len(ids)) if logprobs is None else b"\1" * len(ids)
+        self._sampled.extend((logprobs is not None,) * len(ids))
         self._logprobs.extend(zeros if logprobs is None else logprobs)
         self._versions.extend(zeros if versions is None else versions)
 
     def sealed(self, kind: Literal["turns", "summary"]) -> Segment:
         return Segment(
             token_ids=np.array(self.ids, np.int32),
-            sampled=np.frombuffer(bytes(self._sampled), np.bool_),
+            sampled=np.array(self._sampled, np.bool_),
             logprobs=np.array(self._logprobs, np.float32),
             versions=np.array(self._versions, np.int32),
             routed_experts=self.routes,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,6 +33,8 @@ class EventLog:
         past = [event.at for event, _ in decoded(journal)] if journal else []
         self._started = time.perf_counter() - max(past, default=0.0)
         self._events: list[Event] = []
+        self.length = len(past)
+        """How many events there are."""
         self._listener = listener
         self.journal = journal
 
@@ -42,6 +44,7 @@ class EventLog:
             self._events.append(event)
         else:
             self.journal.append(_encode(event, record))
+        self.length += 1
         if self._listener is not None:
             self._listener(event)
         return event
@@ -72,17 +75,19 @@ def _bytes(line: str) -> bytes:
     return line.encode("utf-8", "backslashreplace")  # a lone surrogate becomes \\udcXX, which is JSON for just that
 
 
-def decoded(lines: Iterable[bytes], origin: str = "") -> Iterable[tuple[Event, Record]]:
-    """The events of a journal's lines, each with its record ({} where it has none)."""
-    if isinstance(lines, Journal):
-        origin = str(lines.path)
-    for number, line in enumerate(lines, 1):
-        try:
-            data = dict(json.loads(line))
-            kind, at, record = data.pop("kind"), data.pop("at"), data.pop("record", {})
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{origin}, line {number}: not an event ({error}); restore it from a copy") from None
-        yield Event(kind, at, data), record
+def decoded(journal: Journal) -> Iterator[tuple[Event, Record]]:
+    """The events of a journal, each with its record ({} where it has none)."""
+    for number, line in enumerate(journal, 1):
+        yield _decode(line, f"{journal.path}, line {number}")
+
+
+def _decode(line: bytes, where: str) -> tuple[Event, Record]:
+    try:
+        data = dict(json.loads(line))
+        kind, at, record = data.pop("kind"), data.pop("at"), data.pop("record", {})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{where}: not an event ({error}); restore it from a copy") from None
+    return Event(kind, at, data), record
 
 
 def write_events(path: Path, events: Iterable[Event]) -> None:
@@ -95,4 +100,4 @@ def write_events(path: Path, events: Iterable[Event]) -> None:
 def read_events(path: Path) -> list[Event]:
     """The events of a log. A last line without its newline was being written when its process died, and is left out."""
     *lines, _ = path.read_bytes().split(b"\n")
-    return [event for event, _ in decoded(lines, str(path))]
+    return [_decode(line, f"{path}, line {number}")[0] for number, line in enumerate(lines, 1)]

@@ -33,11 +33,13 @@ from typing import Any
 from etude.environments.base import Sandbox
 from etude.errors import CheckpointError, ConfigError, ContextOverflow
 from etude.harness.budget import Budget
+from etude.harness.checkpoints import Checkpointer
 from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import Dialogue, TokenDialogue, Words
 from etude.harness.events import EventLog
 from etude.harness.prompt import system_prompt
 from etude.harness.sampler import Chat, Sampler
+from etude.harness.shadow import Shadow
 from etude.harness.state import SessionState, Stop
 from etude.harness.summary import Summariser, kept_back
 from etude.harness.turns import TurnRunner
@@ -90,18 +92,26 @@ class Session:
     """A conversation that works in a sandbox. One prompt at a time; its log is all there is to it.
 
     A log with a past is taken up: `dialogue` must then be fresh, and be made as the first one was. `resume` finishes
-    what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill.
+    what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill. With a
+    `shadow` of the workspace every turn can be undone, by `checkpoints`.
     """
 
     def __init__(
-        self, sandbox: Sandbox, dialogue: Dialogue, config: HarnessConfig, limits: Limits, log: EventLog
+        self,
+        sandbox: Sandbox,
+        dialogue: Dialogue,
+        config: HarnessConfig,
+        limits: Limits,
+        log: EventLog,
+        shadow: Shadow | None = None,
     ) -> None:
         self.config, self.limits, self.log, self.dialogue = config, limits, log, dialogue
         self._tools = config.chosen()
         self.state = SessionState(dialogue, log)
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
-        self._runner = TurnRunner(self.state, self._tools, sandbox, config.tool)
-        self._summariser = Summariser(self.state, self._budget, sandbox, config.summary)
+        self.checkpoints = Checkpointer(self.state, self._tools, shadow)
+        self._runner = TurnRunner(self.state, self._tools, sandbox, config.tool, self.checkpoints.settle)
+        self._summariser = Summariser(self.state, self._budget, sandbox, config.summary, self.checkpoints.changed)
 
     def begin(self, **about: Any) -> None:
         """The first event: who this is and how it samples."""
@@ -143,6 +153,8 @@ class Session:
             if not deadline.expired():
                 raise
             stop = "wall"
+        finally:
+            await self.checkpoints.settle()
         if last:
             self.state.commit("segment_sealed", segment="turns", tokens=self.dialogue.tokens)
         self.state.commit("end", stop=stop, usage=dict(self.state.usage))
@@ -150,6 +162,7 @@ class Session:
         return stop
 
     async def _prompted(self, text: str) -> Stop:
+        await self.checkpoints.before_prompt()
         if not self.state.prompts:
             system = system_prompt(self._tools.values())
             words = self.dialogue.opening(system, text)
@@ -200,6 +213,7 @@ class Session:
                 if not turn.calls and not turn.cut:
                     return "finished"
                 await self._runner.run(turn)
+                await self.checkpoints.turn_over(turn)
                 words = self._budget.fitted(turn.texts())
                 if stop := self._budget.exhausted(words.tokens):
                     return stop

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from etude.harness.dialogue import Dialogue
 from etude.harness.events import EventLog, Record, decoded
+from etude.harness.rewind import Rewind
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools import ToolResult
 from etude.records import Event, EventKind, Segment
@@ -60,6 +61,17 @@ class Cut:
     text: str | None = None
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A moment to go back to: the files, and how many lines of the log lead there."""
+
+    of: Literal["prompt", "turn"]
+    """Before a prompt, or after a turn."""
+    turn: int
+    line: int
+    snapshot: str
+
+
 class SessionState:
     """Takes up a log with a past. `dialogue` is folded along: it must be fresh, and nobody else may tell it anything.
 
@@ -68,6 +80,11 @@ class SessionState:
 
     def __init__(self, dialogue: Dialogue, log: EventLog) -> None:
         self.dialogue, self.log = dialogue, log
+        self._fold()
+
+    def _fold(self) -> None:
+        """Everything anew, from the events that stand."""
+        self.dialogue.seal("turns")
         self.usage = dict.fromkeys(_COUNTS, 0)
         self.begun = False
         self.system = ""
@@ -87,14 +104,21 @@ class SessionState:
         """Files that tools changed, in the order of their first change."""
         self.todos = ""
         """The answer to the last change of the list."""
+        self.checkpoints: list[Checkpoint] = []
         self.sealed: list[Segment] = []
-        if log.journal is not None:
-            for event, record in decoded(log.journal):
-                self._apply(event, record)
+        if (journal := self.log.journal) is not None:
+            rewind = Rewind(event for event, _ in decoded(journal))
+            for line, (event, record) in enumerate(decoded(journal)):
+                if rewind.stands(line):
+                    self._apply(event, record)
 
     def commit(self, kind: EventKind, record: Record | None = None, **data: Any) -> None:
         """Make it so: in the log first, and then here."""
-        self._apply(self.log.add(kind, record=record, **data), record or {})
+        event = self.log.add(kind, record=record, **data)
+        if kind in ("undo", "redo"):
+            self._fold()
+        else:
+            self._apply(event, record or {})
 
     @property
     def open_turn(self) -> Turn:
@@ -130,6 +154,8 @@ class SessionState:
                 self._summary(event, record)
             case "segment_sealed":
                 self._seal(data["segment"])
+            case "checkpoint" if "snapshot" in data:
+                self.checkpoints.append(Checkpoint(data["of"], data["turn"], data["line"], data["snapshot"]))
             case "end":
                 self.stop = data["stop"]
 

@@ -14,7 +14,7 @@ the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal
 
 from etude.environments.base import Sandbox
@@ -23,6 +23,7 @@ from etude.harness.budget import Budget
 from etude.harness.config import SummaryConfig
 from etude.harness.dialogue import Dialogue
 from etude.harness.protocol import Text, parse_message
+from etude.harness.rewind import Rewind
 from etude.harness.state import SessionState
 from etude.harness.tools.base import cut_middle
 from etude.harness.transcript import transcript
@@ -48,8 +49,16 @@ def kept_back(dialogue: Dialogue, config: SummaryConfig | None) -> int:
 class Summariser:
     """For one session; `config` None is a session that is never summarised."""
 
-    def __init__(self, state: SessionState, budget: Budget, sandbox: Sandbox, config: SummaryConfig | None) -> None:
+    def __init__(
+        self,
+        state: SessionState,
+        budget: Budget,
+        sandbox: Sandbox,
+        config: SummaryConfig | None,
+        changed: Callable[[], Awaitable[list[str]]],
+    ) -> None:
         self._state, self._budget, self._sandbox, self._config = state, budget, sandbox, config
+        self._changed = changed
         self._kept = 0
         """How many contexts this process has put where the agent can read them."""
 
@@ -109,15 +118,18 @@ class Summariser:
         """What the harness knows without asking the model."""
         state = self._state
         running = [f"{each.id}: {each.command}" for each in await self._sandbox.processes() if each.running]
+        changed = await self._changed()
         files = ", ".join(history_path(each) for each in range(1, number + 1))
         facts = [f"Todo list:\n{state.todos}"] if state.todos else []
-        facts += [f"Files you changed: {', '.join(state.changed)}"] if state.changed else []
+        facts += [f"Files changed so far: {', '.join(changed)}"] if changed else []
         facts += ["Commands still running:\n" + "\n".join(running)] if running else []
         return [*facts, f"Everything said before is in {files}; look there for what the summary lacks."]
 
     async def keep_history(self) -> None:
         """Put the contexts so far where the agent can read them. A sandbox that is new has none of them."""
-        contexts = _contexts(self._state.log.events)
+        events = self._state.log.events
+        rewind = Rewind(events)
+        contexts = _contexts(event for line, event in enumerate(events) if rewind.stands(line))
         for number in range(self._kept, len(contexts)):
             text = transcript(contexts[number])
             await self._sandbox.write_file(history_path(number + 1), text.encode("utf-8", "replace"))

@@ -8,7 +8,7 @@ other is the business of `harness.tools.execute`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from etude.environments.base import Sandbox
@@ -28,8 +28,17 @@ NOT_RUN = "error: not run: the session was stopped before it"
 class TurnRunner:
     """For the turns of one session."""
 
-    def __init__(self, state: SessionState, tools: Mapping[str, Tool], sandbox: Sandbox, config: ToolConfig) -> None:
+    def __init__(
+        self,
+        state: SessionState,
+        tools: Mapping[str, Tool],
+        sandbox: Sandbox,
+        config: ToolConfig,
+        before_change: Callable[[], Awaitable[None]],
+    ) -> None:
         self._state, self._tools, self._sandbox, self._config = state, tools, sandbox, config
+        self._before_change = before_change
+        """Awaited before a call that could change files."""
 
     async def run(self, turn: Turn) -> None:
         """Give every call of the turn its result."""
@@ -70,8 +79,11 @@ class TurnRunner:
             self._commit("tool_call", turn, index, **said)
 
     async def _start(self, turn: Turn, index: int) -> None:
-        self._commit("tool_started", turn, index)
-        if not only_reads(turn.calls[index], self._tools):
+        if only_reads(turn.calls[index], self._tools):
+            self._commit("tool_started", turn, index)
+        else:
+            await self._before_change()
+            self._commit("tool_started", turn, index)
             await self._state.log.sync()
 
     def _result(self, turn: Turn, index: int, result: ToolResult) -> None:

@@ -106,7 +106,7 @@ def test_a_session_ten_times_its_context(in_sandbox: Callable[..., Any], chat: C
         opening = result.segments[number].token_ids[: _starts(result.segments[number].sampled)[0]].tolist()
         assert event["after"] == len(opening) < event["before"] and event["reason"] == "context"
         text = texts_of(chat, opening)
-        for carried in (system_prompt(TOOLS), TASK, event["text"], "Files you changed: a.py", history_path(number)):
+        for carried in (system_prompt(TOOLS), TASK, event["text"], "Files changed so far: a.py", history_path(number)):
             assert carried in text
         assert ("once" if number == 1 else f"{number} times") in text
     read_files = "".join(histories)

@@ -1,0 +1,112 @@
+"""Every turn can be undone: when snapshots are taken, and what going back does to files and conversation alike.
+
+Owns `Checkpointer`. One checkpoint before each prompt and one after each turn, as events that say which snapshot holds
+the files and how much of the log leads there. A snapshot is taken while the model writes its next message, and waited
+for only by the first call that could change files; so it costs a session no time. One that fails is reported in its
+event, and the session goes on without it. How a snapshot is kept is the business of `harness.shadow`, what an undone
+event means that of `harness.rewind`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from etude.errors import CheckpointError, ConfigError, DeadlineExceeded
+from etude.harness.rewind import Rewind
+from etude.harness.shadow import Restored, Shadow
+from etude.harness.state import Checkpoint, SessionState, Turn
+from etude.harness.tools import Tool
+from etude.harness.tools.execute import only_reads
+
+
+class Checkpointer:
+    """For one session; `shadow` None is a session whose files are not the user's, and nothing is kept of them."""
+
+    def __init__(self, state: SessionState, tools: Mapping[str, Tool], shadow: Shadow | None) -> None:
+        self._state, self._tools, self._shadow = state, tools, shadow
+        self._taking: asyncio.Task[None] | None = None
+
+    async def before_prompt(self) -> None:
+        """The files as the user left them; they may have been edited since the last turn."""
+        await self.settle()
+        if self._shadow is not None:
+            await self._take(self._shadow, "prompt", self._state.log.length)
+
+    async def turn_over(self, turn: Turn) -> None:
+        """Begin the snapshot of a turn that may have changed files; another's is that of the turn before."""
+        await self.settle()
+        if self._shadow is None:
+            return
+        line, last = self._state.log.length, self._state.checkpoints[-1:]
+        if last and all(only_reads(call, self._tools) for call in turn.calls):
+            self._state.commit("checkpoint", of="turn", turn=turn.number, line=line, snapshot=last[0].snapshot)
+        else:
+            self._taking = asyncio.create_task(self._take(self._shadow, "turn", line))
+
+    async def settle(self) -> None:
+        """Return when no snapshot is being taken."""
+        if self._taking is not None:
+            taking, self._taking = self._taking, None
+            await taking
+
+    async def _take(self, shadow: Shadow, of: str, line: int) -> None:
+        turn = self._state.usage["turns"]
+        try:
+            snapshot = await shadow.take(f"{of} {turn}")
+        except (CheckpointError, DeadlineExceeded) as error:
+            self._state.commit("checkpoint", of=of, turn=turn, line=line, error=str(error))
+        else:
+            self._state.commit("checkpoint", of=of, turn=turn, line=line, snapshot=snapshot)
+
+    async def undo(self, turns: int | None = None) -> Restored:
+        """Back to before the last prompt, or by so many turns: files and conversation. The log keeps everything."""
+        shadow = self._need()
+        await self.settle()
+        target = self._target(turns)
+        restored = await shadow.restore(target.snapshot)
+        self._state.commit("undo", line=target.line, snapshot=target.snapshot, before=restored.before)
+        await self._state.log.sync()
+        return restored
+
+    async def redo(self) -> Restored:
+        """Take the last undo back. Possible until something new is said."""
+        shadow = self._need()
+        undo = Rewind(self._state.log.events).redoable
+        if undo is None:
+            raise ConfigError("there is nothing to redo")
+        restored = await shadow.restore(undo.data["before"])
+        self._state.commit("redo", before=restored.before)
+        await self._state.log.sync()
+        return restored
+
+    async def diff(self) -> str:
+        """What changed since the session's start, the user's own edits included, as a patch."""
+        shadow = self._need()
+        await self.settle()
+        if not self._state.checkpoints:
+            return ""
+        return await shadow.diff(self._state.checkpoints[0].snapshot, await shadow.take("now"))
+
+    async def changed(self) -> list[str]:
+        """The files that are not what they were at the session's start; without snapshots, those that tools changed."""
+        if self._shadow is None or not self._state.checkpoints:
+            return list(self._state.changed)
+        await self.settle()
+        first, last = self._state.checkpoints[0], self._state.checkpoints[-1]
+        return await self._shadow.changed(first.snapshot, last.snapshot)
+
+    def _target(self, turns: int | None) -> Checkpoint:
+        if turns is None:
+            found = [each for each in self._state.checkpoints if each.of == "prompt"]
+        else:
+            before = self._state.usage["turns"] - turns
+            found = [each for each in self._state.checkpoints if each.turn <= before]
+        if not found:
+            raise ConfigError("there is nothing to undo" if turns is None else f"there are not {turns} turns to undo")
+        return found[-1]
+
+    def _need(self) -> Shadow:
+        if self._shadow is None:
+            raise ConfigError("this session keeps no checkpoints; it works in a sandbox of its own")
+        return self._shadow

@@ -1,0 +1,273 @@
+"""Snapshots of a directory in a git repository of its own, beside the user's and unknown to it.
+
+Owns `Shadow`. A snapshot holds every file that git would: what is ignored is neither kept nor ever touched, and the
+user's index, HEAD, stash, hooks and config are not so much as read, but for the patterns of what to ignore. Content is
+kept byte for byte, whatever `.gitattributes` say. Restoring takes a snapshot first, removes and writes only paths that
+one of the two snapshots has, and leaves alone whatever is in the way and in neither. Directories with a `.git` of their
+own (submodules, clones) and files over a size are left out, and restoring leaves them as they are.
+
+Works on the host's side of a workspace; runs nothing of the workspace's. When to take a snapshot is the business of
+`harness.checkpoints`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.errors import CheckpointError, DeadlineExceeded, MissingDependency
+
+_DEADLINE_S = 300.0
+_ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
+_IDENTITY = ("-c", "user.name=etude", "-c", "user.email=etude@localhost", "-c", "commit.gpgSign=false")
+_INERT = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What restoring a snapshot did. `before` is the snapshot of what was there, to go back to."""
+
+    before: str
+    written: tuple[str, ...]
+    removed: tuple[str, ...]
+    kept: tuple[str, ...]
+    """What should have been written or removed, and was left alone: something unknown was in the way."""
+
+
+class Shadow:
+    """For one session; sessions of one workspace share a repository, and so what their snapshots have in common."""
+
+    def __init__(self, workspace: Path, home: Path, session_id: str, max_file_mb: float = 50.0) -> None:
+        if shutil.which("git") is None:
+            raise MissingDependency("undo needs git: install it with your system's package manager")
+        self._workspace = workspace.resolve()
+        self._git = home / hashlib.sha256(os.fsencode(self._workspace)).hexdigest()[:24]
+        self._session, self._max_bytes = session_id, int(max_file_mb * 1e6)
+        self._index = self._git / f"index-{session_id}"
+        self._turn = asyncio.Lock()
+        """One snapshot at a time: they share an index."""
+
+    async def take(self, label: str) -> str:
+        """A snapshot's id. Where this session has one of the very same files, it is that one's."""
+        async with self._turn:
+            return await self._take(label)
+
+    async def restore(self, snapshot: str) -> Restored:
+        """Make the directory what it was, ignored files aside."""
+        async with self._turn:
+            before = await self._take("before going back")
+            changes = await self._changes(before, snapshot)
+            gone = [path for status, path in changes if status == "D"]
+            removed = await asyncio.to_thread(_remove_all, self._workspace, gone)
+            wanted = [(status, path) for status, path in changes if status != "D"]
+            free = [path for status, path in wanted if not _blocked(self._workspace, path, new=status == "A")]
+            await self._run("read-tree", "-m", "-i", before, snapshot)
+            await self._run("checkout-index", "-f", "-u", "-z", "--stdin", stdin=_lines(free))
+            kept = {*gone, *(path for _, path in wanted)} - {*removed, *free}
+            # what lies there in their place is none of ours, and must not come into the next snapshot as if it were
+            await self._run("update-index", "--force-remove", "-z", "--stdin", stdin=_lines(kept))
+            return Restored(before, tuple(free), tuple(removed), tuple(sorted(kept)))
+
+    async def diff(self, start: str, end: str) -> str:
+        """From one snapshot to another, as a patch."""
+        patch = await self._run("diff-tree", "-r", "-p", "-M", "--no-color", "--no-ext-diff", start, end)
+        return patch.decode("utf-8", "replace")
+
+    async def changed(self, start: str, end: str) -> list[str]:
+        """The paths that are not the same in two snapshots."""
+        return [path for _, path in await self._changes(start, end)]
+
+    async def forget(self) -> None:
+        """Drop this session's snapshots; what no other has is gone with git's next clean-up."""
+        async with self._turn:
+            if self._git.exists():
+                refs = (await self._run("for-each-ref", "--format=delete %(refname)", self._refs)).strip()
+                await self._run("update-ref", "--stdin", stdin=refs + b"\n" if refs else b"")
+                self._index.unlink(missing_ok=True)
+                await self._run("gc", "--auto", "--quiet")
+
+    async def adopt(self, other: str) -> None:
+        """Keep the snapshots of another session of this workspace as this session's own too."""
+        async with self._turn:
+            await self._prepare()
+            listed = await self._run("for-each-ref", "--format=%(objectname)", f"refs/sessions/{other}/")
+            commands = [f"update {self._refs}{each} {each}\n" for each in listed.decode().split()]
+            await self._run("update-ref", "--stdin", stdin="".join(commands).encode())
+
+    # --- with the lock held ---------------------------------------------------------------------------------------
+
+    @property
+    def _refs(self) -> str:
+        return f"refs/sessions/{self._session}/"
+
+    async def _take(self, label: str) -> str:
+        await self._prepare()
+        seen = await self._run("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard")
+        paths = [*_split(seen), *await self._tracked_though_ignored()]
+        fit = await asyncio.to_thread(lambda: [path for path in dict.fromkeys(paths) if self._fits(path)])
+        await self._run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", stdin=_lines(fit))
+        tree = (await self._run("write-tree")).decode().strip()
+        same = await self._run("for-each-ref", "--format=%(tree) %(objectname)", self._refs)
+        known = dict(line.split() for line in same.decode().splitlines())
+        if tree in known:
+            return known[tree]
+        commit = (await self._run("commit-tree", tree, "-m", label)).decode().strip()
+        await self._run("update-ref", f"{self._refs}{commit}", commit)
+        return commit
+
+    async def _prepare(self) -> None:
+        """Make the repository, and tell it what the user's own ignores beside the `.gitignore` files."""
+        if not (self._git / "HEAD").exists():
+            self._git.mkdir(parents=True, exist_ok=True, mode=0o700)
+            await self._run("init", "--quiet")
+        info = self._git / "info"
+        info.mkdir(exist_ok=True)
+        _replace(info / "attributes", _ATTRIBUTES.encode())
+        _replace(info / "exclude", await self._users_excludes())
+
+    async def _users_excludes(self) -> bytes:
+        config_home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+        everywhere = await self._ask_user("config", "--path", "core.excludesFile")
+        here = await self._ask_user("rev-parse", "--path-format=absolute", "--git-path", "info/exclude")
+        files = [everywhere or os.path.join(config_home, "git", "ignore"), here]
+        return b"\n".join(Path(file).read_bytes() for file in files if file and os.path.isfile(file))
+
+    async def _tracked_though_ignored(self) -> list[str]:
+        """Files that the user's git keeps although a pattern would ignore them: they are not ignored."""
+        found = await self._ask_user("ls-files", "-z", "-c", "-i", "--exclude-standard", "--full-name", ":/")
+        top = await self._ask_user("rev-parse", "--show-toplevel") if found else ""
+        paths = [os.path.relpath(os.path.join(top, path), self._workspace) for path in found.split("\0") if path]
+        return [path for path in paths if not path.startswith("..")]
+
+    async def _ask_user(self, *arguments: str) -> str:
+        """What the user's own git says; empty where the workspace is in no repository, or git will not speak of it."""
+        code, output, _ = await _git([*_INERT, "-C", str(self._workspace), *arguments], _plain_environment(), b"")
+        return os.fsdecode(output).rstrip("\n") if code == 0 else ""
+
+    def _fits(self, path: str) -> bool:
+        """Whether a snapshot can hold it. What is gone fits: that it is gone is what there is to note."""
+        if path.endswith("/"):  # a repository within
+            return False
+        full = self._workspace / path
+        try:
+            found = full.lstat()
+        except OSError:
+            return True
+        if stat.S_ISLNK(found.st_mode):
+            return True
+        return stat.S_ISREG(found.st_mode) and found.st_size <= self._max_bytes and os.access(full, os.R_OK)
+
+    async def _changes(self, start: str, end: str) -> list[tuple[str, str]]:
+        fields = _split(await self._run("diff-tree", "-r", "-z", "--no-renames", "--name-status", start, end))
+        return list(zip(fields[::2], fields[1::2], strict=True))
+
+    async def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        env = _plain_environment() | {
+            "GIT_DIR": str(self._git), "GIT_WORK_TREE": str(self._workspace), "GIT_INDEX_FILE": str(self._index),
+            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C",
+        }  # fmt: skip
+        line = ["-C", str(self._workspace), *_INERT, *_IDENTITY, *arguments]
+        code, output, said = await _git(line, env, stdin)
+        if code:
+            reason = said.decode("utf-8", "replace").strip()
+            raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {reason}")
+        return output
+
+
+def _plain_environment() -> dict[str, str]:
+    """Ours, without what would point git elsewhere: it is set inside a hook, for one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
+async def _git(arguments: list[str], env: dict[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
+    process = await asyncio.create_subprocess_exec(
+        "git", *arguments, env=env, start_new_session=True,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            output, said = await process.communicate(stdin)
+    except TimeoutError:
+        raise DeadlineExceeded(f"git {' '.join(arguments[-3:])}", _DEADLINE_S) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, output, said
+
+
+def _split(output: bytes) -> list[str]:
+    return [os.fsdecode(part) for part in output.split(b"\0") if part]
+
+
+def _lines(paths: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whole or not at all: sessions of one workspace write the same file."""
+    if path.exists() and path.read_bytes() == data:
+        return
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(data)
+    os.replace(file.name, path)
+
+
+def _blocked(root: Path, path: str, new: bool) -> bool:
+    """Whether writing `path` would destroy what no snapshot has: a file in place of one of its directories, a directory
+    in its own place, or, where it is `new`, anything at all."""
+    *parents, name = path.split("/")
+    at = root
+    for part in parents:
+        at = at / part
+        mode = _mode(at)
+        if mode is None:
+            return False
+        if not stat.S_ISDIR(mode):
+            return True
+    mode = _mode(at / name)
+    return mode is not None and (new or stat.S_ISDIR(mode))
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return None
+
+
+def _remove_all(root: Path, paths: Iterable[str]) -> list[str]:
+    """Remove files, and the directories that are empty then; those that were removed. Follows no symlink: a command
+    that still runs could point one out of the workspace."""
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return [path for path in paths if _remove(handle, path)]
+    finally:
+        os.close(handle)
+
+
+def _remove(root: int, path: str) -> bool:
+    *parents, name = path.split("/")
+    opened = [root]
+    try:
+        for part in parents:
+            opened.append(os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
+        os.unlink(name, dir_fd=opened[-1])
+        for depth in range(len(parents), 0, -1):
+            if os.listdir(opened[depth]):
+                break
+            os.rmdir(parents[depth - 1], dir_fd=opened[depth - 1])
+    except OSError:
+        return False
+    finally:
+        for handle in opened[1:]:
+            os.close(handle)
+    return True

@@ -1,0 +1,124 @@
+"""Where sessions are kept: a directory each, with the log that is all there is to a session.
+
+Owns `SessionStore`. Lists them without reading them whole, makes new ones, and forks one at any line of its log. Never
+writes into a workspace; opens no sandbox and plays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from etude.errors import CheckpointError, ConfigError
+from etude.harness.journal import Journal, whole_lines
+from etude.harness.shadow import Shadow
+
+_ID = re.compile(r"[\w-]{1,64}")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One session, as a list shows it."""
+
+    id: str
+    workspace: str
+    began: str
+    last_active: datetime
+    task: str
+    """The first prompt; empty where there was none yet."""
+
+
+class SessionStore:
+    """`home` is ETUDE_HOME, or the user's directory for state."""
+
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or default_home()
+
+    def new_id(self) -> str:
+        return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+    def open(self, session_id: str, *, new: bool = False) -> Journal:
+        """Its log, for this process alone. CheckpointError where another has it, or there is no such session."""
+        path = self._path(session_id)
+        if new == path.exists():
+            what = "is there already" if new else f"is not in {self.home}; `etude agent --list` shows those that are"
+            raise CheckpointError(f"session {session_id} {what}")
+        return Journal(path)
+
+    def shadow(self, session_id: str, workspace: Path) -> Shadow:
+        """Its snapshots of the workspace."""
+        return Shadow(workspace, self.home / "snapshots", session_id)
+
+    def sessions(self, workspace: Path | None = None) -> list[Listed]:
+        """The newest first; only those of one workspace, if it is given."""
+        paths = (self.home / "sessions").glob("*/events.jsonl")
+        listed = [each for path in paths if (each := _listed(path)) is not None]
+        wanted = str(workspace.resolve()) if workspace else None
+        chosen = [each for each in listed if wanted in (None, each.workspace)]
+        return sorted(chosen, key=lambda each: each.last_active, reverse=True)
+
+    async def fork(self, session_id: str, line: int | None = None) -> str:
+        """A new session with the same past, up to so many lines of its log or all of it. Returns its id.
+
+        Both go on in the same workspace, unless the caller gives one of them another."""
+        lines = list(whole_lines(self._existing(session_id)))
+        if line is not None and not 1 <= line <= len(lines):
+            raise ConfigError(f"line {line}: the log of {session_id} has lines 1 to {len(lines)}")
+        first, *rest = lines[:line]
+        about = json.loads(first)
+        forked = self.new_id()
+        about |= {"id": forked, "parent": session_id, "parent_line": 1 + len(rest)}
+        with self.open(forked, new=True) as journal:
+            for each in (json.dumps(about, ensure_ascii=False).encode(), *rest):
+                journal.append(each)
+            await journal.sync()
+        if workspace := about.get("workspace"):
+            await self.shadow(forked, Path(workspace)).adopt(session_id)
+        return forked
+
+    def _existing(self, session_id: str) -> Path:
+        path = self._path(session_id)
+        if not path.exists():
+            raise CheckpointError(f"session {session_id} is not in {self.home}")
+        return path
+
+    def _path(self, session_id: str) -> Path:
+        if not _ID.fullmatch(session_id):
+            raise ConfigError(f"{session_id!r} is no session's id; `etude agent --list` shows those there are")
+        return self.home / "sessions" / session_id / "events.jsonl"
+
+
+def default_home() -> Path:
+    """Where Etude keeps what must outlive a process and is no part of any project."""
+    if given := os.environ.get("ETUDE_HOME"):
+        return Path(given)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude"
+
+
+def _listed(path: Path) -> Listed | None:
+    """None for a log that begins with something else, or not at all: a session that never was."""
+    lines = whole_lines(path)
+    first = _parsed(next(lines, b""))
+    if first.get("kind") != "session":
+        return None
+    task = next((each["user"] for each in _next_few(lines) if each.get("kind") == "prompt"), "")
+    active = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return Listed(path.parent.name, str(first.get("workspace", "")), str(first.get("time", "")), active, task)
+
+
+def _next_few(lines: Iterator[bytes]) -> Iterator[dict]:
+    for _, line in zip(range(3), lines, strict=False):
+        yield _parsed(line)
+
+
+def _parsed(line: bytes) -> dict:
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError):
+        return {}
