@@ -31,7 +31,7 @@ class Checkpointer:
         """The files as the user left them; they may have been edited since the last turn."""
         await self.settle()
         if self._shadow is not None:
-            await self._take(self._shadow, "prompt", self._state.log.length)
+            await self._take(self._shadow, "prompt", self._state.usage["turns"], self._state.log.length)
 
     async def turn_over(self, turn: Turn) -> None:
         """Begin the snapshot of a turn that may have changed files; another's is that of the turn before."""
@@ -42,7 +42,7 @@ class Checkpointer:
         if last and all(only_reads(call, self._tools) for call in turn.calls):
             self._state.commit("checkpoint", of="turn", turn=turn.number, line=line, snapshot=last[0].snapshot)
         else:
-            self._taking = asyncio.create_task(self._take(self._shadow, "turn", line))
+            self._taking = asyncio.create_task(self._take(self._shadow, "turn", turn.number, line))
 
     async def settle(self) -> None:
         """Return when no snapshot is being taken."""
@@ -50,8 +50,7 @@ class Checkpointer:
             taking, self._taking = self._taking, None
             await taking
 
-    async def _take(self, shadow: Shadow, of: str, line: int) -> None:
-        turn = self._state.usage["turns"]
+    async def _take(self, shadow: Shadow, of: str, turn: int, line: int) -> None:
         try:
             snapshot = await shadow.take(f"{of} {turn}")
         except (CheckpointError, DeadlineExceeded) as error:

@@ -39,7 +39,7 @@ class EventLog:
         self.journal = journal
 
     def add(self, kind: EventKind, /, *, record: Record | None = None, **data: Any) -> Event:
-        event = Event(kind, time.perf_counter() - self._started, data)
+        event = Event(kind, round(time.perf_counter() - self._started, 6), data)
         if self.journal is None:
             self._events.append(event)
         else:
@@ -63,7 +63,7 @@ class EventLog:
 
 def encode_event(event: Event) -> str:
     """One line, without its newline."""
-    return json.dumps({"kind": event.kind, "at": round(event.at, 6), **event.data}, ensure_ascii=False)
+    return json.dumps({"kind": event.kind, "at": event.at, **event.data}, ensure_ascii=False)
 
 
 def _encode(event: Event, record: Record | None) -> bytes:

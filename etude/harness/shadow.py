@@ -110,8 +110,12 @@ class Shadow:
     async def _take(self, label: str) -> str:
         await self._prepare()
         seen = await self._run("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard")
-        paths = [*_split(seen), *await self._tracked_though_ignored()]
-        fit = await asyncio.to_thread(lambda: [path for path in dict.fromkeys(paths) if self._fits(path)])
+        wanted = await self._tracked_though_ignored()
+        gone, fit = await asyncio.to_thread(self._sorted, dict.fromkeys([*_split(seen), *wanted]))
+        # what was kept, and is ignored by now
+        ignored = set(_split(await self._run("ls-files", "-z", "-c", "-i", "--exclude-standard"))) - wanted
+        gone, fit = [*gone, *ignored], [path for path in fit if path not in ignored]
+        await self._run("update-index", "--force-remove", "-z", "--stdin", stdin=_lines(gone))
         await self._run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", stdin=_lines(fit))
         tree = (await self._run("write-tree")).decode().strip()
         same = await self._run("for-each-ref", "--format=%(tree) %(objectname)", self._refs)
@@ -139,30 +143,33 @@ class Shadow:
         files = [everywhere or os.path.join(config_home, "git", "ignore"), here]
         return b"\n".join(Path(file).read_bytes() for file in files if file and os.path.isfile(file))
 
-    async def _tracked_though_ignored(self) -> list[str]:
+    async def _tracked_though_ignored(self) -> set[str]:
         """Files that the user's git keeps although a pattern would ignore them: they are not ignored."""
         found = await self._ask_user("ls-files", "-z", "-c", "-i", "--exclude-standard", "--full-name", ":/")
         top = await self._ask_user("rev-parse", "--show-toplevel") if found else ""
         paths = [os.path.relpath(os.path.join(top, path), self._workspace) for path in found.split("\0") if path]
-        return [path for path in paths if not path.startswith("..")]
+        return {path for path in paths if not path.startswith("..")}
 
     async def _ask_user(self, *arguments: str) -> str:
         """What the user's own git says; empty where the workspace is in no repository, or git will not speak of it."""
         code, output, _ = await _git([*_INERT, "-C", str(self._workspace), *arguments], _plain_environment(), b"")
         return os.fsdecode(output).rstrip("\n") if code == 0 else ""
 
-    def _fits(self, path: str) -> bool:
-        """Whether a snapshot can hold it. What is gone fits: that it is gone is what there is to note."""
-        if path.endswith("/"):  # a repository within
-            return False
-        full = self._workspace / path
-        try:
-            found = full.lstat()
-        except OSError:
-            return True
-        if stat.S_ISLNK(found.st_mode):
-            return True
-        return stat.S_ISREG(found.st_mode) and found.st_size <= self._max_bytes and os.access(full, os.R_OK)
+    def _sorted(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Those that are gone, and those that a snapshot can hold; a repository within, named with a slash, is
+        neither."""
+        gone, fit = [], []
+        for path in paths:
+            found = _lstat(self._workspace, path)
+            if found is None:
+                gone.append(path)
+            elif stat.S_ISLNK(found.st_mode) or self._readable(path, found):
+                fit.append(path)
+        return gone, fit
+
+    def _readable(self, path: str, found: os.stat_result) -> bool:
+        size_fits = stat.S_ISREG(found.st_mode) and found.st_size <= self._max_bytes
+        return size_fits and os.access(self._workspace / path, os.R_OK)
 
     async def _changes(self, start: str, end: str) -> list[tuple[str, str]]:
         fields = _split(await self._run("diff-tree", "-r", "-z", "--no-renames", "--name-status", start, end))
@@ -224,17 +231,30 @@ def _replace(path: Path, data: bytes) -> None:
 def _blocked(root: Path, path: str, new: bool) -> bool:
     """Whether writing `path` would destroy what no snapshot has: a file in place of one of its directories, a directory
     in its own place, or, where it is `new`, anything at all."""
-    *parents, name = path.split("/")
-    at = root
-    for part in parents:
-        at = at / part
-        mode = _mode(at)
+    for parent in _parents(root, path):
+        mode = _mode(parent)
         if mode is None:
             return False
         if not stat.S_ISDIR(mode):
             return True
-    mode = _mode(at / name)
+    mode = _mode(root / path)
     return mode is not None and (new or stat.S_ISDIR(mode))
+
+
+def _lstat(root: Path, path: str) -> os.stat_result | None:
+    """Of a path below `root` that no symlink is part of; None where there is no such."""
+    if any(not stat.S_ISDIR(_mode(parent) or 0) for parent in _parents(root, path)):
+        return None
+    try:
+        return (root / path).lstat()
+    except OSError:
+        return None
+
+
+def _parents(root: Path, path: str) -> list[Path]:
+    """The directories between `root` and the path, from the top."""
+    parts = path.rstrip("/").split("/")
+    return [root.joinpath(*parts[:depth]) for depth in range(1, len(parts))]
 
 
 def _mode(path: Path) -> int | None:
