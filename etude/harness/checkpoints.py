@@ -71,7 +71,7 @@ class Checkpointer:
     async def redo(self) -> Restored:
         """Take the last undo back. Possible until something new is said."""
         shadow = self._need()
-        undo = Rewind(self._state.log.events).redoable
+        undo = Rewind(self._state.log).redoable
         if undo is None:
             raise ConfigError("there is nothing to redo")
         restored = await shadow.restore(undo.data["before"])

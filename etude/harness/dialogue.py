@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from etude.harness.events import Record
-from etude.harness.prompt import render_results
+from etude.harness.prompt import render_results, system_prompt
 from etude.harness.protocol import calls_of, parse_message
 from etude.harness.sampler import NO_ROUTES, Chat, Completion, Sampler, SampleRequest
 from etude.harness.schema import MalformedCall, ToolCall, ToolSchema
@@ -49,6 +49,10 @@ class Dialogue(Protocol):
     @property
     def tokens(self) -> int:
         """Length of the context."""
+        ...
+
+    def system(self, persona: str) -> str:
+        """The system prompt: who the agent is, and, where the model must read of them, its tools."""
         ...
 
     def opening(self, system: str, user: str) -> Words:
@@ -98,6 +102,9 @@ class TokenDialogue:
     @property
     def tokens(self) -> int:
         return len(self._context.ids)
+
+    def system(self, persona: str) -> str:
+        return system_prompt(self._tools.values(), persona)
 
     def opening(self, system: str, user: str) -> Words:
         return _words(self._chat.opening(system, user))

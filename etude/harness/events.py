@@ -54,11 +54,13 @@ class EventLog:
         if self.journal is not None:
             await self.journal.sync()
 
+    def __iter__(self) -> Iterator[Event]:
+        """Every event so far; from a journal they are read one by one."""
+        return iter(self._events) if self.journal is None else (event for event, _ in decoded(self.journal))
+
     @property
     def events(self) -> tuple[Event, ...]:
-        if self.journal is None:
-            return tuple(self._events)
-        return tuple(event for event, _ in decoded(self.journal))
+        return tuple(self)
 
 
 def encode_event(event: Event) -> str:

@@ -25,10 +25,10 @@ Ray.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from etude.environments.base import Sandbox
 from etude.errors import CheckpointError, ConfigError, ContextOverflow
@@ -37,13 +37,18 @@ from etude.harness.checkpoints import Checkpointer
 from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import Dialogue, TokenDialogue, Words
 from etude.harness.events import EventLog
-from etude.harness.prompt import system_prompt
+from etude.harness.prompt import PERSONA
 from etude.harness.sampler import Chat, Sampler
+from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.shadow import Shadow
 from etude.harness.state import SessionState, Stop
 from etude.harness.summary import Summariser, kept_back
+from etude.harness.tools import Tool
 from etude.harness.turns import TurnRunner
 from etude.records import Event, Limits, Segment
+
+Review: TypeAlias = Callable[[Sequence[ToolCall | MalformedCall]], Awaitable[None]]
+_CHANGED = "[Your instructions have changed since. They are now:]"
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,11 @@ class Session:
     """A conversation that works in a sandbox. One prompt at a time; its log is all there is to it.
 
     A log with a past is taken up: `dialogue` must then be fresh, and be made as the first one was. `resume` finishes
-    what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill. With a
-    `shadow` of the workspace every turn can be undone, by `checkpoints`.
+    what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill.
+
+    With a `shadow` of the workspace every turn can be undone, by `checkpoints`. `tools` are the config's, where
+    somebody stands guard before them; `review` sees the calls of a turn before any of them is run. `persona` is asked
+    with every prompt, so that rules it holds may change.
     """
 
     def __init__(
@@ -103,10 +111,15 @@ class Session:
         config: HarnessConfig,
         limits: Limits,
         log: EventLog,
+        *,
         shadow: Shadow | None = None,
+        tools: Mapping[str, Tool] | None = None,
+        review: Review | None = None,
+        persona: Callable[[], str] = lambda: PERSONA,
     ) -> None:
         self.config, self.limits, self.log, self.dialogue = config, limits, log, dialogue
-        self._tools = config.chosen()
+        self._tools = config.chosen() if tools is None else tools
+        self._review, self._persona = review, persona
         self.state = SessionState(dialogue, log)
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
         self.checkpoints = Checkpointer(self.state, self._tools, shadow)
@@ -164,7 +177,7 @@ class Session:
     async def _prompted(self, text: str) -> Stop:
         await self.checkpoints.before_prompt()
         if not self.state.prompts:
-            system = system_prompt(self._tools.values())
+            system = self._system()
             words = self.dialogue.opening(system, text)
             self.state.commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
             return await self._play()
@@ -173,11 +186,14 @@ class Session:
             await self._make_room_for(text, results)
         except ContextOverflow:
             return "context"
-        if self.dialogue.tokens:
-            words = self._budget.fitted(results, text)
+        system, told = self._system(), text
+        if not self.dialogue.tokens:
+            words = await self._reopening(system, text)
         else:
-            words = await self._reopening(text)
-        self.state.commit("prompt", words.record, user=text, tokens=words.tokens)
+            if system != self.state.system:
+                told = f"{text}\n\n{_CHANGED}\n{system}"
+            words = self._budget.fitted(results, told)
+        self.state.commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
         return await self._play()
 
     async def _make_room_for(self, text: str, results: list[str]) -> None:
@@ -194,10 +210,13 @@ class Session:
         self._runner.leave(self.state.turn)
         return self.state.turn.texts()
 
-    async def _reopening(self, prompt: str | None = None) -> Words:
+    async def _reopening(self, system: str, prompt: str | None = None) -> Words:
         """The start of a context that is not the first; the last prompt is in the log, or is `prompt`."""
         task = await self._summariser.task(self.state.summary, self.state.usage["summaries"], prompt)
-        return self.dialogue.opening(self.state.system, task)
+        return self.dialogue.opening(system, task)
+
+    def _system(self) -> str:
+        return self.dialogue.system(self._persona())
 
     async def _resumed(self) -> Stop:
         await self._summariser.keep_history()
@@ -212,6 +231,8 @@ class Session:
                 turn = self.state.open_turn
                 if not turn.calls and not turn.cut:
                     return "finished"
+                if self._review is not None:
+                    await self._review([call for at, call in enumerate(turn.calls) if at not in turn.results])
                 await self._runner.run(turn)
                 await self.checkpoints.turn_over(turn)
                 words = self._budget.fitted(turn.texts())
@@ -229,8 +250,9 @@ class Session:
             self._summariser.ask("context")
         await self._summariser.finish()
         if not self.dialogue.tokens:
-            words = await self._reopening()
-            self.state.commit("opening", words.record, tokens=words.tokens)
+            system = self._system()
+            words = await self._reopening(system)
+            self.state.commit("opening", words.record, system=system, tokens=words.tokens)
         if stop := self._budget.exhausted(0):
             return stop
         reply = await self.dialogue.reply(self._budget.next_message, self.state.usage["turns"])

@@ -88,6 +88,7 @@ class SessionState:
         self.usage = dict.fromkeys(_COUNTS, 0)
         self.begun = False
         self.system = ""
+        """The system prompt that the model was told last."""
         self.prompts: list[str] = []
         """What the user said, in order; the first is the task."""
         self.turn: Turn | None = None
@@ -145,7 +146,7 @@ class SessionState:
             case "observation" | "opening":
                 self.dialogue.hear(record)
                 self.usage["observed_tokens"] += data["tokens"]
-                self.turn = None
+                self.turn, self.system = None, data.get("system", self.system)
             case "summary_asked":
                 self.dialogue.hear(record)
                 self.usage["observed_tokens"] += data["tokens"]
@@ -162,8 +163,7 @@ class SessionState:
     def _prompt(self, event: Event, record: Record) -> None:
         if self.prompts:
             self.usage["observed_tokens"] += event.data["tokens"]
-        else:
-            self.system = event.data["system"]
+        self.system = event.data["system"]
         self.prompts.append(event.data["user"])
         self.dialogue.hear(record)
         self.turn, self.stop, self.turns_before_prompt = None, None, self.usage["turns"]

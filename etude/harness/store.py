@@ -6,6 +6,7 @@ writes into a workspace; opens no sandbox and plays nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -50,6 +51,15 @@ class SessionStore:
             what = "is there already" if new else f"is not in {self.home}; `etude agent --list` shows those that are"
             raise CheckpointError(f"session {session_id} {what}")
         return Journal(path)
+
+    def key(self, session_id: str) -> bytes:
+        """A secret of the session's own, for as long as it is kept."""
+        path = self._path(session_id).with_name("key")
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "wb") as file:
+                file.write(secrets.token_bytes(32))
+        return path.read_bytes()
 
     def shadow(self, session_id: str, workspace: Path) -> Shadow:
         """Its snapshots of the workspace."""

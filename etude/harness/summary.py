@@ -14,7 +14,7 @@ the next.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from etude.environments.base import Sandbox
@@ -59,8 +59,8 @@ class Summariser:
     ) -> None:
         self._state, self._budget, self._sandbox, self._config = state, budget, sandbox, config
         self._changed = changed
-        self._kept = 0
-        """How many contexts this process has put where the agent can read them."""
+        self._kept: set[float] = set()
+        """The last moments of the contexts that this process has put where the agent can read them."""
 
     def due(self, tokens: int) -> bool:
         """Whether the context must be cut before it gets so many more tokens, and another turn. One that holds no turn
@@ -127,13 +127,12 @@ class Summariser:
 
     async def keep_history(self) -> None:
         """Put the contexts so far where the agent can read them. A sandbox that is new has none of them."""
-        events = self._state.log.events
-        rewind = Rewind(events)
-        contexts = _contexts(event for line, event in enumerate(events) if rewind.stands(line))
-        for number in range(self._kept, len(contexts)):
-            text = transcript(contexts[number])
-            await self._sandbox.write_file(history_path(number + 1), text.encode("utf-8", "replace"))
-        self._kept = len(contexts)
+        log = self._state.log
+        rewind = Rewind(log)
+        for number, events in enumerate(_contexts(e for line, e in enumerate(log) if rewind.stands(line)), 1):
+            if events[-1].at not in self._kept:
+                await self._sandbox.write_file(history_path(number), transcript(events).encode("utf-8", "replace"))
+                self._kept.add(events[-1].at)
 
 
 def history_path(number: int) -> str:
@@ -158,11 +157,13 @@ def continuation(prompts: Sequence[str], summary: str, facts: Iterable[str], num
     return "\n\n".join([*asked, f"[You have summarised this session {times}.]\n{written}", *facts])
 
 
-def _contexts(events: Iterable[Event]) -> list[list[Event]]:
+def _contexts(events: Iterable[Event]) -> Iterator[list[Event]]:
     """The events of each context that a summary has ended or is about to end."""
-    contexts: list[list[Event]] = [[]]
+    context: list[Event] = []
     for event in events:
-        contexts[-1].append(event)
+        context.append(event)
         if event.kind == "segment_sealed":
-            contexts.append([])
-    return [each for each in contexts if any(event.kind == "summary_asked" for event in each)]
+            yield context
+            context = []
+    if any(event.kind == "summary_asked" for event in context):
+        yield context

@@ -238,6 +238,8 @@ class Run:
         features = [name for name in FEATURES if name != "routes_replayed" or self.config.trainer.router_replay]
         if self.config.model.expert_format != "plain":
             features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
+        if self.config.harness.summary is not None:
+            features.append("summaries")
         by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use([*features, *self.config.engine.features, *by_chance], engine)
         return summarise(base, after, control) | {

@@ -20,6 +20,9 @@ from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Ver
 from etude.rollouts.groups import DropReason, GroupPool
 
 HISTORY = 400
+_FROM_USAGE = (
+    "turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens", "summaries",
+)  # fmt: skip
 
 
 class RunStats:
@@ -56,7 +59,7 @@ class RunStats:
         self.counters["infra_failed"] += isinstance(trajectory.outcome, InfraFailed)
         self.counters["truncated"] += isinstance(trajectory.outcome, Truncated)
         self.counters["solved"] += solved(trajectory.outcome)
-        for name in ("turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens"):
+        for name in _FROM_USAGE:
             self.counters[name] += trajectory.usage.get(name, 0)
 
     def before_step(self, groups: list[Group], pool: GroupPool, version: Version, elapsed_s: float) -> dict[str, Any]:
