@@ -106,6 +106,6 @@ class Checkpointer:
         return found[-1]
 
     def _need(self) -> Shadow:
-        if self._shadow is None:
-            raise ConfigError("this session keeps no checkpoints; it works in a sandbox of its own")
+        if self._shadow is None or self._state.log.journal is None:
+            raise ConfigError("this session keeps no checkpoints: it has no log on disk, or a sandbox of its own")
         return self._shadow

@@ -148,7 +148,7 @@ class Session:
         """Summarise now; the next prompt opens a fresh context. There must be a turn to summarise."""
         if self.config.summary is None:
             raise ConfigError("harness.summary: this session has no summaries; set harness.summary.trigger_tokens")
-        if self.state.usage["turns"] == self.state.turns_before_context:
+        if not self._summariser.possible:
             raise ConfigError("there is nothing to summarise yet")
         if self.state.cut is None:
             self._summariser.ask("command", self._left_open())
@@ -182,10 +182,7 @@ class Session:
             self.state.commit("prompt", words.record, system=system, user=text, tokens=words.tokens)
             return await self._play()
         results = self._left_open()
-        try:
-            await self._make_room_for(text, results)
-        except ContextOverflow:
-            return "context"
+        await self._make_room_for(text, results)
         system, told = self._system(), text
         if not self.dialogue.tokens:
             words = await self._reopening(system, text)
@@ -211,9 +208,8 @@ class Session:
         return self.state.turn.texts()
 
     async def _reopening(self, system: str, prompt: str | None = None) -> Words:
-        """The start of a context that is not the first; the last prompt is in the log, or is `prompt`."""
-        task = await self._summariser.task(self.state.summary, self.state.usage["summaries"], prompt)
-        return self.dialogue.opening(system, task)
+        """The start of a context that is not the first."""
+        return self.dialogue.opening(system, await self._summariser.task(prompt))
 
     def _system(self) -> str:
         return self.dialogue.system(self._persona())
@@ -224,23 +220,20 @@ class Session:
 
     async def _play(self) -> Stop:
         """Turns until something ends them. Each pass begins where the state, which may be a killed session's, is."""
-        try:
-            while True:
-                if self.state.turn is None and (stop := await self._next_turn()):
-                    return stop
-                turn = self.state.open_turn
-                if not turn.calls and not turn.cut:
-                    return "finished"
-                if self._review is not None:
-                    await self._review([call for at, call in enumerate(turn.calls) if at not in turn.results])
-                await self._runner.run(turn)
-                await self.checkpoints.turn_over(turn)
-                words = self._budget.fitted(turn.texts())
-                if stop := self._budget.exhausted(words.tokens):
-                    return stop
-                self.state.commit("observation", words.record, turn=turn.number, tokens=words.tokens)
-        except ContextOverflow:
-            return "context"
+        while True:
+            if self.state.turn is None and (stop := await self._next_turn()):
+                return stop
+            turn = self.state.open_turn
+            if not turn.calls and not turn.cut:
+                return "finished"
+            if self._review is not None:
+                await self._review([call for at, call in enumerate(turn.calls) if at not in turn.results])
+            await self._runner.run(turn)
+            await self.checkpoints.turn_over(turn)
+            words = self._budget.fitted(turn.texts())
+            if stop := self._budget.exhausted(words.tokens):
+                return stop
+            self.state.commit("observation", words.record, turn=turn.number, tokens=words.tokens)
 
     async def _next_turn(self) -> Stop | None:
         """Have the model write, in this context or, where it is full, in the next one; or say why it cannot."""
@@ -255,7 +248,13 @@ class Session:
             self.state.commit("opening", words.record, system=system, tokens=words.tokens)
         if stop := self._budget.exhausted(0):
             return stop
-        reply = await self.dialogue.reply(self._budget.next_message, self.state.usage["turns"])
+        try:
+            reply = await self.dialogue.reply(self._budget.next_message, self.state.usage["turns"])
+        except ContextOverflow:
+            if not self._summariser.possible:
+                return "context"
+            self._summariser.ask("context")
+            return await self._next_turn()
         self.state.commit(
             "completion",
             reply.record,

@@ -99,8 +99,10 @@ class SessionState:
         self.stop: Stop | None = None
         """How the last prompt ended; None while it has not."""
         self.cut: Cut | None = None
+        self.contexts = 0
+        """How many have been cut."""
         self.summary = ""
-        """The last one; empty before the first."""
+        """Of the last of them; empty where there is none."""
         self.changed: dict[str, None] = {}
         """Files that tools changed, in the order of their first change."""
         self.todos = ""
@@ -197,10 +199,13 @@ class SessionState:
         self.dialogue.take(record)
         self.usage["sampled_tokens"] += event.data["tokens"]
         self.usage["summaries"] += 1
-        self.cut.text = self.summary = event.data["text"]
+        self.cut.text = event.data["text"]
 
     def _seal(self, kind: Literal["turns", "summary"]) -> None:
         segment = self.dialogue.seal(kind)
         if segment is not None and self.log.journal is None:
             self.sealed.append(segment)
+        if self.cut is not None:
+            self.contexts += 1
+            self.summary = self.cut.text or ""
         self.cut, self.turns_before_context = None, self.usage["turns"]

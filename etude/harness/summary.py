@@ -62,13 +62,16 @@ class Summariser:
         self._kept: set[float] = set()
         """The last moments of the contexts that this process has put where the agent can read them."""
 
+    @property
+    def possible(self) -> bool:
+        """Whether a cut would make the context shorter: one that holds no turn yet is as short as can be."""
+        return self._config is not None and self._state.usage["turns"] > self._state.turns_before_context
+
     def due(self, tokens: int) -> bool:
-        """Whether the context must be cut before it gets so many more tokens, and another turn. One that holds no turn
-        yet could not get shorter."""
-        state = self._state
-        if self._config is None or state.usage["turns"] == state.turns_before_context:
+        """Whether the context must be cut before it gets so many more tokens, and another turn."""
+        if self._config is None or not self.possible:
             return False
-        return state.dialogue.tokens >= self._config.trigger_tokens or self._budget.lacks_room(tokens)
+        return self._state.dialogue.tokens >= self._config.trigger_tokens or self._budget.lacks_room(tokens)
 
     def ask(self, reason: Literal["context", "command"], results: Sequence[str] = ()) -> None:
         """Request a summary, beside the results that the last turn still owes the model."""
@@ -78,12 +81,17 @@ class Summariser:
     async def finish(self) -> None:
         """From whatever step of a cut the log is at to its end: a context that is sealed, and none that is open.
 
-        Raises ContextOverflow where the summary has no room after all."""
-        cut = self._state.cut
-        if cut is not None and cut.text is None:
-            await self._write(cut.reason, cut.before)
-        if self._state.cut is not None:
-            self._state.commit("segment_sealed", segment="summary", tokens=self._state.dialogue.tokens)
+        Where a summary has no room after all, as with a model whose context is shorter than the config says, state and
+        history have to do without."""
+        state = self._state
+        if state.cut is not None and state.cut.text is None:
+            await self.keep_history()
+            try:
+                await self._write(state.cut.reason, state.cut.before)
+            except ContextOverflow as error:
+                state.commit("segment_sealed", segment="turns", tokens=state.dialogue.tokens, no_summary=str(error))
+        if state.cut is not None:
+            state.commit("segment_sealed", segment="summary", tokens=state.dialogue.tokens)
 
     async def _write(self, reason: str, before: int) -> None:
         assert self._config is not None, "a summary was asked for in a session that has none"
@@ -92,13 +100,12 @@ class Summariser:
         if longest < 1:
             raise ContextOverflow("no room is left for a summary; set harness.summary.trigger_tokens lower")
         reply = await state.dialogue.reply(longest, _FIRST_DRAW + state.usage["summaries"])
-        text = summary_in(reply.text)
-        await self.keep_history()
-        after = state.dialogue.opening(state.system, await self.task(text, state.usage["summaries"] + 1)).tokens
+        text, number = summary_in(reply.text), state.contexts + 1
+        after = state.dialogue.opening(state.system, await self._task(text, number, state.prompts)).tokens
         state.commit(
             "summary",
             reply.record,
-            number=state.usage["summaries"] + 1,
+            number=number,
             reason=reason,
             before=before,
             after=after,
@@ -107,11 +114,13 @@ class Summariser:
             version=reply.version,
         )
 
-    async def task(self, summary: str, number: int, prompt: str | None = None) -> str:
+    async def task(self, prompt: str | None = None) -> str:
         """What the user is made to say in a context that is not the first: the task as it was, and all there is
-        to know.
-        """
+        to know. The last prompt is in the log, or is `prompt`."""
         prompts = [*self._state.prompts, *([] if prompt is None else [prompt])]
+        return await self._task(self._state.summary, self._state.contexts, prompts)
+
+    async def _task(self, summary: str, number: int, prompts: Sequence[str]) -> str:
         return continuation(prompts, summary, await self._facts(number), number)
 
     async def _facts(self, number: int) -> list[str]:
@@ -154,7 +163,9 @@ def continuation(prompts: Sequence[str], summary: str, facts: Iterable[str], num
     asked = [first, *(f"Then you were asked:\n{text}" for text in later)]
     times = "once" if number == 1 else f"{number} times"
     written = summary or "(you wrote none)"
-    return "\n\n".join([*asked, f"[You have summarised this session {times}.]\n{written}", *facts])
+    return "\n\n".join(
+        [*asked, f"[Your context was cut {times}. What you wrote down for yourself:]\n{written}", *facts]
+    )
 
 
 def _contexts(events: Iterable[Event]) -> Iterator[list[Event]]:
