@@ -162,7 +162,7 @@ def continuation(prompts: Sequence[str], summary: str, facts: Iterable[str], num
         later = [*(cut_middle(text, _LATER_PROMPT_BYTES) for text in between), last]
     asked = [first, *(f"Then you were asked:\n{text}" for text in later)]
     times = "once" if number == 1 else f"{number} times"
-    written = summary or "(you wrote none)"
+    written = summary or "(nothing)"
     return "\n\n".join(
         [*asked, f"[Your context was cut {times}. What you wrote down for yourself:]\n{written}", *facts]
     )

@@ -12,7 +12,7 @@ import pytest
 from directory_sandbox import DirectorySandbox
 
 from etude.environments.base import Sandbox
-from etude.errors import ConfigError
+from etude.errors import ConfigError, ContextOverflow
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.events import EventLog
@@ -41,13 +41,19 @@ class Worker:
     """Knows only its context, as a model does. It notes in its summaries how far it is, and so goes on from there."""
 
     def __init__(
-        self, chat: ChatRenderer, turns: int, summary: str = "<think>So far.</think>\nI am at step {}."
+        self,
+        chat: ChatRenderer,
+        turns: int,
+        summary: str = "<think>So far.</think>\nI am at step {}.",
+        window: int = CONTEXT,
     ) -> None:
-        self.chat, self.turns, self.summary = chat, turns, summary
+        self.chat, self.turns, self.summary, self.window = chat, turns, summary, window
         self.requests: list[SampleRequest] = []
 
     async def sample(self, request: SampleRequest) -> Completion:
         self.requests.append(request)
+        if len(request.prompt_ids) > self.window:
+            raise ContextOverflow("too long")
         text = self.chat.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
         at = 1 + max(int(part.split(".")[0]) for part in text.split("tep ")[1:]) if "tep " in text else 0
         if text.rstrip().endswith(f"{REQUEST}<|im_end|>\n<|im_start|>assistant"):
@@ -206,7 +212,10 @@ def test_by_command_and_a_prompt_after_it(tmp_path: Path, chat: ChatRenderer) ->
     assert summary["reason"] == "command" and summary["after"] < summary["before"]
     text = texts_of(chat, session.dialogue.seal("turns").token_ids)
     assert text.count("<|im_start|>user") == 3, "the opening holds the prompt; the other two are results"
-    assert f"{TASK}\n\nThen you were asked:\nNow the others.\n\n[You have summarised this session once.]" in text
+    assert (
+        f"{TASK}\n\nThen you were asked:\nNow the others.\n\n[Your context was cut once. What you wrote down for yourself:]"
+        in text
+    )
     session.log.journal.close()
     with pytest.raises(ConfigError, match=r"set harness\.summary\.trigger_tokens"):
         asyncio.run(open_session(tmp_path, sampler, chat, config=HarnessConfig())[0].compact())
@@ -232,12 +241,26 @@ def test_a_poor_summary_is_gone_on_from(tmp_path: Path, chat: ChatRenderer, answ
     session.log.journal.close()
 
 
+def test_a_model_with_less_context_than_told_goes_on_without_a_summary(tmp_path: Path, chat: ChatRenderer) -> None:
+    worker = Worker(chat, turns=90, window=1400)
+    session, heard = open_session(tmp_path, worker, chat, limits=replace(LIMITS, max_turns=15))
+    assert asyncio.run(session.prompt(TASK)) == "turns" and session.state.contexts >= 2
+    assert "summary" not in [event.kind for event in heard] and session.state.usage["summaries"] == 0
+    reasons = [event.data.get("no_summary") for event in heard if event.kind == "segment_sealed"]
+    assert reasons == ["too long"] * session.state.contexts
+    assert history_path(2) in texts_of(chat, session.dialogue.seal("turns").token_ids)
+    session.log.journal.close()
+
+
 def test_words() -> None:
     assert summary_in("<think>a\n</think>\n\nb <i>c</i>\n") == "b <i>c</i>"
     assert summary_in("b\n" + render_call("grep", {"pattern": "x"})) == "b"
     text = continuation(["one", "x" * 9000, "two"], "", ["fact"], 3)
     assert text.startswith("one\n\nThen you were asked:\nx") and "bytes cut" in text and len(text) < 3000
-    assert "Then you were asked:\ntwo\n\n[You have summarised this session 3 times.]\n(you wrote none)\n\nfact" in text
+    assert (
+        "Then you were asked:\ntwo\n\n[Your context was cut 3 times. What you wrote down for yourself:]\n(nothing)\n\nfact"
+        in text
+    )
 
 
 def test_a_tool_config_of_training_stays_as_it_is() -> None:
