@@ -163,9 +163,7 @@ def continuation(prompts: Sequence[str], summary: str, facts: Iterable[str], num
     asked = [first, *(f"Then you were asked:\n{text}" for text in later)]
     times = "once" if number == 1 else f"{number} times"
     written = summary or "(nothing)"
-    return "\n\n".join(
-        [*asked, f"[Your context was cut {times}. What you wrote down for yourself:]\n{written}", *facts]
-    )
+    return "\n\n".join([*asked, f"[Your context was cut {times}. Your own summary:]\n{written}", *facts])
 
 
 def _contexts(events: Iterable[Event]) -> Iterator[list[Event]]:

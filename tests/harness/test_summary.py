@@ -212,10 +212,7 @@ def test_by_command_and_a_prompt_after_it(tmp_path: Path, chat: ChatRenderer) ->
     assert summary["reason"] == "command" and summary["after"] < summary["before"]
     text = texts_of(chat, session.dialogue.seal("turns").token_ids)
     assert text.count("<|im_start|>user") == 3, "the opening holds the prompt; the other two are results"
-    assert (
-        f"{TASK}\n\nThen you were asked:\nNow the others.\n\n[Your context was cut once. What you wrote down for yourself:]"
-        in text
-    )
+    assert f"{TASK}\n\nThen you were asked:\nNow the others.\n\n[Your context was cut once. Your own summary:]" in text
     session.log.journal.close()
     with pytest.raises(ConfigError, match=r"set harness\.summary\.trigger_tokens"):
         asyncio.run(open_session(tmp_path, sampler, chat, config=HarnessConfig())[0].compact())
@@ -257,10 +254,7 @@ def test_words() -> None:
     assert summary_in("b\n" + render_call("grep", {"pattern": "x"})) == "b"
     text = continuation(["one", "x" * 9000, "two"], "", ["fact"], 3)
     assert text.startswith("one\n\nThen you were asked:\nx") and "bytes cut" in text and len(text) < 3000
-    assert (
-        "Then you were asked:\ntwo\n\n[Your context was cut 3 times. What you wrote down for yourself:]\n(nothing)\n\nfact"
-        in text
-    )
+    assert "Then you were asked:\ntwo\n\n[Your context was cut 3 times. Your own summary:]\n(nothing)\n\nfact" in text
 
 
 def test_a_tool_config_of_training_stays_as_it_is() -> None:
