@@ -25,10 +25,10 @@ Ray.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.errors import CheckpointError, ConfigError, ContextOverflow
@@ -39,15 +39,13 @@ from etude.harness.dialogue import Dialogue, TokenDialogue, Words
 from etude.harness.events import EventLog
 from etude.harness.prompt import PERSONA
 from etude.harness.sampler import Chat, Sampler
-from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.shadow import Shadow
 from etude.harness.state import SessionState, Stop
 from etude.harness.summary import Summariser, kept_back
 from etude.harness.tools import Tool
-from etude.harness.turns import TurnRunner
+from etude.harness.turns import Review, TurnRunner
 from etude.records import Event, Limits, Segment
 
-Review: TypeAlias = Callable[[Sequence[ToolCall | MalformedCall]], Awaitable[None]]
 _CHANGED = "[Your instructions have changed since. They are now:]"
 
 
@@ -119,11 +117,11 @@ class Session:
     ) -> None:
         self.config, self.limits, self.log, self.dialogue = config, limits, log, dialogue
         self._tools = config.chosen() if tools is None else tools
-        self._review, self._persona = review, persona
+        self._persona = persona
         self.state = SessionState(dialogue, log)
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
         self.checkpoints = Checkpointer(self.state, self._tools, shadow)
-        self._runner = TurnRunner(self.state, self._tools, sandbox, config.tool, self.checkpoints.settle)
+        self._runner = TurnRunner(self.state, self._tools, sandbox, config.tool, self.checkpoints.settle, review)
         self._summariser = Summariser(self.state, self._budget, sandbox, config.summary, self.checkpoints.changed)
 
     def begin(self, **about: Any) -> None:
@@ -226,8 +224,6 @@ class Session:
             turn = self.state.open_turn
             if not turn.calls and not turn.cut:
                 return "finished"
-            if self._review is not None:
-                await self._review([call for at, call in enumerate(turn.calls) if at not in turn.results])
             await self._runner.run(turn)
             await self.checkpoints.turn_over(turn)
             words = self._budget.fitted(turn.texts())

@@ -8,11 +8,11 @@ other is the business of `harness.tools.execute`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from etude.environments.base import Sandbox
-from etude.harness.schema import ToolCall
+from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.state import SessionState, Turn
 from etude.harness.tools import Tool, ToolConfig, ToolResult, run_calls
 from etude.harness.tools.execute import only_reads
@@ -23,10 +23,12 @@ INTERRUPTED = (
     "look before you run it again"
 )
 NOT_RUN = "error: not run: the session was stopped before it"
+Review: TypeAlias = Callable[[Sequence[ToolCall | MalformedCall]], Awaitable[None]]
 
 
 class TurnRunner:
-    """For the turns of one session."""
+    """For the turns of one session. `before_change` is awaited before a call that could change files; `review` is shown
+    the calls of a turn before any of them is run."""
 
     def __init__(
         self,
@@ -35,10 +37,10 @@ class TurnRunner:
         sandbox: Sandbox,
         config: ToolConfig,
         before_change: Callable[[], Awaitable[None]],
+        review: Review | None,
     ) -> None:
         self._state, self._tools, self._sandbox, self._config = state, tools, sandbox, config
-        self._before_change = before_change
-        """Awaited before a call that could change files."""
+        self._before_change, self._review = before_change, review
 
     async def run(self, turn: Turn) -> None:
         """Give every call of the turn its result."""
@@ -59,6 +61,8 @@ class TurnRunner:
             self._result(turn, waiting[at], result)
 
         calls = [turn.calls[index] for index in waiting]
+        if self._review is not None and calls:
+            await self._review(calls)
         await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start)
 
     def leave(self, turn: Turn) -> None:
