@@ -156,15 +156,15 @@ class Shadow:
         return os.fsdecode(output).rstrip("\n") if code == 0 else ""
 
     def _sorted(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Those that are gone, and those that a snapshot can hold; a repository within, named with a slash, is
-        neither."""
+        """Those that are gone, or have become what no snapshot can hold; and those that one can. A repository within,
+        which is named with a slash, is neither."""
         gone, fit = [], []
         for path in paths:
             found = _lstat(self._workspace, path)
-            if found is None:
-                gone.append(path)
-            elif stat.S_ISLNK(found.st_mode) or self._readable(path, found):
+            if found is not None and (stat.S_ISLNK(found.st_mode) or self._readable(path, found)):
                 fit.append(path)
+            elif not path.endswith("/"):
+                gone.append(path)
         return gone, fit
 
     def _readable(self, path: str, found: os.stat_result) -> bool:

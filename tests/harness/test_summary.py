@@ -171,7 +171,8 @@ def open_session(
 
 @pytest.mark.timeout(200)
 def test_killed_after_any_event_it_goes_on_to_the_same_end(tmp_path: Path, chat: ChatRenderer) -> None:
-    whole, heard = open_session(tmp_path / "whole", Worker(chat, turns=12), chat)
+    config = HarnessConfig(summary=SummaryConfig(trigger_tokens=1300, max_tokens=200))
+    whole, heard = open_session(tmp_path / "whole", Worker(chat, turns=12), chat, config=config)
     assert asyncio.run(whole.prompt(TASK)) == "finished"
     ids = whole.dialogue.seal("turns").token_ids.tolist()
     assert whole.state.usage["summaries"] >= 2
@@ -180,11 +181,11 @@ def test_killed_after_any_event_it_goes_on_to_the_same_end(tmp_path: Path, chat:
         if kill_at == edit:
             continue  # an edit that was interrupted is told so: another session
         home = tmp_path / str(kill_at)
-        killed, _ = open_session(home, Worker(chat, turns=12), chat, kill_at)
+        killed, _ = open_session(home, Worker(chat, turns=12), chat, kill_at, config)
         with pytest.raises(Killed):
             asyncio.run(killed.prompt(TASK))
         killed.log.journal.close()
-        resumed, _ = open_session(home, Worker(chat, turns=12), chat)
+        resumed, _ = open_session(home, Worker(chat, turns=12), chat, config=config)
         assert asyncio.run(resumed.resume()) == "finished"
         assert resumed.dialogue.seal("turns").token_ids.tolist() == ids, f"killed after {heard[kill_at - 1]}"
         assert resumed.state.usage == whole.state.usage
