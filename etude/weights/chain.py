@@ -21,7 +21,8 @@ from typing import TypeVar
 
 from etude.errors import WeightError
 from etude.records import Version
-from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, dump, hash_of, load
+from etude.weights.blocks import read_spans
+from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, Pack, Tensor, dump, hash_of, load
 from etude.weights.signing import Keys, signer_of
 from etude.weights.store import MissingObject, Store
 
@@ -98,23 +99,27 @@ class Chain:
         key = _key(version, MANIFEST)
         return signer_of(self.store.get(key, MOST_MANIFEST_BYTES), f"{self.store.url}/{key}")
 
-    def pack(self, delta: Delta) -> memoryview:
-        """A delta's payloads, every one checked. Raises MissingObject, or DamagedObject if damaged twice."""
-        key = _pack_key(delta)
+    def payloads(self, delta: Delta) -> dict[str, memoryview]:
+        """Each tensor's payloads, end to end, every one checked. Raises MissingObject, or DamagedObject if damaged twice.
 
-        def read() -> memoryview:
-            data = self.store.get(key, delta.pack.size)
-            if len(data) != delta.pack.size:
-                had = f"{len(data)} of {delta.pack.size} bytes"
-                raise WeightError(f"{self.store.url}/{key} is cut off: {had}; {_RECOVER}")
-            for tensor in delta.tensors:
-                for chunk in tensor.chunks:
-                    if hash_of(memoryview(data)[chunk.offset : chunk.offset + chunk.size]) != chunk.hash:
-                        where = f"{tensor.name}, elements {chunk.start}:{chunk.stop}"
-                        raise WeightError(f"{self.store.url}/{key}: the payload of {where} is corrupt; {_RECOVER}")
-            return memoryview(data)
+        Reads no more of a pack than its tensors in `delta` need, but for the rest of the first and last block.
+        """
+        found: dict[str, memoryview] = {}
+        for at, pack in enumerate(delta.packs):
+            key, tensors = _pack_key(delta, pack), [tensor for tensor in delta.tensors if tensor.pack == at]
+            found |= self._spans(key, pack, tensors)
+            if damaged := [tensor for tensor in tensors if _damage(tensor, found[tensor.name])]:
+                self.counters["refetches"] += 1
+                found |= self._spans(key, pack, damaged, again=True)
+            for tensor in damaged:
+                if where := _damage(tensor, found[tensor.name]):
+                    raise DamagedObject(f"{self.store.url}/{key}: the payload of {where} is corrupt; {_RECOVER}")
+        return found
 
-        return self._twice(read)
+    def _spans(self, key: str, pack: Pack, tensors: list[Tensor], again: bool = False) -> dict[str, memoryview]:
+        spans = [tensor.span for tensor in tensors]
+        views = read_spans(self.store, key, pack.size, spans, again=again)
+        return {tensor.name: view for tensor, view in zip(tensors, views, strict=True)}
 
     def _twice(self, read: Callable[[], T]) -> T:
         try:
@@ -134,7 +139,7 @@ class Chain:
 
     def write(self, delta: Delta, pack: bytes, name: str = MANIFEST) -> bool:
         """Store the pack, then the manifest. False, with nothing made visible, if there is such a manifest already."""
-        self.store.put(_pack_key(delta), pack)
+        self.store.put(_pack_key(delta, delta.packs[0]), pack)
         return self.store.put(_key(Version(delta.version), name), self.keys.seal(dump(delta)), create=True)
 
     def remove(self, version: Version) -> None:
@@ -162,5 +167,14 @@ def _key(version: Version, name: str) -> str:
     return f"versions/{version:08d}/{name}"
 
 
-def _pack_key(delta: Delta) -> str:
-    return _key(Version(delta.version), f"{delta.pack.hash}.pack")
+def _pack_key(delta: Delta, pack: Pack) -> str:
+    return _key(Version(delta.version), f"{pack.hash}.pack")
+
+
+def _damage(tensor: Tensor, payloads: memoryview) -> str | None:
+    """Where the payloads are not those that were published."""
+    begins, _ = tensor.span
+    for chunk in tensor.chunks:
+        if hash_of(payloads[chunk.offset - begins : chunk.offset - begins + chunk.size]) != chunk.hash:
+            return f"{tensor.name}, elements {chunk.start}:{chunk.stop}"
+    return None

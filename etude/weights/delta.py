@@ -7,8 +7,9 @@ tensor has the hash its manifest states. Never touches files or the network.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,6 +26,8 @@ class Held:
     version: Version
     root: str
     bits: Bits
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Tensor → hash of its bits, as far as known: what is known need not be computed again."""
 
 
 def check_bits(bits: Mapping[str, U16]) -> None:
@@ -65,7 +68,8 @@ def make_delta(
             chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=hash_of(encoded.payload), **place))
             payloads.append(encoded.payload)
             offset += size
-        tensors.append(Tensor(name=name, shape=bits[name].shape, hash=hash_of(new), chunks=tuple(chunks)))
+        hashes = {"hash": hash_of(new), "parent_hash": parent and (parent.hashes.get(name) or hash_of(old))}
+        tensors.append(Tensor(name=name, shape=bits[name].shape, chunks=tuple(chunks), **hashes))
     pack = b"".join(payloads)
     delta = Delta(
         chain=chain,
@@ -73,7 +77,8 @@ def make_delta(
         parent=parent.version if parent else None,
         parent_root=parent.root if parent else None,
         root=root_of_hashes((t.name, t.dtype, t.shape, t.hash) for t in tensors),
-        pack=Pack(hash=hash_of(pack), size=len(pack)),
+        time=time.time(),
+        packs=(Pack(hash=hash_of(pack), size=len(pack)),),
         tensors=tuple(tensors),
     )
     return delta, pack
@@ -92,18 +97,20 @@ def zeros_for(delta: Delta, most_bytes: int) -> Bits:
         raise WeightError(f"version {delta.version} does not fit this machine: {error}") from None
 
 
-def apply_delta(delta: Delta, pack: memoryview, shadow: Bits) -> None:
+def apply_delta(delta: Delta, payloads: Mapping[str, memoryview], shadow: Bits) -> None:
     """Turn `shadow` from the parent's bits (zeros for a full copy) into those of `delta.version`, in place.
 
-    `shadow` holds contiguous arrays. Raises WeightError, with `shadow` then garbage, if the layout differs, a payload
-    is damaged, or a resulting tensor does not have its hash: the base was not the parent.
+    `payloads` holds each tensor's, end to end. `shadow` holds contiguous arrays. Raises WeightError, with `shadow` then
+    garbage, if the layout differs, a payload is damaged, or a resulting tensor does not have its hash: the base was not
+    the parent.
     """
     layout = {tensor.name: tensor.shape for tensor in delta.tensors}
     _check_layout(shadow, layout, f"the manifest of version {delta.version}")
     for tensor in delta.tensors:
         flat = shadow[tensor.name].reshape(-1)
         for chunk in tensor.chunks:
-            payload = pack[chunk.offset : chunk.offset + chunk.size]
+            begins = chunk.offset - tensor.span[0]
+            payload = payloads[tensor.name][begins : begins + chunk.size]
             try:
                 codecs.apply(payload, flat[chunk.start : chunk.stop])
             except WeightError as error:

@@ -126,7 +126,7 @@ def verify(store: Store, keys: Keys | None = None, max_raw_bytes: int = 64 << 30
             bases[version] = held
         anchors += sum(one.parent is None for one in (anchor, delta) if one)
         merged += len(strides)
-        payload_bytes += sum(one.pack.size for one in [delta, anchor, *strides] if one)
+        payload_bytes += sum(one.payload_bytes for one in [delta, anchor, *strides] if one)
     return VerifyReport(len(visible), anchors, merged, payload_bytes, tuple(problems))
 
 
@@ -192,17 +192,18 @@ def _merged(names: Iterable[str]) -> list[tuple[str, Version]]:
 
 
 def _line(delta: Delta, names: dict[str, int]) -> VersionLine:
-    own, stored = (MANIFEST, f"{delta.pack.hash}.pack"), names[MANIFEST] + delta.pack.size
+    own = {MANIFEST, *(f"{pack.hash}.pack" for pack in delta.packs)}
+    stored = names[MANIFEST] + delta.payload_bytes
     return VersionLine(
         version=Version(delta.version),
         parent=None if delta.parent is None else Version(delta.parent),
         root=delta.root,
         raw_bytes=delta.raw_bytes,
-        payload_bytes=delta.pack.size,
+        payload_bytes=delta.payload_bytes,
         stored_bytes=stored,
         extra_bytes=sum(size for name, size in names.items() if name not in own),
         changed_share=delta.changed_share,
-        bits_per_change=8 * delta.pack.size / delta.changed if delta.changed else 0.0,
+        bits_per_change=8 * delta.payload_bytes / delta.changed if delta.changed else 0.0,
         ratio=delta.raw_bytes / stored,
     )
 
@@ -216,7 +217,7 @@ def _apply(chain: Chain, delta: Delta, held: Held | None, max_raw_bytes: int) ->
         raise WeightError(f"version {delta.version} starts from version {delta.parent}, {why}")
     else:
         bits = copy_bits(held.bits)
-    apply_delta(delta, chain.pack(delta), bits)
+    apply_delta(delta, chain.payloads(delta), bits)
     if root_of(bits) != delta.root:
         raise WeightError(f"version {delta.version}: the result does not have the root {delta.root}")
     return Held(Version(delta.version), delta.root, bits)

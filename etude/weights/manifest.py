@@ -1,8 +1,8 @@
-"""The manifest of a version: what its tensors hash to, and which chunks of which pack turn the parent into it.
+"""The manifest of a version: what its tensors hash to, and which chunks of which packs turn the parent into it.
 
 Owns the records `Delta`, `Tensor` and `Chunk`, their encoding (JSON in one zstd frame with a checksum), and the root
-hash. A manifest that parses is consistent in itself: its root is the root of its own tensor table, and its chunks
-cover every tensor and the pack without a gap. Whether the pack and the parent fit it is checked where they are read
+hash. A manifest that parses is consistent in itself: both its roots are those of its own tensor table, and its chunks
+cover every tensor and every pack without a gap. Whether packs and parent fit it is checked where they are read
 (`chain`, `delta`). Never touches files or the network.
 
 The root is BLAKE3 over, for every tensor in the order of its name: name, 0, dtype, 0, shape as decimals joined by
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Literal
 
 import blake3
@@ -64,15 +64,24 @@ class Tensor(_Record):
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]
     hash: Hash
     """BLAKE3 of the *resulting* bits."""
+    parent_hash: Hash | None
+    """BLAKE3 of the bits that the chunks start from; None with no parent."""
+    pack: Count = 0
+    """Which of the packs holds the chunks, all of them."""
     chunks: tuple[Chunk, ...]
 
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """Which bytes of the pack are this tensor's."""
+        return (self.chunks[0].offset, self.chunks[-1].offset + self.chunks[-1].size) if self.chunks else (0, 0)
+
 
 class Pack(_Record):
-    """All payloads of a delta, end to end, as one object named by its BLAKE3."""
+    """Payloads, end to end, as one object named by its BLAKE3: those of one writer."""
 
     hash: Hash
     size: Count
@@ -87,12 +96,18 @@ class Delta(_Record):
     parent: Count | None
     parent_root: Hash | None
     root: Hash
-    pack: Pack
+    time: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """When it was written, in seconds of Unix time by the writer's clock: for reports."""
+    packs: Annotated[tuple[Pack, ...], Field(min_length=1)]
     tensors: Annotated[tuple[Tensor, ...], Field(min_length=1)]
 
     @property
     def raw_bytes(self) -> int:
         return sum(2 * tensor.elements for tensor in self.tensors)
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(chunk.size for tensor in self.tensors for chunk in tensor.chunks)
 
     @property
     def changed(self) -> int:
@@ -102,22 +117,46 @@ class Delta(_Record):
     def changed_share(self) -> float:
         return 2 * self.changed / self.raw_bytes if self.raw_bytes else 0.0
 
+    def part(self, names: Collection[str]) -> Delta:
+        """The same delta for some of the tensors: its roots are theirs, and its chunks leave gaps in the packs.
+
+        Raises WeightError for a name that is not there.
+        """
+        tensors = tuple(tensor for tensor in self.tensors if tensor.name in names)
+        if missing := set(names) - {tensor.name for tensor in tensors}:
+            raise WeightError(f"version {self.version} has no tensors {sorted(missing)[:3]}: is it of this model?")
+        roots = {"root": _root(tensors), "parent_root": None if self.parent is None else _parent_root(tensors)}
+        return self.model_copy(update={"tensors": tensors, **roots})
+
     @model_validator(mode="after")
     def _consistent(self) -> Delta:
-        if (self.parent is None) != (self.parent_root is None):
-            raise ValueError("parent and parent_root must be given together")
+        hashed = [tensor.parent_hash is not None for tensor in self.tensors]
+        if not (self.parent is None) == (self.parent_root is None) == (not any(hashed)) == (not all(hashed)):
+            raise ValueError("parent, parent_root and every tensor's parent_hash must be given together")
         if self.parent is not None and self.parent >= self.version:
             raise ValueError(f"version {self.version} cannot have the parent {self.parent}")
         if any(a.name >= b.name for a, b in itertools.pairwise(self.tensors)):
             raise ValueError("tensors are not in the order of their names")
-        if self.root != root_of_hashes((t.name, t.dtype, t.shape, t.hash) for t in self.tensors):
+        if self.root != _root(self.tensors):
             raise ValueError("the root is not that of the tensor table")
-        offset = 0
+        if self.parent is not None and self.parent_root != _parent_root(self.tensors):
+            raise ValueError("the parent root is not that of the tensor table")
+        filled = [0] * len(self.packs)
         for tensor in self.tensors:
-            offset = _cover(tensor, offset)
-        if offset != self.pack.size:
-            raise ValueError(f"chunks fill {offset} bytes of a pack of {self.pack.size}")
+            if tensor.pack >= len(filled):
+                raise ValueError(f"{tensor.name}: in pack {tensor.pack} of {len(filled)}")
+            filled[tensor.pack] = _cover(tensor, filled[tensor.pack])
+        if filled != [pack.size for pack in self.packs]:
+            raise ValueError(f"chunks fill {filled} bytes of packs of {[pack.size for pack in self.packs]}")
         return self
+
+
+def _root(tensors: Iterable[Tensor]) -> str:
+    return root_of_hashes((tensor.name, tensor.dtype, tensor.shape, tensor.hash) for tensor in tensors)
+
+
+def _parent_root(tensors: Iterable[Tensor]) -> str:
+    return root_of_hashes((tensor.name, tensor.dtype, tensor.shape, tensor.parent_hash or "") for tensor in tensors)
 
 
 def _cover(tensor: Tensor, offset: int) -> int:

@@ -135,7 +135,7 @@ class Publisher:
             )  # somebody else extended the chain: the next publish reads it afresh
             return self._confirm(version, bits)
         full = self._held is None
-        self._held = Held(version, delta.root, new)
+        self._held = Held(version, delta.root, new, {tensor.name: tensor.hash for tensor in delta.tensors})
         self._since_anchor = 0 if full else self._since_anchor + 1
         self.counters["published_anchors" if full else "published_deltas"] += 1
         self.counters["published_bytes"] += len(pack)
@@ -190,7 +190,7 @@ class Publisher:
                 "writes there, or this one went back; use another store, or rewind this one below that version"
             )
         self.counters["published_existing"] += 1
-        return PublishResult(version, root, there.pack.size, there.raw_bytes, there.changed_share, "existing")
+        return PublishResult(version, root, there.payload_bytes, there.raw_bytes, there.changed_share, "existing")
 
     def _write_merged(self, newest: Held) -> int:
         """Store the deltas over several versions that end here; returns their bytes.

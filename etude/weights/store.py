@@ -27,6 +27,8 @@ from etude.errors import DeadlineExceeded, WeightError
 
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_LEAST_PART = 5 << 20
+"""S3 takes no smaller part of an upload, but for the last."""
 _OS_FULL = {28: "the disk is full", 122: "the disk quota is used up"}
 _OS_REFUSED = {1: "not permitted", 13: "permission denied", 30: "the file system is read-only"}
 _REFUSED = (
@@ -44,8 +46,12 @@ _REFUSED = (
 class StoreConfig(Config):
     deadline_s: float = 30.0
     """A request that still fails after this long, retries included, is an error."""
-    request_timeout_s: float = 15.0
-    """One attempt against a remote store."""
+    request_timeout_s: float = Field(15.0, gt=0)
+    """A remote store may be silent for this long; and sending it one block may take so long."""
+    block_bytes: int = Field(4 << 20, ge=1 << 10)
+    """Large objects go in requests of this size, each tried again by itself: less for a slow link."""
+    parallel: int = Field(8, ge=1, le=256)
+    """Blocks of one object under way at the same time."""
     options: dict[str, str] = Field(default_factory=dict)
     """For a remote store, in obstore's terms: region, endpoint, …; credentials come from the usual environment."""
 
@@ -65,9 +71,16 @@ class Store:
 
     def put(self, key: str, data: bytes, *, create: bool = False) -> bool:
         """Write an object. With `create`, an object already there is left alone and the answer is False."""
-        mode = "create" if create else "overwrite"
+
+        def write() -> None:
+            if create or len(data) <= self.config.block_bytes:
+                obstore.put(self._backend, key, data, mode="create" if create else "overwrite", use_multipart=False)
+            else:
+                size, at_once = max(self.config.block_bytes, _LEAST_PART), self.config.parallel
+                obstore.put(self._backend, key, data, use_multipart=True, chunk_size=size, max_concurrency=at_once)
+
         try:
-            self._attempt(f"write {key} ({len(data)} bytes)", lambda: obstore.put(self._backend, key, data, mode=mode))
+            self._attempt(f"write {key} ({len(data)} bytes)", write)
         except failures.AlreadyExistsError:
             return False
         return True
@@ -83,6 +96,31 @@ class Store:
             return bytes(answer.bytes())
 
         return self._attempt(f"read {key}", read)
+
+    def get_range(self, key: str, start: int, stop: int, size: int, *, again: bool = False) -> memoryview:
+        """Bytes `start` to `stop` of an object that has `size` bytes. Raises MissingObject, or WeightError if it has
+        not. With `again`, nothing that was kept on the way here is good enough.
+        """
+
+        def read() -> memoryview:
+            try:
+                answer = obstore.get(self._backend, key, options={"range": (start, stop)})
+            except failures.GenericError:
+                self._check_size(key, obstore.head(self._backend, key)["size"], size)
+                raise
+            self._check_size(key, answer.meta["size"], size)
+            data = memoryview(answer.bytes())
+            if len(data) != stop - start:
+                raise failures.GenericError(f"{len(data)} bytes came for {start}:{stop}")
+            return data
+
+        return self._attempt(f"read {key}, bytes {start}:{stop}", read)
+
+    def _check_size(self, key: str, found: int, size: int) -> None:
+        if found < size:
+            raise WeightError(f"{self.url}: {key} is cut off: {found} of {size} bytes; restore it")
+        if found > size:
+            raise WeightError(f"{self.url}: {key} has {found} bytes, and at most {size} were expected")
 
     def exists(self, key: str) -> bool:
         try:
@@ -162,12 +200,19 @@ def open_store(url: str | Path, config: StoreConfig | None = None) -> Store:
         plain = any(value.startswith("http://") for value in config.options.values())
         settings: dict[str, Any] = {
             "config": config.options,
-            "client_options": {"timeout": timedelta(seconds=config.request_timeout_s), "allow_http": plain},
+            "client_options": client_options(config) | {"allow_http": plain},
             "retry_config": {"max_retries": 0},  # one place retries, and it is `Store`
         }
         return Store(from_url(text, **settings), text, None, config)
     except (failures.BaseError, OSError, ValueError) as error:
         raise WeightError(f"weight store {text} cannot be opened: {_first_line(error)}") from None
+
+
+def client_options(config: StoreConfig) -> dict[str, Any]:
+    """A connection that is silent is given up before one that is slow."""
+    silence = timedelta(seconds=config.request_timeout_s)
+    whole = timedelta(seconds=max(config.deadline_s, config.request_timeout_s))
+    return {"connect_timeout": silence, "read_timeout": silence, "timeout": whole}
 
 
 def _first_line(error: BaseException) -> str:

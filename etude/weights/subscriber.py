@@ -174,11 +174,11 @@ class Subscriber:
             if before is not None and delta.parent_root != before.delta.root:
                 raise _StepFailed(step, self._forked(delta, before.delta))
             try:
-                apply_delta(delta, self.chain.pack(delta), shadow)
+                apply_delta(delta, self.chain.payloads(delta), shadow)
             except WeightError as error:
                 raise _StepFailed(step, error) from None
             self.counters["applied_anchors" if delta.parent is None else "applied_deltas"] += 1
-            self.counters["applied_bytes"] += delta.pack.size
+            self.counters["applied_bytes"] += delta.payload_bytes
         root = self._root(shadow)
         if root != wanted:
             lied = f"version {target}: the result has the root {root}, not {wanted}; nothing of it was served"
@@ -219,4 +219,4 @@ class _Reader:
 
 
 def _bytes(path: list[_Stride]) -> int:
-    return sum(delta.pack.size for _, delta in path)
+    return sum(delta.payload_bytes for _, delta in path)

