@@ -1,4 +1,7 @@
-"""`etude weights log|inspect|verify STORE`: the chain of versions in a store. `keygen PATH`: a key to sign it with."""
+"""`etude weights log|inspect|verify STORE`: the chain of versions in a store. `keygen PATH`: a key to sign it with.
+
+`relay STORE`: a site's engines read the store through it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inspect = _action(actions, "inspect", "look at one version and what changed in each tensor")
     inspect.add_argument("--version", type=int, help="which one (default: the newest)")
     _action(actions, "verify", "make every version again from the store, and check every hash and root")
+    relay = actions.add_parser("relay", help="read the store for a whole site, each block once")
+    relay.add_argument("store", help="the store's URL")
+    relay.add_argument("--config", type=Path, help="a TOML file of the relay's config")
+    relay.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    relay.add_argument("--json", action="store_true", help="say where it is as a JSON line")
     keygen = actions.add_parser("keygen", help="make a key pair for signed manifests")
     keygen.add_argument("path", type=Path, help="where the private key goes; the public one gets .pub appended")
     keygen.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.action == "relay":
+        return _relay(options)
     report, text, status = _ACTIONS[options.action](options)
     print(json.dumps(report) if options.json else text)
     return status
@@ -72,6 +82,23 @@ def _keygen(options: argparse.Namespace) -> tuple[Any, str, int]:
     public = make_keys(options.path)
     text = f"{options.path}: publisher.signing_key, to be kept secret\n{public}: subscriber.trusted_keys"
     return {"private": str(options.path), "public": str(public)}, text, 0
+
+
+def _relay(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from etude.config import load_recipe
+    from etude.weights.relay import RelayConfig, serve
+
+    config = load_recipe(options.config, RelayConfig, options.set)
+
+    def ready(url: str) -> None:
+        said = {"url": url, "store": options.store, "token_file": str(config.token_file)}
+        text = json.dumps(said) if options.json else f"relaying {options.store} at {url}; token in {config.token_file}"
+        print(text, flush=True)
+
+    asyncio.run(serve(options.store, config, ready))
+    return 0
 
 
 def _opened(options: argparse.Namespace) -> tuple[Any, Any]:

@@ -100,7 +100,7 @@ class Chain:
         return signer_of(self.store.get(key, MOST_MANIFEST_BYTES), f"{self.store.url}/{key}")
 
     def payloads(self, delta: Delta) -> dict[str, memoryview]:
-        """Each tensor's payloads, end to end, every one checked. Raises MissingObject, or DamagedObject if damaged twice.
+        """Each tensor's payloads, end to end, every one checked. Raises MissingObject, DamagedObject if damaged twice.
 
         Reads no more of a pack than its tensors in `delta` need, but for the rest of the first and last block.
         """

@@ -54,6 +54,10 @@ class StoreConfig(Config):
     """Blocks of one object under way at the same time."""
     options: dict[str, str] = Field(default_factory=dict)
     """For a remote store, in obstore's terms: region, endpoint, …; credentials come from the usual environment."""
+    relay: str | None = None
+    """The URL of this site's relay (`etude weights relay`): what is read comes through it, as long as it answers."""
+    relay_token_file: Path | None = None
+    """The file that holds the relay's token."""
 
 
 class MissingObject(WeightError):
@@ -124,10 +128,15 @@ class Store:
 
     def exists(self, key: str) -> bool:
         try:
-            self._attempt(f"look up {key}", lambda: obstore.head(self._backend, key))
+            self.stamp(key)
         except MissingObject:
             return False
         return True
+
+    def stamp(self, key: str) -> tuple[int, str | None]:
+        """An object's size, and a tag that is another one when the object is; raises MissingObject."""
+        found = self._attempt(f"look up {key}", lambda: obstore.head(self._backend, key))
+        return found["size"], found["e_tag"]
 
     def list(self, prefix: str) -> dict[str, int]:
         """Keys under `prefix`, which ends in a slash, with their sizes."""
@@ -190,29 +199,37 @@ def open_store(url: str | Path, config: StoreConfig | None = None) -> Store:
     Raises WeightError if it cannot be opened.
     """
     config, text = config or StoreConfig(), str(url)
-    parsed = urlparse(text)
     try:
-        if parsed.scheme in ("", "file"):
-            directory = Path(unquote(parsed.path) if parsed.scheme else text).expanduser().absolute()
-            return Store(LocalStore(prefix=directory, mkdir=True), str(directory), directory, config)
-        if parsed.scheme == "memory":
-            return Store(MemoryStore(), text, None, config)
-        plain = any(value.startswith("http://") for value in config.options.values())
-        settings: dict[str, Any] = {
-            "config": config.options,
-            "client_options": client_options(config) | {"allow_http": plain},
-            "retry_config": {"max_retries": 0},  # one place retries, and it is `Store`
-        }
-        return Store(from_url(text, **settings), text, None, config)
+        opened = _open(text, config)
     except (failures.BaseError, OSError, ValueError) as error:
         raise WeightError(f"weight store {text} cannot be opened: {_first_line(error)}") from None
+    if config.relay is None:
+        return Store(*opened, config)
+    from etude.weights.relayed import RelayedStore  # it is a store itself
+
+    return RelayedStore(*opened, config)
 
 
-def client_options(config: StoreConfig) -> dict[str, Any]:
-    """A connection that is silent is given up before one that is slow."""
+def _open(text: str, config: StoreConfig) -> tuple[obstore.store.ObjectStore, str, Path | None]:
+    """What obstore makes of a URL, what the store is called, and its directory if it is one."""
+    parsed = urlparse(text)
+    if parsed.scheme in ("", "file"):
+        directory = Path(unquote(parsed.path) if parsed.scheme else text).expanduser().absolute()
+        return LocalStore(prefix=directory, mkdir=True), str(directory), directory
+    if parsed.scheme == "memory":
+        return MemoryStore(), text, None
     silence = timedelta(seconds=config.request_timeout_s)
-    whole = timedelta(seconds=max(config.deadline_s, config.request_timeout_s))
-    return {"connect_timeout": silence, "read_timeout": silence, "timeout": whole}
+    settings: dict[str, Any] = {
+        "config": config.options,
+        "client_options": {
+            "allow_http": any(value.startswith("http://") for value in config.options.values()),
+            "connect_timeout": silence,
+            "read_timeout": silence,  # a connection that is silent is given up before one that is slow
+            "timeout": timedelta(seconds=max(config.deadline_s, config.request_timeout_s)),
+        },
+        "retry_config": {"max_retries": 0},  # one place retries, and it is `Store`
+    }
+    return from_url(text, **settings), text, None
 
 
 def _first_line(error: BaseException) -> str:

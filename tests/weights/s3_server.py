@@ -21,8 +21,8 @@ OPTIONS = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": 
 
 
 class S3Server:
-    """`failures`: answer so many requests with 503. `corrupt`, `torn`: flip a bit of the next GET of a key that ends so,
-    or close the connection in the middle of it. `silent_s`: wait for so long before every answer.
+    """`failures`: answer so many requests with 503. `corrupt`, `torn`: flip a bit of the next GET of a key that ends
+    so, or close the connection in the middle of it. `silent_s`: wait for so long before every answer.
     """
 
     def __init__(self) -> None:

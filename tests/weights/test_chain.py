@@ -190,7 +190,7 @@ def test_another_way_round_what_is_damaged(tmp_path: Path, damage: str) -> None:
     publisher.publish(V(4), chain[4], anchor=True)
     read = Chain(open_store(tmp_path))
     merged, single = read.manifest(V(4), "from-00000000"), read.manifest(V(2))
-    packs = [tmp_path / f"versions/{delta.version:08d}/{delta.pack.hash}.pack" for delta in (merged, single)]
+    packs = [tmp_path / f"versions/{delta.version:08d}/{delta.packs[0].hash}.pack" for delta in (merged, single)]
     if damage == "pack":
         packs[0].write_bytes(packs[0].read_bytes()[:-1] + b"x")
     elif damage == "no pack":

@@ -1,0 +1,115 @@
+"""What a relay keeps of a store: named bytes in a directory, brought once however many ask at the same time.
+
+Owns the directory: files that are whole once they have their name, the least recently used deleted first. What is kept
+may be lost at any moment, and is then brought again; a full disk costs the keeping and nothing else. Never judges what
+it keeps: readers check hashes. Use on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Kept:
+    """`counters`: kept_hits, brought, brought_bytes, shared (who waited for what another had asked for), unkept (the
+    disk did not take it), evicted.
+    """
+
+    def __init__(self, directory: Path, most_bytes: int, threads: int) -> None:
+        self.counters: Counter[str] = Counter()
+        self._directory, self._most_bytes = directory, most_bytes
+        self._bringers = ThreadPoolExecutor(threads, "relay-bring")  # apart: slow links must not hold up the disk
+        self._flights: dict[str, asyncio.Task[Any]] = {}
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        directory.mkdir(parents=True, exist_ok=True)
+        found = [(path, path.stat()) for path in directory.iterdir()]
+        for path, status in sorted(found, key=lambda each: each[1].st_mtime):
+            if path.name.startswith("."):
+                path.unlink()  # half written by one that was killed
+            else:
+                self._sizes[path.name] = status.st_size
+        self.held_bytes = sum(self._sizes.values())
+
+    async def get(self, name: str, bring: Callable[[], bytes | memoryview], *, again: bool = False) -> bytes:
+        """The bytes of that name: kept ones, or else what `bring` returns. With `again`, kept ones will not do."""
+        if not again and name in self._sizes:
+            data = await asyncio.to_thread(self._read, name)
+            if data is not None:
+                self.counters["kept_hits"] += 1
+                if name in self._sizes:
+                    self._sizes.move_to_end(name)
+                return data
+            self._forget(name)
+        return await self._share(name, lambda: self._bring(name, bring))
+
+    async def ask(self, name: str, ask: Callable[[], T]) -> T:
+        """What `ask` returns, kept by nobody; who asks for the same meanwhile gets the same."""
+        return await self._share(name, lambda: self._apart(ask))
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._bringers.shutdown(wait=False, cancel_futures=True)
+
+    async def _share(self, name: str, start: Callable[[], Awaitable[T]]) -> T:
+        """One flight for all who ask while it lasts. Who gives up does not end it for the others."""
+        flight = self._flights.get(name)
+        if flight is None:
+            flight = asyncio.ensure_future(start())
+            self._flights[name] = flight
+            flight.add_done_callback(lambda done: self._landed(name, done))
+        else:
+            self.counters["shared"] += 1
+        return await asyncio.shield(flight)
+
+    def _landed(self, name: str, flight: asyncio.Task[Any]) -> None:
+        del self._flights[name]
+        if not flight.cancelled():
+            flight.exception()  # seen, also where everybody who waited has gone
+
+    async def _apart(self, ask: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._bringers, ask)
+
+    async def _bring(self, name: str, bring: Callable[[], bytes | memoryview]) -> bytes:
+        data = bytes(await self._apart(bring))
+        self.counters["brought"] += 1
+        self.counters["brought_bytes"] += len(data)
+        try:
+            await asyncio.to_thread(self._write, name, data)
+        except OSError:
+            self.counters["unkept"] += 1
+            return data
+        self._forget(name)
+        self._sizes[name] = len(data)
+        self.held_bytes += len(data)
+        while self.held_bytes > self._most_bytes and len(self._sizes) > 1:
+            oldest = next(iter(self._sizes))
+            self._forget(oldest)
+            self.counters["evicted"] += 1
+            await asyncio.to_thread((self._directory / oldest).unlink, missing_ok=True)
+        return data
+
+    def _forget(self, name: str) -> None:
+        self.held_bytes -= self._sizes.pop(name, 0)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self._directory / name).read_bytes()
+        except OSError:
+            return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        partial = self._directory / f".{name}-{uuid.uuid4().hex[:8]}"
+        try:
+            partial.write_bytes(data)
+            partial.rename(self._directory / name)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
