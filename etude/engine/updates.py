@@ -1,27 +1,32 @@
 """An engine that follows a weight store.
 
-Owns what is held for the next delta: the bits of the version that is served. A version is fetched and verified in a
-thread of its own, then swapped in between two steps, one at a time and never backwards. Talks to: the engine, and
-`weights.subscriber`.
+Owns what is held for the next delta: the bits of the version that is served, in slices where the chain is cut into
+them. A version is fetched and verified in a thread of its own, then swapped in between two steps, one at a time and
+never backwards. Talks to: the engine, and `weights.subscriber`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from etude.engine.base import Engine
+from etude.engine.lag import Lag
+from etude.errors import DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
 from etude.weights.manifest import Bits
-from etude.weights.subscriber import FetchResult, Subscriber
+from etude.weights.slices import join
+from etude.weights.subscriber import FetchResult, Subscriber, WrongBase
 
 
 class WeightUpdates:
     """Use on one event loop."""
 
-    def __init__(self, engine: Engine, subscriber: Subscriber) -> None:
+    def __init__(self, engine: Engine, subscriber: Subscriber, region: str = "") -> None:
         self.version: Version | None = None
         """The newest version taken from the store; None while the engine has what it was started with."""
         self.root: str | None = None
+        self.lag = Lag(region)
         self._engine, self._subscriber = engine, subscriber
         self._bits: Bits | None = None
         self._loading = asyncio.Lock()
@@ -29,11 +34,34 @@ class WeightUpdates:
     async def load(self, target: Version | None = None) -> FetchResult | None:
         """Serve `target`, or the newest there is. None if that or a later version is in already."""
         async with self._loading:
-            if target is None:
-                target = await asyncio.to_thread(self._subscriber.latest)
-            if self.version is not None and self.version >= target:
-                return None
-            bits, fetched = await asyncio.to_thread(self._subscriber.fetch, self._bits, self.version, target)
-            await asyncio.wrap_future(self._engine.swap(bits, target))
-            self._bits, self.version, self.root = bits, target, fetched.root
-            return fetched
+            try:
+                return await self._load(target)
+            except EtudeError as error:
+                self.lag.failed(error)
+                raise
+
+    async def _load(self, target: Version | None) -> FetchResult | None:
+        if target is None:
+            target = await asyncio.to_thread(self._subscriber.latest)
+        if self.version is not None and self.version >= target:
+            return None
+        bits, fetched = await self._fetch(target)
+        await asyncio.wrap_future(self._engine.swap(join(bits), target))
+        self._bits, self.version, self.root = bits, target, fetched.root
+        self.lag.arrived(fetched)
+        return fetched
+
+    async def follow(self, every_s: float) -> None:
+        """Serve the newest version whenever there is one, until cancelled. What fails is told by `lag`, and done again:
+        a region whose link is down goes on serving what it has.
+        """
+        while True:
+            with suppress(WeightError, DeadlineExceeded):
+                await self.load()
+            await asyncio.sleep(every_s)
+
+    async def _fetch(self, target: Version) -> tuple[Bits, FetchResult]:
+        try:
+            return await asyncio.to_thread(self._subscriber.fetch, self._bits, self.version, target)
+        except WrongBase:  # the trainer went back and published another version in this one's place
+            return await asyncio.to_thread(self._subscriber.fetch, None, None, target)

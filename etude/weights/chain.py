@@ -15,8 +15,9 @@ on the way. Never decodes (`delta`). Talks to: store, signing.
 from __future__ import annotations
 
 import re
+import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from etude.errors import WeightError
@@ -27,6 +28,8 @@ from etude.weights.signing import Keys, signer_of
 from etude.weights.store import MissingObject, Store
 
 T = TypeVar("T")
+Choice = Callable[[list[str]], Collection[str]]
+"""Which of all the tensors of a version are wanted."""
 MANIFEST, ANCHOR = "manifest", "anchor"
 _RECOVER = (
     "reading it again gave the same: restore the object, or take the chain back below this version "
@@ -43,11 +46,12 @@ class DamagedObject(WeightError):
 class Chain:
     """The versions in one store.
 
-    Holds the chain's id, once a manifest has told it: a manifest of another chain is refused from then on.
+    Holds the chain's id, once a manifest has told it: a manifest of another chain is refused from then on. With
+    `choose`, it is the chain of some of the tensors: manifests, roots and payloads are theirs.
     """
 
-    def __init__(self, store: Store, keys: Keys | None = None) -> None:
-        self.store, self.keys = store, keys or Keys()
+    def __init__(self, store: Store, keys: Keys | None = None, choose: Choice | None = None) -> None:
+        self.store, self.keys, self.choose = store, keys or Keys(), choose
         self.id: str | None = None
         self.counters: Counter[str] = Counter()
 
@@ -66,13 +70,13 @@ class Chain:
         return [version for version, names in self.listing().items() if MANIFEST in names]
 
     def visible(self, version: Version) -> bool:
-        return self.store.exists(_key(version, MANIFEST))
+        return self.store.exists(key_of(version, MANIFEST))
 
     def manifest(self, version: Version, name: str = MANIFEST) -> Delta:
         """A version's manifest, or its anchor's, or a merged delta's. Raises MissingObject, or DamagedObject if twice
         it was not what this chain's publisher would have written there.
         """
-        key = _key(version, name)
+        key = key_of(version, name)
         where = f"{self.store.url}/{key}"
 
         def read() -> Delta:
@@ -92,11 +96,11 @@ class Chain:
 
         delta = self._twice(read)
         self.id = delta.chain
-        return delta
+        return delta if self.choose is None else delta.part(self.choose([tensor.name for tensor in delta.tensors]))
 
     def signer(self, version: Version) -> bytes | None:
         """The public key that a version's manifest says signed it, which `manifest` checks; None if unsigned."""
-        key = _key(version, MANIFEST)
+        key = key_of(version, MANIFEST)
         return signer_of(self.store.get(key, MOST_MANIFEST_BYTES), f"{self.store.url}/{key}")
 
     def payloads(self, delta: Delta) -> dict[str, memoryview]:
@@ -106,7 +110,7 @@ class Chain:
         """
         found: dict[str, memoryview] = {}
         for at, pack in enumerate(delta.packs):
-            key, tensors = _pack_key(delta, pack), [tensor for tensor in delta.tensors if tensor.pack == at]
+            key, tensors = pack_key(delta, pack), [tensor for tensor in delta.tensors if tensor.pack == at]
             found |= self._spans(key, pack, tensors)
             if damaged := [tensor for tensor in tensors if _damage(tensor, found[tensor.name])]:
                 self.counters["refetches"] += 1
@@ -135,12 +139,16 @@ class Chain:
         except WeightError as error:
             raise DamagedObject(str(error)) from None
 
+    def new_id(self) -> str:
+        """The id of a chain that begins here."""
+        return secrets.token_hex(16)
+
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, delta: Delta, pack: bytes, name: str = MANIFEST) -> bool:
         """Store the pack, then the manifest. False, with nothing made visible, if there is such a manifest already."""
-        self.store.put(_pack_key(delta, delta.packs[0]), pack)
-        return self.store.put(_key(Version(delta.version), name), self.keys.seal(dump(delta)), create=True)
+        self.store.put(pack_key(delta, delta.packs[0]), pack)
+        return self.store.put(key_of(Version(delta.version), name), self.keys.seal(dump(delta)), create=True)
 
     def remove(self, version: Version) -> None:
         """Delete a version: first what makes it visible, so that no manifest outlives its pack."""
@@ -163,12 +171,12 @@ def merged_parent(name: str) -> Version | None:
     return Version(int(match[1])) if match else None
 
 
-def _key(version: Version, name: str) -> str:
+def key_of(version: Version, name: str) -> str:
     return f"versions/{version:08d}/{name}"
 
 
-def _pack_key(delta: Delta, pack: Pack) -> str:
-    return _key(Version(delta.version), f"{pack.hash}.pack")
+def pack_key(delta: Delta, pack: Pack) -> str:
+    return key_of(Version(delta.version), f"{pack.hash}.pack")
 
 
 def _damage(tensor: Tensor, payloads: memoryview) -> str | None:

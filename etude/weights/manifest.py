@@ -120,10 +120,11 @@ class Delta(_Record):
     def part(self, names: Collection[str]) -> Delta:
         """The same delta for some of the tensors: its roots are theirs, and its chunks leave gaps in the packs.
 
-        Raises WeightError for a name that is not there.
+        Raises WeightError for a name that is not there, and for none.
         """
         tensors = tuple(tensor for tensor in self.tensors if tensor.name in names)
-        if missing := set(names) - {tensor.name for tensor in tensors}:
+        missing = set(names) - {tensor.name for tensor in tensors}
+        if missing or not tensors:
             raise WeightError(f"version {self.version} has no tensors {sorted(missing)[:3]}: is it of this model?")
         roots = {"root": _root(tensors), "parent_root": None if self.parent is None else _parent_root(tensors)}
         return self.model_copy(update={"tensors": tensors, **roots})

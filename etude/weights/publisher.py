@@ -8,7 +8,6 @@ Talks to: chain, delta, and subscriber to find the last state after a restart.
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_name
 from etude.weights.codecs import Policy
 from etude.weights.delta import Held, check_bits, copy_bits, make_delta
 from etude.weights.manifest import U16, Bits, Delta, root_of
+from etude.weights.shards import Shard, ShardedChain
 from etude.weights.signing import Keys, load_keys, name_of
 from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber
@@ -54,6 +54,8 @@ class PublisherConfig(Config):
     """
     keep: int = Field(64, ge=1)
     """Versions that stay fetchable. Older ones go once an anchor at or below the oldest of these replaces them."""
+    parts_s: float = Field(300.0, gt=0)
+    """How long the ranks of a sharded trainer wait for each other's parts of a version."""
     signing_key: Path | None = None
     """A private key (PEM, Ed25519) that every manifest is signed with; `etude weights keygen` makes one."""
     trusted_keys: tuple[Path, ...] = ()
@@ -77,13 +79,23 @@ class PublishResult:
 class Publisher:
     """Writes one store. Use it from one thread at a time. `keys` stand in for those that the config names.
 
+    With a `shard` it is one rank of several that publish together: each is given its own tensors, and makes the same
+    calls in the same order. Roots and sizes are then those of its part.
+
     `counters`: published_deltas, published_merged (deltas over several versions), published_anchors (full copies, the
     first version's among them), published_bytes, published_existing, deleted_versions.
     """
 
-    def __init__(self, store: Store, config: PublisherConfig | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: PublisherConfig | None = None,
+        keys: Keys | None = None,
+        shard: Shard | None = None,
+    ) -> None:
         self.config = config or PublisherConfig()
-        self.chain = Chain(store, keys or load_keys(self.config.signing_key, self.config.trusted_keys))
+        keys = keys or load_keys(self.config.signing_key, self.config.trusted_keys)
+        self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, self.config.parts_s)
         self.counters: Counter[str] = Counter()
         self._held: Held | None = None
         self._attached = False
@@ -103,7 +115,9 @@ class Publisher:
             root = self.chain.manifest(newest).root
             self._check_signer(newest)
             if bits is None:
-                bits, _ = Subscriber(self.chain.store, keys=self.chain.keys).fetch(None, None, newest)
+                bits, _ = Subscriber(self.chain.store, keys=self.chain.keys, choose=self.chain.choose).fetch(
+                    None, None, newest
+                )
             elif (given := root_of(bits)) != root:
                 where = f"version {newest} in {self.chain.store.url}"
                 raise WeightError(f"{where} has root {root}, and the weights given have {given}: resume without them")
@@ -165,7 +179,7 @@ class Publisher:
         self._attached = False
 
     def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
-        self.chain.id = self.chain.id or secrets.token_hex(16)
+        self.chain.id = self.chain.id or self.chain.new_id()
         return make_delta(self.chain.id, version, bits, parent, self.config.chunk_elements, self.config.policy)
 
     def _check_signer(self, newest: Version) -> None:

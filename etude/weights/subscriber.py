@@ -12,16 +12,18 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from etude.config import Config
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
-from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent
+from etude.weights.chain import ANCHOR, MANIFEST, Chain, Choice, merged_parent
 from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
 from etude.weights.manifest import U16, Bits, Delta, root_of
 from etude.weights.signing import Keys, load_keys
+from etude.weights.slices import chosen
 from etude.weights.store import MissingObject, Store
 from etude.weights.ways import Step, broken_below, way, way_from_nothing
 
@@ -29,6 +31,10 @@ from etude.weights.ways import Step, broken_below, way, way_from_nothing
 class _Stride(NamedTuple):
     step: Step
     delta: Delta
+
+
+class WrongBase(WeightError):
+    """The weights held are not the version that they are held as: another run's, or from before a rewind."""
 
 
 class _StepFailed(Exception):
@@ -44,6 +50,10 @@ class SubscriberConfig(Config):
     """Pause between two looks at the store while waiting for a version."""
     max_raw_bytes: int = 64 << 30
     """Largest model accepted: a forged manifest cannot make this process allocate more."""
+    slices: tuple[str, ...] = ()
+    """Coordinates of the slices that this replica serves, such as "3of8"; tensors that are not cut come with any. Only
+    their chunks are fetched, and the root is theirs. Empty: everything.
+    """
     trusted_keys: tuple[Path, ...] = ()
     """Public keys (PEM, Ed25519): with any, a manifest that none of them signed is refused."""
 
@@ -57,20 +67,30 @@ class FetchResult:
     path: tuple[Version, ...]
     from_anchor: bool
     payload_bytes: int
+    time: float
+    """When the version became visible, in Unix time by its publisher's clock."""
 
 
 class Subscriber:
     """Reads one store. Use it from one thread at a time.
 
-    `keys` stand in for those that the config names.
+    `keys` stand in for those that the config names, and `choose` for its `slices`.
 
     `counters`: applied_deltas, applied_anchors, applied_bytes, root_checks, refetches (an object was read again because
     it was damaged), detours (another way was taken round an object that stayed damaged or missing).
     """
 
-    def __init__(self, store: Store, config: SubscriberConfig | None = None, keys: Keys | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        config: SubscriberConfig | None = None,
+        keys: Keys | None = None,
+        choose: Choice | None = None,
+    ) -> None:
         self.config = config or SubscriberConfig()
-        self.chain = Chain(store, keys or load_keys(trusted=self.config.trusted_keys))
+        if self.config.slices:
+            choose = partial(chosen, coordinates=self.config.slices)
+        self.chain = Chain(store, keys or load_keys(trusted=self.config.trusted_keys), choose)
         self.counters: Counter[str] = self.chain.counters
 
     def latest(self) -> Version:
@@ -102,7 +122,7 @@ class Subscriber:
             raise ValueError("current_bits and current_version go together")
         held = None if current_version is None else (current_version, self._root(current_bits or {}))
         try:
-            wanted = self.chain.manifest(target).root
+            wanted = self.chain.manifest(target)
         except MissingObject as error:
             raise WeightError(f"version {target} is not whole: {error}; take another version") from None
         failed: dict[Step, WeightError] = {}
@@ -112,8 +132,8 @@ class Subscriber:
                 path = self._plan(held and held[0], target, frozenset(failed))
                 if path is None:
                     raise self._no_way(held and held[0], target, failed)
-                shadow = self._start(path, wanted, current_bits or {}, held)
-                return self._walk(path, shadow, target, wanted)
+                shadow = self._start(path, wanted.root, current_bits or {}, held)
+                return self._walk(path, shadow, wanted)
             except _StepFailed as failure:
                 gone = isinstance(failure.error, MissingObject)
                 if gone and failure.step not in missed:
@@ -163,13 +183,13 @@ class Subscriber:
         version, root = held or (None, None)
         expected = wanted if first is None else first.parent_root
         if root != expected:
-            raise WeightError(
+            raise WrongBase(
                 f"the weights held as version {version} have the root {root} and the chain in {self.chain.store.url} "
                 f"has {expected}: they come from another run, or from before a rewind; fetch again without a base"
             )
         return copy_bits(bits)
 
-    def _walk(self, path: list[_Stride], shadow: Bits, target: Version, wanted: str) -> tuple[Bits, FetchResult]:
+    def _walk(self, path: list[_Stride], shadow: Bits, wanted: Delta) -> tuple[Bits, FetchResult]:
         for before, (step, delta) in zip([None, *path], path, strict=False):
             if before is not None and delta.parent_root != before.delta.root:
                 raise _StepFailed(step, self._forked(delta, before.delta))
@@ -179,13 +199,13 @@ class Subscriber:
                 raise _StepFailed(step, error) from None
             self.counters["applied_anchors" if delta.parent is None else "applied_deltas"] += 1
             self.counters["applied_bytes"] += delta.payload_bytes
-        root = self._root(shadow)
-        if root != wanted:
-            lied = f"version {target}: the result has the root {root}, not {wanted}; nothing of it was served"
+        target, root = Version(wanted.version), self._root(shadow)
+        if root != wanted.root:
+            lied = f"version {target}: the result has the root {root}, not {wanted.root}; nothing of it was served"
             raise _StepFailed(path[-1].step, WeightError(lied))
         versions = tuple(Version(delta.version) for _, delta in path)
         from_anchor = bool(path) and path[0].delta.parent is None
-        return shadow, FetchResult(target, root, versions, from_anchor, _bytes(path))
+        return shadow, FetchResult(target, root, versions, from_anchor, _bytes(path), wanted.time)
 
     def _forked(self, delta: Delta, before: Delta) -> WeightError:
         return WeightError(

@@ -68,6 +68,10 @@ class ServeConfig(Config):
     """Threads of the model's arithmetic; 0 leaves it to torch."""
     store: str | None = None
     """The weight store that /update_weights takes versions from: a directory or a URL."""
+    follow_s: float = Field(0.0, ge=0)
+    """How often the store is looked at for a newer version, which is then served. 0: when /update_weights says so."""
+    region: str = ""
+    """Under which name the lag behind the trainer is exported."""
     weight_store: StoreConfig = StoreConfig()
     subscriber: SubscriberConfig = SubscriberConfig()
     engine: EngineConfig = EngineConfig()
@@ -110,11 +114,16 @@ async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) 
     """Serve a checkpoint until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered."""
     with listening(config.host, config.port, config.hosts) as sock:
         service = open_service(model, config)
+        following = None
         try:
             app = application(service, config, _token(config.token_path))
             server = Server(app, lambda: service.drain(config.drain_s), lambda: ready(url_of(sock)))
+            if service.updates is not None and config.follow_s:
+                following = asyncio.create_task(service.updates.follow(config.follow_s))
             await server.serve(sockets=[sock])
         finally:
+            if following is not None:
+                following.cancel()
             service.engine.close()
 
 
@@ -126,7 +135,7 @@ def open_service(model: Path, config: ServeConfig) -> Service:
     chat = ChatRenderer(tokenizer)
     store = None if config.store is None else open_store(config.store, config.weight_store)
     engine = TorchEngine(decoder, config.engine)
-    updates = None if store is None else WeightUpdates(engine, Subscriber(store, config.subscriber))
+    updates = None if store is None else WeightUpdates(engine, Subscriber(store, config.subscriber), config.region)
     return Service(
         engine=engine,
         chat=chat,

@@ -95,9 +95,12 @@ class Control:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _weights(self) -> dict[str, Any]:
-        """What is served. `root` is the verified hash of all weights, once a version has come from the store."""
+        """What is served. `root` is the verified hash of the weights that this replica holds, once a version has come
+        from the store, and `lag` how far they are behind the trainer.
+        """
         updates = self._service.updates
-        return {"version": int(self._service.engine.version), "root": None if updates is None else updates.root}
+        told = {"root": None, "lag": None} if updates is None else {"root": updates.root, "lag": updates.lag.figures()}
+        return {"version": int(self._service.engine.version), **told}
 
     def _model(self) -> dict[str, Any]:
         return {

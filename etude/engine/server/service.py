@@ -52,6 +52,8 @@ class Service:
 
     def __post_init__(self) -> None:
         self.figures = Figures(self.engine.stats, self._present)
+        if self.updates is not None:
+            self.figures.registry.register(self.updates.lag)
         self.parsed = {"tool_calls": 0, "malformed_calls": 0}
         self.grammars = Grammars(self.chat, self.engine.decoder.config.vocab_size)
 
