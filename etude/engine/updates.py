@@ -40,6 +40,15 @@ class WeightUpdates:
                 self.lag.failed(error)
                 raise
 
+    async def follow(self, every_s: float) -> None:
+        """Serve the newest version whenever there is one, until cancelled. What fails is told by `lag`, and done again:
+        a region whose link is down goes on serving what it has.
+        """
+        while True:
+            with suppress(WeightError, DeadlineExceeded):
+                await self.load()
+            await asyncio.sleep(every_s)
+
     async def _load(self, target: Version | None) -> FetchResult | None:
         if target is None:
             target = await asyncio.to_thread(self._subscriber.latest)
@@ -50,15 +59,6 @@ class WeightUpdates:
         self._bits, self.version, self.root = bits, target, fetched.root
         self.lag.arrived(fetched)
         return fetched
-
-    async def follow(self, every_s: float) -> None:
-        """Serve the newest version whenever there is one, until cancelled. What fails is told by `lag`, and done again:
-        a region whose link is down goes on serving what it has.
-        """
-        while True:
-            with suppress(WeightError, DeadlineExceeded):
-                await self.load()
-            await asyncio.sleep(every_s)
 
     async def _fetch(self, target: Version) -> tuple[Bits, FetchResult]:
         try:

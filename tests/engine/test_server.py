@@ -385,7 +385,13 @@ def test_weights_come_from_the_store_verified(tmp_path):
     roots = [publisher.publish(Version(n), export_bits(model)).root for n, model in enumerate(models)]
 
     async def scenario(http):
-        assert (await http.get("/weight_info")).json() == {"version": 0, "root": None}
+        info = (await http.get("/weight_info")).json()
+        assert (info["version"], info["root"], info["lag"]["version"], info["lag"]["lag_seconds"]) == (
+            0,
+            None,
+            -1,
+            None,
+        )
         for version in (1, 2):
             told = (await http.post("/update_weights", json={"version": version})).json()
             assert (told["version"], told["root"]) == (version, roots[version]) and told["bytes"] > 0
@@ -394,7 +400,16 @@ def test_weights_come_from_the_store_verified(tmp_path):
             assert greedy_is(models[version], range(3, 20), choice["token_ids"])
         assert (await http.post("/update_weights")).json()["version"] == 2  # the newest is in
         refused(await http.post("/update_weights", json={"version": 9}), 409, "weights_refused", "9")
-        assert (await http.get("/weight_info")).json() == {"version": 2, "root": roots[2]}
+        info = (await http.get("/weight_info")).json()
+        assert (info["version"], info["root"]) == (2, roots[2])
+        lag = info["lag"]
+        assert (lag["version"], lag["loads"], lag["load_failures"]) == (2, 2, 1) and "version 9" in lag["trouble"]
+        assert 0 < lag["lag_seconds"] <= lag["longest_lag_seconds"] <= 600
+        text = (await http.get("/metrics")).text
+        assert (
+            'etude_weights_version{region=""} 2.0' in text
+            and 'etude_weights_load_failures_total{region=""} 1.0' in text
+        )
 
     with serving(models[0], store=tmp_path) as server:
         over(server, scenario)

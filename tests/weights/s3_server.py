@@ -26,7 +26,9 @@ class S3Server:
     """
 
     def __init__(self) -> None:
-        self.requests = self.failures = 0
+        self.requests: list[tuple[str, str]] = []
+        """Method and path of everything that was asked for."""
+        self.failures = 0
         self.corrupt = self.torn = ""
         self.silent_s = 0.0
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -42,6 +44,10 @@ class S3Server:
         config |= {"deadline_s": deadline_s, "request_timeout_s": request_timeout_s, "options": options}
         return open_store("s3://bucket/run", StoreConfig(**config))
 
+    def reads(self, ending: str) -> int:
+        """How many GETs there were of keys that end so."""
+        return sum(method == "GET" and path.endswith(ending) for method, path in self.requests)
+
     def keys(self) -> list[str]:
         return sorted(self.store().list("versions/"))
 
@@ -51,11 +57,11 @@ class S3Server:
         self._thread.join(5)
 
     def _ask(self, method: str, path: str) -> None:
-        with urllib.request.urlopen(urllib.request.Request(self.endpoint + path, method=method), timeout=30):
+        with urllib.request.urlopen(urllib.request.Request(self.endpoint + path, method=method), timeout=120):
             return
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        self.requests += 1
+        self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
         time.sleep(self.silent_s)
         if self.failures > 0:
             self.failures -= 1

@@ -7,6 +7,7 @@ server's guard; put something that speaks TLS before it where it does not listen
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -78,7 +78,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/update_weights", "post", "Serve a version of the weight store", ("version", "root"), bodies.UpdateBody,
         body_optional=True,
     ),
-    Operation("/weight_info", "get", "The weights served", ("version", "root")),
+    Operation("/weight_info", "get", "The weights served", ("version", "root", "lag")),
 )  # fmt: skip
 
 
