@@ -98,7 +98,7 @@ def test_a_share_with_a_wrong_base_is_refused(tmp_path: Path) -> None:
         elsewhere.fetch(None, None, V(1))
 
 
-def test_a_share_reads_no_more_blocks_than_it_needs(tmp_path: Path) -> None:
+def test_a_share_reads_no_more_blocks_than_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slices of one coordinate lie together in the pack."""
     rng = np.random.default_rng(0)
     bits = {f"layer.{n}": rng.integers(0, 1 << 16, (64, 256), np.uint16) for n in range(4)}
@@ -112,7 +112,7 @@ def test_a_share_reads_no_more_blocks_than_it_needs(tmp_path: Path) -> None:
         read.append(stop - start)
         return original(key, start, stop, size, again=again)
 
-    store.get_range = counting
+    monkeypatch.setattr(store, "get_range", counting)
     share, result = Subscriber(store, SubscriberConfig(slices=("3of8",))).fetch(None, None, V(0))
     assert all(np.array_equal(share[f"3of8/{name}"], bits[name][24:32]) for name in bits)
     assert sum(read) <= result.payload_bytes + 2 * (1 << 10)
