@@ -36,12 +36,12 @@ class S3Server:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self.options = OPTIONS | {"endpoint": self.endpoint}
         self._ask("POST", "/moto-api/reset")  # what it holds is the process's, and outlives a server
         self._ask("PUT", "/bucket")
 
     def store(self, deadline_s: float = 10.0, request_timeout_s: float = 2.0, **config: Any) -> Store:
-        options = OPTIONS | {"endpoint": self.endpoint}
-        config |= {"deadline_s": deadline_s, "request_timeout_s": request_timeout_s, "options": options}
+        config |= {"deadline_s": deadline_s, "request_timeout_s": request_timeout_s, "options": self.options}
         return open_store("s3://bucket/run", StoreConfig(**config))
 
     def reads(self, ending: str) -> int:
