@@ -79,8 +79,8 @@ class Chain:
         key = key_of(version, name)
         where = f"{self.store.url}/{key}"
 
-        def read() -> Delta:
-            delta = load(self.keys.open(self.store.get(key, MOST_MANIFEST_BYTES), where), where)
+        def read(again: bool) -> Delta:
+            delta = load(self.keys.open(self.store.get(key, MOST_MANIFEST_BYTES, again=again), where), where)
             wrong_parent = name != MANIFEST and delta.parent != merged_parent(name)
             if delta.version != version or wrong_parent:
                 raise WeightError(
@@ -125,15 +125,15 @@ class Chain:
         views = read_spans(self.store, key, pack.size, spans, again=again)
         return {tensor.name: view for tensor, view in zip(tensors, views, strict=True)}
 
-    def _twice(self, read: Callable[[], T]) -> T:
+    def _twice(self, read: Callable[[bool], T]) -> T:
         try:
-            return read()
+            return read(False)
         except MissingObject:
             raise
         except WeightError:
             self.counters["refetches"] += 1
         try:
-            return read()
+            return read(True)
         except MissingObject:
             raise
         except WeightError as error:

@@ -39,9 +39,10 @@ class RelayedStore(Store):
         self._relay = _open_relay(config)
         self._shunned_until = 0.0
 
-    def get(self, key: str, most_bytes: int) -> bytes:
+    def get(self, key: str, most_bytes: int, *, again: bool = False) -> bytes:
+        kept = "again" if again else "objects"
         return self._through(
-            lambda: self._relay.get(f"objects/{key}", most_bytes), lambda: Store.get(self, key, most_bytes)
+            lambda: self._relay.get(f"{kept}/{key}", most_bytes), lambda: Store.get(self, key, most_bytes)
         )
 
     def get_range(self, key: str, start: int, stop: int, size: int, *, again: bool = False) -> memoryview:

@@ -89,8 +89,11 @@ class Store:
             return False
         return True
 
-    def get(self, key: str, most_bytes: int) -> bytes:
-        """An object's bytes. Raises MissingObject, or WeightError for one larger than `most_bytes`, unread."""
+    def get(self, key: str, most_bytes: int, *, again: bool = False) -> bytes:
+        """An object's bytes. Raises MissingObject, or WeightError for one larger than `most_bytes`, unread.
+
+        With `again`, what was kept on the way here is not good enough.
+        """
 
         def read() -> bytes:
             answer = obstore.get(self._backend, key)
@@ -103,7 +106,7 @@ class Store:
 
     def get_range(self, key: str, start: int, stop: int, size: int, *, again: bool = False) -> memoryview:
         """Bytes `start` to `stop` of an object that has `size` bytes. Raises MissingObject, or WeightError if it has
-        not. With `again`, nothing that was kept on the way here is good enough.
+        not. `again` as for `get`.
         """
 
         def read() -> memoryview:

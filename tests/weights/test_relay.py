@@ -34,6 +34,7 @@ from etude.weights.subscriber import Subscriber
 V = Version
 TOKEN = "a token of many characters"
 BLOCK = 1 << 10
+RUN = "import sys; from etude.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Site:
@@ -240,7 +241,7 @@ def test_the_command(s3: S3Server, tmp_path: Path) -> None:
         f"[store]\nblock_bytes = {BLOCK}\n[store.options]\n"
         + "".join(f'{key} = "{value}"\n' for key, value in s3.options.items())
     )
-    command = [sys.executable, "-m", "etude", "weights", "relay", "s3://bucket/run"]
+    command = [sys.executable, "-c", RUN, "weights", "relay", "s3://bucket/run"]
     process = subprocess.Popen(
         [*command, "--config", str(tmp_path / "relay.toml"), "--json"],
         stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
