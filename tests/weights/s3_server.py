@@ -25,17 +25,18 @@ class S3Server:
     so, or close the connection in the middle of it. `silent_s`: wait for so long before every answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         self.requests: list[tuple[str, str]] = []
         """Method and path of everything that was asked for."""
         self.failures = 0
         self.corrupt = self.torn = ""
         self.silent_s = 0.0
         self._moto = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Quiet)
+        self._server = make_server(host, 0, self._answer, threaded=True, request_handler=_Quiet)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.endpoint = f"http://127.0.0.1:{self.port}"
         self.options = OPTIONS | {"endpoint": self.endpoint}
         self._ask("POST", "/moto-api/reset")  # what it holds is the process's, and outlives a server
         self._ask("PUT", "/bucket")
