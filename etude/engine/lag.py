@@ -1,7 +1,9 @@
 """How far one replica is behind the trainer, for operators: as Prometheus metrics and as one JSON object.
 
 Owns the figures of what came in and what failed. The lag of a version is the time from its manifest's being written to
-its first token's being possible here, by two clocks: keep them in step. Decides nothing.
+its first token's being possible here, by two clocks: keep them in step. A replica that was cut off takes the newest
+version when it is back, with a small lag; how long it had served an old one is what `stale_seconds` tells. Decides
+nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ _HELP = {
     "version": "The version that is served; -1 before the first has come from the store.",
     "lag_seconds": "From the served version's being visible in the store to its being served here.",
     "longest_lag_seconds": "The longest such lag since the start.",
+    "stale_seconds": "How old the version was that the served one took the place of.",
+    "longest_stale_seconds": "The longest such age since the start.",
     "age_seconds": "How long ago the served version became visible in the store.",
     "loads": "Versions that came in.",
     "load_bytes": "Bytes of payloads that came in.",
@@ -35,13 +39,17 @@ class Lag(Collector):
         self.trouble: str | None = None
         """Why the last load failed; None once one has gone well since."""
         self._version, self._published = -1, 0.0
-        self._last_s = self._longest_s = 0.0
+        self._last_s = self._longest_s = self._stale_s = self._longest_stale_s = 0.0
         self._loads = self._bytes = self._failures = 0
 
     def arrived(self, fetched: FetchResult) -> None:
         """A version is served now."""
+        now = time.time()
+        if self._version >= 0:
+            self._stale_s = now - self._published
+            self._longest_stale_s = max(self._longest_stale_s, self._stale_s)
         self._version, self._published, self.trouble = int(fetched.version), fetched.time, None
-        self._last_s = time.time() - fetched.time
+        self._last_s = now - fetched.time
         self._longest_s = max(self._longest_s, self._last_s)
         self._loads += 1
         self._bytes += fetched.payload_bytes
@@ -58,6 +66,8 @@ class Lag(Collector):
             "version": self._version,
             "lag_seconds": self._last_s if served else None,
             "longest_lag_seconds": self._longest_s if served else None,
+            "stale_seconds": self._stale_s if served else None,
+            "longest_stale_seconds": self._longest_stale_s if served else None,
             "age_seconds": time.time() - self._published if served else None,
             "loads": self._loads,
             "load_bytes": self._bytes,

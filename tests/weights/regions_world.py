@@ -49,6 +49,7 @@ LINKS = (
     Link("thin", 2e5, 0.120, 0.02, 3),
 )
 CUT, CUT_AT, MENDED_AT = "thin", 4, 9
+"""From before the one version until before the other, that region's link is down."""
 VERSIONS, EVERY_S, RANKS = 13, 0.8, 2
 SHAPE = ModelConfig(
     vocab_size=512, width=64, layers=2, heads=4, head_width=16, experts=4, expert_width=64, max_context=256
@@ -85,7 +86,7 @@ async def _serve_region(link: Link, directory: Path, options: dict[str, str], to
     token = directory / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    wide = {"deadline_s": 6.0, "request_timeout_s": 3.0, "block_bytes": BLOCK, "parallel": 4, "options": options}
+    wide = {"deadline_s": 4.0, "request_timeout_s": 2.0, "block_bytes": BLOCK, "parallel": 4, "options": options}
     relay_config = RelayConfig(token_file=token, directory=directory / "kept", store=StoreConfig(**wide))
     relay = Relay(open_store("s3://bucket/run", relay_config.store), relay_config)
     server = uvicorn.Server(
@@ -215,10 +216,13 @@ def main(directory: Path) -> None:
     roots = [trainer.publish(0)]
     for link, (_, pipe) in regions.items():
         pipe.send(s3.options | {"endpoint": f"http://{link.hub}:{s3.port}"})
+    cut_at = cut_s = 0.0
     for version in range(1, VERSIONS):
         if version == CUT_AT:
             wires.send(("cut", CUT))
+            cut_at = time.monotonic()
         if version == MENDED_AT:
+            cut_s = time.monotonic() - cut_at
             wires.send(("mend", CUT))
         trainer.step()
         roots.append(trainer.publish(version))
@@ -233,10 +237,11 @@ def main(directory: Path) -> None:
     carried = wires.recv()
     sizes = s3.store().list("versions/")
     packs = sum(size for key, size in sizes.items() if key.endswith(".pack"))
-    print(
-        json.dumps({"roots": roots, "regions": reports, "carried": carried, "pack_bytes": packs, "packs": len(sizes),
-                    "seconds": time.monotonic() - began})
-    )  # fmt: skip
+    world = {
+        "roots": roots, "regions": reports, "carried": carried, "cut_s": cut_s,
+        "pack_bytes": packs, "objects": len(sizes), "seconds": time.monotonic() - began,
+    }  # fmt: skip
+    print(json.dumps(world))
 
 
 if __name__ == "__main__":

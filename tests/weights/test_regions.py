@@ -1,4 +1,4 @@
-"""End to end: a sharded trainer, a store behind three wide links, relays, engines that sample meanwhile, a link lost."""
+"""End to end: a sharded trainer, three regions behind wide links, relays, engines that sample meanwhile, a link lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from regions_world import BLOCK, CUT, LINKS, VERSIONS
+from regions_world import BLOCK, CUT, CUT_AT, LINKS, MENDED_AT, VERSIONS
 
 DEADLINE_S = 400
 
@@ -56,23 +56,23 @@ def test_a_region_fetches_each_block_once(world: dict[str, Any]) -> None:
         relay = report["relay"]
         assert relay["kept_hits"] + relay.get("shared", 0) > 0
         assert relay["answered_bytes"] > loaded
-        assert relay["brought_bytes"] < 0.75 * relay["answered_bytes"]
-        assert relay["brought_bytes"] < world["pack_bytes"] + world["packs"] * BLOCK
+        assert relay["brought_bytes"] < relay["answered_bytes"]
+        assert relay["brought_bytes"] < world["pack_bytes"] + world["objects"] * BLOCK
 
 
 def test_the_lag_of_each_region_is_measured_and_exported(world: dict[str, Any]) -> None:
-    longest = {}
     for name, report in world["regions"].items():
         for lag in report["lag"]:
-            assert (lag["region"], lag["version"], lag["trouble"]) == (name, VERSIONS - 1, None)
+            assert (lag["region"], lag["version"]) == (name, VERSIONS - 1)
             assert 0 < lag["lag_seconds"] <= lag["longest_lag_seconds"] < DEADLINE_S
-        longest[name] = max(lag["longest_lag_seconds"] for lag in report["lag"])
         assert f'etude_weights_lag_seconds{{region="{name}"}}' in report["metrics"]
         assert f'etude_weights_version{{region="{name}"}} {float(VERSIONS - 1)}' in report["metrics"]
-    loads = {name: min(lag["loads"] for lag in report["lag"]) for name, report in world["regions"].items()}
-    assert longest[CUT] > longest["near"]
-    assert loads[CUT] < loads["near"]  # what it missed came in fewer, merged steps
-    assert sum(lag["load_failures"] for lag in world["regions"][CUT]["lag"]) > 0
+
+
+def test_who_was_cut_off_went_on_serving_and_caught_up(world: dict[str, Any]) -> None:
+    for lag in world["regions"][CUT]["lag"]:
+        assert lag["longest_stale_seconds"] >= world["cut_s"] > 1
+        assert lag["loads"] <= VERSIONS - (MENDED_AT - CUT_AT) + 1  # of what it missed, the last at most
 
 
 def test_the_links_were_what_they_were_said_to_be(world: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import random
 import select
+import signal
 import struct
 import subprocess
 import time
@@ -22,6 +23,7 @@ from multiprocessing.connection import Connection
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWNET = 0x40000000
+_DIE_WITH_PARENT = 1
 _SET_TUN, _TUN, _NO_HEADER = 0x400454CA, 0x0001, 0x1000
 _LONGEST_QUEUE_S = 1.0
 _PACKET_MAX = 65536
@@ -47,7 +49,8 @@ class Link:
 
 
 def new_namespace() -> None:
-    """Put this process into a network of its own, in which there is nobody else."""
+    """Put this process into a network of its own, in which there is nobody else; it ends when its parent does."""
+    _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if _LIBC.unshare(_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare of the network")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
@@ -125,6 +128,7 @@ def carry(ends: dict[Link, tuple[int, int]], told: Connection) -> None:
     """Carry packets until told to stop. Messages: ("cut" or "mend", name of a link), or ("stop",), which is answered
     with what each way carried and lost.
     """
+    _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     ways = [_Way(link, *pair) for link, (hub, region) in ends.items() for pair in ((hub, region), (region, hub))]
     poll = select.poll()
     for handle in [told.fileno(), *(way.source for way in ways)]:
