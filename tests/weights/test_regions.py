@@ -1,4 +1,4 @@
-"""End to end: a sharded trainer, three regions behind wide links, relays, engines that sample meanwhile, a link lost."""
+"""End to end: a sharded trainer, three regions behind wide links, relays, engines that sample, a link that is lost."""
 
 from __future__ import annotations
 
