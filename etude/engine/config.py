@@ -29,6 +29,10 @@ class EngineConfig(Config):
     """Most sequences decoded together."""
     request_deadline_s: float = 120.0
     """A request that has no result after this long fails."""
+    in_flight: Literal["keep", "recompute"] = "keep"
+    """What becomes of keys and values that older weights computed when new ones go in: they are kept, which costs
+    nothing, or every sequence computes its own anew before its next token. Sampled tokens and their routes stay.
+    """
     lookup_tokens: int = 0
     """Speculation by prompt lookup: most tokens guessed a step and sequence; 0 turns it off. It changes no token."""
     lookup_ngram: int = 3

@@ -39,8 +39,15 @@ class Sequence:
     """Id of the last full page's prefix key; None once the sequence has mixed versions and can no longer be shared."""
     shared_pages: int = 0
     """How many of its pages are in the prefix index under its keys."""
+    kept_routes: Routes | None = None
+    """Of its first positions, as they were sampled, where keys and values were or will be computed by newer weights."""
     lookup: Lookup | None = None
     """What it is likely to say next, where the engine speculates."""
+
+    @property
+    def known(self) -> int:
+        """How many of its first tokens something is kept of."""
+        return max(self.computed, 0 if self.kept_routes is None else len(self.kept_routes))
 
 
 class PagedCache:
@@ -90,6 +97,11 @@ class PagedCache:
                 self.free.append(page)
         sequence.pages, sequence.computed, sequence.shared_pages, sequence.prefix_id = [], 0, 0, None
 
+    def forget(self, sequence: Sequence) -> None:
+        """Give back a sequence's pages, but keep the routes that its tokens were sampled with."""
+        sequence.kept_routes = self.routes_of(sequence, sequence.known)
+        self.release(sequence)
+
     def reserve(self, sequence: Sequence, length: int) -> None:
         """Make room for the first `length` tokens. Raises OutOfPages with the sequence as it was or larger, never
         torn.
@@ -137,7 +149,11 @@ class PagedCache:
     def routes_of(self, sequence: Sequence, length: int) -> Routes:
         """Routes [length, L, K] of the first positions."""
         rows = self.routes[sequence.pages]
-        return rows.reshape(len(rows) * PAGE, *self.routes.shape[2:])[:length].copy()
+        routes = rows.reshape(len(rows) * PAGE, *self.routes.shape[2:])[:length]
+        if sequence.kept_routes is None:
+            return routes.copy()
+        kept = sequence.kept_routes[:length]
+        return np.concatenate([kept, routes[len(kept) :]])
 
     def check(self, sequences: list[Sequence]) -> None:
         """Assert the books balance: every page is free, held as often as counted, or kept for its prefix alone."""

@@ -280,7 +280,12 @@ class TorchEngine:
         self.counters["swaps"] += 1
         self.counters["in_flight_swaps"] += bool(self._running)
         for sequence in [*self._idle.values(), *(running.sequence for running in self._running)]:
-            sequence.prefix_id = None  # from here on its pages mix versions
+            if self.config.in_flight == "recompute":
+                self.counters["recomputed_tokens"] += sequence.computed
+                self.cache.forget(sequence)
+                self.cache.adopt_prefix(sequence, version, most=0)  # its pages are the new version's from the first on
+            else:
+                sequence.prefix_id = None  # from here on its pages mix versions
         settle(done, None)
 
     def _admit(self, running: Running) -> None:
@@ -291,8 +296,8 @@ class TorchEngine:
         if (
             previous is not None
             and not scored
-            and previous.computed < len(prompt)
-            and prompt[: previous.computed] == previous.token_ids[: previous.computed]
+            and previous.known < len(prompt)
+            and prompt[: previous.known] == previous.token_ids[: previous.known]
         ):
             previous.token_ids = prompt
             running.sequence = previous

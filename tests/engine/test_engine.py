@@ -185,6 +185,55 @@ def test_a_swap_goes_in_between_two_steps_and_marks_every_token():
     engine.close()
 
 
+def test_with_recompute_what_follows_a_swap_is_the_new_weights_own():
+    """The same tokens, log-probabilities and routes as if the new weights had read the whole context; what was sampled
+    before keeps its routes, over the session's next turn and over a second swap.
+    """
+    models = [decoder(seed) for seed in range(3)]
+    engine = TorchEngine(decoder(0), EngineConfig(cache_tokens=8192, in_flight="recompute"))
+    prompt = list(range(3, 30))
+
+    def swap_at(*places):
+        due = dict(zip(places, enumerate(models[1:], 1), strict=False))
+        count = 0
+
+        def hear(_):
+            nonlocal count
+            count += 1
+            if count in due:
+                version, model = due[count]
+                engine.swap(export_bits(model), Version(version))
+            return False
+
+        return hear
+
+    def is_right(ids, first, done):
+        for place, (token, logprob, version) in enumerate(
+            zip(done.token_ids, done.logprobs, done.versions, strict=True)
+        ):
+            logits, routes = plain(models[version], [*ids, *done.token_ids[:place]])
+            assert logprob == pytest.approx(float(logits[-1].log_softmax(-1)[token]), abs=1e-4)
+            end = len(ids) + place
+            assert np.array_equal(done.routed_experts[max(first, end - 1) : end], routes[max(first, end - 1) : end])
+
+    never = frozenset()
+    asked = SampleRequest("s", tuple(prompt), 40, never, 1.0, 5)
+    one = asyncio.run(engine.sample(asked, swap_at(12, 25)))
+    assert set(one.versions) == {0, 1, 2}
+    is_right(prompt, 0, one)
+    assert engine.counters["recomputed_tokens"] > 60
+    ids = [*prompt, *one.token_ids, 7, 8, 9]
+    two = asyncio.run(engine.sample(SampleRequest("s", tuple(ids), 10, never, 1.0, 6)))
+    is_right(ids, len(ids) - 1, two)
+    assert np.array_equal(two.routed_experts[: len(one.routed_experts)], one.routed_experts)
+    engine.swap(export_bits(models[0]), Version(0)).result(30)
+    third = asyncio.run(engine.sample(SampleRequest("s", (*ids, *two.token_ids, 4), 5, never, 1.0, 7)))
+    assert np.array_equal(third.routed_experts[: len(two.routed_experts)], two.routed_experts)
+    is_right([*ids, *two.token_ids, 4], len(ids) + len(two.token_ids), third)
+    engine.cache.check([each.sequence for each in engine._running] + list(engine._idle.values()))
+    engine.close()
+
+
 def test_a_swap_that_does_not_fit_changes_nothing():
     engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096))
     before = asyncio.run(engine.sample(request("a", range(3, 20), 4)))
