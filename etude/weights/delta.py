@@ -8,8 +8,10 @@ tensor has the hash its manifest states. Never touches files or the network.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +19,10 @@ from etude.errors import WeightError
 from etude.records import Version
 from etude.weights import codecs
 from etude.weights.manifest import U16, Bits, Chunk, Delta, Pack, Tensor, hash_of, root_of_hashes
+
+T = TypeVar("T")
+R = TypeVar("R")
+_Job = tuple[str, U16, int, int]
 
 
 @dataclass(frozen=True)
@@ -46,29 +52,39 @@ def copy_bits(bits: Mapping[str, U16]) -> Bits:
 
 
 def make_delta(
-    chain: str, version: Version, bits: Bits, parent: Held | None, chunk_elements: int, policy: codecs.Policy = "small"
+    chain: str,
+    version: Version,
+    bits: Bits,
+    parent: Held | None,
+    chunk_elements: int,
+    policy: codecs.Policy = "small",
+    threads: int = 1,
 ) -> tuple[Delta, bytes]:
     """The manifest and pack, for a version of this chain, that turn `parent` (None: zeros) into contiguous `bits`.
 
-    Raises WeightError if the tensors' names or shapes are not the parent's.
+    `threads` chunks are encoded at a time; what is made does not depend on it. Raises WeightError if the tensors' names
+    or shapes are not the parent's.
     """
     if parent is not None:
         _check_layout(bits, {name: array.shape for name, array in parent.bits.items()}, f"version {parent.version}")
+    codes = _in_threads(threads, _encoder(parent, policy), _jobs(bits, chunk_elements))
     payloads: list[bytes] = []
     tensors, offset = [], 0
     for name in sorted(bits):
         new = bits[name].reshape(-1)
-        old = parent.bits[name].reshape(-1) if parent else np.zeros_like(new)
         chunks = []
         for start in range(0, new.size, chunk_elements):
             stop = min(start + chunk_elements, new.size)
-            encoded = codecs.encode(new[start:stop], old[start:stop], policy)
+            encoded = next(codes)
             size = len(encoded.payload)
             place = {"start": start, "stop": stop, "changed": encoded.changed, "offset": offset, "size": size}
             chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=hash_of(encoded.payload), **place))
             payloads.append(encoded.payload)
             offset += size
-        hashes = {"hash": hash_of(new), "parent_hash": parent and (parent.hashes.get(name) or hash_of(old))}
+        hashes = {
+            "hash": hash_of(new),
+            "parent_hash": parent and (parent.hashes.get(name) or hash_of(parent.bits[name])),
+        }
         tensors.append(Tensor(name=name, shape=bits[name].shape, chunks=tuple(chunks), **hashes))
     pack = b"".join(payloads)
     delta = Delta(
@@ -97,31 +113,65 @@ def zeros_for(delta: Delta, most_bytes: int) -> Bits:
         raise WeightError(f"version {delta.version} does not fit this machine: {error}") from None
 
 
-def apply_delta(delta: Delta, payloads: Mapping[str, memoryview], shadow: Bits) -> None:
+def apply_delta(delta: Delta, payloads: Mapping[str, memoryview], shadow: Bits, threads: int = 1) -> None:
     """Turn `shadow` from the parent's bits (zeros for a full copy) into those of `delta.version`, in place.
 
-    `payloads` holds each tensor's, end to end. `shadow` holds contiguous arrays. Raises WeightError, with `shadow` then
-    garbage, if the layout differs, a payload is damaged, or a resulting tensor does not have its hash: the base was not
-    the parent.
+    `threads` tensors are decoded at a time. `payloads` holds each tensor's, end to end. `shadow` holds contiguous
+    arrays. Raises WeightError, with `shadow` then garbage, if the layout differs, a payload is damaged, or a resulting
+    tensor does not have its hash: the base was not the parent.
     """
     layout = {tensor.name: tensor.shape for tensor in delta.tensors}
     _check_layout(shadow, layout, f"the manifest of version {delta.version}")
-    for tensor in delta.tensors:
-        flat = shadow[tensor.name].reshape(-1)
-        for chunk in tensor.chunks:
-            begins = chunk.offset - tensor.span[0]
-            payload = payloads[tensor.name][begins : begins + chunk.size]
-            try:
-                codecs.apply(payload, flat[chunk.start : chunk.stop])
-            except WeightError as error:
-                where = f"version {delta.version}, {tensor.name}, elements {chunk.start}:{chunk.stop}"
-                raise WeightError(f"{where}: {error}; nothing of it was served") from None
-        if hash_of(flat) != tensor.hash:
-            base = "zeros" if delta.parent is None else f"version {delta.parent}"
-            raise WeightError(
-                f"version {delta.version}, {tensor.name}: the result does not have the published hash, so it was not "
-                f"applied to {base} or the delta is wrong; nothing of it was served: fetch again without a base"
-            )
+
+    def apply(tensor: Tensor) -> None:
+        _apply_tensor(delta, tensor, payloads[tensor.name], shadow[tensor.name].reshape(-1))
+
+    for _ in _in_threads(threads, apply, delta.tensors):
+        pass
+
+
+def _apply_tensor(delta: Delta, tensor: Tensor, payloads: memoryview, flat: U16) -> None:
+    for chunk in tensor.chunks:
+        begins = chunk.offset - tensor.span[0]
+        payload = payloads[begins : begins + chunk.size]
+        try:
+            codecs.apply(payload, flat[chunk.start : chunk.stop])
+        except WeightError as error:
+            where = f"version {delta.version}, {tensor.name}, elements {chunk.start}:{chunk.stop}"
+            raise WeightError(f"{where}: {error}; nothing of it was served") from None
+    if hash_of(flat) != tensor.hash:
+        base = "zeros" if delta.parent is None else f"version {delta.parent}"
+        raise WeightError(
+            f"version {delta.version}, {tensor.name}: the result does not have the published hash, so it was not "
+            f"applied to {base} or the delta is wrong; nothing of it was served: fetch again without a base"
+        )
+
+
+def _encoder(parent: Held | None, policy: codecs.Policy) -> Callable[[_Job], codecs.Encoded]:
+    def encode(job: _Job) -> codecs.Encoded:
+        name, new, start, stop = job
+        old = parent.bits[name].reshape(-1)[start:stop] if parent else np.zeros_like(new)
+        return codecs.encode(new, old, policy)
+
+    return encode
+
+
+def _jobs(bits: Bits, chunk_elements: int) -> Iterator[_Job]:
+    """Every chunk, in the order of the pack."""
+    for name in sorted(bits):
+        flat = bits[name].reshape(-1)
+        for start in range(0, flat.size, chunk_elements):
+            stop = min(start + chunk_elements, flat.size)
+            yield name, flat[start:stop], start, stop
+
+
+def _in_threads(threads: int, function: Callable[[T], R], jobs: Iterable[T]) -> Iterator[R]:
+    """Results in the order of the jobs. The codecs leave the interpreter to others while they work."""
+    if threads == 1:
+        yield from map(function, jobs)
+        return
+    with ThreadPoolExecutor(threads, "weight-codecs") as pool:
+        yield from pool.map(function, jobs)
 
 
 def _check_layout(bits: Bits, expected: Mapping[str, tuple[int, ...]], whose: str) -> None:

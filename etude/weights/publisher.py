@@ -44,6 +44,8 @@ class PublisherConfig(Config):
     """Elements of a chunk: the unit of encoding and of corruption reports."""
     policy: Policy = "small"
     """Whether every codec is tried for the shortest payload, or only the fastest."""
+    threads: int = Field(1, ge=1)
+    """Chunks of a version that are encoded at the same time."""
     merge_over: tuple[Annotated[int, Field(ge=2)], ...] = (8, 32)
     """Every so many publishes, one delta over all of them is stored beside the last one's own: values that came back to
     what they were vanish from it, and who is late catches up in a few fetches. Costs a copy of the weights for each.
@@ -180,7 +182,8 @@ class Publisher:
 
     def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
         self.chain.id = self.chain.id or self.chain.new_id()
-        return make_delta(self.chain.id, version, bits, parent, self.config.chunk_elements, self.config.policy)
+        config = self.config
+        return make_delta(self.chain.id, version, bits, parent, config.chunk_elements, config.policy, config.threads)
 
     def _check_signer(self, newest: Version) -> None:
         """A signed chain goes on signed: its readers would refuse the rest."""

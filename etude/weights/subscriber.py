@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import Field
+
 from etude.config import Config
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
@@ -50,6 +52,8 @@ class SubscriberConfig(Config):
     """Pause between two looks at the store while waiting for a version."""
     max_raw_bytes: int = 64 << 30
     """Largest model accepted: a forged manifest cannot make this process allocate more."""
+    threads: int = Field(1, ge=1)
+    """Tensors of a version that are decoded at the same time."""
     slices: tuple[str, ...] = ()
     """Coordinates of the slices that this replica serves, such as "3of8"; tensors that are not cut come with any. Only
     their chunks are fetched, and the root is theirs. Empty: everything.
@@ -194,7 +198,7 @@ class Subscriber:
             if before is not None and delta.parent_root != before.delta.root:
                 raise _StepFailed(step, self._forked(delta, before.delta))
             try:
-                apply_delta(delta, self.chain.payloads(delta), shadow)
+                apply_delta(delta, self.chain.payloads(delta), shadow, self.config.threads)
             except WeightError as error:
                 raise _StepFailed(step, error) from None
             self.counters["applied_anchors" if delta.parent is None else "applied_deltas"] += 1

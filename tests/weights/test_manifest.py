@@ -128,8 +128,14 @@ def test_delta_round_trip_at_any_chunk_size(chunk_elements: int) -> None:
     parent = make_bits(3)
     new = move_bits(parent, 4)
     delta, pack = make_delta(CHAIN, Version(1), new, Held(Version(0), root_of(parent), parent), chunk_elements)
+    assert (
+        make_delta(CHAIN, Version(1), new, Held(Version(0), root_of(parent), parent), chunk_elements, threads=3)[1]
+        == pack
+    )
     assert [len(pack)] == [stored.size for stored in delta.packs]
     assert len(pack) == delta.payload_bytes
     assert delta.changed == sum(np.count_nonzero(parent[name] != new[name]) for name in new)
-    apply_delta(delta, {tensor.name: memoryview(pack)[slice(*tensor.span)] for tensor in delta.tensors}, parent)
+    apply_delta(
+        delta, {tensor.name: memoryview(pack)[slice(*tensor.span)] for tensor in delta.tensors}, parent, threads=2
+    )
     assert root_of(parent) == delta.root == root_of(new)
