@@ -174,7 +174,7 @@ async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> 
 
 
 def _saying(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """The handler, with what the store refuses said in HTTP: a client goes to the store itself where it had no luck."""
+    """The handler, with what the store refuses said in HTTP. 504 says that the link is down, not the relay."""
 
     async def handle(request: Request) -> Response:
         try:
@@ -182,7 +182,7 @@ def _saying(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
         except MissingObject as error:
             return Response(str(error), 404)
         except DeadlineExceeded as error:
-            return Response(str(error), 503)
+            return Response(str(error), 504)
         except WeightError as error:
             return Response(str(error), 502)
 

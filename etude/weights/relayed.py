@@ -1,8 +1,9 @@
 """A store that is read through the relay of its site.
 
 Owns the choice between the two: the relay, as long as it answers; the store itself, when it does not, and for writing.
-A relay that refuses its token is an error, for it would never be used. What comes through a relay is checked like what
-comes from the store; an object that came damaged is asked for anew, past what the relay has kept. Talks to: store.
+A relay that answers that the store does not is believed, for the site has one link. A relay that refuses its token is an
+error, for it would never be used. What comes through a relay is checked like what comes from the store; an object that
+came damaged is asked for anew, past what the relay has kept. Talks to: store.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _RETRY_S = 1.0
 """How long a relay that answers with an error is asked again."""
 _SHUN_S = 15.0
 """How long a relay that failed is left alone."""
+_STORE_SILENT = "504 Gateway Timeout"
 _MOST_LISTING_BYTES = 64 << 20
 
 
@@ -65,7 +67,9 @@ class RelayedStore(Store):
         if time.monotonic() >= self._shunned_until:
             try:
                 found = relayed()
-            except DeadlineExceeded:
+            except DeadlineExceeded as error:
+                if _STORE_SILENT in str(error):
+                    raise
                 self._shunned_until = time.monotonic() + _SHUN_S
             else:
                 self.counters["relay_reads"] += 1
