@@ -1,7 +1,7 @@
 """A store that is read through the relay of its site.
 
 Owns the choice between the two: the relay, as long as it answers; the store itself, when it does not, and for writing.
-A relay that answers that the store does not is believed, for the site has one link. A relay that refuses its token is an
+A relay that says that the store is silent is believed, for the site has one link. A relay that refuses its token is an
 error, for it would never be used. What comes through a relay is checked like what comes from the store; an object that
 came damaged is asked for anew, past what the relay has kept. Talks to: store.
 """
