@@ -46,7 +46,7 @@ class EngineActor:
         decoder, _ = load_checkpoint(config.model.path)
         self.product = set_expert_format(decoder, config.model.expert_format)
         self.engine = open_engine(config.engine, decoder, replica)
-        self.updates = WeightUpdates(self.engine, Subscriber(open_store(store), config.subscriber))
+        self.updates = WeightUpdates(self.engine, Subscriber(open_store(store, config.weight_store), config.subscriber))
 
     async def sample(self, request: SampleRequest) -> Completion:
         return await self.engine.sample(request)
@@ -93,7 +93,8 @@ class TrainerActor:
         decoder, self.tokenizer = load_checkpoint(config.model.path)
         self.product = set_expert_format(decoder, config.model.expert_format)
         self.trainer = Trainer(decoder, config.trainer, config.rollouts.temperature)
-        self.publisher = Publisher(open_store(store), config.publisher)
+        direct = config.weight_store.model_copy(update={"relay": None})
+        self.publisher = Publisher(open_store(store, direct), config.publisher)
 
     def resume(self) -> dict[str, Any] | None:
         """Take up the newest checkpoint; returns the controller's state that was saved with it, its `line` now with

@@ -52,7 +52,7 @@ class Cluster:
 
     def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
         self.config, self.sandboxes = config, sandboxes
-        store = f"file://{(directory / 'weights').resolve()}"
+        store = config.store_of(directory)
         names = [f"engine-{replica}" for replica in range(config.engine.replicas)]
         self.engines = [EngineActor.options(name=name).remote(config, store, at) for at, name in enumerate(names)]
         self.trainer = TrainerActor.remote(config, store, directory)

@@ -22,6 +22,7 @@ from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
 from etude.trainer.config import FinetuneConfig, TrainerConfig
 from etude.weights.publisher import PublisherConfig
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import SubscriberConfig
 
 
@@ -92,9 +93,19 @@ class RunConfig(Config):
     engine: EngineChoice = EngineConfig()
     groups: GroupConfig = GroupConfig()
     trainer: TrainerConfig = TrainerConfig()
+    store: str | None = None
+    """The directory or URL under which each run has a weight store of its name; None: in the run's own directory."""
+    weight_store: StoreConfig = StoreConfig()
+    """How it is read and written; a relay is for the engines only."""
     publisher: PublisherConfig = PublisherConfig()
     subscriber: SubscriberConfig = SubscriberConfig()
     rewards: RewardConfig = RewardConfig()
     rollouts: RolloutConfig = RolloutConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     control: ControlConfig = ControlConfig()
+
+    def store_of(self, directory: Path) -> str:
+        """The URL or path of the weight store of the run in this directory."""
+        if self.store is None:
+            return f"file://{(directory / 'weights').resolve()}"
+        return f"{self.store.rstrip('/')}/{directory.resolve().name}/weights"
