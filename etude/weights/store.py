@@ -44,6 +44,8 @@ _REFUSED = (
 
 
 class StoreConfig(Config):
+    """How long a store may take, in what pieces it is read and written, and through whom."""
+
     deadline_s: float = 30.0
     """A request that still fails after this long, retries included, is an error."""
     request_timeout_s: float = Field(15.0, gt=0)

@@ -48,6 +48,8 @@ class _StepFailed(Exception):
 
 
 class SubscriberConfig(Config):
+    """What is read, how it is checked, and in how many threads."""
+
     poll_s: float = 0.05
     """Pause between two looks at the store while waiting for a version."""
     max_raw_bytes: int = 64 << 30
