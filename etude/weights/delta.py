@@ -81,11 +81,9 @@ def make_delta(
             chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=hash_of(encoded.payload), **place))
             payloads.append(encoded.payload)
             offset += size
-        hashes = {
-            "hash": hash_of(new),
-            "parent_hash": parent and (parent.hashes.get(name) or hash_of(parent.bits[name])),
-        }
-        tensors.append(Tensor(name=name, shape=bits[name].shape, chunks=tuple(chunks), **hashes))
+        before = None if parent is None else parent.hashes.get(name) or hash_of(parent.bits[name])
+        shape, table = bits[name].shape, tuple(chunks)
+        tensors.append(Tensor(name=name, shape=shape, hash=hash_of(new), parent_hash=before, chunks=table))
     pack = b"".join(payloads)
     delta = Delta(
         chain=chain,
