@@ -26,10 +26,11 @@ call means is checked against the schemas (`harness.schema`); rendering is the o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from etude.harness.coerce import read_leniently
 from etude.harness.schema import MalformedCall, ToolCall, ToolSchema, check_call
 
 
@@ -42,12 +43,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Draft:
-    """A call that is still being written: the values it has, and the whole lines of the one that is not yet closed."""
+    """A call that is still being written: the values it has, and the whole lines of the one that is not yet closed.
+    Both go on growing as the parser is fed."""
 
     name: str
-    values: tuple[tuple[str, str], ...]
+    values: Sequence[tuple[str, str]]
     key: str | None
-    lines: tuple[str, ...]
+    lines: Sequence[str]
 
 
 Item: TypeAlias = Text | ToolCall | MalformedCall
@@ -71,12 +73,14 @@ class CallParser:
     """One assistant message. Feed pieces as they come, then `finish`; each returns the items completed by it.
 
     An `eager` parser tells words outside any call as they come, as several `Text` a line; otherwise they come line by
-    line. `raw` is the whole text so far. After `finish` the parser is spent.
+    line. A `lenient` one takes values that are not quite of their type (`harness.coerce`), and values in lines that end
+    as Windows ends them, if their tag's line did. `raw` is the whole text so far. After `finish` the parser is spent.
     """
 
-    def __init__(self, tools: Mapping[str, ToolSchema], *, eager: bool = False) -> None:
+    def __init__(self, tools: Mapping[str, ToolSchema], *, eager: bool = False, lenient: bool = False) -> None:
         self._tools = tools
         self._eager = eager
+        self._lenient = lenient
         self._pieces: list[str] = []
         self._rest: list[str] = []
         """The last line, while it is incomplete."""
@@ -92,6 +96,8 @@ class CallParser:
         self._values: list[tuple[str, str]] = []
         self._key = ""
         self._lines: list[str] = []
+        self._returns = False
+        """Whether the open value's lines end in a carriage return that is no part of it."""
         self._fault = ""
 
     @property
@@ -104,8 +110,7 @@ class CallParser:
         if self._fault or self._state not in (self._in_function, self._in_value):
             return None
         open_value = self._state == self._in_value
-        lines = tuple(self._lines) if open_value else ()
-        return Draft(self._name, tuple(self._values), self._key if open_value else None, lines)
+        return Draft(self._name, self._values, self._key if open_value else None, self._lines if open_value else ())
 
     def feed(self, piece: str) -> list[Item]:
         """Take a piece of text of any size."""
@@ -217,7 +222,9 @@ class CallParser:
     def _begin_value(self, line: str, at: int) -> int:
         if _BLANK.match(line, at):
             self._state = self._in_value
+            self._returns = self._lenient and line.endswith("\r\n")
             return len(line)
+        self._returns = False
         end = line.find(_CLOSER, at)
         if end >= 0:
             self._values.append((self._key, line[at:end]))
@@ -255,23 +262,28 @@ class CallParser:
 
     def _end_value(self, lost_closer: bool) -> None:
         value = "".join(self._lines).removesuffix("\n")
+        if self._returns:
+            value = value.replace("\r\n", "\n").removesuffix("\r")
         if lost_closer:
             value = value.removesuffix(_CLOSER)
         self._values.append((self._key, value))
         self._state = self._in_function
 
     def _end_call(self, line: str, at: int) -> None:
+        read = read_leniently if self._lenient else None
         raw = ("".join(self._call) + line[self._call_at : at]).strip()
         if self._fault:
             self._items.append(MalformedCall(self._fault, raw))
         else:
-            self._items.append(check_call(self._tools, self._name, self._values, raw))
+            self._items.append(check_call(self._tools, self._name, self._values, raw, read))
         self._name, self._values, self._fault = "", [], ""
 
 
-def parse_message(text: str, tools: Mapping[str, ToolSchema], cut: bool = False) -> list[Item]:
+def parse_message(
+    text: str, tools: Mapping[str, ToolSchema], cut: bool = False, *, lenient: bool = False
+) -> list[Item]:
     """A whole message at once."""
-    parser = CallParser(tools)
+    parser = CallParser(tools, lenient=lenient)
     return [*parser.feed(text), *parser.finish(cut)]
 
 

@@ -3,7 +3,7 @@
 Owns `Parameter`, `ToolSchema` and the two items a parsed call can be: `ToolCall`, whose arguments fit the schema, or
 `MalformedCall`, with a reason the model can act on. The prompt (`harness.prompt`), the parser (`harness.protocol`)
 and the tools (`harness.tools`) all read the same schema, so what is told, accepted and executed cannot drift apart.
-Runs nothing.
+Reads values to the letter; meeting a model halfway is `harness.coerce`'s. Runs nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +26,12 @@ class Parameter:
     description: str
     type: Kind = "string"
     required: bool = True
+    items: Mapping[str, Any] | None = field(default=None, hash=False)
+    """Of an array: the JSON schema of its members."""
+
+    def json_schema(self) -> dict[str, Any]:
+        members = {"items": dict(self.items or {})} if self.type == "array" else {}  # endpoints refuse it left out
+        return {"type": self.type, "description": self.description, **members}
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class ToolSchema:
     name: str
     description: str
     parameters: tuple[Parameter, ...]
+    declared: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """The JSON schema a foreign tool came with: told as it stands, and its owner judges what does not fit it."""
 
     @cached_property
     def required(self) -> tuple[str, ...]:
@@ -54,7 +62,9 @@ class ToolSchema:
 
     def json_schema(self) -> dict[str, Any]:
         """The function description that OpenAI-compatible endpoints and MCP clients exchange."""
-        properties = {p.name: {"type": p.type, "description": p.description} for p in self.parameters}
+        if self.declared is not None:
+            return {"name": self.name, "description": self.description, "parameters": dict(self.declared)}
+        properties = {parameter.name: parameter.json_schema() for parameter in self.parameters}
         parameters = {"type": "object", "properties": properties, "required": list(self.required)}
         return {"name": self.name, "description": self.description, "parameters": parameters}
 
@@ -77,27 +87,63 @@ class MalformedCall:
 
 
 def check_call(
-    tools: Mapping[str, ToolSchema], name: str, values: Sequence[tuple[str, str]], raw: str
+    tools: Mapping[str, ToolSchema],
+    name: str,
+    values: Sequence[tuple[str, str]],
+    raw: str,
+    read: Callable[[ToolSchema, str, str], Argument | None] | None = None,
 ) -> ToolCall | MalformedCall:
-    """Fit the values of a call to its tool's schema, or say what is wrong in one line."""
+    """Fit the values of a call to its tool's schema, or say what is wrong in one line.
+
+    `read(tool, key, text)` reads a value instead of `read_value`; None leaves it out.
+    """
     tool = tools.get(name)
     if tool is None:
-        return MalformedCall(f"no tool {name or 'without a name'}; there are {', '.join(tools)}", raw)
+        return no_such_tool(tools, name, raw)
     arguments: dict[str, Argument] = {}
     for key, value in values:
         kind = tool.types.get(key)
         if kind is None:
-            return MalformedCall(f"no parameter {key or 'without a name'}; it is {tool.signature()}", raw)
+            return no_such_parameter(tool, key, raw)
         if key in arguments:
             return MalformedCall(f"parameter {key} is given twice; one call does one thing", raw)
         try:
-            arguments[key] = read_value(kind, value)
+            given = read_value(kind, value) if read is None else read(tool, key, value)
         except ValueError:
-            return MalformedCall(f"{key} must be {_ARTICLE[kind]} {kind}, not {value[:40]!r}", raw)
+            return wrong_type(key, kind, value, raw)
+        if given is not None:
+            arguments[key] = given
+    return checked(tool, arguments, raw)
+
+
+def checked(tool: ToolSchema, arguments: Mapping[str, Argument], raw: str) -> ToolCall | MalformedCall:
+    """A call whose arguments are of their types, unless one is missing."""
     missing = [key for key in tool.required if key not in arguments]
     if missing:
         return MalformedCall(f"parameter {', '.join(missing)} is missing; it is {tool.signature()}", raw)
-    return ToolCall(name, arguments, raw)
+    return ToolCall(tool.name, arguments, raw)
+
+
+def no_such_tool(tools: Mapping[str, ToolSchema], name: str, raw: str) -> MalformedCall:
+    return MalformedCall(f"no tool {name or 'without a name'}; there are {', '.join(tools)}", raw)
+
+
+def no_such_parameter(tool: ToolSchema, key: str, raw: str) -> MalformedCall:
+    return MalformedCall(f"no parameter {key or 'without a name'}; it is {tool.signature()}", raw)
+
+
+def wrong_type(key: str, kind: Kind, value: object, raw: str) -> MalformedCall:
+    said = value if isinstance(value, str) else json.dumps(value)
+    return MalformedCall(f"{key} must be {_ARTICLE[kind]} {kind}, not {said[:40]!r}", raw)
+
+
+def kind_of(schema: Mapping[str, Any]) -> Kind:
+    """Of a JSON schema: the first type it allows that is not null; what says none is text."""
+    given = schema.get("type")
+    types = given if isinstance(given, list) else [given]
+    for member in schema.get("anyOf", ()) if isinstance(schema.get("anyOf"), list) else ():
+        types = [*types, member.get("type") if isinstance(member, dict) else None]
+    return next((kind for each in types for kind in _READERS if kind == each), "string")
 
 
 def read_value(kind: Kind, text: str) -> Argument:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -46,9 +46,8 @@ class CallStream:
         """`eager` tells calls as they grow; otherwise each is told when it is whole, or as words if it is malformed."""
         self._tools, self._eager = tools, eager
         self._parser = CallParser(tools, eager=True)
-        self._told = ""
-        """Of the open call's JSON."""
         self._id = ""
+        self._next = _Told()
         self.calls = 0
         self.malformed = 0
         self.told_in_part = False
@@ -76,9 +75,10 @@ class CallStream:
         if isinstance(item, Text):
             return [Words(item.text)]
         if isinstance(item, ToolCall):
-            return [self._piece(item.name, json.dumps(dict(item.arguments), ensure_ascii=False), complete=True)]
+            whole = json.dumps(dict(item.arguments), ensure_ascii=False)
+            return [self._piece(item.name, whole[self._next.length :], complete=True)]
         self.malformed += 1
-        if self._told:
+        if self._next.length:
             self.told_in_part = True  # what was told stays told; the arguments remain a JSON object that never ends
             self._next_call()
             return []
@@ -86,43 +86,62 @@ class CallStream:
 
     def _grown(self, draft: Draft) -> list[Event]:
         tool = self._tools.get(draft.name)
-        if tool is None:
-            return []
-        told = _json_so_far(tool, draft)
-        return [self._piece(draft.name, told, complete=False)] if len(told) > len(self._told) else []
+        more = self._next.more(tool, draft) if tool is not None else ""
+        return [self._piece(draft.name, more, complete=False)] if more else []
 
-    def _piece(self, name: str, told: str, complete: bool) -> CallPiece:
-        first = not self._told
+    def _piece(self, name: str, more: str, complete: bool) -> CallPiece:
+        first = not self._next.length
         if first:
             self._id = f"call_{secrets.token_hex(12)}"
-        piece = CallPiece(self.calls, self._id, name, told[len(self._told) :], first, complete)
-        self._told = told
+        self._next.length += len(more)
+        piece = CallPiece(self.calls, self._id, name, more, first, complete)
         if complete:
             self._next_call()
         return piece
 
     def _next_call(self) -> None:
         self.calls += 1
-        self._told = ""
+        self._next = _Told()
 
 
-def _json_so_far(tool: ToolSchema, draft: Draft) -> str:
-    """As much of the arguments' JSON as no later line can change; it stops at the first value that does not fit."""
-    parts: list[str] = []
-    for key, value in draft.values:
-        kind = tool.types.get(key)
-        if kind is None:
-            break
-        try:
-            parts.append(f"{_quoted(key)}: {json.dumps(read_value(kind, value), ensure_ascii=False)}")
-        except ValueError:
-            break
-    told = "{" + ", ".join(parts)
-    if len(parts) < len(draft.values) or draft.key is None or tool.types.get(draft.key) != "string":
-        return told
-    # the last line is held back: its newline may be the closing tag's, and a forgotten tag may hide in it
-    open_value = f'{_quoted(draft.key)}: "{_quoted("".join(draft.lines[:-1]))[1:-1]}'
-    return f"{told}, {open_value}" if parts else told + open_value
+class _Told:
+    """How much of a growing call's JSON was told. Each value, and each line of the open one, is looked at once."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._values = 0
+        """How many values were told to their end."""
+        self._lines, self._open = 0, 0
+        """How many lines of the open value were told, and their length with its key."""
+        self._stuck = False
+        """At a value that does not fit."""
+
+    def more(self, tool: ToolSchema, draft: Draft) -> str:
+        """As much of the arguments' JSON as no later line can change; it stops at the first value that does not fit."""
+        parts = [] if self.length else ["{"]
+        while self._values < len(draft.values) and not self._stuck:
+            key, value = draft.values[self._values]
+            try:
+                written = json.dumps(read_value(tool.types[key], value), ensure_ascii=False)
+            except (KeyError, ValueError):
+                self._stuck = True
+                break
+            parts.append(f"{self._before(key)}{written}"[self._open :])
+            self._values, self._lines, self._open = self._values + 1, 0, 0
+        if not self._stuck and draft.key is not None and tool.types.get(draft.key) == "string":
+            parts += self._opened(draft.key, draft.lines)
+        return "".join(parts)
+
+    def _opened(self, key: str, lines: Sequence[str]) -> list[str]:
+        """The last line is held back: its newline may be the closing tag's, and a forgotten tag may hide in it."""
+        parts = [] if self._open else [f'{self._before(key)}"']
+        parts += [_quoted(line)[1:-1] for line in lines[self._lines : -1]]
+        self._lines = max(self._lines, len(lines) - 1)
+        self._open += sum(map(len, parts))
+        return parts
+
+    def _before(self, key: str) -> str:
+        return f"{', ' if self._values else ''}{_quoted(key)}: "
 
 
 def _quoted(text: str) -> str:

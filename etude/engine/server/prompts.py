@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from etude.engine.server.bodies import Content, FlatTool, Function, ItemCall, ItemMessage, ItemResult, Message
 from etude.engine.server.errors import bad
 from etude.engine.server.turns import Turns
 from etude.harness.prompt import PERSONA, explained_prompt, render_calls, render_results, system_prompt
-from etude.harness.schema import Kind, Parameter, ToolSchema
+from etude.harness.schema import Parameter, ToolSchema, kind_of
 from etude.harness.tools import TOOLS
 from etude.models.chat import ChatRenderer
 
 _OWN = {tool.name: tool for tool in TOOLS}
-_KINDS = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -175,14 +174,5 @@ def _tool(function: Function | FlatTool, where: str) -> ToolSchema:
             raise bad(f"{where}.parameters.properties", f"{name[:40]!r} must name a parameter and hold its schema")
         description = schema.get("description", "")
         described = description if isinstance(description, str) else ""
-        parameters.append(Parameter(name, described, _kind(schema), name in required))
+        parameters.append(Parameter(name, described, kind_of(schema), name in required))
     return ToolSchema(function.name, function.description or "", tuple(parameters))
-
-
-def _kind(schema: Mapping[str, Any]) -> Kind:
-    """The first type a schema allows that is not null; what says none is text."""
-    given = schema.get("type")
-    types = given if isinstance(given, list) else [given]
-    for member in schema.get("anyOf", ()) if isinstance(schema.get("anyOf"), list) else ():
-        types = [*types, member.get("type") if isinstance(member, dict) else None]
-    return next((kind for each in types for kind in _KINDS if kind == each), "string")
