@@ -14,6 +14,7 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── WeightError        a version, delta or chunk failed its check
     ├── ContextOverflow    a request does not fit the model's context
     ├── InvalidRequest     a request to an engine could never be carried out as it stands
+    ├── EndpointError      a model's endpoint would not answer as it was asked; says which setting to look at
     ├── Interrupted        the user asked to stop
     └── UnusedFeature      an enabled feature was never used in a whole run
 """
@@ -79,6 +80,10 @@ class ContextOverflow(EtudeError):
 
 class InvalidRequest(EtudeError):
     """A request to an engine could never be carried out as it stands; its sender must change it."""
+
+
+class EndpointError(EtudeError):
+    """A model's endpoint refused, or answered what is no answer, and asking again will not help."""
 
 
 class Interrupted(EtudeError):

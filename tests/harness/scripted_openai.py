@@ -1,7 +1,7 @@
 """An OpenAI-compatible server that says what a test tells it to: real HTTP on a port of this machine, no model.
 
 `ScriptedServer(replies)` serves `/v1/chat/completions` and `/v1/responses`, whole or as server-sent events, in the
-dialect that the request is made in. A script is a sequence of replies, one a request, or a function from the request's
+dialect that the request is made in. A script is replies, one a request, or a function from the request's
 body to a reply. A `Reply` says what a good model says (words, reasoning, calls) or breaks in a way that servers break:
 a status, a dropped or silent stream, raw pieces that no server should send. What was asked is in `server.requests`.
 
@@ -58,6 +58,8 @@ class Reply:
     cached_tokens: int = 0
     completion_tokens: int = 10
     usage: bool = True
+    message: Json | None = None
+    """Put into chat completions' whole message, over what it would hold."""
     events: Sequence[Json | str] | None = None
     """A stream's events instead of all the above: JSON, or a string sent as it stands."""
 
@@ -71,7 +73,7 @@ class Asked:
     body: Json
 
 
-Script = Sequence[Reply] | Callable[[Json], Reply]
+Script = Iterable[Reply] | Callable[[Json], Reply]
 
 
 class ScriptedServer:
@@ -87,6 +89,7 @@ class ScriptedServer:
         routes = [
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/responses", self._responses, methods=["POST"]),
+            Route("/v1/models", self._models),
         ]
         config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
         self._server = uvicorn.Server(config)
@@ -108,6 +111,9 @@ class ScriptedServer:
     @property
     def bodies(self) -> list[Json]:
         return [each.body for each in self.requests]
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
 
     # --- the two dialects ---------------------------------------------------------------------------------------------
 
@@ -143,12 +149,13 @@ class ScriptedServer:
     async def _stream(self, reply: Reply, events: Sequence[Json | str], last: str) -> AsyncIterator[str]:
         if reply.drop_after is None:
             await asyncio.sleep(reply.stall_s)
-        for number, event in enumerate(events):
-            if number == reply.drop_after:
-                await asyncio.sleep(reply.stall_s)
-                raise ConnectionError("dropped by the script")
+        kept = events if reply.drop_after is None else events[: reply.drop_after]
+        for event in kept:
             yield event if isinstance(event, str) else _event(event)
             await asyncio.sleep(0)  # each event is a write of its own
+        if reply.drop_after is not None:
+            await asyncio.sleep(reply.stall_s)
+            raise ConnectionError("dropped by the script")
         if last:
             yield last
 
@@ -188,6 +195,7 @@ def chat_whole(reply: Reply, ids: Sequence[str], body: Json) -> Json:
             {"id": id, "type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
             for id, (name, arguments) in zip(ids, reply.calls, strict=True)
         ]
+    message |= reply.message or {}
     answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": body.get("model", "")}
     choice = {"index": 0, "message": message, "finish_reason": _finish(reply)}
     return {**answer, "choices": [choice], **({"usage": chat_usage(reply)} if reply.usage else {})}

@@ -1,0 +1,91 @@
+"""One endpoint that is asked for messages.
+
+Owns `Endpoint`: the wire, the dialect, the tools that are told, and what it all came to. A request's bytes only ever
+grow at their end from turn to turn: its head is made once, and items are written once and kept, so that every cache of
+prefixes on the way can do its work. Knows no session.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from uuid import uuid4
+
+from etude.harness.endpoint.chat import ChatCompletions
+from etude.harness.endpoint.config import EndpointConfig
+from etude.harness.endpoint.refusals import Unknown
+from etude.harness.endpoint.responses import Responses
+from etude.harness.endpoint.said import Delta, Dialect, Json, Reader, Said, Tell
+from etude.harness.endpoint.wire import Wire
+from etude.harness.schema import ToolSchema
+
+
+class Endpoint:
+    """Use on one event loop, by any number of sessions; the caller closes it.
+
+    `counters` count requests answered, their tokens as the server counts them, and attempts that failed.
+    """
+
+    def __init__(self, config: EndpointConfig) -> None:
+        self.config = config
+        self.dialect: Dialect = ChatCompletions(config) if config.dialect == "chat" else Responses(config)
+        self._wire = Wire(config)
+        self._counters: Counter[str] = Counter()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return {**self._counters, "retries": self._wire.retries}
+
+    async def ask(
+        self,
+        items: Iterable[bytes],
+        tools: Sequence[ToolSchema],
+        max_tokens: int,
+        session_id: str,
+        tell: Tell,
+        request_id: str = "",
+    ) -> Said:
+        """The next message of a conversation, whose items are as `encode` wrote them. Raises EndpointError,
+        ContextOverflow or DeadlineExceeded."""
+        conversation = b",".join(items)
+
+        def reader() -> Reader:
+            return self.dialect.reader(tell)
+
+        while True:
+            body = self._body(conversation, tools, max_tokens, session_id)
+            try:
+                said = await self._wire.ask(self.dialect.path, body, reader, tell, request_id or uuid4().hex)
+                break
+            except Unknown as error:
+                if not self.dialect.adapt(error.said):
+                    raise
+        self._counters["requests"] += 1
+        if said.usage is not None:
+            self._counters["prompt_tokens"] += said.usage.prompt
+            self._counters["cached_tokens"] += said.usage.cached
+            self._counters["completion_tokens"] += said.usage.completion
+        return said
+
+    async def models(self) -> list[str]:
+        """The models that the endpoint says it has."""
+        return await self._wire.models()
+
+    async def close(self) -> None:
+        await self._wire.close()
+
+    def _body(self, conversation: bytes, tools: Sequence[ToolSchema], max_tokens: int, session_id: str) -> bytes:
+        head = self.dialect.head(tools, max_tokens) | self.config.body
+        if self.config.cache_key:
+            head["prompt_cache_key"] = session_id
+        return encode(head)[:-1] + b',"' + self.dialect.items_key.encode() + b'":[' + conversation + b"]}"
+
+
+def encode(item: Json) -> bytes:
+    """An item's bytes, which stay the same. A lone surrogate, which is no text, becomes `?`."""
+    return json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def silence(_: Delta) -> None:
+    """For who does not listen."""

@@ -1,0 +1,175 @@
+"""Requests to an endpoint, and answers as they stream: retries with pauses, and deadlines that say what they were for.
+
+Owns one HTTP client. Asking for a message changes nothing at the server, so one that broke off is asked for anew, from
+its beginning: half a message is never used. Knows no dialect: a `Reader` takes the events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable
+
+import httpx2
+
+from etude.errors import DeadlineExceeded, EndpointError
+from etude.harness.endpoint.config import EndpointConfig
+from etude.harness.endpoint.refusals import TryAgain, refusal, told_fault
+from etude.harness.endpoint.said import Again, Fault, Reader, Said, Tell
+
+REQUEST_ID = "X-ACP-Model-Request-ID"
+"""The header by which a trainer that listens on the endpoint tells which request became what in a session."""
+_FIRST_PAUSE_S = 0.5
+_MODELS_S = 5.0
+_EVENT_MAX = 64 << 20
+_DONE = "[DONE]"
+
+
+class Wire:
+    """To one endpoint. Use on one event loop; the caller closes it."""
+
+    def __init__(self, config: EndpointConfig) -> None:
+        self._config = config
+        self.retries = 0
+        self._reached = False
+        key = config.read_key()
+        self._http = httpx2.AsyncClient(
+            headers={**({"Authorization": f"Bearer {key}"} if key else {}), **config.headers},
+            timeout=httpx2.Timeout(config.silence_s, connect=config.connect_s, pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
+            trust_env=not config.is_local,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def ask(self, path: str, body: bytes, reader: Callable[[], Reader], tell: Tell, request_id: str) -> Said:
+        """One message. Raises EndpointError, ContextOverflow or DeadlineExceeded."""
+        what, last, started = f"{self._config.url}{path} to write a message", "no answer yet", time.monotonic()
+        deadline = asyncio.timeout(self._config.deadline_s)
+        try:
+            async with deadline:
+                attempt = 0
+                while True:
+                    attempt += 1
+                    try:
+                        return await self._attempt(path, body, reader(), request_id)
+                    except TryAgain as failed:
+                        last = str(failed)
+                        if attempt == self._attempts(failed):
+                            raise self._given_up(failed, attempt, what, started) from None
+                        await self._pause(failed, attempt, what, started, tell)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            raise DeadlineExceeded(what, self._config.deadline_s, last) from None
+
+    async def models(self) -> list[str]:
+        """The names of the models that the server says it has; none where it does not say."""
+        try:
+            async with asyncio.timeout(_MODELS_S):
+                said = (await self._http.get(f"{self._config.url}/models")).json()
+            return [str(model["id"]) for model in said["data"]]
+        except (TimeoutError, httpx2.HTTPError, ValueError, KeyError, TypeError):
+            return []
+
+    # --- one attempt --------------------------------------------------------------------------------------------------
+
+    async def _attempt(self, path: str, body: bytes, reader: Reader, request_id: str) -> Said:
+        """Raises TryAgain where another may help."""
+        try:
+            async with self._http.stream(
+                "POST",
+                f"{self._config.url}{path}",
+                content=body,
+                headers={
+                    "Content-Type": "application/json",
+                    "Accept": "text/event-stream, application/json",
+                    REQUEST_ID: request_id,
+                },
+            ) as response:
+                self._reached = True
+                if not response.is_success:
+                    await self._refused(path, response)
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    await self._read_events(response, reader)
+                else:
+                    self._read_whole(await response.aread(), reader, path)
+            return reader.said()
+        except Fault as fault:
+            raise told_fault(self._config, path, fault) from None
+        except httpx2.TimeoutException as error:
+            seconds = self._config.connect_s if isinstance(error, httpx2.ConnectTimeout) else self._config.silence_s
+            raise TryAgain(f"silence for {seconds:g} s", silent=True, unreached=not self._reached) from None
+        except httpx2.TransportError as error:
+            raise TryAgain(f"{type(error).__name__}: {error}", unreached=not self._reached) from None
+
+    async def _read_events(self, response: httpx2.Response, reader: Reader) -> None:
+        count = 0
+        try:
+            async for event in httpx2.EventSource(response, _EVENT_MAX):
+                if event.data.strip() == _DONE:
+                    break
+                if event.data:
+                    count += 1
+                    reader.event(_object(event.data))
+        except httpx2.TransportError:
+            if not reader.complete:  # else all that is missing is the farewell
+                raise
+        if not reader.complete:
+            raise TryAgain(f"the stream broke off after {count} events")
+
+    def _read_whole(self, body: bytes, reader: Reader, path: str) -> None:
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise EndpointError(
+                f"{self._config.url}{path} answers what is no JSON object ({body[:80]!r}); is endpoint.url right?"
+            )
+        reader.whole(answer)
+
+    async def _refused(self, path: str, response: httpx2.Response) -> None:
+        body, status = await response.aread(), response.status_code
+        models = ", ".join((await self.models())[:12]) if status == 404 else ""
+        raise refusal(self._config, path, status, response.headers, body, models)
+
+    # --- between attempts ---------------------------------------------------------------------------------------------
+
+    def _attempts(self, failed: TryAgain) -> int:
+        """A server that was never reached is more likely absent than busy."""
+        return min(2, self._config.attempts) if failed.unreached else self._config.attempts
+
+    async def _pause(self, failed: TryAgain, attempt: int, what: str, started: float, tell: Tell) -> None:
+        pause = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), self._config.longest_pause_s) * random.uniform(0.5, 1.0)
+        if failed.after_s is not None:
+            pause = failed.after_s + random.uniform(0.0, 0.1)
+            left = self._config.deadline_s - (time.monotonic() - started)
+            if pause > left:
+                asks = f"it asks for a pause of {failed.after_s:.0f} s, and endpoint.deadline_s leaves {left:.0f}"
+                raise DeadlineExceeded(what, time.monotonic() - started, f"{failed}; {asks}")
+        self.retries += 1
+        tell(Again(str(failed), pause))
+        await asyncio.sleep(pause)
+
+    def _given_up(self, failed: TryAgain, attempts: int, what: str, started: float) -> Exception:
+        if failed.silent:
+            return DeadlineExceeded(what, time.monotonic() - started, f"{failed}, after {attempts} attempts")
+        if failed.unreached:
+            return EndpointError(
+                f"{self._config.url} cannot be reached ({failed}); is it running, and endpoint.url right?"
+            )
+        return EndpointError(f"waited for {what}, and it failed {attempts} times, at last with {failed}")
+
+
+def _object(data: str) -> dict[str, object]:
+    try:
+        event = json.loads(data)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict):
+        raise TryAgain(f"an event that is no JSON object: {data[:80]!r}")
+    return event

@@ -1,0 +1,159 @@
+"""What MCP servers list, as tools of a session.
+
+Owns `McpTools`: names that no two servers share, schemas as the servers declare them, and results as a model reads
+them. A server that cannot be had takes nothing from the session but its tools. The list is taken once, when a session
+opens: tools that come and go would change the prompt under the model, and every cache of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from etude.environments.base import Sandbox
+from etude.errors import DeadlineExceeded, EtudeError
+from etude.harness.mcp.config import McpConfig
+from etude.harness.mcp.server import Server, ServerError
+from etude.harness.schema import Parameter, kind_of
+from etude.harness.tools.base import Tool, ToolConfig, ToolError
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult
+    from mcp.types import Tool as Listed
+
+MAX_NAME = 64
+"""Longest name that every endpoint takes."""
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
+
+class McpTools:
+    """Use as an async context manager, around the sessions that use the tools.
+
+    `tools` are in the order of the servers' names and of their lists; `failed` tells, by server, why it has none.
+    """
+
+    def __init__(self, config: McpConfig) -> None:
+        self._config = config
+        enabled = sorted((name, each) for name, each in config.servers.items() if each.enabled)
+        self.servers = [Server(name, each) for name, each in enabled]
+        self.tools: tuple[Tool, ...] = ()
+        self.failed: dict[str, str] = {}
+
+    async def __aenter__(self) -> McpTools:
+        try:
+            ended = await asyncio.gather(*(server.connect() for server in self.servers), return_exceptions=True)
+        except asyncio.CancelledError:
+            await self._close()
+            raise
+        for server, error in zip(self.servers, ended, strict=True):
+            if isinstance(error, EtudeError):
+                self.failed[server.name] = str(error)
+            elif isinstance(error, BaseException):
+                await self._close()
+                raise error
+        self.tools = tuple(self._named())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(server.close() for server in self.servers))
+
+    def _named(self) -> list[Tool]:
+        tools: dict[str, Tool] = {}
+        for server in self.servers:
+            wanted = server.config.tools
+            unknown = set(wanted or ()) - {tool.name for tool in server.tools}
+            if unknown and server.name not in self.failed:
+                self.failed[server.name] = f"the MCP server {server.name} has no tool {', '.join(sorted(unknown))}"
+            for listed in server.tools:
+                if wanted is not None and listed.name not in wanted:
+                    continue
+                name = full_name(server.name, listed.name)
+                if len(tools) == self._config.max_tools:
+                    self.failed[server.name] = (
+                        f"more than {self._config.max_tools} tools; name those you want in {server.name}'s tools, or "
+                        "raise max_tools"
+                    )
+                    return list(tools.values())
+                tools.setdefault(name, as_tool(server, listed, name, self._config.max_description))
+        return list(tools.values())
+
+
+def full_name(server: str, tool: str) -> str:
+    """`mcp__SERVER__TOOL`; a name that is too long, or had to lose characters, ends in a hash of the whole."""
+    name = _NO_NAME.sub("_", f"mcp__{server}__{tool}")
+    if len(name) <= MAX_NAME and name == f"mcp__{server}__{tool}":
+        return name
+    return f"{name[: MAX_NAME - 9]}_{hashlib.sha256(tool.encode()).hexdigest()[:8]}"
+
+
+def as_tool(server: Server, listed: Listed, name: str, max_description: int) -> Tool:
+    """A listed tool as one that a session can run."""
+    schema = listed.input_schema
+    properties = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
+    required = schema.get("required") if isinstance(schema.get("required"), list) else []
+    parameters = tuple(
+        Parameter(key, _described(each), kind_of(each if isinstance(each, dict) else {}), key in (required or ()))
+        for key, each in (properties or {}).items()
+        if key and not set(key) & set("<>\n")
+    )
+
+    async def run(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
+        try:
+            result = await server.call(listed.name, arguments)
+        except (ServerError, DeadlineExceeded) as error:
+            raise ToolError(str(error)) from None
+        text = rendered(result)
+        if result.is_error:
+            raise ToolError(text or "the tool failed, and does not say why")
+        return text
+
+    hints = listed.annotations
+    return Tool(
+        name,
+        _shortened(listed.description or "", max_description),
+        parameters,
+        reads_only=bool(hints and hints.read_only_hint),
+        run=run,
+        declared={"type": "object", **schema},
+    )
+
+
+def rendered(result: CallToolResult) -> str:
+    """A result as a model reads it: the text of it, and a word for what is none."""
+    parts = [_block(block) for block in result.content]
+    if not any(parts) and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(part for part in parts if part)
+
+
+def _block(block: Any) -> str:
+    match block.type:
+        case "text":
+            return block.text
+        case "image" | "audio":
+            return f"[{block.mime_type}, {len(block.data) * 3 // 4} bytes]"
+        case "resource_link":
+            return f"[{block.uri}{f': {block.name}' if block.name else ''}]"
+        case "resource":
+            inner = block.resource
+            text = getattr(inner, "text", None)
+            return f"[{inner.uri}]\n{text}" if text is not None else f"[{inner.uri}, {inner.mime_type or 'bytes'}]"
+        case _:
+            return f"[{block.type}]"
+
+
+def _described(schema: Any) -> str:
+    said = schema.get("description") if isinstance(schema, dict) else None
+    return said if isinstance(said, str) else ""
+
+
+def _shortened(text: str, limit: int) -> str:
+    text = text.strip()
+    return text if len(text) <= limit else f"{text[:limit].rstrip()} …"
