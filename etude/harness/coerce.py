@@ -78,9 +78,11 @@ def check_json_call(
         if value is None and key in tool.optional:
             continue
         try:
-            fitting[key] = _fit(tool, key, value)
+            fitted = _fit(tool, key, value)
         except ValueError:
             return wrong_type(key, tool.types[key], value, raw)
+        if fitted is not None:
+            fitting[key] = fitted
     return checked(tool, fitting, raw)
 
 
@@ -151,7 +153,7 @@ def _literal(text: str) -> Any:
 
 
 def _fit(tool: ToolSchema, key: str, value: object) -> Any:
-    """A JSON value as one of its parameter's kind."""
+    """A JSON value as one of its parameter's kind; None if it says that there is none."""
     kind = tool.types[key]
     if _is(kind, value):
         return value
@@ -160,10 +162,7 @@ def _fit(tool: ToolSchema, key: str, value: object) -> Any:
     if kind == "boolean" and isinstance(value, int) and value in (0, 1):
         return bool(value)
     if isinstance(value, str):
-        given = read_leniently(tool, key, value)
-        if given is None:
-            raise ValueError
-        return given
+        return read_leniently(tool, key, value)
     if tool.declared is not None:
         return value
     if kind == "string" and value is not None:

@@ -83,6 +83,7 @@ def test_nothing_leaves_out_what_may_be_left_out(nothing: str) -> None:
     for kind in OPTIONAL:
         [call] = calls_of(parse_message(render_call("take", {"text": nothing, kind: nothing}), TOOLS, lenient=True))
         assert isinstance(call, ToolCall) and call.arguments == {"text": nothing}
+        assert taken({"text": nothing, kind: nothing}) == {"text": nothing}
     assert taken({"text": nothing, "integer": None, "unheard_of": None}) == {"text": nothing}
 
 
