@@ -68,15 +68,13 @@ def check_json_call(
         return MalformedCall(f"the arguments of {tool.name} are not a JSON object ({error}); write the call again", raw)
     fitting: dict[str, Any] = {}
     for key, value in given.items():
-        if key not in tool.types:
-            if value is None:
-                continue
-            if tool.declared is None:
-                return no_such_parameter(tool, key, raw)
+        if value is None and key not in tool.required:
+            continue
+        if tool.declared is not None and (value is None or key not in tool.types):
             fitting[key] = value
             continue
-        if value is None and key in tool.optional:
-            continue
+        if key not in tool.types:
+            return no_such_parameter(tool, key, raw)
         try:
             fitted = _fit(tool, key, value)
         except ValueError:
