@@ -27,22 +27,25 @@ from etude.harness.protocol import calls_of, parse_message
 from etude.harness.schema import ToolCall
 from etude.harness.tools import ToolConfig, ToolResult, run_calls
 
+pytestmark = pytest.mark.timeout(280)
 SCRIPT = Path(__file__).with_name("mcp_script.py")
+PATIENCE_S = 110.0
+"""A server imports much, and a busy machine takes its time over it."""
 NOWHERE: Any = None
 """The sandbox of tools that need none."""
 
 
 def stdio(*arguments: str, **more: Any) -> ServerConfig:
-    return ServerConfig(command=sys.executable, args=(str(SCRIPT), *arguments), **more)
+    return ServerConfig(command=sys.executable, args=(str(SCRIPT), *arguments), **{"connect_s": PATIENCE_S, **more})
 
 
 def module(name: str, *arguments: str, **more: Any) -> ServerConfig:
-    return ServerConfig(command=sys.executable, args=("-m", name, *arguments), **more)
+    return ServerConfig(command=sys.executable, args=("-m", name, *arguments), connect_s=PATIENCE_S, **more)
 
 
 def with_tools(config: McpConfig, use: Callable[[McpTools], Awaitable[Any]]) -> Any:
     async def whole() -> Any:
-        async with asyncio.timeout(120), McpTools(config) as tools:
+        async with asyncio.timeout(240), McpTools(config) as tools:
             return await use(tools)
 
     return asyncio.run(whole())
@@ -118,12 +121,12 @@ def test_a_server_gets_no_variables_but_its_own(monkeypatch: pytest.MonkeyPatch)
 def test_a_call_has_a_deadline_and_a_server_that_ended_is_started_again() -> None:
     async def use(tools: McpTools) -> None:
         late = await called(tools, "mcp__one__wait", seconds=30)
-        assert late.error and "waited 1.0 s for the MCP server one to answer wait" in late.text
+        assert late.error and "waited 5.0 s for the MCP server one to answer wait" in late.text
         gone = await called(tools, "mcp__one__die")
         assert gone.error and "MCP server one" in gone.text
         assert (await called(tools, "mcp__one__environment", name="NO")).text == "unset"
 
-    with_tools(McpConfig(servers={"one": stdio(call_s=1.0)}), use)
+    with_tools(McpConfig(servers={"one": stdio(call_s=5.0)}), use)
 
 
 def test_a_server_that_cannot_be_had_takes_only_its_own_tools() -> None:
@@ -161,10 +164,10 @@ def test_servers_over_http(address: str) -> None:
         assert not tools.failed and len(tools.tools) == 8
         both = await asyncio.gather(*(called(tools, "mcp__web__add", a=n, b=1) for n in range(5)))
         assert [result.text for result in both] == ["1", "2", "3", "4", "5"]
-        late = await called(tools, "mcp__web__wait", seconds=3)
-        assert late.error and "waited 1.0 s" in late.text
+        late = await called(tools, "mcp__web__wait", seconds=15)
+        assert late.error and "waited 10.0 s" in late.text
 
-    with_tools(McpConfig(servers={"web": ServerConfig(url=address, call_s=1.0)}), use)
+    with_tools(McpConfig(servers={"web": ServerConfig(url=address, call_s=10.0, connect_s=PATIENCE_S)}), use)
 
 
 def test_published_servers(tmp_path: Path) -> None:

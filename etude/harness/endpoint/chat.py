@@ -179,16 +179,17 @@ class ChatReader:
 
     def _call_of(self, piece: Json) -> _Call:
         """The call a piece belongs to: by its index, unless an id or the lack of any index tells otherwise."""
-        index, id = piece.get("index"), as_word(piece.get("id"))
-        indexed, named = isinstance(index, int), bool(as_object(piece.get("function")).get("name"))
-        known = self._by_index.get(index) if indexed else (self._calls or [None])[-1]
+        given, id = piece.get("index"), as_word(piece.get("id"))
+        index = given if isinstance(given, int) else None
+        named = bool(as_object(piece.get("function")).get("name"))
+        known = (self._calls or [None])[-1] if index is None else self._by_index.get(index)
         if known is not None and named and known.name:
-            another = id != known.id if id and known.id else not id and not indexed
+            another = id != known.id if id and known.id else not id and index is None
             known = None if another else known
         if known is None:
             known = _Call()
             self._calls.append(known)
-            if indexed:
+            if index is not None:
                 self._by_index[index] = known
         known.id = known.id or id
         return known
