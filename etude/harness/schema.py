@@ -22,6 +22,8 @@ Kind: TypeAlias = Literal["string", "integer", "number", "boolean", "array", "ob
 
 @dataclass(frozen=True)
 class Parameter:
+    """One value that a tool takes."""
+
     name: str
     description: str
     type: Kind = "string"
