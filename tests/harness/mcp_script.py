@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ImageContent, ToolAnnotations
 from pydantic import BaseModel
 
@@ -44,7 +45,7 @@ def wait(seconds: float) -> str:
 @server.tool()
 def fail(why: str) -> str:
     """Fail."""
-    raise ValueError(why)
+    raise ToolError(why)
 
 
 @server.tool()
