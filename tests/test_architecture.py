@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
     {"errors"},
-    {"records", "config"},
-    {"harness", "environments", "kernels", "search"},
+    {"records", "config", "search"},
+    {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},
     {"trainer"},
