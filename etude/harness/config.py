@@ -6,10 +6,12 @@ them. The defaults are those of training; the product has its own.
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
 
 from etude.config import Config
-from etude.harness.tools import TOOLS, Tool, ToolConfig
+from etude.harness.tools import AGENT_ONLY, TOOLSETS, Tool, ToolConfig
 
 
 class SummaryConfig(Config):
@@ -25,8 +27,10 @@ class SummaryConfig(Config):
 class HarnessConfig(Config):
     """What the agent is given."""
 
-    tools: tuple[str, ...] = tuple(tool.name for tool in TOOLS)
-    """Which tools there are; the prompt lists them in the order of `TOOLS`, whatever the order here."""
+    toolset: Literal["small", "agent"] = "small"
+    """Six tools with short answers, for a small model's context; or the product's ten."""
+    tools: tuple[str, ...] = Field(default_factory=lambda data: _names(data.get("toolset", "small")))
+    """Which tools of the set there are; the prompt lists them in the set's order, whatever the order here."""
     max_turn_tokens: int = Field(4096, ge=1)
     """Longest single message; a longer one is cut off and the model told so."""
     min_turn_tokens: int = Field(16, ge=1)
@@ -35,14 +39,20 @@ class HarnessConfig(Config):
     """None: a session that outgrows its context ends."""
     tool: ToolConfig = ToolConfig()
 
-    @field_validator("tools")
-    @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        known = [tool.name for tool in TOOLS]
+    @model_validator(mode="after")
+    def _known(self) -> HarnessConfig:
+        names, known = self.tools, _names(self.toolset)
         if not names or len(set(names)) < len(names) or not set(names) <= set(known):
-            raise ValueError(f"name each tool once, from {', '.join(known)}; got {', '.join(names) or 'none'}")
-        return names
+            raise ValueError(f"tools: name each tool once, from {', '.join(known)}; got {', '.join(names) or 'none'}")
+        ignored = [key for key in AGENT_ONLY if getattr(self.tool, key) != ToolConfig.model_fields[key].default]
+        if self.toolset == "small" and ignored:
+            raise ValueError(f'tool.{ignored[0]}: the small set has no use for it; set toolset = "agent"')
+        return self
 
     def chosen(self) -> dict[str, Tool]:
         """The tools by name, in the prompt's order."""
-        return {tool.name: tool for tool in TOOLS if tool.name in self.tools}
+        return {tool.name: tool for tool in TOOLSETS[self.toolset] if tool.name in self.tools}
+
+
+def _names(toolset: Any) -> tuple[str, ...]:
+    return tuple(tool.name for tool in TOOLSETS.get(toolset, ()))

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from etude.harness.events import Record
-from etude.harness.prompt import render_results, system_prompt
+from etude.harness.prompt import explained_prompt, render_results, system_prompt
 from etude.harness.protocol import calls_of, parse_message
 from etude.harness.sampler import NO_ROUTES, Chat, Completion, Sampler, SampleRequest
 from etude.harness.schema import MalformedCall, ToolCall, ToolSchema
@@ -94,8 +94,10 @@ class TokenDialogue:
         session_id: str,
         seed: int,
         temperature: float = 1.0,
+        explained: bool = False,
     ) -> None:
         self._sampler, self._chat, self._tools = sampler, chat, tools
+        self._explained = explained
         self._session_id, self._seed, self._temperature = session_id, seed, temperature
         self._context = _Context()
 
@@ -104,7 +106,7 @@ class TokenDialogue:
         return len(self._context.ids)
 
     def system(self, persona: str) -> str:
-        return system_prompt(self._tools.values(), persona)
+        return (explained_prompt if self._explained else system_prompt)(self._tools.values(), persona)
 
     def opening(self, system: str, user: str) -> Words:
         return _words(self._chat.opening(system, user))

@@ -22,7 +22,7 @@ def system_prompt(tools: Iterable[ToolSchema], persona: str = PERSONA) -> str:
 
 
 def explained_prompt(tools: Iterable[ToolSchema], persona: str) -> str:
-    """For tools that no model was trained with: what each is for, and the form of a call."""
+    """What each tool is for, and the form of a call: for models that do not know them by heart."""
     lines = [line for tool in tools for line in _explained(tool)]
     return _with_tools(persona, [*lines, "Write a call in this form:", render_call("NAME", {"PARAMETER": "VALUE"})])
 

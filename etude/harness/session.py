@@ -83,7 +83,15 @@ async def run_session(
     The same seed, sampler and observations give the same session. Raises what sampler and sandbox raise for failures of
     their own. Cancelling it is safe: nothing runs on behind.
     """
-    dialogue = TokenDialogue(sampler, chat, config.chosen(), session_id=session_id, seed=seed, temperature=temperature)
+    dialogue = TokenDialogue(
+        sampler,
+        chat,
+        config.chosen(),
+        session_id=session_id,
+        seed=seed,
+        temperature=temperature,
+        explained=config.toolset == "agent",
+    )
     log = EventLog(on_event)
     session = Session(sandbox, dialogue, config, limits, log)
     session.begin(id=session_id, seed=seed, temperature=temperature)

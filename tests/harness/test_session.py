@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from etude.environments.base import Sandbox
 from etude.errors import ContextOverflow, DeadlineExceeded, SandboxError
 from etude.harness.config import HarnessConfig
-from etude.harness.prompt import render_call, render_calls, render_results, system_prompt
+from etude.harness.prompt import PERSONA, explained_prompt, render_call, render_calls, render_results, system_prompt
 from etude.harness.sampler import Completion, SampleRequest
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import SessionResult, run_session
-from etude.harness.tools import TOOLS
+from etude.harness.tools import AGENT_TOOLS, TOOLS, ToolConfig
 from etude.models.chat import ChatRenderer
 from etude.records import Event, Limits
 
@@ -241,6 +241,20 @@ def test_a_session_has_only_the_tools_it_is_given(play: Run, chat: ChatRenderer)
     for wrong in ((), ("grep", "grep"), ("grap",)):
         with pytest.raises(ValidationError, match="name each tool once"):
             HarnessConfig(tools=wrong)
+
+
+def test_the_agent_has_ten_tools_and_is_told_what_they_are_for(play: Run, chat: ChatRenderer) -> None:
+    config = HarnessConfig(toolset="agent", tool=ToolConfig(edit_tolerance="spacing"))
+    todos = render_call("todo_write", {"todos": '["look"]'})
+    sampler = Recorder([todos, render_call("glob", {"pattern": "*.py"}), "Done."], chat)
+    result = play(sampler, config=config)
+    assert sampler.heard[1:] == [["[ ] look"], ["a.py\nb.py"]]
+    assert result.events[1].data["system"] == explained_prompt(AGENT_TOOLS, PERSONA)
+    assert HarnessConfig(toolset="agent").tools == tuple(tool.name for tool in AGENT_TOOLS)
+    with pytest.raises(ValidationError, match="the small set has no use for it"):
+        HarnessConfig(tool=ToolConfig(edit_tolerance="exact"))
+    with pytest.raises(ValidationError, match="name each tool once, from read_file, edit_file, write_file"):
+        HarnessConfig(tools=("glob",))
 
 
 def test_what_results_quote_cannot_end_a_turn(play: Run, chat: ChatRenderer) -> None:

@@ -1,31 +1,43 @@
 """What a tool is, and the rules all of them share: paths, errors, and the size of an answer.
 
-Owns `Tool`, `ToolConfig`, `ToolResult` and `ToolError`. A tool is data: a schema, whether it only reads, and a
-function over the `Sandbox` seam. Knows no particular tool, and keeps no state between calls.
+Owns `Tool`, `ToolConfig`, `ToolResult` and `ToolError`. A tool is data: a schema, what it touches, and a function over
+the `Sandbox` seam. Knows no particular tool, and keeps no state between calls.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from etude.config import Config
 from etude.environments.base import WORKSPACE, Sandbox
+from etude.harness.edits import Tolerance
 from etude.harness.schema import ToolSchema
+
+ON_OUTPUT: ContextVar[Callable[[bytes], None] | None] = ContextVar("on_output", default=None)
+"""Who watches the call that runs now: told of a command's output as it comes. Set by `execute`, for each call."""
 
 
 class ToolConfig(Config):
-    """Bounds on what one call may cost."""
+    """Bounds on what one call may cost, and how strict the tools are; training varies both."""
 
     max_observation_bytes: int = Field(16_000, ge=200)
     """Longest answer of one call; what is beyond is cut, with a note saying so."""
     max_file_bytes: int = Field(2_000_000, ge=1)
     """Largest file the tools read or edit."""
     command_timeout_s: float = Field(120.0, gt=0)
+    """How long a command is waited for."""
+    overlong: Literal["background", "stop"] = "background"
+    """What becomes of a command that takes longer. The agent's tools only: of the small set's it is stopped."""
+    edit_tolerance: Tolerance = "context"
+    """How much of an edit's old text may differ from the file. The agent's tools only."""
+    lint_base: str = "HEAD"
+    """The git revision whose findings are not the agent's: read_lints leaves them out."""
 
 
 class ToolError(Exception):
@@ -49,6 +61,8 @@ class Tool(ToolSchema):
     reads_only: bool
     """Neither changes files nor runs commands, so it may run beside others of its kind."""
     run: Callable[[Sandbox, ToolConfig, Mapping[str, Any]], Awaitable[str]]
+    file: str | None = None
+    """The parameter that names the only file it touches; None: it may touch any."""
 
 
 def absolute(path: str) -> str:

@@ -69,7 +69,7 @@ async def _read_text(sandbox: Sandbox, config: ToolConfig, path: str) -> str:
     try:
         data = await sandbox.read_file(absolute(path), config.max_file_bytes)
     except FileNotFoundError:
-        raise ToolError(f"no file {path}{await _suggest(sandbox, absolute(path))}") from None
+        raise ToolError(f"no file {path}{await suggest(sandbox, absolute(path))}") from None
     if b"\0" in data[:8192]:
         raise ToolError(f"{path} is a binary file of {len(data)} bytes")
     return data.decode("utf-8", "surrogateescape")
@@ -79,12 +79,17 @@ async def _write_text(sandbox: Sandbox, config: ToolConfig, path: str, text: str
     data = text.encode("utf-8", "surrogateescape")
     if len(data) > config.max_file_bytes:
         raise ToolError(f"{path} would have {len(data)} bytes; the limit is {config.max_file_bytes}")
+    await write_verified(sandbox, config, path, data)
+
+
+async def write_verified(sandbox: Sandbox, config: ToolConfig, path: str, data: bytes) -> None:
+    """Write, and read back: no edit is called done that did not arrive."""
     await sandbox.write_file(absolute(path), data)
     if await sandbox.read_file(absolute(path), config.max_file_bytes) != data:
         raise ToolError(f"{path} does not hold what was written; another process changes it")
 
 
-async def _suggest(sandbox: Sandbox, path: str) -> str:
+async def suggest(sandbox: Sandbox, path: str) -> str:
     """The most similar name in the same directory, as a question; empty if there is none."""
     directory, name = posixpath.split(path)
     try:

@@ -1,0 +1,81 @@
+"""Which files there are to be searched: those git would keep, or where there is no git, all but its own.
+
+Owns the listing and the form of a glob, for grep, glob, codebase_search and read_lints alike, so that all of them look
+at the same files. It is always made the same way, whatever programs the machine has.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from etude.environments.base import Sandbox
+from etude.harness.tools.base import ToolConfig, ToolError, relative
+
+GIT = "git -c safe.directory='*'"
+"""The workspace may belong to another user than the agent's."""
+
+
+def listing(path: str, glob: str | None = None) -> str:
+    """Shell that prints the files below a path, sorted, a NUL after each; exits with 3 where there is no such path.
+
+    A glob without a slash is matched with file names, another with whole paths; `**` stands for directories.
+    """
+    inside = relative(path)
+    where = shlex.quote(f"./{inside}" if inside.startswith("-") else inside)
+    kept = f" | LC_ALL=C grep -zE -e {shlex.quote(expression(glob, inside))}" if glob else ""
+    return (
+        f"[ -e {where} ] || exit 3; "
+        f"{{ {GIT} --literal-pathspecs ls-files -coz --exclude-standard -- {where} 2>/dev/null | LC_ALL=C grep -z . "
+        f"|| find {where} -name .git -prune -o -type f -print0 | sed -z 's|^\\./||'; }}"
+        f" | LC_ALL=C sort -zu{kept}"
+    )
+
+
+async def files(sandbox: Sandbox, config: ToolConfig, path: str, glob: str | None = None) -> list[str]:
+    """The same as a list; files that git knows and that are gone are in it. Raises ToolError where it cannot be had."""
+    done = await sandbox.exec(
+        listing(path, glob), timeout_s=config.command_timeout_s, max_output_bytes=8 * config.max_file_bytes
+    )
+    if done.exit_code == 3:
+        raise ToolError(f"no such file or directory: {path}")
+    if done.timed_out or done.log_path:
+        raise ToolError("there are too many files; name a directory")
+    return [name for name in done.output.decode("utf-8", "surrogateescape").split("\0") if name]
+
+
+def expression(glob: str, path: str = ".") -> str:
+    """A glob for what is below a path as an extended regular expression for whole paths."""
+    if "/" not in glob:
+        glob = f"**/{glob}"
+    elif path == "." or relative(glob).startswith(f"{path}/"):
+        glob = relative(glob)
+    else:
+        glob = f"{path}/{glob}"
+    parts, at = [], 0
+    while at < len(glob):
+        rest = glob[at:]
+        if rest.startswith("**/"):
+            parts.append("(.*/)?")
+            at += 3
+        elif rest.startswith("**"):
+            parts.append(".*")
+            at += 2
+        elif found := re.match(r"\[!?[^]]+\]", rest):
+            parts.append(found.group().replace("[!", "[^", 1))
+            at += found.end()
+        elif found := re.match(r"\{[^{}]*,[^{}]*\}", rest):
+            parts.append("(" + "|".join(_plain(each) for each in found.group()[1:-1].split(",")) + ")")
+            at += found.end()
+        else:
+            parts.append(_plain(rest[0]))
+            at += 1
+    return f"^{''.join(parts)}$"
+
+
+def _plain(text: str) -> str:
+    return "".join({"*": "[^/]*", "?": "[^/]"}.get(char, _literal(char)) for char in text)
+
+
+def _literal(char: str) -> str:
+    return f"\\{char}" if char in ".^$+()[]{}|\\" else char
