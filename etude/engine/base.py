@@ -22,9 +22,10 @@ class Engine(Sampler, Protocol):
     version: Version
     """The weights that the next token will be sampled with."""
 
-    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[None]:
-        """Stage new weights; the future ends when they are served. A swap staged before this one and not yet begun is
-        superseded. What runs meanwhile goes on, each token marked with the version that sampled it.
+    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[float]:
+        """Stage new weights; the future ends when they are served, with the seconds that sampling stood still for it.
+        A swap staged before this one and not yet begun is superseded: 0. What runs meanwhile goes on, each token marked
+        with the version that sampled it.
         """
         ...
 

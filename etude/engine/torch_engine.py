@@ -51,7 +51,7 @@ class TorchEngine:
         self._idle: OrderedDict[str, Sequence] = OrderedDict()  # sessions between turns, least recent first
         self._cancelled: list[tuple[str, list[Running]]] = []
         self._abandoned: list[Running] = []
-        self._swap: tuple[Mapping[str, np.ndarray], Version, Future[None]] | None = None
+        self._swap: tuple[Mapping[str, np.ndarray], Version, Future[float]] | None = None
         self._paused: Literal["keep", "wait"] | None = None
         self._resting: list[Future[None]] = []
         self._closed = False
@@ -109,15 +109,15 @@ class TorchEngine:
                     self._abandoned.append(running)
                     self._wake.notify()
 
-    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[None]:
-        """Stage new weights; the future ends when they are in. A swap staged before this one and not yet in is
-        superseded.
+    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[float]:
+        """Stage new weights; the future ends when they are in, with the seconds that took between two steps. A swap
+        staged before this one and not yet in is superseded: 0.
         """
-        done: Future[None] = Future()
+        done: Future[float] = Future()
         with self._wake:
             self._raise_if_down()
             if self._swap is not None:
-                settle(self._swap[2], None)
+                settle(self._swap[2], 0.0)
             self._swap = (bits, version, done)
             self._wake.notify()
         return done
@@ -221,8 +221,10 @@ class TorchEngine:
             rested, self._resting = self._resting, []
         for running in waiting:
             settle_with(running.future, error)
-        for future in rested if swap is None else [*rested, swap[2]]:
+        for future in rested:
             settle_with(future, error)
+        if swap is not None:
+            settle_with(swap[2], error)
 
     def _between_steps(self) -> None:
         with self._wake:
@@ -268,7 +270,8 @@ class TorchEngine:
         self.counters["cancelled"] += 1
         self.cache.release(running.sequence)
 
-    def _put_in(self, bits: Mapping[str, np.ndarray], version: Version, done: Future[None]) -> None:
+    def _put_in(self, bits: Mapping[str, np.ndarray], version: Version, done: Future[float]) -> None:
+        started = time.perf_counter()
         try:
             load_bits(self.decoder, bits)
         except Exception as error:
@@ -286,7 +289,7 @@ class TorchEngine:
                 self.cache.adopt_prefix(sequence, version, most=0)  # its pages are the new version's from the first on
             else:
                 sequence.prefix_id = None  # from here on its pages mix versions
-        settle(done, None)
+        settle(done, time.perf_counter() - started)
 
     def _admit(self, running: Running) -> None:
         """Take up the session's own cache, or else the longest prefix anyone has left; nothing where all is scored."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 
 from etude.engine.base import Engine
 from etude.engine.lag import Lag
@@ -17,6 +18,14 @@ from etude.records import Version
 from etude.weights.manifest import Bits
 from etude.weights.slices import join
 from etude.weights.subscriber import FetchResult, Subscriber, WrongBase
+
+
+@dataclass(frozen=True)
+class Served:
+    """A version that came in: how it was fetched, and how long sampling stood still while it was put in."""
+
+    fetched: FetchResult
+    pause_s: float
 
 
 class WeightUpdates:
@@ -31,7 +40,7 @@ class WeightUpdates:
         self._bits: Bits | None = None
         self._loading = asyncio.Lock()
 
-    async def load(self, target: Version | None = None) -> FetchResult | None:
+    async def load(self, target: Version | None = None) -> Served | None:
         """Serve `target`, or the newest there is. None if that or a later version is in already."""
         async with self._loading:
             try:
@@ -49,16 +58,16 @@ class WeightUpdates:
                 await self.load()
             await asyncio.sleep(every_s)
 
-    async def _load(self, target: Version | None) -> FetchResult | None:
+    async def _load(self, target: Version | None) -> Served | None:
         if target is None:
             target = await asyncio.to_thread(self._subscriber.latest)
         if self.version is not None and self.version >= target:
             return None
         bits, fetched = await self._fetch(target)
-        await asyncio.wrap_future(self._engine.swap(join(bits), target))
+        pause_s = await asyncio.wrap_future(self._engine.swap(join(bits), target))
         self._bits, self.version, self.root = bits, target, fetched.root
         self.lag.arrived(fetched)
-        return fetched
+        return Served(fetched, pause_s)
 
     async def _fetch(self, target: Version) -> tuple[Bits, FetchResult]:
         try:

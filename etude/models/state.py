@@ -20,18 +20,18 @@ Bits = dict[str, np.ndarray]
 
 
 @torch.no_grad()
-def export_bits(decoder: Decoder) -> Bits:
-    """A copy of every parameter as bf16 bits. Raises WeightError if a value is not representable, for then the copy
-    would differ.
+def export_bits(decoder: Decoder, into: Bits | None = None) -> Bits:
+    """A copy of every parameter as bf16 bits, in the arrays of an earlier one if given. Raises WeightError if a value
+    is not representable, for then the copy would differ.
     """
-    bits = {}
+    bits = into or {name: np.empty(parameter.shape, np.uint16) for name, parameter in decoder.named_parameters()}
     for name, parameter in decoder.named_parameters():
         rounded = parameter.detach().to(torch.bfloat16)
         if not torch.equal(rounded.to(parameter.dtype), parameter):
             raise WeightError(
                 f"{name} holds values that bf16 cannot represent; round the policy's weights before export"
             )
-        bits[name] = rounded.contiguous().view(torch.uint16).cpu().numpy().copy()
+        torch.from_numpy(bits[name]).copy_(rounded.contiguous().view(torch.uint16))
     return bits
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import ray
 
@@ -22,6 +22,9 @@ from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Event, Group, Trajectory, Version
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order, play
+
+if TYPE_CHECKING:
+    from etude.weights.publisher import PublishResult
 
 
 @actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
@@ -56,11 +59,17 @@ class EngineActor:
 
         None if a later version has come in meanwhile.
         """
-        fetched = await self.updates.load(target)
-        if fetched is None:
+        served = await self.updates.load(target)
+        if served is None:
             return None
-        deltas = len(fetched.path) - fetched.from_anchor
-        return {"version": int(target), "root": fetched.root, "bytes": fetched.payload_bytes, "deltas": deltas}
+        fetched = served.fetched
+        return {
+            "version": int(target),
+            "root": fetched.root,
+            "bytes": fetched.payload_bytes,
+            "deltas": len(fetched.path) - fetched.from_anchor,
+            "pause_ms": 1000 * served.pause_s,
+        }
 
     async def put(self, bits: Any, version: Version) -> None:
         """Swap in weights that are on no chain: the control's."""
@@ -77,14 +86,19 @@ class EngineActor:
         self.engine.close()
 
 
-@actor(num_cpus=0)
+@actor(num_cpus=0, concurrency_groups={"publishing": 1})
 class TrainerActor:
-    """The trainer process: steps, publishes, checkpoints, in that order."""
+    """The trainer process: steps, hands each version over to be published in the background, checkpoints.
+
+    A checkpoint may be whole before its version is in the store. A run killed in between publishes that version when it
+    resumes: the same bits, and in the same pack unless the version before had not got there either.
+    """
 
     def __init__(self, config: RunConfig, store: str, directory: Path) -> None:
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
         from etude.trainer.step import Trainer
+        from etude.weights.background import BackgroundPublisher
         from etude.weights.publisher import Publisher
         from etude.weights.store import open_store
 
@@ -94,39 +108,41 @@ class TrainerActor:
         self.product = set_expert_format(decoder, config.model.expert_format)
         self.trainer = Trainer(decoder, config.trainer, config.rollouts.temperature)
         direct = config.weight_store.model_copy(update={"relay": None})
-        self.publisher = Publisher(open_store(store, direct), config.publisher)
+        self.publishing = BackgroundPublisher(Publisher(open_store(store, direct), config.publisher))
 
     def resume(self) -> dict[str, Any] | None:
         """Take up the newest checkpoint; returns the controller's state that was saved with it, its `line` now with
-        the metrics of the step that made it; None if there is none.
+        the metrics of the step that made it, and the `publications` that it had not counted yet; None if there is none.
         """
         from etude.trainer.checkpoint import claim, load_latest
 
         self.lock = claim(self.directory)
         state = load_latest(self.directory / "checkpoints")
-        if state is not None:
-            self.trainer.load_state_dict(state["trainer"])
-        newest = self.publisher.resume()
-        if newest is not None and newest > self.trainer.version:
-            self.publisher.rewind(self.trainer.version)  # published, but killed before its checkpoint was whole
         if state is None:
+            self.publishing.resume(self.trainer.version)
             return None
+        self.trainer.load_state_dict(state["trainer"])
         saved = state["controller"]
-        return {**saved, "line": saved["line"] | state["metrics"]}
+        uncounted = self.publishing.resume(self.trainer.version, state["published"], saved["stats"]["published"])
+        line = saved["line"] | state["metrics"]
+        return {**saved, "line": line, "publications": [_told(result) for result in uncounted]}
 
     def publish(self) -> dict[str, Any]:
-        """Put the present version into the store; doing so again changes nothing."""
-        published = self.publisher.publish(self.trainer.version, self.trainer.export())
-        return {
-            "version": int(self.trainer.version),
-            "root": published.root,
-            "delta_bytes": published.payload_bytes,
-            "raw_bytes": published.raw_bytes,
-            "changed_share": published.changed_share,
-        }
+        """Put the present version into the store; doing so again changes nothing. Waits until it is there."""
+        self.publishing.put(self.trainer.version, self.trainer.export)
+        return self._published(self.trainer.version)
+
+    @ray.method(concurrency_group="publishing")
+    def published(self, version: Version) -> dict[str, Any]:
+        """Wait until that version, or a later one in its place, is in the store. Answers while a step goes on."""
+        return self._published(version)
+
+    def _published(self, version: Version) -> dict[str, Any]:
+        publication = self.publishing.published(version)
+        return _told(publication.result) | {"publish_ms": publication.publish_ms}
 
     def step(self, groups: list[Group], controller_state: dict[str, Any]) -> dict[str, Any]:
-        """One optimizer step on these groups; the new version is in the store and on disk when this returns."""
+        """One optimizer step on these groups; the new version is on its way to the store when this returns."""
         import time
 
         from etude.trainer.advantages import group_advantages
@@ -139,7 +155,8 @@ class TrainerActor:
         metrics: dict[str, Any] = self.trainer.step(
             build_batch(groups, advantages, self.trainer.version), controller_state["progress"]
         )
-        metrics |= self.publish()
+        handed_over = self.publishing.put(self.trainer.version, self.trainer.export)
+        metrics |= {"snapshot_ms": handed_over.snapshot_ms, "publish_stall_ms": handed_over.stall_ms}
         if self.product is not None:
             metrics["low_precision_rows_trained"] = self.product.rows - rows
 
@@ -147,8 +164,12 @@ class TrainerActor:
             return {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
 
         if self.trainer.version % self.config.rollouts.checkpoint_every == 0:
-            trainer = self.trainer.state_dict()
-            state = {"trainer": trainer, "controller": controller_state, "metrics": metrics | spent()}
+            state = {
+                "trainer": self.trainer.state_dict(),
+                "controller": controller_state,
+                "metrics": metrics | spent(),
+                "published": self.publishing.visible,
+            }
             save(self.directory / "checkpoints", self.trainer.version, state)
         return metrics | spent()
 
@@ -156,6 +177,17 @@ class TrainerActor:
         from etude.models.checkpoint import save_checkpoint
 
         save_checkpoint(self.trainer.policy, directory, self.tokenizer)
+
+
+def _told(result: PublishResult) -> dict[str, Any]:
+    """What the controller is told of a version in the store."""
+    return {
+        "version": int(result.version),
+        "root": result.root,
+        "delta_bytes": result.payload_bytes,
+        "raw_bytes": result.raw_bytes,
+        "changed_share": result.changed_share,
+    }
 
 
 @actor(num_cpus=0)

@@ -19,7 +19,7 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded, EtudeError
-from etude.records import Group, InfraFailed, Trajectory
+from etude.records import Group, InfraFailed, Trajectory, Version
 from etude.rollouts.actors import EngineActor, SessionWorker, TrainerActor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order
@@ -115,10 +115,12 @@ class Cluster:
             await within(engine.cancel.remote(ids), STOP_S, "an engine to cancel rollouts")
 
     async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return await within(self.trainer.step.remote(groups, state), STEP_S, "the trainer's step")
-        except ActorDiedError:
-            raise EtudeError("the trainer process died; its last checkpoint is whole: go on with --resume") from None
+        return await _of_trainer(self.trainer.step.remote(groups, state), STEP_S, "the trainer's step")
+
+    async def published(self, version: Version) -> dict[str, Any]:
+        """Wait until the trainer has put that version, or a later one in its place, into the store."""
+        seconds = self.config.publisher.deadline_s + STOP_S  # the trainer's own error says more, and comes first
+        return await _of_trainer(self.trainer.published.remote(version), seconds, f"version {version} to be published")
 
     async def stats(self) -> dict[str, Any]:
         asked = [actor.stats.remote() for actor in (*self.engines, *self.workers)]
@@ -136,6 +138,13 @@ class Cluster:
                 await self.sandboxes.close()
         finally:
             ray.shutdown()
+
+
+async def _of_trainer(waiting: Awaitable[T], seconds: float, what: str) -> T:
+    try:
+        return await within(waiting, seconds, what)
+    except ActorDiedError:
+        raise EtudeError("the trainer process died; its last checkpoint is whole: go on with --resume") from None
 
 
 def cpu_by_part() -> dict[str, float]:

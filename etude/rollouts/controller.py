@@ -61,7 +61,7 @@ class Controller:
         self.stopping = False
         self.changed = asyncio.Event()
         self.rollouts: dict[str, asyncio.Task[None]] = {}
-        self.swaps: set[asyncio.Task[None]] = set()
+        self.deliveries: set[asyncio.Task[None]] = set()
         self.failure: EtudeError | None = None
         self.infra_failures_in_a_row = 0
         self.reconciler: asyncio.Task[None] | None = None
@@ -118,23 +118,38 @@ class Controller:
         self.version = Version(metrics["version"])
         return line | metrics
 
-    async def publish(self, line: dict[str, Any]) -> None:
-        """The trainer has put the version into the store; tell the engines, and do not wait for them."""
-        for engine in self.cluster.engines:
-            swap = asyncio.ensure_future(self._swap(engine, self.version, line["root"]))
-            self.swaps.add(swap)
-            swap.add_done_callback(self.swaps.discard)
+    def publish(self) -> None:
+        """The trainer puts the version into the store by itself; once it is there, tell the engines. Waits for
+        neither.
+        """
+        delivery = asyncio.create_task(self._deliver(self.version))
+        self.deliveries.add(delivery)
+        delivery.add_done_callback(self.deliveries.discard)
 
-    async def _swap(self, engine: Any, version: Version, root: str) -> None:
+    async def _deliver(self, version: Version) -> None:
         try:
-            limit_s = FETCH_S + self.config.engine.update_deadline_s
-            loaded = await within(engine.load.remote(version), limit_s, f"an engine to load version {version}")
-            self.stats.swapped(loaded, root)
-        except RayError:  # its process died: it starts anew, and the next version reaches it
-            self.stats.counters["swaps_lost"] += 1
+            published = await self.cluster.published(version)
+            self.stats.published(published)
+            swaps = await asyncio.gather(*(self._swap(engine, published) for engine in self.cluster.engines))
         except EtudeError as error:
             self.failure = error
             self.changed.set()
+            return
+        self.stats.delivered(published, [swap for swap in swaps if swap is not None])
+
+    async def _swap(self, engine: Any, published: dict[str, Any]) -> dict[str, float] | None:
+        """Have an engine take up a version that is in the store; None if it holds a later one, or died."""
+        version, told_at = published["version"], time.monotonic()
+        try:
+            limit_s = FETCH_S + self.config.engine.update_deadline_s
+            loaded = await within(engine.load.remote(version), limit_s, f"an engine to load version {version}")
+        except RayError:  # its process died: it starts anew, and the next version reaches it
+            self.stats.counters["swaps_lost"] += 1
+            return None
+        self.stats.swapped(loaded, published["root"])
+        if loaded is None:
+            return None
+        return {"pause_ms": loaded["pause_ms"], "fetch_ms": 1000 * (time.monotonic() - told_at)}
 
     def record(self, line: dict[str, Any]) -> None:
         self.stats.stepped(line)
@@ -148,14 +163,14 @@ class Controller:
         self.reconciler.add_done_callback(self._on_reconciler_end)
 
     async def stop(self) -> None:
-        """Stop dispatching, cancel what is out, wait for swaps. What was trained stays trained."""
+        """Stop dispatching, cancel what is out, wait for deliveries. What was trained stays trained."""
         self.stopping = True
         self.changed.set()
         if self.reconciler is not None:
             await self.reconciler
         await self.cluster.cancel(list(self.rollouts))
         await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
-        await asyncio.gather(*self.swaps, return_exceptions=True)
+        await asyncio.gather(*self.deliveries, return_exceptions=True)
 
     def _on_reconciler_end(self, task: asyncio.Task[None]) -> None:
         """An error there must end the run: nothing would be dispatched any more, and everybody would wait."""

@@ -1,8 +1,9 @@
 """The algorithm, and nothing else: take groups, step, publish.
 
 Everything it drives runs all the time: rollouts are kept in flight by the controller, the trainer steps in its own
-process, and engines follow the weight store between two decode steps. The only thing that bounds how far they drift
-apart is staleness: `GroupPool.take` gives out no group whose oldest token is more than `max_staleness` versions old.
+process and publishes beside the next step, and engines follow the weight store between two decode steps. The only thing
+that bounds how far they drift apart is staleness: `GroupPool.take` gives out no group whose oldest token is more than
+`max_staleness` versions old.
 """
 
 from __future__ import annotations
@@ -17,5 +18,5 @@ async def train(controller: Controller) -> None:
         if groups is None:
             break  # asked to stop while waiting
         line = await controller.step(groups)
-        await controller.publish(line)
+        controller.publish()
         controller.record(line)

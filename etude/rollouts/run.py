@@ -88,6 +88,8 @@ class Run:
         tasks = evaluation_set(self.config.evaluation)
         state = await within(self.cluster.trainer.resume.remote(), 120, "the trainer to load its checkpoint") or {}
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
+        for publication in state.get("publications", ()):
+            self.stats.published(publication)
         version = await self._engines_at_newest()
         self.watch = Watch(self.view, self.cluster, self.stats)
         watching = asyncio.create_task(self.watch.run())
@@ -115,6 +117,7 @@ class Run:
     async def _engines_at_newest(self) -> Version:
         """Every engine has the trainer's version, also one whose process died and came back with the base."""
         published = await within(self.cluster.trainer.publish.remote(), 120, "the trainer to publish its version")
+        self.stats.published(published)
         version = Version(published["version"])
         for engine in self.cluster.engines:
             limit_s = FETCH_S + self.config.engine.update_deadline_s
@@ -245,6 +248,7 @@ class Run:
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},
+            "delivery": self.stats.delivery(),
             "counters": counters,
         }  # fmt: skip
 

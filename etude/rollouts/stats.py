@@ -4,13 +4,15 @@ Owns the counters that prove every enabled feature was used, one JSONL line a st
 draws. Reads records and metrics; never decides anything.
 
 A step's line has two parts: what the controller knows before it (`before_step`), which goes into the checkpoint, and
-the trainer's metrics, saved beside it; so a run killed right after a step still counts it and writes its line.
+the trainer's metrics, saved beside it; so a run killed right after a step still counts it and writes its line. Its
+version reaches the engines later, and has a line of its own then (`delivered`).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,11 @@ class RunStats:
         self.dropped: dict[DropReason, int] = saved.get("dropped", {})
         self.max_abs_dlogp: float | None = saved.get("max_abs_dlogp")
         """The largest of the steps so far, None while no step had a matched token."""
-        self.history: deque[dict[str, Any]] = deque(_mended(path, self.steps), maxlen=HISTORY)
+        self.newest_published = int(saved.get("published", 0))
+        """The newest version that was counted as published; the base, version 0, is none of a run's own."""
+        version = last_step["version"] if last_step else 0
+        self.history: deque[dict[str, Any]] = deque(_mended(path, self.steps, version), maxlen=HISTORY)
+        self.deliveries: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self.recent: deque[Trajectory] = deque(maxlen=128)
         if last_step is not None:
             self.stepped(last_step)
@@ -49,7 +55,7 @@ class RunStats:
         """What a resumed run goes on counting from."""
         return {
             "steps": self.steps, "counters": dict(self.counters), "ages": dict(self.ages), "dropped": self.dropped,
-            "max_abs_dlogp": self.max_abs_dlogp,
+            "max_abs_dlogp": self.max_abs_dlogp, "published": self.newest_published,
         }  # fmt: skip
 
     def rolled_out(self, trajectory: Trajectory) -> None:
@@ -83,8 +89,8 @@ class RunStats:
         for name in ("trained_rollouts", "trained_tokens", "routes_replayed"):
             self.counters[name] += int(line[name])
         self.counters["low_precision_rows_trained"] += line.get("low_precision_rows_trained", 0)
-        self.counters["deltas_published"] += 1
-        self.counters["delta_bytes_published"] += line["delta_bytes"]
+        for name in ("publish_stall_ms", "snapshot_ms"):
+            self.counters[name] += line[name]
         self.ages.update(line["age_tokens"])
         self.dropped = line["dropped"]
         known = [value for value in (self.max_abs_dlogp, line["max_abs_dlogp"]) if value is not None]
@@ -103,6 +109,13 @@ class RunStats:
             "calls_per_turn": sum(t.usage["tool_calls"] for t in judged) / max(1, turns),
         }
 
+    def published(self, publication: dict[str, Any]) -> None:
+        """Count a version that is in the store; each once, however often it is told."""
+        if publication["version"] > self.newest_published:
+            self.newest_published = publication["version"]
+            self.counters["deltas_published"] += 1
+            self.counters["delta_bytes_published"] += publication["delta_bytes"]
+
     def swapped(self, loaded: dict[str, Any] | None, root: str) -> None:
         """Count a version an engine has taken up; its root must be the trainer's."""
         if loaded is None:
@@ -113,6 +126,40 @@ class RunStats:
         self.counters["roots_verified"] += 1
         self.counters["deltas_applied"] += loaded["deltas"]
         self.counters["delta_bytes_applied"] += loaded["bytes"]
+
+    def delivered(self, publication: dict[str, Any], swaps: list[dict[str, float]]) -> None:
+        """A version has reached these engines; write its line. Of several engines, the slowest counts.
+
+        `lag_ms` is from the end of its step, when its copy was made, until the engine held it; `applied_GBps` are its
+        bf16 weights over the pause between two decode steps in which they were put in.
+        """
+        if not swaps:
+            return
+        pause_ms = max(swap["pause_ms"] for swap in swaps)
+        line = publication | {
+            "pause_ms": pause_ms,
+            "applied_GBps": publication["raw_bytes"] / max(pause_ms, 1e-6) / 1e6,
+            "lag_ms": publication["publish_ms"] + max(swap["fetch_ms"] for swap in swaps),
+        }
+        self.deliveries.append(line)
+        self.write("delivery", line)
+
+    def delivery(self) -> dict[str, float | None]:
+        """What publishing took of the trainer's time, and delivering of the engines': this life's latest versions."""
+
+        def middle(name: str) -> float | None:
+            values = [line[name] for line in self.deliveries]
+            return statistics.median(values) if values else None
+
+        return {
+            "publish_stall_ms": self.counters["publish_stall_ms"],
+            "snapshot_ms": self.counters["snapshot_ms"] / max(1, self.steps),
+            "publish_ms": middle("publish_ms"),
+            "swap_pause_ms": middle("pause_ms"),
+            "applied_GBps": middle("applied_GBps"),
+            "lag_ms": middle("lag_ms"),
+            "largest_lag_ms": max((line["lag_ms"] for line in self.deliveries), default=None),
+        }
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -159,13 +206,14 @@ def _age_tokens(members: list[Trajectory], trained_on: Version) -> dict[str, int
     return dict(ages)
 
 
-def _mended(path: Path, steps: int) -> list[dict[str, Any]]:
+def _mended(path: Path, steps: int, version: int) -> list[dict[str, Any]]:
     """The step lines up to a step, after taking from the file what a killed run left beyond it: half a line when it
-    ran out of disk, and steps that were not saved and will be made again.
+    ran out of disk, and steps and deliveries of versions that were not saved and will be made again.
     """
     text = path.read_text() if path.exists() else ""
     whole = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    kept = [line for line in whole if line["kind"] != "step" or line["step"] <= steps]
+    again = {"step": lambda line: line["step"] > steps, "delivery": lambda line: line["version"] > version}
+    kept = [line for line in whole if line["kind"] not in again or not again[line["kind"]](line)]
     if text:
         replace_text(path, "".join(json.dumps(line) + "\n" for line in kept))
     return [line for line in kept if line["kind"] == "step"]

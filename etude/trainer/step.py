@@ -108,8 +108,9 @@ class Trainer:
         self.version = Version(self.version + 1)
         return norm
 
-    def export(self) -> Bits:
-        return export_bits(self.policy)
+    def export(self, into: Bits | None = None) -> Bits:
+        """A copy of the weights to be served, in the arrays of an earlier one if given."""
+        return export_bits(self.policy, into)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed trainer needs to go on as if it had never stopped."""

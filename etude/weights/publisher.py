@@ -62,6 +62,12 @@ class PublisherConfig(Config):
     """A private key (PEM, Ed25519) that every manifest is signed with; `etude weights keygen` makes one."""
     trusted_keys: tuple[Path, ...] = ()
     """Further public keys, for a chain that was begun with another one."""
+    when_behind: Literal["wait", "replace"] = "wait"
+    """What a step does when the last version is still being written and one more waits: wait for room, so that the
+    chain has every version; or take the place of the one that waits, which is then never published.
+    """
+    deadline_s: float = Field(300.0, gt=0)
+    """Longest wait for a version to be in the store, or for room to hand one over."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +175,11 @@ class Publisher:
             merged_bytes=merged_bytes,
         )
 
+    def published(self, version: Version) -> PublishResult:
+        """A version that is in the store, as its manifest tells it. Raises MissingObject or WeightError."""
+        there = self.chain.manifest(version)
+        return PublishResult(version, there.root, there.payload_bytes, there.raw_bytes, there.changed_share, "existing")
+
     def rewind(self, version: Version) -> None:
         """Unpublish everything after `version`, newest first: for a trainer that goes on from an older checkpoint.
 
@@ -200,14 +211,14 @@ class Publisher:
         if not self.chain.visible(version):
             newest = self._held.version if self._held else "unknown"
             raise WeightError(f"version {version} is older than the newest in {store} ({newest}) and is not kept there")
-        there, root = self.chain.manifest(version), root_of(bits)
+        there, root = self.published(version), root_of(bits)
         if there.root != root:
             raise WeightError(
                 f"version {version} is in {store} with root {there.root}, and this one has {root}: another trainer "
                 "writes there, or this one went back; use another store, or rewind this one below that version"
             )
         self.counters["published_existing"] += 1
-        return PublishResult(version, root, there.payload_bytes, there.raw_bytes, there.changed_share, "existing")
+        return there
 
     def _write_merged(self, newest: Held) -> int:
         """Store the deltas over several versions that end here; returns their bytes.

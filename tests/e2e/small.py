@@ -33,11 +33,15 @@ def variables(**environment):
     return {**os.environ, "PYTHONPATH": str(ROOT), **environment}
 
 
-def steps(out):
-    """The step lines of metrics.jsonl so far."""
+def lines(out, kind):
+    """The lines of one kind in metrics.jsonl so far."""
     path = out / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [line for line in map(json.loads, lines) if line["kind"] == "step"]
+    found = path.read_text().splitlines() if path.exists() else []
+    return [line for line in map(json.loads, found) if line["kind"] == kind]
+
+
+def steps(out):
+    return lines(out, "step")
 
 
 def left(within_s=30.0):

@@ -33,6 +33,16 @@ def test_the_codecs_are_smaller_than_their_peers():
     assert figures["enc_MBps_A"] > 0
 
 
+def test_the_codecs_on_the_updates_of_a_run():
+    small = ("--rates", "1e-5", "--amortised-steps", "4", "--measured", "2", "--repeats", "1")
+    figures = last_line("weights.py", *small)
+    row = figures["1e-05"]
+    assert 0.01 < row["changed"] < 0.5
+    assert row["bound_A"] < row["bits_A"] < row["bits_R"] < row["bits_xor_zstd"]
+    assert min(figures[name] for name in ("mxfp8_ratio", "amortised_ratio", "swap_pause_ms", "snapshot_ms")) > 0
+    assert figures["publish_stall_ms"] == 0.0
+
+
 def test_the_base_plays_every_rung():
     model = str(ROOT / "models" / "etude-tiny")
     figures = last_line("rungs.py", model, "--per-rung", "6")

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from small import ROOT, command, left, run, steps, variables
+from small import ROOT, command, left, lines, run, steps, variables
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -26,7 +26,12 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     assert 0 <= summary["base_pass1"] <= 1
     trained = steps(tmp_path / "run")
     assert [line["version"] for line in trained] == [1, 2, 3]
-    assert len({line["root"] for line in trained}) == 3
+    delivered = lines(tmp_path / "run", "delivery")
+    assert [line["version"] for line in delivered] == [1, 2, 3]
+    assert len({line["root"] for line in delivered}) == counters["deltas_published"] == 3
+    assert sum(line["delta_bytes"] for line in delivered) == counters["delta_bytes_published"]
+    assert all(line["lag_ms"] > line["publish_ms"] > 0 < line["pause_ms"] for line in delivered)
+    assert summary["delivery"]["publish_stall_ms"] == 0.0 < summary["delivery"]["snapshot_ms"]
     assert trained[0]["matched_tokens"] == trained[0]["trained_tokens"]
     assert trained[0]["max_abs_dlogp"] == 0.0
     assert all(line["max_age"] <= 4 for line in trained)

@@ -166,7 +166,7 @@ def test_a_swap_goes_in_between_two_steps_and_marks_every_token():
         long = [asyncio.ensure_future(engine.sample(request(f"s{n}", range(3, 30), 150, 1.0, n))) for n in range(4)]
         while engine.counters["decode_tokens"] < 40:
             await asyncio.sleep(0.001)
-        await asyncio.wrap_future(engine.swap(export_bits(new), Version(7)))
+        assert await asyncio.wrap_future(engine.swap(export_bits(new), Version(7))) > 0  # seconds
         return await asyncio.gather(*long)
 
     results = asyncio.run(play())

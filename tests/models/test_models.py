@@ -194,6 +194,9 @@ def test_bits_are_lossless_and_refuse_what_bf16_cannot_hold():
     bits = export_bits(decoder)
     load_bits(other, bits)
     assert all(torch.equal(a, b) for a, b in zip(decoder.parameters(), other.parameters(), strict=True))
+    used = {name: np.zeros_like(array) for name, array in bits.items()}
+    assert export_bits(decoder, into=used) is used
+    assert all(np.array_equal(used[name], bits[name]) for name in bits)
     with pytest.raises(WeightError, match="names"):
         load_bits(other, {name: value for name, value in bits.items() if "norm" not in name})
     with pytest.raises(WeightError, match="shape"):

@@ -111,13 +111,37 @@ def step_line(step, **facts):
     line = {
         "step": step,
         "version": step,
-        "root": "r",
-        "delta_bytes": 10,
+        "publish_stall_ms": 0.0,
+        "snapshot_ms": 2.0,
         "trained_tokens": 5.0,
         "routes_replayed": 7.0,
     }
     line |= {"trained_rollouts": 8, "age_tokens": {"0": 3, "1": 2}, "dropped": {"stale": step}, "max_abs_dlogp": 0.1}
     return line | facts
+
+
+def publication(version):
+    return {"version": version, "root": "r", "delta_bytes": 10, "raw_bytes": 4_000_000, "publish_ms": 30.0}
+
+
+def test_a_version_is_counted_once_and_its_delivery_written_when_engines_hold_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    stats = RunStats(path)
+    assert stats.delivery()["lag_ms"] is None
+    for version in (0, 1, 1, 2, 2):  # the base is none of the run's own; a resumed run is told again
+        stats.published(publication(version))
+    assert (stats.counters["deltas_published"], stats.counters["delta_bytes_published"]) == (2, 20)
+    stats.stepped(step_line(1, publish_stall_ms=0.0))
+    stats.stepped(step_line(2, publish_stall_ms=7.0))
+    stats.delivered(publication(1), [{"pause_ms": 1.0, "fetch_ms": 20.0}, {"pause_ms": 4.0, "fetch_ms": 10.0}])
+    stats.delivered(publication(2), [])  # every engine's process had died
+    delivery = stats.delivery()
+    assert (delivery["lag_ms"], delivery["swap_pause_ms"], delivery["applied_GBps"]) == (50.0, 4.0, 1.0)
+    assert (delivery["publish_stall_ms"], delivery["snapshot_ms"]) == (7.0, 2.0)
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["step", "step", "delivery"]
+    resumed = RunStats(path, stats.state(), step_line(2, version=0))  # skipped steps alone: version 1 is made again
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["step", "step", "step"]
+    assert resumed.newest_published == 2
 
 
 def test_a_run_killed_after_a_step_was_saved_still_counts_it_once(tmp_path):

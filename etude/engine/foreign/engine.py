@@ -74,7 +74,7 @@ class ForeignEngine:
             )
         return await asyncio.wrap_future(self._submit(self._sample(request)))
 
-    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[None]:
+    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[float]:
         self._newest_swap += 1
         return self._submit(self._update(bits, version, self._newest_swap))
 
@@ -186,15 +186,18 @@ class ForeignEngine:
 
     # --- the engine's thread: updates ---------------------------------------------------------------------------------
 
-    async def _update(self, bits: Mapping[str, np.ndarray], version: Version, number: int) -> None:
+    async def _update(self, bits: Mapping[str, np.ndarray], version: Version, number: int) -> float:
+        """Seconds in which no request could begin."""
         async with self._updating:
             if number < self._newest_swap:
-                return  # superseded
+                return 0.0  # superseded
+            started = time.perf_counter()
             self._settled.clear()
             try:
                 async with asyncio.timeout(self.config.update_deadline_s):
                     await self._serve(bits, version)
                 self.version, self._failure = version, None
+                return time.perf_counter() - started
             except TimeoutError:
                 self._failure = DeadlineExceeded(
                     f"{self._wire.url} to serve version {version} and be checked", self.config.update_deadline_s

@@ -83,9 +83,10 @@ class Control:
         if self._service.updates is None:
             raise ApiError(409, "this server follows no weight store; start it with `store`", "no_store")
         began = time.monotonic()
-        fetched = await self._service.updates.load(None if body.version is None else Version(body.version))
+        served = await self._service.updates.load(None if body.version is None else Version(body.version))
         told = {"deltas": 0, "bytes": 0, "seconds": time.monotonic() - began}
-        if fetched is not None:
+        if served is not None:
+            fetched = served.fetched
             told |= {"deltas": len(fetched.path) - fetched.from_anchor, "bytes": fetched.payload_bytes}
         return reply({**self._weights(), **told})
 
