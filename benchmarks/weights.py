@@ -1,19 +1,27 @@
 """What a version costs to ship: Etude's codecs and its peers' formats, on the same updates.
 
-    python benchmarks/weights.py [--steps 24] [--amortised-steps 200] [--rates 1e-6 3e-6 1e-5] [--repeats 3]
+    python benchmarks/weights.py [--steps 24] [--amortised-steps 200] [--rates 1e-6 3e-6 1e-5] [--measured 16]
     python benchmarks/weights.py --synthetic [--elements 4194304]
 
-The updates are those of real runs: the quickstart's recipe with AdamW at each learning rate, whose versions are read
-back from the run's own weight store. Masters are fp32 and start at the base's bf16 values. Embeddings are left out of
-the figures by rate, for most of their rows see no gradient; the last two thirds of the steps are measured. With
-`--synthetic`, normal weights of deviation 0.02 move by lr * u, u normal, instead: fast, and nobody's training.
+The updates are those of real runs: the quickstart's model and loop with AdamW at each learning rate and one group of
+eight rollouts a step, whose versions are read back from the run's own weight store. Two things are made like a large
+model's in the middle of its training (`start`): the matrices' deviation is 0.02 and not 0.6, for what share of the
+weights a step changes is decided by the learning rate over their size; and the fp32 masters lie between bf16 values.
+Neither changes what the model computes. Embeddings are left out of the figures by rate, for most of their rows see no
+gradient; `--measured` updates of the last two thirds of the steps are compared. With `--synthetic`, normal weights of
+deviation 0.02 move by lr * u, u normal, instead: fast, and nobody's training.
 
 `changed` is the share of weights that change, `bits_X` are bits a changed weight, `ratio_X` raw bytes over payload
 bytes; `bound_A` are the bits no coder goes below that knows each weight's old exponent and its tensor. `mxfp8_ratio` is
-the same for the experts' matrices as MXFP8 codes and scales, against their own size. `amortised_ratio` is raw bytes
-over everything in the store after `--amortised-steps` versions at the middle rate: payloads, manifests, merged deltas
-and anchors. Throughput is raw bf16 bytes a CPU second of one thread, best of the repeats. Every payload is decoded and
-compared. The last line is one JSON object.
+the same for the experts' matrices as MXFP8 codes and scales, against their own size, at the middle rate; there the run
+has `--amortised-steps`, and `amortised_ratio` is raw bytes over everything in its store: payloads, manifests, merged
+deltas and anchors, the first version's full copy among them. Throughput is raw bf16 bytes a CPU second of one thread,
+best of the repeats. Every payload is decoded and compared.
+
+`publish_stall_ms` is for how long steps stood still because of publishing, in all runs together; `snapshot_ms` the copy
+that a step makes, `swap_pause_ms` the pause between two of the engine's steps in which a version is put in, with
+`applied_GBps` of bf16 weights, and `lag_ms` what lies between a step's end and the engine's holding its version: mean,
+and medians, of the longest run. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -33,6 +41,7 @@ import torch
 from weight_formats import FORMATS
 
 from etude.kernels import mxfp8
+from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.weights import codecs, range_coder, rice
 from etude.weights.inspect import log
 from etude.weights.manifest import U16, Bits
@@ -40,6 +49,10 @@ from etude.weights.store import open_store
 from etude.weights.subscriber import Subscriber
 
 ROOT = Path(__file__).resolve().parent.parent
+SHRINK = 32.0
+"""The shipped model's matrices have a deviation of 0.6; a large model's have 0.02."""
+TOLD = ("snapshot_ms", "swap_pause_ms", "applied_GBps", "lag_ms")
+"""Of a run's summary, besides the stall."""
 Update = tuple[Bits, Bits]
 """The weights of a version and of the one before."""
 
@@ -47,13 +60,37 @@ Update = tuple[Bits, Bits]
 # --- updates ------------------------------------------------------------------------------------------------------
 
 
-def train(lr: float, steps: int, directory: Path) -> Path:
-    """A run of so many steps with AdamW at that rate; returns its weight store."""
+def start(directory: Path) -> Path:
+    """The shipped model as `train` begins with it, in fp32.
+
+    All matrices shrink by a power of two; the norms before them, and the norms' epsilon, make up for it bit for bit but
+    for the epsilon of the heads' own norms. Then every weight moves within its bf16 value's rounding interval, as fp32
+    masters do that have been trained for long: version 0, rounded from them, is the shrunk model again.
+    """
+    decoder, tokenizer = load_checkpoint(ROOT / "models" / "etude-tiny")
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            if not name.endswith(("q_norm.weight", "k_norm.weight")):
+                parameter *= SHRINK if "norm" in name else 1 / SHRINK
+            step = torch.exp2(torch.frexp(parameter).exponent - 8.0) * parameter.sign().abs()  # to the next bf16 value
+            parameter += 0.98 * step * (torch.rand(parameter.shape, generator=random) - 0.5)
+    save_checkpoint(decoder, directory, tokenizer, torch.float32)
+    config = json.loads((directory / "config.json").read_text())
+    config["rms_norm_eps"] /= SHRINK**2
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def train(model: Path, lr: float, steps: int, directory: Path) -> dict[str, Any]:
+    """A run of so many steps with AdamW at that rate; returns what its summary says of delivering the versions."""
     settings = {
+        "model.path": model,
         "trainer.optimizer.name": "adamw",
         "trainer.optimizer.lr": lr,
         "trainer.final_lr_share": 1.0,
-        "rollouts.groups_per_step": 2,
+        "rollouts.groups_per_step": 1,
+        "rollouts.rungs": [1, 2],
         "rollouts.max_steps": steps,
         "rollouts.max_minutes": 60.0,
         "rollouts.total_minutes": 90.0,
@@ -67,7 +104,7 @@ def train(lr: float, steps: int, directory: Path) -> Path:
     command = [sys.executable, "-m", "etude.cli.main", "train", "recipes/quickstart.toml", "--out", str(directory)]
     command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
-    return directory / "weights"
+    return json.loads((directory / "summary.json").read_text())["delivery"]
 
 
 def versions(store: Path) -> Iterator[Bits]:
@@ -80,11 +117,17 @@ def versions(store: Path) -> Iterator[Bits]:
         yield bits
 
 
-def updates(store: Path) -> list[Update]:
-    """Each step's update without embeddings, of the last two thirds of the steps."""
-    every = [{name: array for name, array in bits.items() if "embed" not in name} for bits in versions(store)]
-    pairs = list(zip(every[1:], every, strict=False))
-    return pairs[len(pairs) // 3 :]
+def updates(store: Path, steps: int, count: int) -> list[Update]:
+    """`count` of the last two thirds of the steps' updates, evenly spread, without embeddings."""
+    chosen = {round(at) for at in np.linspace(steps // 3 + 1, steps, count)}
+    pairs: list[Update] = []
+    before: Bits = {}
+    for version, bits in enumerate(versions(store)):
+        if version in chosen:
+            new, parent = ({name: held[name] for name in held if "embed" not in name} for held in (bits, before))
+            pairs.append((new, parent))
+        before = bits
+    return pairs
 
 
 def synthetic(lr: float, elements: int) -> list[Update]:
@@ -206,29 +249,42 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 3e-6, 1e-5])
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--amortised-steps", type=int, default=200)
+    parser.add_argument("--measured", type=int, default=16)
     parser.add_argument("--synthetic", action="store_true")
     parser.add_argument("--elements", type=int, default=1 << 22)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     middle = sorted(options.rates)[len(options.rates) // 2]
     report: dict[str, Any] = {"synthetic": options.synthetic}
+    stall_ms = 0.0
     with tempfile.TemporaryDirectory() as scratch:
+        model = None if options.synthetic else start(Path(scratch) / "model")
         for lr in options.rates:
-            if options.synthetic:
+            if model is None:
                 pairs = synthetic(lr, options.elements)
             else:
                 steps = options.amortised_steps if lr == middle else options.steps
-                store = train(lr, steps, Path(scratch) / f"{lr}")
-                pairs = updates(store)[: options.steps]
+                delivery = train(model, lr, steps, Path(scratch) / f"{lr}")
+                stall_ms += delivery["publish_stall_ms"]
+                store = Path(scratch) / f"{lr}" / "weights"
+                pairs = updates(store, steps, options.measured)
+                if lr == middle:
+                    report |= {"mxfp8_ratio": mxfp8_ratio(pairs), "amortised_ratio": amortised_ratio(store)}
+                    report |= {name: rounded(delivery[name]) for name in TOLD}
             row = report[f"{lr:g}"] = compare(pairs)
             print(f"lr {lr:g}: {100 * row['changed']:.2f}% of the weights change; bound {row['bound_A']:.2f} bits each")
             for name in FORMATS:
-                print(f"  {name:12} {row[f'ratio_{name}']:8.1f}x  {row[f'bits_{name}']:7.2f} bits a change")
+                print(f"  {name:12} {row[f'ratio_{name}']:8.1f}x  {row[f'bits_{name}']:7.2f} bits a change", flush=True)
             if lr == middle:
                 report |= throughput(pairs[-1], options.repeats)
-                if not options.synthetic:
-                    report |= {"mxfp8_ratio": mxfp8_ratio(pairs), "amortised_ratio": amortised_ratio(store)}
+    if not options.synthetic:
+        report["publish_stall_ms"] = rounded(stall_ms)
     print(json.dumps(report))
+
+
+def rounded(value: float) -> float:
+    """To three digits."""
+    return float(f"{value:.3g}")
 
 
 if __name__ == "__main__":
