@@ -31,7 +31,8 @@ from etude.errors import ConfigError, SandboxError
 class GuestSandbox:
     """Base of the sandboxes of one backend. See base.Sandbox for the meaning of its methods."""
 
-    def __init__(self, backend: Backend, channel: Channel, name: str, spec: SandboxSpec, wait_s: float) -> None:
+    def __init__(self, backend: Backend | None, channel: Channel, name: str, spec: SandboxSpec, wait_s: float) -> None:
+        """Without a `backend` it has no snapshots and no forks."""
         self._backend = backend
         self._channel = channel
         self._id = name
@@ -106,17 +107,18 @@ class GuestSandbox:
         return await self._channel.metrics(self._wait_s)
 
     async def snapshot(self) -> Snapshot:
+        self._copier()
         async with self._stopped():
             return await self._capture()
 
     async def fork(self, n: int) -> Sequence[Sandbox]:
         if n < 1:
             raise ConfigError(f"fork: {n} sandboxes cannot be made; ask for one or more")
-        snapshot = await self.snapshot()
+        backend, snapshot = self._copier(), await self.snapshot()
         try:
-            return await all_or_none(self._backend, replace(self._spec, files={}, base=snapshot), n)
+            return await all_or_none(backend, replace(self._spec, files={}, base=snapshot), n)
         finally:
-            await self._backend.release(snapshot)
+            await backend.release(snapshot)
 
     async def pause(self) -> None:
         async with self._still:
@@ -146,6 +148,11 @@ class GuestSandbox:
         await self._channel.thaw(self._wait_s)
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    def _copier(self) -> Backend:
+        if self._backend is None:
+            raise ConfigError(f"sandbox {self._id} is a directory of this machine, which has no snapshots and no forks")
+        return self._backend
 
     async def _awake(self) -> None:
         """Wait for a capture under way to end; refuse what a paused sandbox cannot do."""

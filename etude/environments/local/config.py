@@ -1,0 +1,68 @@
+"""What commands of the product's agent may see, write and reach on the user's machine.
+
+Owns `WorkspaceConfig`, and the two lists that matter most: what of a home directory no command is shown, and what in a
+workspace no command may change although it may change all the rest. Both hold whatever a permission rule says.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from etude.config import Config
+from etude.environments.egress.policy import EgressConfig
+
+HIDDEN = (
+    "~/.ssh", "~/.gnupg", "~/.aws", "~/.azure", "~/.kube", "~/.docker", "~/.netrc", "~/.git-credentials", "~/.pypirc",
+    "~/.npmrc", "~/.yarnrc.yml", "~/.cargo/credentials", "~/.cargo/credentials.toml", "~/.gem/credentials", "~/.pgpass",
+    "~/.my.cnf", "~/.config/gcloud", "~/.config/gh", "~/.config/git/credentials", "~/.config/op", "~/.config/rclone",
+    "~/.config/containers", "~/.local/share/keyrings", "~/.password-store", "~/.vault-token", "~/.terraform.d",
+    "~/.mozilla", "~/.config/google-chrome", "~/.config/chromium", "~/.bash_history", "~/.zsh_history",
+    "~/.python_history", "~/.colima", "~/.orbstack", "~/.local/share/containers", "/var/run", "/root/.ssh",
+)  # fmt: skip
+"""Keys, tokens, browsers' and shells' memories, and sockets that lead out of any sandbox."""
+PROTECTED = (".git/hooks", ".git/config", ".git/info", ".git/modules", ".etude", ".vscode", ".idea", ".envrc")
+"""What the user's own programs run, or obey, when nobody looks: a hook written here would run outside the sandbox."""
+
+
+class WorkspaceConfig(Config):
+    """How the user's directory is opened for an agent. There is no value that means "isolated, if it works out"."""
+
+    sandbox: Literal["on", "off"] = "on"
+    """`on`: commands run below bubblewrap, or the workspace is not opened. `off`: they run as the user runs them; for
+    a machine that is a sandbox already."""
+    network: Literal["none", "hosts", "full"] = "none"
+    """What commands reach: nothing but each other; the hosts of `egress`, by a proxy; or what this machine reaches,
+    its local services included."""
+    egress: EgressConfig = EgressConfig()
+    writable: tuple[Path, ...] = ()
+    """Directories beside the workspace that commands may write: a package cache, say."""
+    hidden: tuple[str, ...] = HIDDEN
+    """Files and directories that are not there for commands; `~` is the user's home."""
+    protected: tuple[str, ...] = PROTECTED
+    """Below the workspace; those that exist when it is opened can be read and not written."""
+    env: dict[str, str] = {}
+    """Every environment variable of a command but the few that say where it is; the caller leaves secrets out."""
+    tmp_mb: int = Field(2048, ge=1)
+    """What /tmp, which is the session's own, may hold; it is memory."""
+    start_timeout_s: float = Field(30.0, gt=0)
+    file_timeout_s: float = Field(30.0, gt=0)
+    stop_timeout_s: float = Field(15.0, gt=0)
+
+    @field_validator("protected")
+    @classmethod
+    def _below(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path.startswith("/") or not path or ".." in path.split("/"):
+                raise ValueError(f"{path!r} must be relative to the workspace, and below it")
+        return paths
+
+    @model_validator(mode="after")
+    def _consistent(self) -> WorkspaceConfig:
+        if (self.network == "hosts") != bool(self.egress.hosts):
+            raise ValueError('network = "hosts" and egress.hosts go together: set both or neither')
+        if self.sandbox == "off" and self.network != "full":
+            raise ValueError('sandbox = "off" isolates no network: set network = "full" with it')
+        return self

@@ -1,0 +1,96 @@
+"""What a command of the product's agent sees: the machine read-only, the workspace writable, secrets not at all.
+
+Owns bubblewrap's arguments for it. The root is empty and everything of / is laid into it, so that /workspace can be
+there whether this machine has such a directory or not. The workspace is at /workspace, where the model knows it, and
+at its own path, which virtual environments and build files name. /tmp and /run are the session's own: sockets of
+container engines, agents and buses lie there, and reading is enough to use one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from etude.environments.base import WORKSPACE
+from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.repository import git_directories
+
+_OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
+_ISOLATION = (
+    "--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup",
+    "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
+)  # fmt: skip
+GUEST = "/guest/guest"
+CACHE = "/tmp/cache"
+
+
+def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mapping[str, str]) -> list[str]:
+    """Everything between `bwrap` and the program to run."""
+    argv = [*_ISOLATION, *(() if config.network == "full" else ("--unshare-net",))]
+    argv += ["--size", str(1 << 20), "--tmpfs", "/", *_machine()]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(config.tmp_mb << 20), "--perms", "1777"]
+    argv += ["--tmpfs", "/tmp", "--size", str(1 << 20), "--tmpfs", "/run"]
+    if config.network == "full":
+        argv += _resolver()
+    # before the workspace: one that lies below a hidden directory is there all the same
+    for path in _hidden(config.hidden):
+        argv += ["--tmpfs", str(path), "--remount-ro", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
+    for path in (*config.writable, *git_directories(directory)):
+        argv += ["--bind", str(path.resolve()), str(path.resolve())]
+    for place in (str(directory), WORKSPACE):
+        argv += ["--bind", str(directory), place, *_protected(directory, place, config.protected)]
+    for common in git_directories(directory):
+        argv += [part for name in ("hooks", "config", "info") for part in _read_only(common / name)]
+    argv += ["--ro-bind", str(guest), GUEST, "--remount-ro", "/", "--chdir", WORKSPACE]
+    for name, value in {**env, **config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}.items():
+        argv += ["--setenv", name, value]
+    return argv
+
+
+def _machine() -> list[str]:
+    """Everything in /, read-only, but what the sandbox has of its own."""
+    argv = []
+    for entry in sorted(os.scandir("/"), key=lambda entry: entry.name):
+        if entry.name in _OWN:
+            continue
+        if entry.is_symlink():
+            argv += ["--symlink", os.readlink(entry.path), entry.path]
+        else:
+            argv += ["--ro-bind-try", entry.path, entry.path]
+    return argv
+
+
+def _resolver() -> list[str]:
+    """The file that says who resolves names lies in /run on most machines."""
+    real = Path("/etc/resolv.conf").resolve()
+    return ["--ro-bind", str(real), str(real)] if real.is_file() and real.is_relative_to("/run") else []
+
+
+def _hidden(paths: Iterable[str]) -> list[Path]:
+    """Those that exist, with their symlinks followed, but for what the sandbox replaces anyway."""
+    own = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev"), Path(tempfile.gettempdir()).resolve()]
+    found = dict.fromkeys(Path(os.path.expanduser(path)).resolve() for path in paths)
+    return [path for path in found if path.exists() and not any(path.is_relative_to(place) for place in own)]
+
+
+def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
+    """Read-only again. The directories above are mounted onto themselves: what is a mount cannot be moved out of the
+    way, and another put in its place."""
+    argv: list[str] = []
+    pinned: set[str] = set()
+    for name in names:
+        source = directory / name
+        if not source.exists() or not source.resolve().is_relative_to(directory):
+            continue
+        for parent in reversed(Path(name).parents[:-1]):
+            if str(parent) not in pinned:
+                pinned.add(str(parent))
+                argv += ["--bind", str(directory / parent), f"{place}/{parent}"]
+        argv += ["--ro-bind", str(source), f"{place}/{name}"]
+    return argv
+
+
+def _read_only(path: Path) -> list[str]:
+    return ["--ro-bind", str(path), str(path)] if path.exists() else []

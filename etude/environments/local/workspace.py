@@ -1,0 +1,155 @@
+"""Opens the user's directory for an agent: below bubblewrap, or, where the config says so, as it is.
+
+Owns `open_workspace` and `ConfinedWorkspace`. One guest agent (the very one of namespace sandboxes) is process 1 of a
+set of namespaces that lasts as long as the session; tools and commands go through it. So a file tool can write no more
+than a command can, a symlink leads neither of them further, and a server that one command starts is there for the next.
+What the machine cannot give is refused with what to do about it: nothing weaker is ever put in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etude.environments.base import Sandbox, SandboxSpec
+from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.channel import Channel
+from etude.environments.child import ended
+from etude.environments.egress import gate
+from etude.environments.guest_sandbox import GuestSandbox
+from etude.environments.launcher import find_bwrap
+from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.view import GUEST, arguments
+from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+
+if TYPE_CHECKING:
+    from etude.environments.egress.proxy import EgressProxy
+
+_NUMBERS = itertools.count(1)
+_ESSENTIAL = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV")
+_ADVICE = (
+    "the OS sandbox could not be started. On Ubuntu 24.04 and later, unprivileged user namespaces must be allowed for "
+    "bwrap (an AppArmor profile, or sysctl kernel.apparmor_restrict_unprivileged_userns=0); in a container, allow them "
+    'there. Where the machine is a sandbox already, say so: sandbox = "off" and network = "full"'
+)
+
+
+async def open_workspace(directory: Path, config: WorkspaceConfig | None = None) -> Sandbox:
+    """The directory as a sandbox. Whoever opened it destroys it, which ends its processes and leaves its files.
+
+    Raises MissingDependency or SandboxError where the sandbox cannot be had; there is no fallback.
+    """
+    config = config or WorkspaceConfig()
+    real = check_directory(directory)
+    if config.sandbox == "off":
+        raise ConfigError("sandbox: off is not built yet")
+    workspace = ConfinedWorkspace(real, config)
+    try:
+        await workspace.boot()
+    except BaseException:
+        await workspace.destroy()
+        raise
+    return workspace
+
+
+def check_directory(directory: Path) -> Path:
+    """Refuse what is not somebody's project: with the home directory writable, a sandbox would hold nothing."""
+    real = directory.resolve()
+    if not real.is_dir():
+        raise ConfigError(f"{directory} is not a directory; start in the project you want to work on")
+    if real in (Path("/"), Path.home().resolve(), *Path.home().resolve().parents):
+        raise ConfigError(f"{real} holds more than one project; start in the directory of the one you want to work on")
+    return real
+
+
+class ConfinedWorkspace(GuestSandbox):
+    """See base.Sandbox for the meaning of its methods. It has no snapshots and no forks: its files are the user's."""
+
+    def __init__(self, directory: Path, config: WorkspaceConfig) -> None:
+        name = f"local/{os.getpid()}.{next(_NUMBERS)}"
+        super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
+        self._directory, self._config = directory, config
+        self._bwrap, self._guest = find_bwrap(), guest_program(default_cache_dir())
+        self._pid: int | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self.egress: Counter[str] = Counter()
+        """What became of requests to hosts: "allowed", or the reason of a refusal."""
+        self._proxy: EgressProxy | None = None
+        if config.network == "hosts":
+            self._proxy = gate.open_proxy(config.egress, None, self.egress)
+
+    async def boot(self) -> None:
+        """Spawn, and wait for the agent's first words."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with tempfile.TemporaryFile() as log:
+            try:
+                with theirs:
+                    self._pid = self._spawn(theirs, log.fileno())
+                child = os.pidfd_open(self._pid)
+            except BaseException:
+                ours.close()
+                raise
+            try:
+                await self._connect(ours, child)
+            except SandboxError:
+                log.seek(0)
+                said = log.read().decode(errors="replace").strip()[-500:]
+                raise SandboxError(f"{self._directory}: {_ADVICE}. bwrap said: {said or 'nothing'}") from None
+            finally:
+                os.close(child)
+
+    def _spawn(self, control: socket.socket, log: int) -> int:
+        ways = gate.VARIABLES if self._proxy is not None else {}
+        own = {name: os.environ[name] for name in _ESSENTIAL if name in os.environ}
+        argv = [self._bwrap, *arguments(self._directory, self._config, self._guest, {**own, **ways})]
+        argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self._proxy is not None else [])]
+        actions = [
+            (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
+        ]
+        # a process group of its own: Ctrl-C at the terminal is for the agent, which then stops the command
+        defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
+        return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
+
+    async def _connect(self, control: socket.socket, child: int) -> None:
+        loop, wait_s = asyncio.get_running_loop(), self._config.start_timeout_s
+        try:
+            if self._proxy is not None:
+                listener = await gate.take_listener(control, child, self.id, wait_s)
+                if listener is not None:
+                    self._proxy.listen(listener, self.id)
+            await loop.create_unix_connection(lambda: self._channel, sock=control)
+        except BaseException:
+            control.close()
+            raise
+        await self._channel.ready(wait_s)
+
+    async def destroy(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        """Hanging up ends the agent, which is process 1: the kernel kills every other, then bubblewrap ends."""
+        self._channel.close()
+        if self._proxy is not None:
+            await self._proxy.close()
+        if self._pid is None:
+            return
+        wait_s = self._config.stop_timeout_s
+        if not await ended(self._pid, wait_s / 3):
+            os.kill(self._pid, signal.SIGKILL)
+            if not await ended(self._pid, wait_s):
+                raise DeadlineExceeded(f"the processes of {self.id} to end", wait_s)
+        self._pid = None

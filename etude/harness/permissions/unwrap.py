@@ -1,0 +1,234 @@
+"""What a command runs besides itself: the command behind `env`, `xargs`, `find -exec`, `sh -c`, `eval` and their like.
+
+Owns `unwrap`, which turns the commands a shell would start into the commands to be judged. A wrapper that does nothing
+of its own (`nice`, `timeout`) is not among them, what it runs is. One that changes who runs it (`sudo`) is judged as
+well. An option that is not known here could take the next word as its value, so that another word would be the command:
+such a line is Unreadable.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from etude.harness.permissions.shell import Simple, Unreadable, Word, read_script
+
+_MAX_DEPTH = 8
+_SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish"}
+_UNKNOWN = Word(None, "…")
+
+
+@dataclass(frozen=True)
+class _Wrapper:
+    """How a wrapper's own words end and its command begins."""
+
+    flags: str = ""
+    """Short options without a value, a letter each."""
+    valued: str = ""
+    """Short options with one, in the same word or the next."""
+    long: tuple[str, ...] = ()
+    """Long options without a value, or with it behind `=`."""
+    long_valued: tuple[str, ...] = ()
+    """Long options whose value may be the next word."""
+    operands: int = 0
+    """Words between the options and the command."""
+    variables: bool = False
+    """Whether NAME=VALUE may stand before the command."""
+    itself: bool = False
+    """Whether the wrapper is judged too."""
+    more: bool = False
+    """Whether it adds words to the command that are not on the line."""
+
+
+_WRAPPERS: Mapping[str, _Wrapper] = {
+    "env": _Wrapper("i0v", "uC", ("--ignore-environment", "--null", "--debug"), ("--unset", "--chdir"), variables=True),
+    "command": _Wrapper("p"),
+    "builtin": _Wrapper(),
+    "exec": _Wrapper("cl", "a"),
+    "nohup": _Wrapper(),
+    "time": _Wrapper("pv", "", ("--portability", "--verbose")),
+    "nice": _Wrapper("", "n", (), ("--adjustment",)),
+    "ionice": _Wrapper("t", "cn", ("--ignore",), ("--class", "--classdata")),
+    "timeout": _Wrapper("v", "ks", ("--foreground", "--preserve-status", "--verbose"), ("--kill-after", "--signal"), 1),
+    "stdbuf": _Wrapper("", "ioe", (), ("--input", "--output", "--error")),
+    "setsid": _Wrapper("cfw", "", ("--ctty", "--fork", "--wait")),
+    "chronic": _Wrapper("ev"),
+    "taskset": _Wrapper("", "", (), (), 1),
+    "sudo": _Wrapper("AbEHKkNnPS", "CDgpRTUu", ("--non-interactive", "--preserve-env"),
+                     ("--user", "--group", "--chdir", "--host", "--prompt"), variables=True, itself=True),
+    "doas": _Wrapper("nL", "Cu", itself=True),
+    "xargs": _Wrapper("0oprtx", "adEILnPs", ("--null", "--no-run-if-empty", "--verbose", "--exit", "--open-tty"),
+                      ("--arg-file", "--delimiter", "--max-lines", "--max-args", "--max-procs", "--max-chars",
+                       "--replace"), more=True),
+    "unshare": _Wrapper("", "", itself=True),
+    "chroot": _Wrapper("", "", (), (), 1, itself=True),
+}  # fmt: skip
+_FIND_RUNS = {"-exec", "-execdir", "-ok", "-okdir"}
+_BEYOND_READING = {
+    "alias", "parallel", "busybox", "toybox", "script", "expect", "su", "runuser", "at", "batch", "watch",
+}  # fmt: skip
+"""Commands that run what they are told in ways not read here, or that change what later words mean."""
+
+
+def unwrap(commands: Sequence[Simple], depth: int = 0) -> list[Simple]:
+    """The commands to judge, in order. Raises Unreadable."""
+    if depth > _MAX_DEPTH:
+        raise Unreadable("commands are wrapped in each other too deeply")
+    return [found for command in commands for found in _unwrap(command, depth)]
+
+
+def _unwrap(command: Simple, depth: int) -> Iterator[Simple]:
+    if not command.words:
+        yield command
+        return
+    first = command.words[0].text
+    if not first:
+        raise Unreadable(f"only a run would tell which command {command.words[0].raw} is")
+    name = posixpath.basename(first)
+    rest = command.words[1:]
+    if name in _BEYOND_READING:
+        raise Unreadable(f"{name} runs what cannot be read here")
+    if name in _SHELLS:
+        yield from _shell(command, rest, depth)
+    elif name == "eval":
+        yield from _script(" ".join(_known(word, "eval") for word in rest), command, depth)
+    elif name == "trap" and rest and not (rest[0].text or "").startswith("-"):
+        yield from _script(_known(rest[0], "trap"), command, depth)
+    elif name == "find":
+        yield command
+        yield from unwrap(list(_find(command, rest)), depth + 1)
+    elif (wrapper := _WRAPPERS.get(name)) is not None:
+        yield from _wrapped(command, name, wrapper, depth)
+    else:
+        yield command
+
+
+def _wrapped(command: Simple, name: str, wrapper: _Wrapper, depth: int) -> Iterator[Simple]:
+    words, variables = _after_options(name, wrapper, command.words[1:])
+    if wrapper.itself or not words:
+        yield command
+    if words:
+        more = (_UNKNOWN,) if wrapper.more else ()
+        if name == "xargs":
+            words = _filled(words, command.words[1 : -len(words)])
+        inner = replace(command, words=(*words, *more), variables=(*command.variables, *variables))
+        yield from unwrap([inner], depth + 1)
+
+
+def _filled(words: Sequence[Word], options: Sequence[Word]) -> list[Word]:
+    """What xargs puts in place of a mark is not known: neither is a word that holds it."""
+    marks = {"{}"}
+    for at, option in enumerate(options):
+        text = option.text or ""
+        if text.startswith(("-I", "--replace=")):
+            marks.add(text.removeprefix("--replace=").removeprefix("-I"))
+        if at and options[at - 1].text in ("-I", "--replace"):
+            marks.add(text)
+    marks.discard("")
+    return [_UNKNOWN if any(mark in (word.text or word.raw) for mark in marks) else word for word in words]
+
+
+def _after_options(
+    name: str, wrapper: _Wrapper, words: Sequence[Word]
+) -> tuple[Sequence[Word], list[tuple[str, Word]]]:
+    """The command behind a wrapper's own words, and the variables it is given."""
+    at = 0
+    while at < len(words):
+        text = _known(words[at], name)
+        if name == "command" and text in ("-v", "-V"):
+            return (), []  # it says what a name means, and runs nothing
+        if text == "--":
+            at += 1
+            break
+        if not text.startswith("-") or text == "-":
+            break
+        at += _width(name, wrapper, text)
+    at += wrapper.operands
+    variables = []
+    while wrapper.variables and at < len(words):
+        found = re.match(r"([A-Za-z_]\w*)=(.*)", words[at].text or words[at].raw, re.DOTALL)
+        if found is None:
+            break
+        variables.append((found[1], Word(found[2] if words[at].text is not None else None, found[2])))
+        at += 1
+    return words[at:], variables
+
+
+def _width(name: str, wrapper: _Wrapper, option: str) -> int:
+    """How many words an option takes."""
+    if option.startswith("--"):
+        long = option.partition("=")[0]
+        if long in wrapper.long or (long in wrapper.long_valued and "=" in option):
+            return 1
+        if long in wrapper.long_valued:
+            return 2
+        raise Unreadable(f"{name} {option}: what this option takes is not known here")
+    if name == "nice" and re.fullmatch(r"-\d+", option):
+        return 1
+    for at, letter in enumerate(option[1:], 1):
+        if letter in wrapper.valued:
+            return 1 if at + 1 < len(option) else 2
+        if letter not in wrapper.flags:
+            raise Unreadable(f"{name} {option}: what this option takes is not known here")
+    return 1
+
+
+def _shell(command: Simple, words: Sequence[Word], depth: int) -> Iterator[Simple]:
+    """A shell runs the text behind -c, a file, or what it reads."""
+    runs_text, at = False, 0
+    while at < len(words) and (text := _known(words[at], "a shell")).startswith(("-", "+")) and text not in ("-", "--"):
+        if text.startswith("--") or set(text[1:]) - set("ceuxlinrvf"):
+            if text in ("-o", "+o", "-eo", "-euo", "-xo", "-uo"):
+                at += 1
+            elif text not in ("--login", "--norc", "--noprofile", "--posix"):
+                raise Unreadable(f"{command.words[0].raw} {text}: what this option does is not known here")
+        runs_text |= "c" in text and not text.startswith("--")
+        at += 1
+    if at < len(words) and words[at].text in ("-", "--"):
+        at += 1
+    if runs_text:
+        if at >= len(words):
+            raise Unreadable("a shell is given -c and no command")
+        yield from _script(_known(words[at], "a shell"), command, depth)
+    elif at < len(words):
+        yield command
+    elif command.input is not None and command.input.text is not None:
+        yield from _script(command.input.text, command, depth)
+    else:
+        raise Unreadable("a shell runs what it reads, and only a run would tell what that is")
+
+
+def _script(text: str, command: Simple, depth: int) -> Iterator[Simple]:
+    """What a text runs, with the variables and files of the command that runs it."""
+    if command.redirects or command.variables:
+        yield replace(command, words=(), input=None)
+    yield from unwrap(read_script(text), depth + 1)
+
+
+def _find(command: Simple, words: Sequence[Word]) -> Iterator[Simple]:
+    """The commands that find starts for what it finds."""
+    for word in words:
+        if word.text is None and (re.search(r"[$`]", word.raw) or word.raw[0] in "*?["):
+            raise Unreadable(f"find could be told to run something by {word.raw}")
+    at = 0
+    while at < len(words):
+        if words[at].text not in _FIND_RUNS:
+            at += 1
+            continue
+        inner = []
+        at += 1
+        while at < len(words) and words[at].text not in (";", "+"):
+            word = words[at]
+            inner.append(_UNKNOWN if "{}" in (word.text or word.raw) else word)
+            at += 1
+        if not inner:
+            raise Unreadable("find -exec without a command")
+        yield replace(command, words=tuple(inner), redirects=(), input=None)
+
+
+def _known(word: Word, name: str) -> str:
+    if word.text is None:
+        raise Unreadable(f"only a run would tell what {name} is given by {word.raw}")
+    return word.text
