@@ -36,7 +36,8 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
         argv += _resolver()
     # before the workspace: one that lies below a hidden directory is there all the same
     for path in _hidden(config.hidden):
-        argv += ["--tmpfs", str(path), "--remount-ro", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
+        empty = ["--tmpfs", str(path), "--remount-ro", str(path)]
+        argv += empty if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
     for path in (*config.writable, *git_directories(directory)):
         argv += ["--bind", str(path.resolve()), str(path.resolve())]
     for place in (str(directory), WORKSPACE):

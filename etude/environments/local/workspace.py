@@ -15,7 +15,6 @@ import signal
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -8,6 +8,7 @@ whatever is read: the paths among the words are judged as well.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 
 from etude.harness.permissions.rules import Rule
@@ -37,11 +38,12 @@ _SAFE = {
 }  # fmt: skip
 _SAFE_GIT = {"status", "log", "diff", "show", "blame", "ls-files", "ls-tree", "rev-parse", "merge-base", "shortlog"}
 _NOT_SAFE = {
-    "date": r"-s|--set|--s.*|-f",
+    "date": r"-s.*|--s.*|-f.*|--file.*",
     "file": r"-C|--compile|-z.*|-m.*",
     "set": r".*",
+    "test": r"-[vR]",
     "git": r"--output.*|-o.*|--ext-diff|--textconv|--no-index|-c.*|--exec.*|-O.*",
-    "find": r"-delete|-fprint.*|-fls|-ok.*|-exec.*",
+    "find": r"-delete|-fprint.*|-fls",
     "rg": r"--pre.*|-z.*|--search-zip|--hostname-bin.*",
     "jq": r"-L.*|--library-path.*",
 }
@@ -58,7 +60,7 @@ def is_safe(words: Sequence[str | None]) -> bool:
     elif name == "command":
         return len(words) > 1 and words[1] in ("-v", "-V")
     elif name == "set":
-        return bool(options) and all(re.fullmatch(r"[-+][eux]+|-o|pipefail", word) for word in options)
+        return bool(options) and all(re.fullmatch(r"[-+][euxo]+|pipefail", word) for word in options)
     elif name in ("find", "rg", "jq"):
         if None in words:
             return False
@@ -66,3 +68,26 @@ def is_safe(words: Sequence[str | None]) -> bool:
         return False
     refused = _NOT_SAFE.get(name or "")
     return refused is None or not any(re.fullmatch(refused, word) for word in options)
+
+
+_MANY_IN_ONE = {
+    "git", "npm", "pnpm", "yarn", "bun", "cargo", "go", "uv", "pip", "poetry", "docker", "kubectl", "terraform", "make",
+    "just", "dotnet", "gradle", "./gradlew", "mvn", "bundle", "rake", "mix", "composer", "apt", "apt-get", "brew", "gh",
+}  # fmt: skip
+"""Programs whose first word says what they do."""
+_RUNS_ANYTHING = re.compile(
+    r"(.*/)?(python[\d.]*|node|deno|ruby|perl|php|lua|osascript|g?awk|npx|bunx|uvx|pipx|env|source|\.|\w*sh|sudo|doas|find)"
+)
+
+
+def narrowest(words: Sequence[str | None]) -> str:
+    """The rule that allows a command and its like; empty where those would be anything at all."""
+    known = [word for word in words if word is not None]
+    name = known[0]
+    if _RUNS_ANYTHING.fullmatch(name) or any(mark in name for mark in "*?["):
+        exact = len(known) == len(words) and not any(mark in word for word in known for mark in "*?[")
+        return f"run({shlex.join(known)})" if exact else ""
+    if name in _MANY_IN_ONE:
+        plain = len(words) > 1 and words[1] is not None and re.fullmatch(r"[\w:-]+", words[1]) and words[1][0] != "-"
+        return f"run({name} {words[1]} *)" if plain else ""
+    return f"run({shlex.quote(name)} *)"

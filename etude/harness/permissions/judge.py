@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.config import parse
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
 from etude.harness.permissions.paths import Place, Target
-from etude.harness.permissions.rules import OWN, STRICTNESS, PermissionConfig, Rule, Verdict, kind_of
+from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
 from etude.harness.permissions.shell import Redirect, Simple, Unreadable, Word, read_script
 from etude.harness.permissions.unwrap import unwrap
 
@@ -39,6 +40,8 @@ class Reason:
     """The command, path or variable, as it stands in the call."""
     by: str
     """The rule as it is written, or the words for why there is none."""
+    remember: str = ""
+    """The narrowest rule that would allow this and its like from now on; empty where none should."""
 
     def __str__(self) -> str:
         return f"{self.piece}: {self.by}"
@@ -50,6 +53,13 @@ class Decision:
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
+
+    @property
+    def remember(self) -> tuple[str, ...]:
+        """The rules that together would allow it; empty where even they would not."""
+        asked = [reason for reason in self.reasons if reason.verdict != "allow"]
+        rules = tuple(dict.fromkeys(reason.remember for reason in asked))
+        return rules if all(rules) else ()
 
     def explain(self) -> str:
         """The pieces that made it so strict, a line each."""
@@ -66,8 +76,8 @@ class Judge:
 
     def allow(self, rule: str) -> None:
         """Add a rule that allows, as the user chose it when asked. Raises ConfigError for what is none."""
-        added = PermissionConfig(allow=(rule,)).allow[0]
-        self._rules.append(Rule(added, "allow"))
+        parse({"allow": [rule]}, PermissionConfig, "permissions")
+        self._rules.append(Rule(rule, "allow"))
 
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """Whether this call may be made."""
@@ -77,7 +87,8 @@ class Judge:
         if kind == "run":
             return _decide(list(self._line(tool, str(arguments.get("command", "")))))
         if kind == "other":
-            return _decide([self._ruled(tool, tool, None) or Reason(self._config.others, tool, "no rule names it")])
+            unruled = Reason(self._config.others, tool, "no rule names it", remember=tool)
+            return _decide([self._ruled(tool, tool, None) or unruled])
         paths = arguments.get("paths", arguments.get("path", "."))
         names = [str(path) for path in paths] if isinstance(paths, list) else [str(paths)]
         return _decide([reason for name in names for reason in self._path(tool, name, kind == "edit")])
@@ -87,7 +98,9 @@ class Judge:
         more = builtin.ASK if self._config.builtin else ()
         for rule in (*self._rules, *more):
             if rule.names(tool) and (target is None or rule.matches_path(target.path, target.relative)):
-                return Reason(rule.verdict, piece, f"rule {rule}")
+                built_in = rule not in self._rules
+                remember = _for_good(kind_of(tool), target) if built_in and target else ""
+                return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
         return None
 
     # --- paths ----------------------------------------------------------------------------------------------------
@@ -112,9 +125,11 @@ class Judge:
         if target.scratch:
             return Reason("allow", name, "it is not kept")
         if target.relative is None:
-            return Reason(self._config.outside, name, f"it is {target.path}, outside the workspace")
+            said = f"it is {target.path}, outside the workspace"
+            return Reason(self._config.outside, name, said, remember=_for_good("read", target))
         default = self._config.edits if writes else self._config.reads
-        return Reason(default, name, f"no rule matches; {'edits' if writes else 'reads'} are {default} by default")
+        said = f"no rule matches; {'edits' if writes else 'reads'} are {default} by default"
+        return Reason(default, name, said, remember=_for_good(kind_of(tool), target))
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -161,8 +176,9 @@ class Judge:
                 return Reason("allow", piece, "it only reads and prints")
             for rule in builtin.ASK:
                 if rule.names(tool) and rule.matches_command(words) is not False:
-                    return Reason("ask", piece, f"rule {rule}, which is built in")
-        return Reason(self._config.runs, piece, f"no rule matches; commands are {self._config.runs} by default")
+                    return Reason("ask", piece, f"rule {rule}, which is built in", builtin.narrowest(words))
+        said = f"no rule matches; commands are {self._config.runs} by default"
+        return Reason(self._config.runs, piece, said, builtin.narrowest(words))
 
     def _redirect(self, redirect: Redirect, directories: Sequence[str | None]) -> list[Reason]:
         tool = "write_file" if redirect.writes else "read_file"
@@ -189,9 +205,15 @@ class Judge:
             for target in self._place.targets(name, place):
                 ruled = self._ruled("read_file", name, target)
                 if ruled is None and target.relative is None and not target.scratch and self._place.holds(target):
-                    ruled = Reason(self._config.outside, name, f"it is {target.path}, outside the workspace")
+                    ruled = self._target("read_file", name, target, writes=False)
                 if ruled is not None and ruled.verdict != "allow":
                     yield ruled
+
+
+def _for_good(kind: Kind, target: Target) -> str:
+    """The rule that allows one path; none where its name would be read as a pattern."""
+    path = target.relative or target.path
+    return "" if set(path) & set("*?") else f"{kind}({path})"
 
 
 def _written(command: Simple) -> Sequence[Word]:

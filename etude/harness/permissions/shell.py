@@ -168,6 +168,8 @@ def _commands(node: Node) -> Iterator[Simple]:
         yield from _declaration(node)
     else:
         _check(node)
+        if kind == "for_statement":
+            yield Simple((), tuple((_text(c), Word(None, "")) for c in node.children if c.type == "variable_name"))
         for child in node.children:
             yield from _commands(child)
 
@@ -183,17 +185,33 @@ def _check(node: Node) -> None:
             raise Unreadable("arithmetic on variables can run what they hold")
         return
     if kind in ("test_command", "binary_expression", "parenthesized_expression"):
-        if kind == "test_command" and re.search(r"[&|<>();]", _text(node)):
+        bare = " ".join(_bare(node)) if kind == "test_command" else ""
+        if re.search(r"[&|<>();]", bare):
             raise Unreadable("a test with operators in it is read differently by different shells")
+        if re.search(r"(^| )-[vR] |^\[\[.* -(eq|ne|lt|le|gt|ge) ", bare):
+            raise Unreadable("a test of numbers or of names can run what they hold")
         return
     if kind == "expansion" and any(child.type in ("@", "!") for child in node.children):
         raise Unreadable("${…@…} and ${!…} can run what a variable holds")
+    if kind == "expansion" and re.match(r"\$\{\w+:(?![-=+?]|[ \d:-]+\})", _text(node)):
+        raise Unreadable("an offset that is no number can run what it holds")
     if kind == "subscript" and not re.fullmatch(r"\w+\[(\d+|@|\*)\]", _text(node)):
         raise Unreadable("an index that is no number can run what it holds")
     if node.is_named and kind not in _PLAIN:
         raise Unreadable(f"it holds a {kind.replace('_', ' ')}")
     if node.child_count == 0 and kind in ("word", "extglob_pattern", "regex") and _SUBSTITUTION.search(_text(node)):
         raise Unreadable("a substitution stands where it cannot be read")
+
+
+def _bare(node: Node) -> Iterator[str]:
+    """The tokens below a node that stand neither in quotes nor in a substitution."""
+    for child in node.children:
+        if child.type in ("string", "raw_string", "command_substitution", "expansion", "simple_expansion"):
+            yield "_"
+        elif child.child_count == 0:
+            yield _text(child)
+        else:
+            yield from _bare(child)
 
 
 def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> Iterator[Simple]:
@@ -230,8 +248,10 @@ def _redirected(node: Node) -> Iterator[Simple]:
         elif child.type == "heredoc_redirect":
             fed = _here_document(child)
             redirects += [found for part in child.children if part.type == "file_redirect" for found in _file(part)]
-        else:
+        elif body is None:
             body = child
+        else:
+            raise Unreadable("it is not clear what a redirection belongs to")
     if body is not None and body.type == "command":
         yield from _command(body, tuple(redirects), fed)
     else:
@@ -249,12 +269,17 @@ def _redirected(node: Node) -> Iterator[Simple]:
 
 
 def _declaration(node: Node) -> Iterator[Simple]:
-    variables = tuple(_assignment(child) for child in node.children if child.type == "variable_assignment")
-    name = node.children[0]
-    words = () if node.type == "variable_assignment" else (Word(_text(name), _text(name)),)
+    """A bare assignment, or `export` and its like. Only plain names: an index in one of them is run."""
     if node.type == "variable_assignment":
-        variables = (_assignment(node),)
-    yield Simple(words, variables, raw=_text(node))
+        yield Simple((), (_assignment(node),), raw=_text(node))
+    else:
+        keyword, *rest = node.children
+        for child in rest:
+            named = child.type in ("variable_assignment", "variable_name")
+            if not named and not re.fullmatch(r"-[a-hj-zA-Z]+|\w+", _text(child)):
+                raise Unreadable(f"{_text(keyword)} {_text(child)}: a name that is computed can run something")
+        variables = tuple(_assignment(child) for child in rest if child.type == "variable_assignment")
+        yield Simple((Word(_text(keyword), _text(keyword)),), variables, raw=_text(node))
     yield from _below(node)
 
 

@@ -177,14 +177,15 @@ def _width(name: str, wrapper: _Wrapper, option: str) -> int:
 
 def _shell(command: Simple, words: Sequence[Word], depth: int) -> Iterator[Simple]:
     """A shell runs the text behind -c, a file, or what it reads."""
-    runs_text, at = False, 0
+    runs_text, reads, at = False, False, 0
     while at < len(words) and (text := _known(words[at], "a shell")).startswith(("-", "+")) and text not in ("-", "--"):
-        if text.startswith("--") or set(text[1:]) - set("ceuxlinrvf"):
+        if text.startswith("--") or set(text[1:]) - set("ceuxlinrvfs"):
             if text in ("-o", "+o", "-eo", "-euo", "-xo", "-uo"):
                 at += 1
             elif text not in ("--login", "--norc", "--noprofile", "--posix"):
                 raise Unreadable(f"{command.words[0].raw} {text}: what this option does is not known here")
         runs_text |= "c" in text and not text.startswith("--")
+        reads |= "s" in text and not text.startswith("--")
         at += 1
     if at < len(words) and words[at].text in ("-", "--"):
         at += 1
@@ -192,7 +193,7 @@ def _shell(command: Simple, words: Sequence[Word], depth: int) -> Iterator[Simpl
         if at >= len(words):
             raise Unreadable("a shell is given -c and no command")
         yield from _script(_known(words[at], "a shell"), command, depth)
-    elif at < len(words):
+    elif at < len(words) and not reads:
         yield command
     elif command.input is not None and command.input.text is not None:
         yield from _script(command.input.text, command, depth)

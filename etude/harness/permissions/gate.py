@@ -1,0 +1,109 @@
+"""Stands between a model's calls and the tools: what is forbidden is not run, and what must be asked for is asked.
+
+Owns `Gate`. It guards tools by giving them a `run` of its own in front; schemas stay as they are, so the prompt does
+not tell a guarded tool from another. A refused call is answered like any other that fails, and the model goes on. All
+calls of one turn are asked about at once: `review` them before they run. A call that nobody reviewed is judged when it
+runs, so that no way round the gate is open. How a person is asked is the face's business; where nobody can be, an ask
+is a no.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from etude.environments.base import Sandbox
+from etude.harness.permissions.judge import Decision, Judge
+from etude.harness.schema import MalformedCall, ToolCall
+from etude.harness.tools.base import Tool, ToolConfig, ToolError
+
+
+@dataclass(frozen=True)
+class Question:
+    """One call that needs a yes."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    decision: Decision
+    """Why it is asked: `explain()` names the pieces and the rules, `remember` what would allow it for good."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the user said. `rules` hold from now on; `words` are for the model, with a no."""
+
+    allowed: bool
+    rules: tuple[str, ...] = ()
+    words: str = ""
+
+
+Ask: TypeAlias = Callable[[Sequence[Question]], Awaitable[Sequence[Answer]]]
+"""Puts the questions of one turn to the user, together. A person may take as long as they like."""
+
+
+class Gate:
+    """The permissions of one session at work."""
+
+    def __init__(self, judge: Judge, ask: Ask | None = None) -> None:
+        self.judge = judge
+        self._ask = ask
+        self._answered: dict[str, list[Answer]] = {}
+        self.counts: Counter[str] = Counter()
+        """Calls that were "allowed" by rules, "granted" or "refused" by the user, or "denied" by rules."""
+
+    def guard(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+        """The same tools, each behind the gate."""
+        return {name: replace(tool, run=self._guarded(tool)) for name, tool in tools.items()}
+
+    async def review(self, calls: Sequence[ToolCall | MalformedCall]) -> None:
+        """Ask for everything this turn needs, in one go. The answers count for these calls, each once."""
+        self._answered.clear()
+        asked = [question for call in calls if isinstance(call, ToolCall) and (question := self._question(call))]
+        for question, answer in zip(asked, await self._put(asked) if asked else (), strict=True):
+            self._answered.setdefault(_key(question.tool, question.arguments), []).append(answer)
+
+    async def permit(self, tool: str, arguments: Mapping[str, Any]) -> None:
+        """Return if this call may be made; ToolError, for the model to read, if it may not."""
+        decision = self.judge.judge(tool, arguments)
+        if decision.verdict == "deny":
+            self.counts["denied"] += 1
+            raise ToolError(f"not permitted: {decision.explain()}")
+        if decision.verdict == "allow":
+            self.counts["allowed"] += 1
+            return
+        waiting = self._answered.get(_key(tool, arguments))
+        answer = waiting.pop(0) if waiting else (await self._put([Question(tool, arguments, decision)]))[0]
+        self.counts["granted" if answer.allowed else "refused"] += 1
+        if not answer.allowed:
+            raise ToolError(answer.words or f"the user refused this: {decision.explain()}")
+
+    def _guarded(self, tool: Tool) -> Callable[[Sandbox, ToolConfig, Mapping[str, Any]], Awaitable[str]]:
+        async def run(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
+            await self.permit(tool.name, arguments)
+            return await tool.run(sandbox, config, arguments)
+
+        return run
+
+    def _question(self, call: ToolCall) -> Question | None:
+        decision = self.judge.judge(call.name, call.arguments)
+        return Question(call.name, call.arguments, decision) if decision.verdict == "ask" else None
+
+    async def _put(self, questions: Sequence[Question]) -> Sequence[Answer]:
+        if self._ask is None:
+            return [_nobody(question) for question in questions]
+        answers = await self._ask(questions)
+        for answer in answers:
+            for rule in answer.rules if answer.allowed else ():
+                self.judge.allow(rule)
+        return answers
+
+
+def _nobody(question: Question) -> Answer:
+    return Answer(False, words=f"not permitted without a user to ask: {question.decision.explain()}")
+
+
+def _key(tool: str, arguments: Mapping[str, Any]) -> str:
+    return json.dumps([tool, dict(arguments)], sort_keys=True)

@@ -1,0 +1,286 @@
+"""The user's own directory below bubblewrap: what a command can do to it, and what it cannot do to anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from etude.environments.base import Sandbox
+from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.environments.local.repository import git_directories
+from etude.errors import ConfigError, MissingDependency, SandboxError
+
+GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+
+
+def git(directory: Path, *words: str) -> str:
+    return subprocess.run([*GIT, *words], cwd=directory, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / ".etude").mkdir(parents=True)
+    (root / "a.txt").write_text("hi\n")
+    (root / "way-out").symlink_to(tmp_path / "outside")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").write_text("kept\n")
+    git(root, "init", "-q")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "first")
+    return root
+
+
+def within(directory: Path, scenario: Callable[[Sandbox], Coroutine[Any, Any, None]], **config: Any) -> None:
+    async def whole() -> None:
+        workspace = await open_workspace(directory, WorkspaceConfig(**config))
+        try:
+            async with asyncio.timeout(120):
+                await scenario(workspace)
+        finally:
+            await workspace.destroy()
+
+    asyncio.run(whole())
+
+
+async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
+    done = await workspace.exec(command)
+    assert done.exit_code == code, done.output.decode()
+    return done.output.decode()
+
+
+def test_the_workspace_is_the_users_directory_by_both_names(project: Path) -> None:
+    async def scenario(workspace: Sandbox) -> None:
+        assert await said(workspace, "pwd; cat a.txt") == "/workspace\nhi\n"
+        await said(workspace, f"echo by-name > {project}/b.txt; echo here > c.txt")
+        await workspace.write_file("/workspace/src/d.txt", b"written\n")
+        assert await workspace.read_file(f"{project}/src/d.txt") == b"written\n"
+        assert [entry.name for entry in await workspace.list_dir("/workspace/src")] == ["d.txt"]
+        assert "first" in await said(workspace, "git log --oneline")
+        await said(workspace, "git add -A && git -c user.name=a -c user.email=a@b commit -qm second")
+
+    within(project, scenario)
+    assert (project / "b.txt").read_text() == "by-name\n" and (project / "c.txt").read_text() == "here\n"
+    assert "second" in git(project, "log", "--oneline") and git(project, "status", "--short") == ""
+
+
+def test_nothing_outside_is_written_by_a_command_or_a_tool(project: Path) -> None:
+    outside = project.parent / "outside"
+
+    async def scenario(workspace: Sandbox) -> None:
+        for target in (
+            "/etc/etude",
+            f"{Path.home()}/etude",
+            "/usr/etude",
+            f"{outside}/x",
+            "way-out/x",
+            "../x",
+            "/etude",
+        ):
+            await said(workspace, f"touch {target}", 1)
+        await said(workspace, f"rm {outside}/kept", 1)
+        for path in ("/etc/etude", f"{outside}/kept", "/workspace/way-out/kept", "/workspace/../etude"):
+            with pytest.raises(OSError, match="Read-only|No such|denied"):
+                await workspace.write_file(path, b"x")
+        await said(workspace, "mkdir -p /tmp/x && touch /tmp/x/y /dev/shm/z && ls /tmp/x")
+
+    within(project, scenario)
+    assert {path.name for path in outside.iterdir()} == {"kept"} and (outside / "kept").read_text() == "kept\n"
+    assert not Path("/tmp/x/y").exists() and not Path("/dev/shm/z").exists()
+
+
+def test_what_the_users_programs_obey_is_read_and_not_written(project: Path) -> None:
+    config, hooks = (project / ".git" / "config").read_bytes(), sorted((project / ".git" / "hooks").iterdir())
+
+    async def scenario(workspace: Sandbox) -> None:
+        for command in (
+            "echo x > .git/hooks/pre-commit", "echo x >> .git/config", "git config core.fsmonitor ./x", "mv .git .git2",
+            "rm -rf .git/hooks", "mv .git/hooks .git/h", "touch .etude/x", "rm -rf .etude", "ln -sf /etc .git/hooks/x",
+        ):  # fmt: skip
+            done = await workspace.exec(command)
+            assert done.exit_code, command
+            assert (await workspace.exec(f"cd {project} && {command}")).exit_code, command
+        await said(workspace, "cat .git/config; ls .git/hooks .etude; git status")
+
+    within(project, scenario)
+    assert (project / ".git" / "config").read_bytes() == config
+    assert sorted((project / ".git" / "hooks").iterdir()) == hooks and list((project / ".etude").iterdir()) == []
+
+
+def test_secrets_and_sockets_are_not_there(project: Path, tmp_path: Path) -> None:
+    keys, token = tmp_path / "keys", tmp_path / "token"
+    keys.mkdir()
+    (keys / "id").write_text("secret\n")
+    token.write_text("secret\n")
+    (tmp_path / "link").symlink_to(keys)
+
+    async def scenario(workspace: Sandbox) -> None:
+        assert (
+            await said(workspace, f"ls -A {keys} {tmp_path}/link; cat {token}; ls /run")
+            == f"{keys}:\n\n{tmp_path}/link:\n"
+        )
+        await said(workspace, f"touch {keys}/x", 1)
+
+    within(project, scenario, hidden=(f"{tmp_path}/link", str(token), str(tmp_path / "none")))
+    assert (keys / "id").read_text() == "secret\n"
+
+
+def test_no_network_but_its_own_and_all_of_it_when_allowed(project: Path) -> None:
+    connect = "python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 5)\""
+    serve = "python3 -c \"import socket; s = socket.create_server(('127.0.0.1', 4177)); print('up', flush=True); s.accept()\""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        async def alone(workspace: Sandbox) -> None:
+            await said(workspace, connect.format(port=port), 1)
+            background = await workspace.start(serve)
+            async for piece in background.output():
+                assert piece.startswith(b"up")
+                break
+            await said(workspace, connect.format(port=4177))  # what one command serves the next one reaches
+
+        async def open_to_all(workspace: Sandbox) -> None:
+            await said(workspace, connect.format(port=port))
+
+        within(project, alone)
+        within(project, open_to_all, network="full")
+
+
+def test_hosts_are_reached_by_a_proxy_and_by_name(project: Path) -> None:
+    fetch = (
+        'python3 -c "import urllib.request, urllib.error\n'
+        "try: urllib.request.urlopen('http://{host}/', timeout=20)\n"
+        'except urllib.error.HTTPError as error: print(error.code)"'
+    )
+
+    async def scenario(workspace: Sandbox) -> None:
+        assert await said(workspace, fetch.format(host="elsewhere.invalid")) == "403\n"
+        assert await said(workspace, fetch.format(host="here.invalid")) == "502\n"  # allowed, and no such host
+
+    within(project, scenario, network="hosts", egress={"hosts": ["here.invalid"]})
+
+
+def test_no_privilege_and_no_sight_of_other_processes(project: Path) -> None:
+    async def scenario(workspace: Sandbox) -> None:
+        assert "CapEff:\t0000000000000000" in await said(workspace, "cat /proc/self/status")
+        assert str(os.getpid()) not in (await said(workspace, "ls /proc")).split()
+        await said(workspace, "unshare -Ur true", 1)
+
+    within(project, scenario)
+
+
+def test_the_environment_is_what_the_caller_gave(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+
+    async def scenario(workspace: Sandbox) -> None:
+        text = await said(workspace, "env")
+        assert "SECRET_TOKEN" not in text and f"HOME={os.environ['HOME']}" in text and "GIVEN=1" in text
+
+    within(project, scenario, env={"GIVEN": "1"})
+
+
+def test_its_processes_end_with_it(project: Path) -> None:
+    pids = []
+
+    async def scenario(workspace: Sandbox) -> None:
+        await workspace.start("exec sleep 4242")
+        async with asyncio.timeout(20):
+            while not (found := _running("sleep 4242")):
+                await asyncio.sleep(0.05)
+        pids.extend(found)
+
+    within(project, scenario)
+    assert pids and not _running("sleep 4242")
+
+
+def _running(command: str) -> list[str]:
+    words = b"\0".join(part.encode() for part in command.split()) + b"\0"
+    return [path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if _read(path) == words]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_it_has_no_snapshots_and_no_forks(project: Path) -> None:
+    async def scenario(workspace: Sandbox) -> None:
+        with pytest.raises(ConfigError, match="directory of this machine"):
+            await workspace.snapshot()
+        with pytest.raises(ConfigError, match="directory of this machine"):
+            await workspace.fork(2)
+        await said(workspace, "true")
+
+    within(project, scenario)
+
+
+def test_a_worktree_commits_into_the_repository_it_belongs_to(project: Path) -> None:
+    tree = project.parent / "tree"
+    git(project, "worktree", "add", "-q", "--detach", str(tree))
+    assert git_directories(tree) == [project / ".git"] and git_directories(project) == []
+
+    async def scenario(workspace: Sandbox) -> None:
+        await said(workspace, "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm there")
+        await said(workspace, f"echo x >> {project}/.git/config", 2)
+        await said(workspace, f"echo x > {project}/.git/hooks/pre-commit", 2)
+        await said(workspace, f"echo x > {project}/a.txt", 2)
+
+    within(tree, scenario)
+    assert "there" in git(tree, "log", "--oneline") and (project / "a.txt").read_text() == "hi\n"
+
+
+def test_a_git_file_that_points_elsewhere_opens_nothing(tmp_path: Path) -> None:
+    victim, workspace = tmp_path / "victim", tmp_path / "workspace"
+    (victim / "worktrees" / "w").mkdir(parents=True)
+    workspace.mkdir()
+    (workspace / ".git").write_text(f"gitdir: {victim}/worktrees/w\n")
+    (victim / "worktrees" / "w" / "commondir").write_text("../..\n")
+    assert git_directories(workspace) == []
+    (victim / "worktrees" / "w" / "gitdir").write_text(f"{tmp_path}/another/.git\n")
+    assert git_directories(workspace) == []
+    (victim / "worktrees" / "w" / "gitdir").write_text(f"{workspace}/.git\n")
+    assert git_directories(workspace) == [victim]
+    (victim / "worktrees" / "w" / "commondir").write_text("/etc\n")
+    assert git_directories(workspace) == []
+
+
+def test_what_cannot_be_had_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never opened without what the config says."""
+    broken = project.parent / "bin" / "bwrap"
+    broken.parent.mkdir()
+    broken.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.9.0 && exit\necho setting up uid map: denied >&2\nexit 1\n'
+    )
+    broken.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
+        with pytest.raises(SandboxError, match="user namespaces must be allowed.*setting up uid map: denied"):
+            asyncio.run(open_workspace(project))
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(project))
+        with pytest.raises(MissingDependency, match="bubblewrap is not installed"):
+            asyncio.run(open_workspace(project))
+
+
+@pytest.mark.parametrize("directory", ["/", "~", "/home"])
+def test_more_than_a_project_is_refused(directory: str) -> None:
+    with pytest.raises(ConfigError, match="project"):
+        asyncio.run(open_workspace(Path(directory).expanduser()))
+
+
+@pytest.mark.parametrize(
+    "config", [{"sandbox": "off"}, {"network": "hosts"}, {"egress": {"hosts": ["a.example"]}}, {"protected": ("../x",)}]
+)
+def test_what_contradicts_itself_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        WorkspaceConfig(**config)

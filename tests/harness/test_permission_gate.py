@@ -1,0 +1,159 @@
+"""The gate before real tools in a real sandbox: what is refused does not happen, and what is asked is asked once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etude.environments.base import Sandbox
+from etude.errors import ConfigError
+from etude.harness.permissions import Answer, Gate, Judge, PermissionConfig, Question, load_permissions, remember
+from etude.harness.permissions.store import IN_REPOSITORY
+from etude.harness.schema import MalformedCall, ToolCall
+from etude.harness.tools import TOOLS, ToolConfig, run_calls
+
+BY_NAME = {tool.name: tool for tool in TOOLS}
+RULES = PermissionConfig(allow=("run(echo *)",), deny=("run(touch denied)", "edit(locked/**)"))
+
+
+class User:
+    """Answers questions from a script, and remembers them."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+        self.heard: list[list[Question]] = []
+
+    async def __call__(self, questions: Sequence[Question]) -> Sequence[Answer]:
+        self.heard.append(list(questions))
+        return [self.answers.pop(0) for _ in questions]
+
+
+def call(command: str) -> ToolCall:
+    return ToolCall("run_terminal_cmd", {"command": command}, "")
+
+
+async def play(gate: Gate, sandbox: Sandbox, *calls: ToolCall | MalformedCall, review: bool = True) -> list[str]:
+    if review:
+        await gate.review(calls)
+    results = await run_calls(calls, gate.guard(BY_NAME), sandbox, ToolConfig(), lambda *_: None)
+    return [result.text for result in results]
+
+
+def test_a_guarded_tool_looks_like_itself() -> None:
+    guarded = Gate(Judge(RULES)).guard(BY_NAME)
+    assert [tool.json_schema() for tool in guarded.values()] == [tool.json_schema() for tool in TOOLS]
+    assert [tool.signature() for tool in guarded.values()] == [tool.signature() for tool in TOOLS]
+
+
+def test_a_turn_is_asked_about_at_once_and_only_what_was_granted_happens(in_sandbox: Callable[..., Any]) -> None:
+    user = User(Answer(True), Answer(False, words="not that one"))
+    gate = Gate(Judge(RULES), user)
+
+    async def scenario(sandbox: Sandbox) -> None:
+        calls = [
+            call("echo hi"),
+            call("touch granted"),
+            call("touch refused"),
+            call("touch denied"),
+            MalformedCall("no", ""),
+        ]
+        texts = await play(gate, sandbox, *calls)
+        assert texts[:3] == ["hi", "", "error: not that one"] and texts[4] == "error: no"
+        assert texts[3] == "error: not permitted: touch denied: rule deny run(touch denied)"
+        assert [entry.name for entry in await sandbox.list_dir("/workspace")] == ["granted"]
+
+    in_sandbox(scenario)
+    [questions] = user.heard
+    assert [question.arguments["command"] for question in questions] == ["touch granted", "touch refused"]
+    assert "touch granted: no rule matches" in questions[0].decision.explain()
+    assert gate.counts == {"allowed": 1, "granted": 1, "refused": 1, "denied": 1}
+
+
+def test_no_call_goes_round_the_gate(in_sandbox: Callable[..., Any]) -> None:
+    user = User(Answer(False))
+
+    async def scenario(sandbox: Sandbox) -> None:
+        [text] = await play(Gate(Judge(RULES), user), sandbox, call("touch a"), review=False)
+        assert text.startswith("error: the user refused this: touch a: no rule matches")
+        write = ToolCall("write_file", {"path": "locked/a", "content": "x"}, "")
+        assert (await play(Gate(Judge(RULES)), sandbox, write, review=False))[0].startswith("error: not permitted")
+        assert await sandbox.list_dir("/workspace") == []
+
+    in_sandbox(scenario)
+    assert len(user.heard) == 1
+
+
+def test_an_answer_counts_for_its_call_and_only_once() -> None:
+    user = User(Answer(True), Answer(False), Answer(False))
+    gate = Gate(Judge(RULES), user)
+
+    async def scenario() -> list[bool]:
+        await gate.review([call("foo")])
+        granted = []
+        for _ in range(2):
+            granted.append(await permitted(gate, "foo"))
+        await gate.review([call("foo")])
+        return granted
+
+    assert asyncio.run(scenario()) == [True, False] and len(user.heard) == 3
+
+
+def test_always_holds_from_then_on_and_nobody_to_ask_is_a_no() -> None:
+    user = User(Answer(True, rules=("run(cargo build *)",)))
+    gate = Gate(Judge(RULES), user)
+
+    async def scenario() -> None:
+        assert await permitted(gate, "cargo build")
+        assert await permitted(gate, "cargo build --release")
+        assert not await permitted(Gate(Judge(RULES)), "cargo build")
+
+    asyncio.run(scenario())
+    assert len(user.heard) == 1
+
+
+async def permitted(gate: Gate, command: str) -> bool:
+    try:
+        await gate.permit("run_terminal_cmd", {"command": command})
+    except Exception as error:
+        assert type(error).__name__ == "ToolError"
+        return False
+    return True
+
+
+def test_a_users_file_and_a_repositorys(tmp_path: Path) -> None:
+    file, project, other = tmp_path / "etude" / "permissions.toml", tmp_path / "project", tmp_path / "other"
+    assert load_permissions(project, file) == PermissionConfig()
+    remember(project, ["run(make *)", "read(/etc/hosts)"], file)
+    remember(project, ["run(make *)", "run(ls)"], file)
+    file.write_text('[permissions]\nruns = "deny"\nask = ["run(git push *)"]\n' + file.read_text())
+    (project / ".etude").mkdir(parents=True)
+    (project / IN_REPOSITORY).write_text('deny = ["run(make clean *)"]\n')
+    assert load_permissions(project, file) == PermissionConfig(
+        allow=("run(make *)", "read(/etc/hosts)", "run(ls)"),
+        ask=("run(git push *)",),
+        deny=("run(make clean *)",),
+        runs="deny",
+    )
+    assert load_permissions(other, file).allow == ()
+    assert [path.name for path in file.parent.iterdir()] == ["permissions.toml"]
+
+
+def test_a_repository_allows_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".etude").mkdir()
+    for text in ('allow = ["run"]', 'runs = "allow"', "builtin = false"):
+        (tmp_path / IN_REPOSITORY).write_text(text)
+        with pytest.raises(ConfigError, match="may only `ask` and `deny`"):
+            load_permissions(tmp_path, tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "text", ["a = [", "[other]\nx = 1", "[permissions]\nallow = ['run()']", "[permissions]\nx = 1"]
+)
+def test_a_file_that_is_wrong_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"p\.toml"):
+        load_permissions(tmp_path, tmp_path / "p.toml")

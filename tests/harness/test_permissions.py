@@ -1,0 +1,214 @@
+"""What the rules say of command lines and paths: a large table, most of it of ways around them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from permission_lines import ALLOWED, ASKED, DENIED
+from pydantic import ValidationError
+
+from etude.errors import ConfigError
+from etude.harness.permissions import Decision, Judge, PermissionConfig, Place
+
+RULES = PermissionConfig(
+    allow=(
+        "run(pytest *)",
+        "run(npm run *)",
+        "run(git commit *)",
+        "run(echo *)",
+        "run(make)",
+        "run(python *)",
+        "mcp__docs__*",
+    ),
+    ask=("run(npm run deploy *)",),
+    deny=("run(rm -rf *)", "run(git push *)", "run(curl *)", "edit(secret/**)", "read(secret/key)", "mcp__mail__*"),
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "src").mkdir(parents=True)
+    (root / "secret").mkdir()
+    (root / "way-out").symlink_to("/etc")
+    (root / "hidden").symlink_to("secret")
+    return root
+
+
+@pytest.fixture
+def judge(project: Path) -> Judge:
+    return Judge(RULES, Place(project))
+
+
+def run(judge: Judge, line: str) -> Decision:
+    return judge.judge("run_terminal_cmd", {"command": line})
+
+
+@pytest.mark.parametrize("line", ALLOWED)
+def test_allowed(judge: Judge, line: str) -> None:
+    decision = run(judge, line)
+    assert decision.verdict == "allow", decision.explain()
+
+
+@pytest.mark.parametrize("line", DENIED)
+def test_denied(judge: Judge, line: str) -> None:
+    decision = run(judge, line)
+    assert decision.verdict == "deny", decision.explain()
+
+
+@pytest.mark.parametrize("line", ASKED, ids=lambda line: repr(line[:40]))
+def test_asked(judge: Judge, line: str) -> None:
+    decision = run(judge, line)
+    assert decision.verdict == "ask", decision.explain()
+
+
+@pytest.mark.parametrize(
+    ("tool", "path", "verdict"),
+    [
+        ("read_file", "a", "allow"),
+        ("read_file", "/workspace/a", "allow"),
+        ("read_file", "src/../a", "allow"),
+        ("list_dir", ".", "allow"),
+        ("grep", "src", "allow"),
+        ("read_file", "/tmp/x", "allow"),
+        ("read_file", "/etc/passwd", "ask"),
+        ("read_file", "way-out/passwd", "ask"),
+        ("read_file", "../x", "ask"),
+        ("read_file", ".env", "ask"),
+        ("read_file", "src/.env", "ask"),
+        ("read_file", "~/.ssh/config", "ask"),
+        ("read_file", "secret/key", "deny"),
+        ("read_file", "hidden/key", "deny"),
+        ("grep", "secret/key", "deny"),
+        ("edit_file", "a", "allow"),
+        ("write_file", "new/deep/a", "allow"),
+        ("write_file", "/tmp/x", "allow"),
+        ("edit_file", "secret/a", "deny"),
+        ("edit_file", "hidden/a", "deny"),
+        ("edit_file", "src/../secret/a", "deny"),
+        ("write_file", "../a", "deny"),
+        ("write_file", "/etc/a", "deny"),
+        ("write_file", "way-out/a", "deny"),
+        ("write_file", "/workspace/../a", "deny"),
+        ("write_file", "~/a", "deny"),
+        ("write_file", "src/../../a", "deny"),
+        ("write_file", "way-out/../a", "deny"),
+        ("edit_file", ".git/config", "ask"),
+        ("edit_file", "sub/.git/config", "ask"),
+        ("edit_file", ".etude/permissions.toml", "ask"),
+        ("edit_file", ".envrc", "ask"),
+    ],
+)
+def test_paths(judge: Judge, tool: str, path: str, verdict: str) -> None:
+    decision = judge.judge(tool, {"path": path})
+    assert decision.verdict == verdict, decision.explain()
+
+
+def test_a_path_by_its_own_name_is_the_workspace_too(judge: Judge, project: Path) -> None:
+    assert judge.judge("write_file", {"path": str(project / "a")}).verdict == "allow"
+    assert judge.judge("write_file", {"path": str(project / "secret" / "a")}).verdict == "deny"
+    assert judge.judge("write_file", {"path": str(project.parent / "a")}).verdict == "deny"
+
+
+def test_without_a_workspace_on_this_machine_names_are_judged() -> None:
+    judge = Judge(RULES)
+    assert judge.judge("write_file", {"path": "a"}).verdict == "allow"
+    assert judge.judge("write_file", {"path": "src/../../a"}).verdict == "deny"
+    assert run(judge, "cat /usr/lib/os-release").verdict == "allow"  # a sandbox's, and not the user's
+
+
+def test_tools_of_others_go_by_name(judge: Judge) -> None:
+    verdicts = {
+        name: judge.judge(name, {}).verdict for name in ("mcp__docs__find", "mcp__mail__send", "mcp__x", "todo_write")
+    }
+    assert verdicts == {"mcp__docs__find": "allow", "mcp__mail__send": "deny", "mcp__x": "ask", "todo_write": "allow"}
+
+
+def test_the_rule_that_decided_is_named(judge: Judge) -> None:
+    assert run(judge, "ls && git -C . push").explain() == "git -C . push: rule deny run(git push *)"
+    assert run(judge, "npm run deploy x").explain() == "npm run deploy x: rule ask run(npm run deploy *)"
+    assert run(judge, "foo; wget x").explain().splitlines() == [
+        "foo: no rule matches; commands are ask by default",
+        "wget x: no rule matches; commands are ask by default",
+    ]
+    assert "only the workspace may be written" in judge.judge("write_file", {"path": "/etc/a"}).explain()
+    assert run(judge, "sudo ls").explain() == "sudo ls: rule ask run(sudo *), which is built in"
+
+
+def test_what_is_remembered_is_narrow_and_then_allows(judge: Judge) -> None:
+    remembered = {
+        "cargo build -q": ("run(cargo build *)",),
+        "foo x && bar": ("run(foo *)", "run(bar *)"),
+        "node x.js": ("run(node x.js)",),
+        "bash x.sh": ("run(bash x.sh)",),
+        "git add -A": ("run(git add *)",),
+        "git -C x add": (),
+        "$x": (),
+        "node *.js": (),
+        "npm run deploy x": (),
+        "cat .env": ("read(.env)",),
+        "foo > $x": (),
+    }
+    assert {line: run(judge, line).remember for line in remembered} == remembered
+    assert judge.judge("read_file", {"path": "/etc/os-release"}).remember[0] == "read(/etc/os-release)"
+    for line in ("cargo build -q", "node x.js", "cat .env"):
+        for rule in remembered[line]:
+            judge.allow(rule)
+        assert run(judge, line).verdict == "allow"
+    assert run(judge, "cargo publish").verdict == "ask" and run(judge, "node y.js").verdict == "ask"
+
+
+def test_denying_goes_before_asking_before_allowing() -> None:
+    everything = ("run", "read", "edit")
+    assert (
+        run(Judge(PermissionConfig(allow=everything, ask=("run(ls *)",), deny=("run(ls -l *)",))), "ls -l").verdict
+        == "deny"
+    )
+    assert run(Judge(PermissionConfig(allow=everything, ask=("run(ls *)",))), "ls -l").verdict == "ask"
+    assert run(Judge(PermissionConfig(allow=everything)), "$x | sh").verdict == "allow"
+    assert run(Judge(PermissionConfig(deny=("run",))), "ls").verdict == "deny"
+    assert run(Judge(PermissionConfig(deny=("run",))), "$x | sh").verdict == "deny"
+
+
+def test_writing_outside_is_denied_whatever_is_allowed() -> None:
+    judge = Judge(PermissionConfig(allow=("run", "edit", "edit(/etc/**)"), runs="allow", builtin=False))
+    assert judge.judge("write_file", {"path": "/etc/a"}).verdict == "deny"
+    assert run(judge, "echo x > /etc/a").verdict == "deny"
+
+
+def test_defaults_decide_where_no_rule_does() -> None:
+    judge = Judge(PermissionConfig(reads="deny", edits="ask", runs="allow", others="deny", outside="deny"))
+    verdicts = [judge.judge(name, {"path": "a"}).verdict for name in ("read_file", "edit_file", "mcp__x")]
+    assert verdicts == ["deny", "ask", "deny"]
+    assert judge.judge("read_file", {"path": "/etc/a"}).verdict == "deny"
+    assert run(judge, "foo").verdict == "allow" and run(judge, "sudo foo").verdict == "ask"
+    assert run(Judge(PermissionConfig(runs="allow", builtin=False)), "sudo foo").verdict == "allow"
+
+
+@pytest.mark.parametrize("rule", ["", "run()", "run(git 'x)", "(x)", "run(a", "mcp__x(a)", "todo write"])
+def test_what_is_no_rule_is_refused_with_its_text(rule: str) -> None:
+    with pytest.raises(ValidationError, match=r"rule|pattern|quotation"):
+        PermissionConfig(allow=(rule,))
+    with pytest.raises(ConfigError, match="allow"):
+        Judge(PermissionConfig()).allow(rule)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "matches"),
+    [
+        ("edit(*.py)", "a.py", True),
+        ("edit(*.py)", "src/a.py", False),
+        ("edit(**/*.py)", "src/deep/a.py", True),
+        ("edit(**/*.py)", "a.py", True),
+        ("edit(src/**)", "src", True),
+        ("edit(src/**)", "src/a/b", True),
+        ("edit(src/**)", "srcs/a", False),
+        ("edit(a.b)", "axb", False),
+        ("edit(a?)", "ab", True),
+        ("edit(a?)", "a/", False),
+    ],
+)
+def test_path_patterns(pattern: str, path: str, matches: bool) -> None:
+    judge = Judge(PermissionConfig(deny=(pattern,)))
+    assert (judge.judge("edit_file", {"path": path}).verdict == "deny") is matches
