@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Coroutine
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,21 @@ def git(directory: Path, *words: str) -> str:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    root = tmp_path / "project"
+def outer() -> Iterator[Path]:
+    """Not below /tmp, of which the sandbox has its own."""
+    path = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def project(outer: Path) -> Path:
+    root = outer / "project"
     (root / ".etude").mkdir(parents=True)
     (root / "a.txt").write_text("hi\n")
-    (root / "way-out").symlink_to(tmp_path / "outside")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "kept").write_text("kept\n")
+    (root / "way-out").symlink_to(outer / "outside")
+    (outer / "outside").mkdir()
+    (outer / "outside" / "kept").write_text("kept\n")
     git(root, "init", "-q")
     git(root, "add", "-A")
     git(root, "commit", "-qm", "first")
@@ -88,7 +98,7 @@ def test_nothing_outside_is_written_by_a_command_or_a_tool(project: Path) -> Non
             await said(workspace, f"touch {target}", 1)
         await said(workspace, f"rm {outside}/kept", 1)
         for path in ("/etc/etude", f"{outside}/kept", "/workspace/way-out/kept", "/workspace/../etude"):
-            with pytest.raises(OSError, match="Read-only|No such|denied"):
+            with pytest.raises(OSError, match=r"Read-only|No such|denied"):
                 await workspace.write_file(path, b"x")
         await said(workspace, "mkdir -p /tmp/x && touch /tmp/x/y /dev/shm/z && ls /tmp/x")
 
@@ -115,27 +125,27 @@ def test_what_the_users_programs_obey_is_read_and_not_written(project: Path) -> 
     assert sorted((project / ".git" / "hooks").iterdir()) == hooks and list((project / ".etude").iterdir()) == []
 
 
-def test_secrets_and_sockets_are_not_there(project: Path, tmp_path: Path) -> None:
-    keys, token = tmp_path / "keys", tmp_path / "token"
+def test_secrets_and_sockets_are_not_there(project: Path, outer: Path) -> None:
+    keys, token = outer / "keys", outer / "token"
     keys.mkdir()
     (keys / "id").write_text("secret\n")
     token.write_text("secret\n")
-    (tmp_path / "link").symlink_to(keys)
+    (outer / "link").symlink_to(keys)
 
     async def scenario(workspace: Sandbox) -> None:
         assert (
-            await said(workspace, f"ls -A {keys} {tmp_path}/link; cat {token}; ls /run")
-            == f"{keys}:\n\n{tmp_path}/link:\n"
+            await said(workspace, f"ls -A {keys} {outer}/link; cat {token}; ls /run") == f"{keys}:\n\n{outer}/link:\n"
         )
         await said(workspace, f"touch {keys}/x", 1)
 
-    within(project, scenario, hidden=(f"{tmp_path}/link", str(token), str(tmp_path / "none")))
+    within(project, scenario, hidden=(f"{outer}/link", str(token), str(outer / "none")))
     assert (keys / "id").read_text() == "secret\n"
 
 
 def test_no_network_but_its_own_and_all_of_it_when_allowed(project: Path) -> None:
     connect = "python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 5)\""
-    serve = "python3 -c \"import socket; s = socket.create_server(('127.0.0.1', 4177)); print('up', flush=True); s.accept()\""
+    listen = "import socket; s = socket.create_server(('127.0.0.1', 4177)); print('up', flush=True); s.accept()"
+    serve = f'python3 -c "{listen}"'
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -239,14 +249,14 @@ def test_a_worktree_commits_into_the_repository_it_belongs_to(project: Path) -> 
     assert "there" in git(tree, "log", "--oneline") and (project / "a.txt").read_text() == "hi\n"
 
 
-def test_a_git_file_that_points_elsewhere_opens_nothing(tmp_path: Path) -> None:
-    victim, workspace = tmp_path / "victim", tmp_path / "workspace"
+def test_a_git_file_that_points_elsewhere_opens_nothing(outer: Path) -> None:
+    victim, workspace = outer / "victim", outer / "workspace"
     (victim / "worktrees" / "w").mkdir(parents=True)
     workspace.mkdir()
     (workspace / ".git").write_text(f"gitdir: {victim}/worktrees/w\n")
     (victim / "worktrees" / "w" / "commondir").write_text("../..\n")
     assert git_directories(workspace) == []
-    (victim / "worktrees" / "w" / "gitdir").write_text(f"{tmp_path}/another/.git\n")
+    (victim / "worktrees" / "w" / "gitdir").write_text(f"{outer}/another/.git\n")
     assert git_directories(workspace) == []
     (victim / "worktrees" / "w" / "gitdir").write_text(f"{workspace}/.git\n")
     assert git_directories(workspace) == [victim]
@@ -258,13 +268,12 @@ def test_what_cannot_be_had_is_refused(project: Path, monkeypatch: pytest.Monkey
     """Never opened without what the config says."""
     broken = project.parent / "bin" / "bwrap"
     broken.parent.mkdir()
-    broken.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.9.0 && exit\necho setting up uid map: denied >&2\nexit 1\n'
-    )
+    said = "[ $1 = --version ] && echo bubblewrap 0.9.0 && exit\necho setting up uid map: denied >&2\nexit 1\n"
+    broken.write_text(f"#!/bin/sh\n{said}")
     broken.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", f"{broken.parent}:{os.environ['PATH']}")
-        with pytest.raises(SandboxError, match="user namespaces must be allowed.*setting up uid map: denied"):
+        with pytest.raises(SandboxError, match=r"user namespaces must be allowed.*setting up uid map: denied"):
             asyncio.run(open_workspace(project))
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(project))
@@ -279,7 +288,7 @@ def test_more_than_a_project_is_refused(directory: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"sandbox": "off"}, {"network": "hosts"}, {"egress": {"hosts": ["a.example"]}}, {"protected": ("../x",)}]
+    "config", [{"network": "hosts"}, {"egress": {"hosts": ["a.example"]}}, {"protected": ("../x",)}]
 )
 def test_what_contradicts_itself_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

@@ -9,7 +9,6 @@ container engines, agents and buses lie there, and reading is enough to use one.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -71,7 +70,7 @@ def _resolver() -> list[str]:
 
 def _hidden(paths: Iterable[str]) -> list[Path]:
     """Those that exist, with their symlinks followed, but for what the sandbox replaces anyway."""
-    own = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev"), Path(tempfile.gettempdir()).resolve()]
+    own = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev")]
     found = dict.fromkeys(Path(os.path.expanduser(path)).resolve() for path in paths)
     return [path for path in found if path.exists() and not any(path.is_relative_to(place) for place in own)]
 

@@ -1,4 +1,4 @@
-"""Opens the user's directory for an agent: below bubblewrap, or, where the config says so, as it is.
+"""Opens the user's directory for an agent, below bubblewrap.
 
 Owns `open_workspace` and `ConfinedWorkspace`. One guest agent (the very one of namespace sandboxes) is process 1 of a
 set of namespaces that lasts as long as the session; tools and commands go through it. So a file tool can write no more
@@ -37,7 +37,7 @@ _ESSENTIAL = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "VIRTUA
 _ADVICE = (
     "the OS sandbox could not be started. On Ubuntu 24.04 and later, unprivileged user namespaces must be allowed for "
     "bwrap (an AppArmor profile, or sysctl kernel.apparmor_restrict_unprivileged_userns=0); in a container, allow them "
-    'there. Where the machine is a sandbox already, say so: sandbox = "off" and network = "full"'
+    "there (docker run --security-opt seccomp=unconfined)"
 )
 
 
@@ -48,8 +48,6 @@ async def open_workspace(directory: Path, config: WorkspaceConfig | None = None)
     """
     config = config or WorkspaceConfig()
     real = check_directory(directory)
-    if config.sandbox == "off":
-        raise ConfigError("sandbox: off is not built yet")
     workspace = ConfinedWorkspace(real, config)
     try:
         await workspace.boot()
