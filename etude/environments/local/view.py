@@ -33,8 +33,7 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     argv += ["--tmpfs", "/tmp", "--size", str(1 << 20), "--tmpfs", "/run"]
     if config.network == "full":
         argv += _resolver()
-    # before the workspace: one that lies below a hidden directory is there all the same
-    for path in _hidden(config.hidden):
+    for path in _hidden(config.hidden, directory):
         empty = ["--tmpfs", str(path), "--remount-ro", str(path)]
         argv += empty if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
     for path in (*config.writable, *git_directories(directory)):
@@ -68,11 +67,12 @@ def _resolver() -> list[str]:
     return ["--ro-bind", str(real), str(real)] if real.is_file() and real.is_relative_to("/run") else []
 
 
-def _hidden(paths: Iterable[str]) -> list[Path]:
-    """Those that exist, with their symlinks followed, but for what the sandbox replaces anyway."""
+def _hidden(paths: Iterable[str], directory: Path) -> list[Path]:
+    """Those that exist, symlinks followed, but for what the sandbox replaces anyway and what the workspace lies in."""
     own = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev")]
-    found = dict.fromkeys(Path(os.path.expanduser(path)).resolve() for path in paths)
-    return [path for path in found if path.exists() and not any(path.is_relative_to(place) for place in own)]
+    found = [Path(os.path.expanduser(path)).resolve() for path in paths]
+    wanted = [path for path in dict.fromkeys(found) if path.exists() and not directory.is_relative_to(path)]
+    return [path for path in wanted if not any(path.is_relative_to(place) for place in own)]
 
 
 def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
