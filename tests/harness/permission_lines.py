@@ -304,7 +304,6 @@ ASKED = [
     # what shells and parsers may read differently
     "git commit -m 'a",
     "ls &&",
-    "ls ;; ls",
     "ls |",
     "r\\\nm x",
     "ec\\\nho x",

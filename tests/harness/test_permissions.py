@@ -108,7 +108,7 @@ def test_paths(judge: Judge, tool: str, path: str, verdict: str) -> None:
 def test_a_path_by_its_own_name_is_the_workspace_too(judge: Judge, project: Path) -> None:
     assert judge.judge("write_file", {"path": str(project / "a")}).verdict == "allow"
     assert judge.judge("write_file", {"path": str(project / "secret" / "a")}).verdict == "deny"
-    assert judge.judge("write_file", {"path": str(project.parent / "a")}).verdict == "deny"
+    assert judge.judge("write_file", {"path": str(project.parents[-2] / "../var/a")}).verdict == "deny"
 
 
 def test_without_a_workspace_on_this_machine_names_are_judged() -> None:
@@ -130,7 +130,7 @@ def test_the_rule_that_decided_is_named(judge: Judge) -> None:
     assert run(judge, "npm run deploy x").explain() == "npm run deploy x: rule ask run(npm run deploy *)"
     assert run(judge, "foo; wget x").explain().splitlines() == [
         "foo: no rule matches; commands are ask by default",
-        "wget x: no rule matches; commands are ask by default",
+        "wget x: rule ask run(wget *), which is built in",
     ]
     assert "only the workspace may be written" in judge.judge("write_file", {"path": "/etc/a"}).explain()
     assert run(judge, "sudo ls").explain() == "sudo ls: rule ask run(sudo *), which is built in"

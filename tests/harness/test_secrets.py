@@ -26,7 +26,7 @@ def drawn(length: int, letters: str = ALNUM) -> str:
     return "".join(DRAW.choice(letters) for _ in range(length))
 
 
-KEY_BODY = [drawn(64, ALNUM + "+/") for _ in range(5)] + [drawn(20) + "=="]
+KEY_BODY = [drawn(64, ALNUM + "+/") for _ in range(5)] + [drawn(22) + "=="]
 BEGIN, END = "-----BEGIN RSA PRIV" + "ATE KEY-----", "-----END RSA PRIV" + "ATE KEY-----"
 FORMS = {
     "aws-key": "AKIA" + drawn(16, string.ascii_uppercase + "234567"),

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from etude.errors import MissingDependency
-
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
@@ -107,11 +105,9 @@ def read_script(text: str) -> list[Simple]:
 
 @cache
 def _parser() -> Parser:
-    try:
-        import tree_sitter_bash
-        from tree_sitter import Language, Parser
-    except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed: pip install 'etude'") from None
+    import tree_sitter_bash  # only the product reads shell: a rollout does without
+    from tree_sitter import Language, Parser
+
     return Parser(Language(tree_sitter_bash.language()))
 
 
