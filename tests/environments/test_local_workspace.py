@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
-from etude.environments.local.repository import git_directories
+from etude.environments.local.repository import History, history_of
 from etude.errors import ConfigError, MissingDependency, SandboxError
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
@@ -236,7 +236,8 @@ def test_it_has_no_snapshots_and_no_forks(project: Path) -> None:
 def test_a_worktree_commits_into_the_repository_it_belongs_to(project: Path) -> None:
     tree = project.parent / "tree"
     git(project, "worktree", "add", "-q", "--detach", str(tree))
-    assert git_directories(tree) == [project / ".git"] and git_directories(project) == []
+    assert history_of(tree) == History(project / ".git" / "worktrees" / "tree", project / ".git")
+    assert history_of(project) is None
 
     async def scenario(workspace: Sandbox) -> None:
         await said(workspace, "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm there")
@@ -248,19 +249,36 @@ def test_a_worktree_commits_into_the_repository_it_belongs_to(project: Path) -> 
     assert "there" in git(tree, "log", "--oneline") and (project / "a.txt").read_text() == "hi\n"
 
 
+def test_a_worktree_with_a_history_of_its_own_leaves_the_repository_alone(project: Path) -> None:
+    tree = project.parent / "tree"
+    git(project, "worktree", "add", "-q", "--detach", str(tree))
+    before = git(project, "for-each-ref"), sorted((project / ".git" / "objects").rglob("*"))
+
+    async def scenario(workspace: Sandbox) -> None:
+        await said(
+            workspace, "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm there && git log"
+        )
+        for command in ("git stash -u", "git branch b", f"rm -rf {project}/.git/objects", "rm .git", "echo x > .git"):
+            assert (await workspace.exec(f"echo y > y; {command}")).exit_code, command
+
+    within(tree, scenario, history="own")
+    assert (git(project, "for-each-ref"), sorted((project / ".git" / "objects").rglob("*"))) == before
+    assert git(project, "status", "--short") == ""
+
+
 def test_a_git_file_that_points_elsewhere_opens_nothing(outer: Path) -> None:
     victim, workspace = outer / "victim", outer / "workspace"
     (victim / "worktrees" / "w").mkdir(parents=True)
     workspace.mkdir()
     (workspace / ".git").write_text(f"gitdir: {victim}/worktrees/w\n")
     (victim / "worktrees" / "w" / "commondir").write_text("../..\n")
-    assert git_directories(workspace) == []
+    assert history_of(workspace) is None
     (victim / "worktrees" / "w" / "gitdir").write_text(f"{outer}/another/.git\n")
-    assert git_directories(workspace) == []
+    assert history_of(workspace) is None
     (victim / "worktrees" / "w" / "gitdir").write_text(f"{workspace}/.git\n")
-    assert git_directories(workspace) == [victim]
+    assert history_of(workspace) == History(victim / "worktrees" / "w", victim)
     (victim / "worktrees" / "w" / "commondir").write_text("/etc\n")
-    assert git_directories(workspace) == []
+    assert history_of(workspace) is None
 
 
 def test_what_cannot_be_had_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,9 @@ class WorkspaceConfig(Config):
     """Files and directories that are not there for commands; `~` is the user's home."""
     protected: tuple[str, ...] = PROTECTED
     """Below the workspace; those that exist when it is opened can be read and not written."""
+    history: Literal["shared", "own"] = "shared"
+    """Of a worktree only: whether commands may write the branches and objects of the repository it belongs to, or have
+    an index, a HEAD and commits that are nobody else's."""
     env: dict[str, str] = {}
     """Every environment variable of a command but the few that say where it is; the caller leaves secrets out."""
     tmp_mb: int = Field(2048, ge=1)

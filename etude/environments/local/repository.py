@@ -6,20 +6,29 @@ itself would have written it: the directory it names must name this workspace in
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 
-def git_directories(workspace: Path) -> list[Path]:
-    """The directories outside the workspace that git has to write for it; none for a plain clone."""
+@dataclass(frozen=True)
+class History:
+    """A worktree's own directory, and the one it shares with the whole repository."""
+
+    own: Path
+    common: Path
+
+
+def history_of(workspace: Path) -> History | None:
+    """The directories outside the workspace that git writes for it; None for a plain clone."""
     link = workspace / ".git"
     if not link.is_file() or link.is_symlink():
-        return []
-    private = _named(link, "gitdir: ")
-    if private is None or _named(private / "gitdir", "") != link.resolve():
-        return []
-    common = _named(private / "commondir", "") or private
+        return None
+    own = _named(link, "gitdir: ")
+    if own is None or _named(own / "gitdir", "") != link.resolve():
+        return None
+    common = _named(own / "commondir", "") or own
     # a directory of worktrees lies in the common one; anything else was not made by git
-    return [common] if private.parent == common / "worktrees" else []
+    return History(own, common) if own.parent == common / "worktrees" else None
 
 
 def _named(file: Path, prefix: str) -> Path | None:

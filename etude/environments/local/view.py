@@ -14,7 +14,7 @@ from pathlib import Path
 
 from etude.environments.base import WORKSPACE
 from etude.environments.local.config import WorkspaceConfig
-from etude.environments.local.repository import git_directories
+from etude.environments.local.repository import History, history_of
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
 _ISOLATION = (
@@ -36,13 +36,17 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     for path in _hidden(config.hidden, directory):
         empty = ["--tmpfs", str(path), "--remount-ro", str(path)]
         argv += empty if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
-    for path in (*config.writable, *git_directories(directory)):
+    for path in config.writable:
         argv += ["--bind", str(path.resolve()), str(path.resolve())]
+    history = history_of(directory)
+    if history is not None:
+        argv += _history(history, config.history)
     for place in (str(directory), WORKSPACE):
         argv += ["--bind", str(directory), place, *_protected(directory, place, config.protected)]
-    for common in git_directories(directory):
-        argv += [part for name in ("hooks", "config", "info") for part in _read_only(common / name)]
+        argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
     argv += ["--ro-bind", str(guest), GUEST, "--remount-ro", "/", "--chdir", WORKSPACE]
+    if history is not None and config.history == "own":
+        env = {**env, **_own_objects(history)}
     for name, value in {**env, **config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}.items():
         argv += ["--setenv", name, value]
     return argv
@@ -92,5 +96,22 @@ def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
     return argv
 
 
-def _read_only(path: Path) -> list[str]:
-    return ["--ro-bind", str(path), str(path)] if path.exists() else []
+def _history(history: History, kept: str) -> list[str]:
+    """What git writes for a worktree. `own` is its index and its commits, `shared` the branches of the repository too."""
+    top = history.common if kept == "shared" else history.own
+    obeyed = [history.own / "gitdir", history.own / "commondir"]
+    obeyed += [history.common / name for name in ("hooks", "config", "info")] if kept == "shared" else []
+    return ["--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
+
+
+def _own_objects(history: History) -> dict[str, str]:
+    """New objects lie beside the worktree's index; those of the repository are read."""
+    (history.own / "objects").mkdir(exist_ok=True)
+    return {
+        "GIT_OBJECT_DIRECTORY": str(history.own / "objects"),
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(history.common / "objects"),
+    }
+
+
+def _read_only(path: Path, place: str) -> list[str]:
+    return ["--ro-bind", str(path), place] if path.exists() else []

@@ -1,0 +1,122 @@
+"""A user's git repository, and the few things done to it on agents' behalf.
+
+Owns `Repository`: running git in it, and keeping the state of a working tree as a commit without touching the index,
+HEAD, the stash or what is ignored. Git is run without hooks, prompts, signatures and file-system monitors: nothing that
+a repository's config names is started by us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, MissingDependency
+
+_INERT = (
+    "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0",
+    "-c", "core.quotePath=false", "-c", "advice.detachedHead=false", "-c", "submodule.recurse=false",
+    "-c", "user.name=Etude", "-c", "user.email=etude@localhost",
+)  # fmt: skip
+_ENV = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+
+
+class GitError(EtudeError):
+    """Git refused; the message holds what it said."""
+
+    def __init__(self, message: str, code: int, output: bytes) -> None:
+        super().__init__(message)
+        self.code = code
+        self.output = output
+
+    def __reduce__(self) -> tuple[type, tuple[str, int, bytes]]:
+        return type(self), (str(self), self.code, self.output)
+
+
+class Repository:
+    """The repository that a directory belongs to. `root` is the top of the working tree."""
+
+    def __init__(self, root: Path, common: Path, timeout_s: float = 120.0) -> None:
+        self.root = root
+        self.common = common
+        """Where its objects, refs and config are, whichever worktree the user is in."""
+        self._timeout_s = timeout_s
+
+    @classmethod
+    async def find(cls, directory: Path, timeout_s: float = 120.0) -> Repository:
+        """Raises ConfigError where there is none, or nothing committed in it yet."""
+        if shutil.which("git") is None:
+            raise MissingDependency("git is not installed: apt-get install -y git (2.38 or later)")
+        asked = cls(directory, directory, timeout_s)
+        try:
+            top = await asked.line("rev-parse", "--show-toplevel")
+            await asked.line("rev-parse", "--verify", "HEAD^{commit}")
+            common = await asked.line("rev-parse", "--path-format=absolute", "--git-common-dir")
+        except GitError:
+            raise ConfigError(
+                f"{directory} is in no git repository with a commit; agents side by side need one: git init, commit"
+            ) from None
+        return cls(Path(top), Path(common), timeout_s)
+
+    async def git(
+        self,
+        *words: str,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        given: bytes = b"",
+        fine: Sequence[int] = (0,),
+    ) -> bytes:
+        """Run git and return what it prints. Raises GitError for an exit code that is not `fine`."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        process = await asyncio.create_subprocess_exec(
+            "git", *_INERT, *words, cwd=cwd or self.root, env={**inherited, **_ENV, **(env or {})},
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                output, said = await process.communicate(given)
+        except BaseException as error:
+            process.kill()
+            await process.wait()
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(f"git {' '.join(words)[:80]} in {cwd or self.root}", self._timeout_s) from None
+            raise
+        code = process.returncode or 0
+        if code not in fine:
+            text = said.decode(errors="replace").strip()[-800:] or f"it ended with {code}"
+            raise GitError(f"git {' '.join(words)[:80]} in {cwd or self.root}: {text}", code, output)
+        return output
+
+    async def line(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+        """The one line git prints."""
+        return (await self.git(*words, cwd=cwd, env=env)).decode(errors="surrogateescape").strip()
+
+    async def snapshot(
+        self, tree: Path, parent: str, message: str, index: Path | None = None, leave_out: Sequence[str] = ()
+    ) -> str:
+        """A commit of what a directory holds, untracked files included and ignored ones not; `parent` if that is the
+        same. `leave_out` are paths that stay as they are in the parent. `index` spares git the files it knows.
+
+        The directory's own `.git` is not looked at: whoever works there could have put another in its place, with a
+        config that names programs to run."""
+        with tempfile.TemporaryDirectory(prefix="etude-index-") as scratch:
+            own = Path(scratch) / "index"
+            env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(own)}
+            if index is not None and index.exists():
+                shutil.copy2(index, own)
+            else:
+                await self.git("read-tree", parent, cwd=tree, env=env)
+            wanted = [".", *(f":(exclude,top,literal){path}" for path in leave_out)]
+            await self.git("add", "-A", "--", *wanted, cwd=tree, env=env)
+            written = await self.line("write-tree", cwd=tree, env=env)
+        if written == await self.line("rev-parse", f"{parent}^{{tree}}"):
+            return parent
+        return await self.line("commit-tree", written, "-p", parent, "-m", message)
+
+    async def working_tree(self, message: str) -> str:
+        """A commit of what the user's working tree holds now, on top of HEAD."""
+        index = await self.line("rev-parse", "--path-format=absolute", "--git-path", "index")
+        return await self.snapshot(self.root, await self.line("rev-parse", "HEAD"), message, Path(index))
