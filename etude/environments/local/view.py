@@ -97,7 +97,7 @@ def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
 
 
 def _history(history: History, kept: str) -> list[str]:
-    """What git writes for a worktree. `own` is its index and its commits, `shared` the branches of the repository too."""
+    """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches."""
     top = history.common if kept == "shared" else history.own
     obeyed = [history.own / "gitdir", history.own / "commondir"]
     obeyed += [history.common / name for name in ("hooks", "config", "info")] if kept == "shared" else []
