@@ -18,7 +18,17 @@ from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError, SandboxError
 from etude.harness.fleet import (
-    Conflict, FleetConfig, Marks, Ranked, Result, Worktree, Worktrees, apply_result, best_of, rank, trial_merges,
+    Conflict,
+    FleetConfig,
+    Marks,
+    Ranked,
+    Result,
+    Worktree,
+    Worktrees,
+    apply_result,
+    best_of,
+    rank,
+    trial_merges,
 )  # fmt: skip
 from etude.harness.fleet.ranking import RankingConfig
 from etude.harness.fleet.worktrees import SetupFailed
