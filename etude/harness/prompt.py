@@ -7,11 +7,13 @@ calls have Qwen3-Coder's form. Never decides what a tool does (`harness.tools`),
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Iterable, Mapping
 
 from etude.harness.schema import ToolSchema
 
-_OPEN, _CLOSE = "<tool_response>\n", "\n</tool_response>"
+_FRAME = re.compile(r"<tool_response(?P<number> \d+)?>\n")
 
 PERSONA = "You are Etude, a coding agent in /workspace."
 
@@ -38,8 +40,11 @@ def _with_tools(persona: str, lines: list[str]) -> str:
 
 
 def render_result(text: str) -> str:
-    """One tool result, as the model reads it."""
-    return f"{_OPEN}{text}{_CLOSE}"
+    """One tool result, as the model reads it. What stands in it is data: a text that holds the frame's end gets a frame
+    with a number, the first whose end it does not hold, so that nothing it says can seem to stand outside."""
+    numbers = itertools.chain([""], (f" {number}" for number in itertools.count(1)))
+    number = next(number for number in numbers if f"</tool_response{number}>" not in text)
+    return f"<tool_response{number}>\n{text}\n</tool_response{number}>"
 
 
 def render_results(texts: Iterable[str]) -> str:
@@ -49,8 +54,16 @@ def render_results(texts: Iterable[str]) -> str:
 
 def parse_results(text: str) -> list[str]:
     """The inverse of `render_results`, whatever stands around the blocks; for scripts that play the model."""
-    start, end = text.find(_OPEN), text.rfind(_CLOSE)
-    return text[start + len(_OPEN) : end].split(f"{_CLOSE}\n{_OPEN}") if 0 <= start < end else []
+    found: list[str] = []
+    at = 0
+    while (frame := _FRAME.search(text, at)) is not None:
+        close = f"\n</tool_response{frame['number'] or ''}>"
+        end = text.find(close, frame.end())
+        if end < 0:
+            break
+        found.append(text[frame.end() : end])
+        at = end + len(close)
+    return found
 
 
 def render_call(name: str, arguments: Mapping[str, str]) -> str:

@@ -1,0 +1,37 @@
+"""docs/safety.md: its example runs as it stands, its rules are rules, and what it points to is there."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from etude.harness.permissions import load_permissions
+
+ROOT = Path(__file__).parents[2]
+DOC = (ROOT / "docs" / "safety.md").read_text()
+
+
+def test_the_example_runs(tmp_path):
+    [example] = re.findall(r"^```python\n(.*?)^```$", DOC, re.M | re.S)
+    (tmp_path / "example.py").write_text(example)
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(tmp_path / "example.py")]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = "git -C . push: rule deny run(git push *)"
+    assert said in done.stdout and said in DOC
+    assert "Read-only file system" in done.stdout and "['here']" in done.stdout
+
+
+def test_its_rules_are_read(tmp_path):
+    [text] = re.findall(r"^```toml\n(.*?)^```$", DOC, re.M | re.S)
+    assert tomllib.loads(text)
+    (tmp_path / "permissions.toml").write_text(text.replace("/home/ada/engine", str(tmp_path)))
+    assert load_permissions(tmp_path, tmp_path / "permissions.toml").allow == ("run(pytest *)", "run(make)")
+
+
+def test_what_it_points_to_exists():
+    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", DOC) if "://" not in target]
+    assert targets and [target for target in targets if not (ROOT / "docs" / target).exists()] == []
