@@ -212,3 +212,25 @@ def test_what_is_no_rule_is_refused_with_its_text(rule: str) -> None:
 def test_path_patterns(pattern: str, path: str, matches: bool) -> None:
     judge = Judge(PermissionConfig(deny=(pattern,)))
     assert (judge.judge("edit_file", {"path": path}).verdict == "deny") is matches
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("rm build/*.o", "allow"),
+        ("rm *.pyc src/*/x?", "allow"),
+        ("rm way-out/*", "deny"),
+        ("rm /etc/*", "deny"),
+        ("rm secret/*", "deny"),
+        ("rm ../*", "ask"),
+        ("rm .*", "ask"),
+        ("rm $x/*", "ask"),
+        ("rm {a,b}*", "ask"),
+        ("; ".join(["cd src"] * 9) + "; rm a", "allow"),
+        ("; ".join(f"cd d{number}" for number in range(40)) + "; rm a", "ask"),
+    ],
+)
+def test_what_a_pattern_or_a_path_could_stand_for(project: Path, line: str, verdict: str) -> None:
+    judge = Judge(PermissionConfig(allow=("run(rm *)",), deny=("edit(secret/**)",)), Place(project))
+    decision = run(judge, line)
+    assert decision.verdict == verdict, decision.explain()

@@ -23,6 +23,8 @@ from etude.harness.permissions.unwrap import unwrap
 
 _WRITES_ALL = {"rm", "rmdir", "mkdir", "touch", "tee", "truncate", "chmod", "chown", "chgrp", "shred", "unlink", "mv"}
 _WRITES_LAST = {"cp", "ln", "install", "rsync", "scp"}
+_MAX_DIRECTORIES = 16
+_SHOWN = 400
 _RULING_VARIABLE = re.compile(
     r"PATH|LD_.*|DYLD_.*|GIT_.*|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|CDPATH|PYTHON(HOME|STARTUP|"
     r"INSPECT|BREAKPOINT)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|"
@@ -139,7 +141,8 @@ class Judge:
         except Unreadable as reason:
             # a rule that denies every command, or allows every one, needs no reading
             ruled = next((rule for rule in self._rules if rule.names(tool) and rule.pattern in (None, "*")), None)
-            yield Reason(ruled.verdict, line, f"rule {ruled}") if ruled else Reason("ask", line, str(reason))
+            piece = line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+            yield Reason(ruled.verdict, piece, f"rule {ruled}") if ruled else Reason("ask", piece, str(reason))
             return
         directories: list[str | None] = [WORKSPACE]
         for command in commands:
@@ -192,7 +195,9 @@ class Judge:
         """A word that may be a path: written, it must lie inside; read, only what a rule says of it counts, for most
         words are no paths at all."""
         if word.text is None:
-            if written:
+            if written and (parent := _parent_of_pattern(word.raw)) is not None:
+                yield from self._path("write_file", parent, True, directories)
+            elif written:
                 yield Reason("ask", word.raw, "only a run would tell which file this is")
             return
         name = word.text.partition("=")[2] if re.match(r"-?-?[\w-]+=", word.text) else word.text
@@ -214,6 +219,14 @@ def _for_good(kind: Kind, target: Target) -> str:
     """The rule that allows one path; none where its name would be read as a pattern."""
     path = target.relative or target.path
     return "" if set(path) & set("*?") else f"{kind}({path})"
+
+
+def _parent_of_pattern(raw: str) -> str | None:
+    """The directory below which every match of a pattern lies; None where that is not certain."""
+    found = re.fullmatch(r"([\w./-]*/)?[\w.-]*[*?][\w./*?-]*", raw)
+    if found is None or ".." in raw.split("/") or re.search(r"(^|/)\.[^/]*[*?]", raw):  # `.*` matches `..`
+        return None
+    return found[1] or "."
 
 
 def _written(command: Simple) -> Sequence[Word]:
@@ -243,7 +256,9 @@ def _follow(command: Simple, directories: list[str | None]) -> None:
         return
     start = [WORKSPACE] if target.startswith(("/", "~")) else directories
     moved = [None if place is None else posixpath.join(place, posixpath.expanduser(target)) for place in start]
-    directories += [place for place in moved if place not in directories][:16]
+    directories += [place for place in dict.fromkeys(moved) if place not in directories]
+    if len(directories) > _MAX_DIRECTORIES:
+        directories[:] = [None]
 
 
 def _decide(reasons: list[Reason]) -> Decision:
