@@ -305,7 +305,7 @@ def test_more_than_a_project_is_refused(directory: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"network": "hosts"}, {"egress": {"hosts": ["a.example"]}}, {"protected": ("../x",)}]
+    "config", [{"sandbox": "off"}, {"network": "hosts"}, {"egress": {"hosts": ["a.example"]}}, {"protected": ("../x",)}]
 )
 def test_what_contradicts_itself_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

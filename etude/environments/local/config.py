@@ -30,6 +30,9 @@ PROTECTED = (".git/hooks", ".git/config", ".git/info", ".git/modules", ".etude",
 class WorkspaceConfig(Config):
     """How the user's directory is opened for an agent. No value means "isolated, if it works out"."""
 
+    sandbox: Literal["on", "off"] = "on"
+    """`on`: commands run below bubblewrap, or the workspace is not opened. `off`: they run as the user runs them, for a
+    machine that is a sandbox itself; opening it warns."""
     network: Literal["none", "hosts", "full"] = "none"
     """What commands reach: nothing but each other; the hosts of `egress`, by a proxy; or what this machine reaches,
     its local services included."""
@@ -63,4 +66,6 @@ class WorkspaceConfig(Config):
     def _consistent(self) -> WorkspaceConfig:
         if (self.network == "hosts") != bool(self.egress.hosts):
             raise ValueError('network = "hosts" and egress.hosts go together: set both or neither')
+        if self.sandbox == "off" and self.network != "full":
+            raise ValueError('sandbox = "off" isolates no network: set network = "full" with it')
         return self

@@ -1,4 +1,4 @@
-"""Opens the user's directory for an agent, below bubblewrap.
+"""Opens the user's directory for an agent: below bubblewrap, or, where the config says so, as it is.
 
 Owns `open_workspace` and `ConfinedWorkspace`. One guest agent (the very one of namespace sandboxes) is process 1 of a
 set of namespaces that lasts as long as the session; tools and commands go through it. So a file tool can write no more
@@ -18,6 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from etude.environments.base import Sandbox, SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
@@ -26,18 +28,20 @@ from etude.environments.egress import gate
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.plain import PlainWorkspace
 from etude.environments.local.view import GUEST, arguments
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 if TYPE_CHECKING:
     from etude.environments.egress.proxy import EgressProxy
 
+log = structlog.get_logger()
 _NUMBERS = itertools.count(1)
 _ESSENTIAL = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV")
 _ADVICE = (
     "the OS sandbox could not be started. On Ubuntu 24.04 and later, unprivileged user namespaces must be allowed for "
     "bwrap (an AppArmor profile, or sysctl kernel.apparmor_restrict_unprivileged_userns=0); in a container, allow them "
-    "there (docker run --security-opt seccomp=unconfined)"
+    'there. Where the machine is a sandbox itself, say so: sandbox = "off" and network = "full"'
 )
 
 
@@ -48,6 +52,9 @@ async def open_workspace(directory: Path, config: WorkspaceConfig | None = None)
     """
     config = config or WorkspaceConfig()
     real = check_directory(directory)
+    if config.sandbox == "off":
+        log.warning("not_sandboxed", workspace=str(real), held_by="permission rules only")
+        return PlainWorkspace(real, config, _own_environment())
     workspace = ConfinedWorkspace(real, config)
     try:
         await workspace.boot()
@@ -55,6 +62,10 @@ async def open_workspace(directory: Path, config: WorkspaceConfig | None = None)
         await workspace.destroy()
         raise
     return workspace
+
+
+def _own_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _ESSENTIAL if name in os.environ}
 
 
 def check_directory(directory: Path) -> Path:
@@ -106,8 +117,7 @@ class ConfinedWorkspace(GuestSandbox):
 
     def _spawn(self, control: socket.socket, log: int) -> int:
         ways = gate.VARIABLES if self._proxy is not None else {}
-        own = {name: os.environ[name] for name in _ESSENTIAL if name in os.environ}
-        argv = [self._bwrap, *arguments(self._directory, self._config, self._guest, {**own, **ways})]
+        argv = [self._bwrap, *arguments(self._directory, self._config, self._guest, {**_own_environment(), **ways})]
         argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self._proxy is not None else [])]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),

@@ -1,0 +1,273 @@
+"""The user's directory without a sandbox: commands run as the user runs them. For a machine that is a sandbox itself.
+
+Owns `PlainWorkspace` and `PlainProcess`. File tools still write nowhere but in the workspace and in /tmp, symlinks
+followed; commands are held by nothing but permission rules, and whoever opens one is told so. Nothing here needs Linux.
+What ends with a command is its process group: a child that leaves it lives on, as it would in a terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from etude.environments.base import WORKSPACE, DirEntry, ExecResult, Metrics, ProcessInfo, Sandbox, Snapshot
+from etude.environments.local.config import WorkspaceConfig
+from etude.errors import ConfigError, DeadlineExceeded
+
+_LOG_MAX = 16 << 20
+_REMEMBERED = 16
+_DRAIN_S = 0.2
+"""How long output is still read after the end of a command whose children hold its pipe."""
+
+
+class PlainProcess:
+    """See base.Process."""
+
+    def __init__(self, number: int, command: str, process: asyncio.subprocess.Process, log: Path, cap: int) -> None:
+        self._id, self.command, self._process, self._log, self._cap = number, command, process, log, cap
+        self._head, self._tail, self._total = bytearray(), bytearray(), 0
+        self._news = asyncio.Event()
+        self.timed_out = False
+        self._ended = asyncio.ensure_future(self._follow())
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    @property
+    def running(self) -> bool:
+        return not self._ended.done()
+
+    async def output(self) -> AsyncIterator[bytes]:
+        at = 0
+        while True:
+            if at < len(self._head):
+                piece = bytes(self._head[at:])
+                at += len(piece)
+                yield piece
+            elif self._ended.done():
+                return
+            else:
+                news = self._news
+                await news.wait()
+
+    async def wait(self, timeout_s: float) -> ExecResult:
+        done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
+        if not done:
+            raise DeadlineExceeded(f"the command {self.command[:60]!r} to end", timeout_s)
+        return self._result(self._ended.result())
+
+    async def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        await asyncio.wait({self._ended}, timeout=10)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Tell the whole process group."""
+        if self.running:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    async def _follow(self) -> int:
+        """Read until the command has ended; its children may keep the pipe open for ever."""
+        reading = asyncio.ensure_future(self._read())
+        code = await self._process.wait()
+        await asyncio.wait({reading}, timeout=_DRAIN_S)
+        reading.cancel()
+        self._tell()
+        return code
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._log.open("wb") as log:
+            while piece := await self._process.stdout.read(65536):
+                if log.tell() < _LOG_MAX:
+                    log.write(piece[: _LOG_MAX - log.tell()])
+                    log.flush()
+                self._total += len(piece)
+                fits = self._cap - len(self._head)
+                self._head += piece[:fits]
+                self._tail = (self._tail + piece)[-(self._cap // 2) :]
+                self._tell()
+
+    def _result(self, code: int) -> ExecResult:
+        code = 124 if self.timed_out else 128 - code if code < 0 else code
+        if self._total <= len(self._head):
+            return ExecResult(code, bytes(self._head), self.timed_out)
+        tail = bytes(self._tail)
+        first = bytes(self._head[: max(self._cap - len(tail), 0)])
+        note = f"\n[... {self._total - len(first) - len(tail)} bytes cut, whole output in {self._log} ...]\n".encode()
+        return ExecResult(code, first + note + tail, self.timed_out, str(self._log))
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class PlainWorkspace:
+    """See base.Sandbox for the meaning of its methods. It has no snapshots and no forks: its files are the user's."""
+
+    def __init__(self, directory: Path, config: WorkspaceConfig, env: Mapping[str, str]) -> None:
+        self._root, self._config = directory, config
+        self._env = {**env, **config.env}
+        self._numbers = itertools.count(1)
+        self._processes: dict[int, PlainProcess] = {}
+        self._logs = Path(tempfile.mkdtemp(prefix="etude-logs-"))
+
+    @property
+    def id(self) -> str:
+        return f"plain/{self._root.name}"
+
+    async def exec(
+        self,
+        command: str,
+        *,
+        cwd: str = WORKSPACE,
+        timeout_s: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        max_output_bytes: int = 30_000,
+    ) -> ExecResult:
+        process = await self._spawn(command, cwd, env, max_output_bytes)
+        try:
+            return await process.wait(timeout_s)
+        except DeadlineExceeded:
+            process.timed_out = True
+            await process.kill()
+            return await process.wait(self._config.stop_timeout_s)
+        except asyncio.CancelledError:
+            await process.kill()
+            raise
+        finally:
+            self._processes.pop(process.id, None)
+
+    async def start(
+        self,
+        command: str,
+        *,
+        cwd: str = WORKSPACE,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int = 1_000_000,
+    ) -> PlainProcess:
+        process = await self._spawn(command, cwd, env, max_output_bytes)
+        if timeout_s is not None:
+            asyncio.get_running_loop().call_later(timeout_s, _expire, process)
+        ended = [number for number, each in self._processes.items() if not each.running]
+        for number in ended[:-_REMEMBERED]:
+            del self._processes[number]
+        return process
+
+    async def processes(self) -> list[ProcessInfo]:
+        return [ProcessInfo(each.id, each.command[:2000], each.running) for each in self._processes.values()]
+
+    async def connect(self, process_id: int) -> PlainProcess:
+        if process_id not in self._processes:
+            raise ProcessLookupError(
+                errno.ESRCH, f"no background command has the id {process_id}, or it ended long ago"
+            )
+        return self._processes[process_id]
+
+    async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
+        file = self._at(path)
+        if not file.is_file():
+            if file.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+            if file.exists():
+                raise PermissionError(errno.EACCES, "is no regular file", path)
+        if file.stat().st_size > max_bytes:
+            raise OSError(errno.EFBIG, "file too large", path)
+        return await asyncio.to_thread(file.read_bytes)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        file = self._own(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists() and not file.is_file():
+            raise PermissionError(errno.EACCES, "is no regular file", path)
+        await asyncio.to_thread(file.write_bytes, data)
+
+    async def list_dir(self, path: str) -> list[DirEntry]:
+        with os.scandir(self._at(path)) as entries:
+            found = [
+                (entry.name, entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False))
+                for entry in entries
+            ]
+        return [DirEntry(name, is_dir, seen.st_size) for name, seen, is_dir in sorted(found)]
+
+    async def remove(self, path: str, recursive: bool = False) -> None:
+        # what is removed is the link itself, so only what it lies in is followed
+        at = self._at(path)
+        target = self._own(str(at.parent)) / at.name
+        if target.is_symlink() or not target.is_dir():
+            target.unlink()
+        elif recursive:
+            await asyncio.to_thread(shutil.rmtree, target)
+        else:
+            target.rmdir()
+
+    async def upload(self, archive: bytes, path: str) -> None:
+        raise self._not_here("archives")
+
+    async def download(self, path: str) -> bytes:
+        raise self._not_here("archives")
+
+    async def snapshot(self) -> Snapshot:
+        raise self._not_here("snapshots")
+
+    async def fork(self, n: int) -> Sequence[Sandbox]:
+        raise self._not_here("forks")
+
+    async def metrics(self) -> Metrics:
+        raise self._not_here("accounting")
+
+    async def pause(self) -> None:
+        for process in self._processes.values():
+            process.signal(signal.SIGSTOP)
+
+    async def resume(self) -> None:
+        for process in self._processes.values():
+            process.signal(signal.SIGCONT)
+
+    async def destroy(self) -> None:
+        await asyncio.gather(*(process.kill() for process in list(self._processes.values())))
+        await asyncio.to_thread(shutil.rmtree, self._logs, ignore_errors=True)
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    async def _spawn(self, command: str, cwd: str, env: Mapping[str, str] | None, cap: int) -> PlainProcess:
+        number = next(self._numbers)
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", command, cwd=self._at(cwd), env={**self._env, **(env or {})}, start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        self._processes[number] = PlainProcess(number, command, process, self._logs / f"exec-{number}.log", cap)
+        return self._processes[number]
+
+    def _at(self, path: str) -> Path:
+        """A path as tools write it, on this machine."""
+        inside = path == WORKSPACE or path.startswith(f"{WORKSPACE}/")
+        return self._root / path[len(WORKSPACE) + 1 :] if inside else Path(path)
+
+    def _own(self, path: str) -> Path:
+        """The same with its links followed, if it may be written."""
+        real = self._at(path).resolve()
+        writable = [self._root, Path("/tmp").resolve(), *(each.resolve() for each in self._config.writable)]
+        protected = [self._root / name for name in self._config.protected]
+        if not any(real.is_relative_to(place) for place in writable) or any(map(real.is_relative_to, protected)):
+            raise PermissionError(errno.EACCES, "only the workspace may be written", path)
+        return real
+
+    def _not_here(self, what: str) -> ConfigError:
+        return ConfigError(f"sandbox {self.id} is a directory of this machine, opened as it is: it has no {what}")
+
+
+def _expire(process: PlainProcess) -> None:
+    if process.running:
+        process.timed_out = True
+        process.signal(signal.SIGKILL)
