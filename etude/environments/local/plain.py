@@ -31,8 +31,17 @@ _DRAIN_S = 0.2
 class PlainProcess:
     """See base.Process."""
 
-    def __init__(self, number: int, command: str, process: asyncio.subprocess.Process, log: Path, cap: int) -> None:
+    def __init__(
+        self,
+        number: int,
+        command: str,
+        process: asyncio.subprocess.Process,
+        printed: tuple[asyncio.StreamReader, asyncio.ReadTransport],
+        log: Path,
+        cap: int,
+    ) -> None:
         self._id, self.command, self._process, self._log, self._cap = number, command, process, log, cap
+        self._printed, self._pipe = printed
         self._head, self._tail, self._total = bytearray(), bytearray(), 0
         self._news = asyncio.Event()
         self.timed_out = False
@@ -81,13 +90,13 @@ class PlainProcess:
         code = await self._process.wait()
         await asyncio.wait({reading}, timeout=_DRAIN_S)
         reading.cancel()
+        self._pipe.close()
         self._tell()
         return code
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None
         with self._log.open("wb") as log:
-            while piece := await self._process.stdout.read(65536):
+            while piece := await self._printed.read(65536):
                 if log.tell() < _LOG_MAX:
                     log.write(piece[: _LOG_MAX - log.tell()])
                     log.flush()
@@ -241,12 +250,23 @@ class PlainWorkspace:
     # ----------------------------------------------------------------------------------------------------------------
 
     async def _spawn(self, command: str, cwd: str, env: Mapping[str, str] | None, cap: int) -> PlainProcess:
-        number = next(self._numbers)
-        process = await asyncio.create_subprocess_exec(
-            "sh", "-c", command, cwd=self._at(cwd), env={**self._env, **(env or {})}, start_new_session=True,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        self._processes[number] = PlainProcess(number, command, process, self._logs / f"exec-{number}.log", cap)
+        number, (read, write) = next(self._numbers), os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "sh", "-c", command, cwd=self._at(cwd), env={**self._env, **(env or {})}, start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL, stdout=write, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+        except BaseException:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        reader = asyncio.StreamReader()
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
+        )
+        log = self._logs / f"exec-{number}.log"
+        self._processes[number] = PlainProcess(number, command, process, (reader, pipe), log, cap)
         return self._processes[number]
 
     def _at(self, path: str) -> Path:
