@@ -215,9 +215,9 @@ def test_a_line_is_out_as_soon_as_it_is_whole() -> None:
     "unit", ["a", "eyJ-", "sk-", "://a:", "token", "password=", "-----BEGIN", "A1b", "/x", "=", " "]
 )
 def test_time_is_linear_in_the_length_of_a_line(unit: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     Redactor(known=[drawn(20)]).redact(unit * (400_000 // len(unit)))
-    assert time.perf_counter() - started < 8
+    assert time.process_time() - started < 8
 
 
 def test_entropy_tells_drawn_from_written() -> None:

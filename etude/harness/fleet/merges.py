@@ -60,7 +60,8 @@ async def apply_result(repository: Repository, result: Result) -> list[str]:
 
     Raises ConfigError, and changes nothing, where it conflicts with what the user has done since.
     """
-    now = await repository.working_tree("The working tree as it is")
+    # on top of what the agent started from, which is then what the merge compares both with
+    now = await repository.working_tree("The working tree as it is", result.start)
     trial = await merge(repository, now, result.commit)
     if trial.conflicts:
         paths = ", ".join(trial.conflicts)

@@ -109,14 +109,22 @@ class Repository:
                 shutil.copy2(index, own)
             else:
                 await self.git("read-tree", parent, cwd=tree, env=env)
-            wanted = [".", *(f":(exclude,top,literal){path}" for path in leave_out)]
-            await self.git("add", "-A", "--", *wanted, cwd=tree, env=env)
+            await self.git("add", "-A", "--", ".", cwd=tree, env=env)
+            if leave_out:
+                await self._put_back(leave_out, parent, tree, {**env, "GIT_LITERAL_PATHSPECS": "1"})
             written = await self.line("write-tree", cwd=tree, env=env)
         if written == await self.line("rev-parse", f"{parent}^{{tree}}"):
             return parent
         return await self.line("commit-tree", written, "-p", parent, "-m", message)
 
-    async def working_tree(self, message: str) -> str:
-        """A commit of what the user's working tree holds now, on top of HEAD."""
+    async def _put_back(self, paths: Sequence[str], parent: str, tree: Path, env: Mapping[str, str]) -> None:
+        """Make of these paths in an index what the parent has. (To exclude them from `add` is an error to git where
+        they are ignored.)"""
+        await self.git("rm", "-r", "-q", "--cached", "--ignore-unmatch", "--", *paths, cwd=tree, env=env)
+        entries = await self.git("ls-tree", "-r", "-z", parent, "--", *paths, cwd=tree, env=env)
+        await self.git("update-index", "-z", "--index-info", cwd=tree, env=env, given=entries)
+
+    async def working_tree(self, message: str, parent: str = "HEAD") -> str:
+        """A commit of what the user's working tree holds now, on top of `parent`."""
         index = await self.line("rev-parse", "--path-format=absolute", "--git-path", "index")
-        return await self.snapshot(self.root, await self.line("rev-parse", "HEAD"), message, Path(index))
+        return await self.snapshot(self.root, await self.line("rev-parse", parent), message, Path(index))

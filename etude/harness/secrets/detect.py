@@ -56,6 +56,7 @@ _WRITTEN = re.compile(
     r"[a-z]+(?:[_.-][a-z0-9]+)*|[A-Z]+(?:_[A-Z0-9]+)*|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+|[~.]{0,2}(?:/[\w.-]+){2,}|(.)\1*"
 )
 """What a person writes in a secret's place: names, words, paths of attributes, rows of one character."""
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _STAND_IN = re.compile(r"(?i)example|placeholder|changeme|change-me|your[_-]|dummy|redacted|xxxx")
 _TRIVIAL = {
     "postgres", "password", "passwd", "root", "admin", "test", "guest", "secret", "example", "user", "pass", "changeme",
@@ -100,7 +101,7 @@ def looks_drawn(value: str) -> bool:
     """Whether a value seems to come from a generator of secrets, and not from a person who names one."""
     if len(value) < 12 or _WRITTEN.fullmatch(value) or _STAND_IN.search(value):
         return False
-    if re.fullmatch(r"[A-Za-z_]\w*", value) and sum(map(str.isdigit, value)) < 3:
+    if re.fullmatch(r"\w+", value) and len(value) >= 3.5 * len(_WORD.findall(value)):
         return False  # a name in some program, SuchAsThis2
     return _mixed(value) >= 2 and entropy(value) >= _MIN_BITS
 

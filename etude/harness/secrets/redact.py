@@ -40,6 +40,8 @@ class Redactor:
         self._known = sorted((line for line in lines if len(line) >= 8), key=len, reverse=True)
         self._key = key or secrets.token_bytes(16)
         self._secrets: dict[str, str] = {}
+        self._marks: dict[str, str] = {}
+        """Both by the digest in the mark: after a resume a secret may be found first by something else."""
         self.counts: Counter[str] = Counter()
         """How many were replaced, by kind."""
 
@@ -52,9 +54,9 @@ class Redactor:
         """The text with its marks replaced by their secrets. Raises UnknownMark, so that none is written to a file."""
 
         def secret(found: re.Match[str]) -> str:
-            if found[0] not in self._secrets:
+            if found[2] not in self._secrets:
                 raise UnknownMark(f"{found[0]} stands for a secret that was not read in this session; read it again")
-            return self._secrets[found[0]]
+            return self._secrets[found[2]]
 
         return MARK.sub(secret, text)
 
@@ -67,14 +69,14 @@ class Redactor:
         return "".join([*out, line[at:]]) if out else line
 
     def mark(self, secret: str, kind: str) -> str:
-        """What stands for a secret."""
-        digest = hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:10]
-        mark = f"[secret {kind} {digest}]"
-        if mark not in self._secrets:
-            self._secrets[mark] = secret
-            self._know(secret)
+        """What stands for a secret: by whatever it was found, the same each time."""
         self.counts[kind] += 1
-        return mark
+        digest = hmac.new(self._key, secret.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:10]
+        if digest not in self._secrets:
+            self._secrets[digest] = secret
+            self._marks[digest] = f"[secret {kind} {digest}]"
+            self._know(secret)
+        return self._marks[digest]
 
     def _know(self, secret: str) -> None:
         if 12 <= len(secret) <= 4096 and len(self._known) < _MAX_KNOWN and secret not in self._known:
