@@ -75,10 +75,10 @@ class PlainProcess:
         return self._result(self._ended.result())
 
     async def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+        self.tell(signal.SIGKILL)
         await asyncio.wait({self._ended}, timeout=10)
 
-    def signal(self, number: signal.Signals) -> None:
+    def tell(self, number: signal.Signals) -> None:
         """Tell the whole process group."""
         if self.running:
             with suppress(ProcessLookupError):
@@ -237,11 +237,11 @@ class PlainWorkspace:
 
     async def pause(self) -> None:
         for process in self._processes.values():
-            process.signal(signal.SIGSTOP)
+            process.tell(signal.SIGSTOP)
 
     async def resume(self) -> None:
         for process in self._processes.values():
-            process.signal(signal.SIGCONT)
+            process.tell(signal.SIGCONT)
 
     async def destroy(self) -> None:
         await asyncio.gather(*(process.kill() for process in list(self._processes.values())))
@@ -290,4 +290,4 @@ class PlainWorkspace:
 def _expire(process: PlainProcess) -> None:
     if process.running:
         process.timed_out = True
-        process.signal(signal.SIGKILL)
+        process.tell(signal.SIGKILL)

@@ -17,7 +17,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +112,7 @@ class Worktrees:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def opened(cls, directory: Path, config: FleetConfig | None = None) -> AsyncIterator[Worktrees]:
+    async def opened(cls, directory: Path, config: FleetConfig | None = None) -> AsyncGenerator[Worktrees]:
         """Prune what killed runs left, take the snapshot that all start from, and remove every worktree at the end."""
         trees = cls(await Repository.find(directory), config or FleetConfig())
         trees.orphans = tuple(await trees.prune())
