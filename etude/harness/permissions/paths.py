@@ -57,4 +57,7 @@ class Place:
         if full == WORKSPACE or full.startswith(f"{WORKSPACE}/"):
             # not normalised first: `link/..` is the parent of what the link leads to
             full = f"{self.root.resolve()}{full[len(WORKSPACE) :]}"
-        return os.path.realpath(full)
+        try:
+            return os.path.realpath(full)
+        except (OSError, ValueError):
+            return "/"  # where it leads cannot be seen: not into the workspace, for all that is known
