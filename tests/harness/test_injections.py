@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from etude.harness.dialogue import TokenDialogue
 from injections import ACTS, CARRIERS
 
 from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.harness.dialogue import TokenDialogue
 from etude.harness.events import EventLog
 from etude.harness.permissions import Gate, Judge, PermissionConfig, Place
 from etude.harness.prompt import parse_results, render_calls, render_results
