@@ -38,6 +38,8 @@ class Reply:
 
     text: str
     tokens: int
+    context: int
+    """Length of the context with it, as exactly as is known by now."""
     cut: bool
     version: int
     record: Record
@@ -133,6 +135,7 @@ class TokenDialogue:
         return Reply(
             text=self._chat.decode(completion.token_ids),
             tokens=len(completion.token_ids),
+            context=self.tokens + len(completion.token_ids),
             cut=completion.finish == "length",
             version=max(completion.versions, default=0),
             record=_sampled(completion),

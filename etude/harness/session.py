@@ -265,7 +265,7 @@ class Session:
             turn=self.state.usage["turns"] + 1,
             text=reply.text,
             tokens=reply.tokens,
-            context=self.dialogue.tokens + reply.tokens,
+            context=reply.context,
             finish="length" if reply.cut else "stop",
             version=reply.version,
         )

@@ -76,7 +76,7 @@ class EndpointDialogue:
         size = sum(_estimate(encode(item)) for item in said.items)
         tokens = said.usage.completion if said.usage and said.usage.completion else size
         context = said.usage.prompt + tokens if said.usage and said.usage.prompt else self._tokens + size
-        return Reply(said.text, tokens, said.cut, version=0, record=_record(said, context, request_id))
+        return Reply(said.text, tokens, context, said.cut, version=0, record=_record(said, context, request_id))
 
     def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
         native = [NativeCall(*call) for call in reply["calls"]]
