@@ -141,6 +141,28 @@ def test_secrets_and_sockets_are_not_there(project: Path, outer: Path) -> None:
     assert (keys / "id").read_text() == "secret\n"
 
 
+def test_what_is_masked_is_empty_by_every_name(project: Path) -> None:
+    (project / "vault" / "deep").mkdir(parents=True)
+    (project / "vault" / "deep" / "key").write_text("secret\n")
+    (project / "token").write_text("secret\n")
+    (project / "alias").symlink_to("token")
+
+    async def scenario(workspace: Sandbox) -> None:
+        for command in (
+            "cat * ; cat vault/deep/*",
+            f"grep -r . {project}",
+            "cat alias",
+            "find . -type f -exec cat {} +",
+        ):
+            assert b"secret" not in (await workspace.exec(command)).output, command
+        with pytest.raises(OSError):
+            await workspace.read_file("/workspace/vault/deep/key")
+        assert (await workspace.exec("echo x > vault/y; rm token")).exit_code
+
+    within(project, scenario, masked=("vault", "alias", "none"))
+    assert (project / "token").read_text() == "secret\n" and not (project / "vault" / "y").exists()
+
+
 def test_no_network_but_its_own_and_all_of_it_when_allowed(project: Path) -> None:
     connect = "python3 -c \"import socket; socket.create_connection(('127.0.0.1', {port}), 5)\""
     listen = "import socket; s = socket.create_server(('127.0.0.1', 4177)); print('up', flush=True); s.accept()"

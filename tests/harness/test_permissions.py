@@ -9,7 +9,7 @@ from permission_lines import ALLOWED, ASKED, DENIED
 from pydantic import ValidationError
 
 from etude.errors import ConfigError
-from etude.harness.permissions import Decision, Judge, PermissionConfig, Place
+from etude.harness.permissions import Decision, Judge, PermissionConfig, Place, unreadable
 
 RULES = PermissionConfig(
     allow=(
@@ -234,3 +234,14 @@ def test_what_a_pattern_or_a_path_could_stand_for(project: Path, line: str, verd
     judge = Judge(PermissionConfig(allow=("run(rm *)",), deny=("edit(secret/**)",)), Place(project))
     decision = run(judge, line)
     assert decision.verdict == verdict, decision.explain()
+
+
+def test_what_is_denied_outright_is_told_to_the_sandbox(project: Path) -> None:
+    for name in ("secret/key", "secret/deep/key", "src/.env", ".env", "src/a.py"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text("x")
+    config = PermissionConfig(
+        deny=("read(secret/**)", "read(**/.env)", "edit(src/**)", "run(x *)"), ask=("read(src/a.py)",)
+    )
+    assert sorted(unreadable(config, project)) == [".env", "secret", "src/.env"]
+    assert unreadable(PermissionConfig(deny=("read", "edit(src/**)")), project) == ()

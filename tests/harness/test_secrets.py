@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from etude.harness.schema import ToolCall
 from etude.harness.secrets import Redactor, SecretGuard, known_secrets, without_secrets
 from etude.harness.secrets.detect import find_secrets, looks_drawn
 from etude.harness.secrets.redact import MARK, Stream, UnknownMark
-from etude.harness.tools import TOOLS, ToolConfig, run_calls
+from etude.harness.tools import TOOLS, TOOLSETS, Tool, ToolConfig, run_calls
 
 DRAW = random.Random(7)
 ALNUM = string.ascii_letters + string.digits
@@ -230,16 +230,22 @@ def test_entropy_tells_drawn_from_written() -> None:
 
 
 def play(
-    in_sandbox: Callable[..., Any], files: dict[str, bytes], calls: list[tuple[str, dict[str, Any]]]
+    in_sandbox: Callable[..., Any],
+    files: dict[str, bytes],
+    calls: list[tuple[str, dict[str, Any]]],
+    tools: Sequence[Tool] = TOOLS,
+    seen: list[bytes] | None = None,
 ) -> tuple[list[str], dict[str, bytes]]:
-    guarded = SecretGuard(Redactor(known=["known-value-1"])).guard({tool.name: tool for tool in TOOLS})
+    guarded = SecretGuard(Redactor(known=["known-value-1"])).guard({tool.name: tool for tool in tools})
     left: dict[str, bytes] = {}
+    watch = None if seen is None else lambda _, piece: seen.append(piece)
 
     async def scenario(sandbox: Sandbox) -> list[str]:
         texts: list[str] = []
         for name, arguments in calls:
             filled = {key: value(texts) if callable(value) else value for key, value in arguments.items()}
-            [result] = await run_calls([ToolCall(name, filled, "")], guarded, sandbox, ToolConfig(), lambda *_: None)
+            call = ToolCall(name, filled, "")
+            [result] = await run_calls([call], guarded, sandbox, ToolConfig(), lambda *_: None, on_output=watch)
             texts.append(result.text)
         for path in files:
             left[path] = await sandbox.read_file(f"/workspace/{path}")
@@ -248,7 +254,10 @@ def play(
     return in_sandbox(scenario, files), left
 
 
-def test_a_file_with_a_secret_is_edited_without_being_shown_or_destroyed(in_sandbox: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("toolset", TOOLSETS)
+def test_a_file_with_a_secret_is_edited_without_being_shown_or_destroyed(
+    toolset: str, in_sandbox: Callable[..., Any]
+) -> None:
     secret = FORMS["github-token"]
     env = f"TOKEN={secret}\nDEBUG=1\n".encode()
     texts, left = play(
@@ -264,15 +273,20 @@ def test_a_file_with_a_secret_is_edited_without_being_shown_or_destroyed(in_sand
                     "new": lambda texts: texts[0].replace("DEBUG=1", "DEBUG=0"),
                 },
             ),
-            ("write_file", {"path": "copy", "content": lambda texts: texts[0] + "MORE=1\n"}),
+            ("write_file", {"path": "copy", "content": lambda texts: texts[0].rstrip("\n") + "\nMORE=1\n"}),
             ("run_terminal_cmd", {"command": "cat .env; echo known-value-1 >&2; exit 3"}),
             ("grep", {"pattern": "TOKEN"}),
             ("edit_file", {"path": ".env", "old": "TOKEN=x", "new": "y"}),
         ],
+        TOOLSETS[toolset],
     )
     assert left == {".env": env.replace(b"DEBUG=1", b"DEBUG=0"), "copy": env + b"MORE=1\n"}
     assert not any(secret in text or "known-value-1" in text for text in texts)
-    assert texts[1:3] == ["ok", "ok"] and texts[3].endswith("[exit 3]") and texts[5].startswith("error: ")
+    assert (
+        all(text.startswith("ok") for text in texts[1:3])
+        and texts[3].endswith("[exit 3]")
+        and texts[5].startswith("error: ")
+    )
 
 
 def test_a_mark_of_another_session_is_not_written(in_sandbox: Callable[..., Any]) -> None:
@@ -281,6 +295,27 @@ def test_a_mark_of_another_session_is_not_written(in_sandbox: Callable[..., Any]
     assert texts[0].startswith("error: [secret aws-key ") and "read it again" in texts[0] and left == {"a": b"x\n"}
     with pytest.raises(UnknownMark):
         Redactor().restore(mark)
+
+
+def test_hunks_hold_marks_and_who_watches_sees_them_too(in_sandbox: Callable[..., Any]) -> None:
+    secret = FORMS["github-token"]
+
+    def hunks(texts: list[str]) -> str:
+        line = texts[0].splitlines()[0]
+        return f"<<<<<<< SEARCH\n{line}\n=======\nOTHER=1\n{line}\n>>>>>>> REPLACE"
+
+    seen: list[bytes] = []
+    show = "head -c 30 .env; sleep 0.3; tail -c +31 .env; echo end"  # the secret in two pieces
+    calls = [
+        ("read_file", {"path": ".env"}),
+        ("edit_file", {"path": ".env", "hunks": hunks}),
+        ("run_terminal_cmd", {"command": show}),
+    ]
+    texts, left = play(in_sandbox, {".env": f"TOKEN={secret}\n".encode()}, calls, TOOLSETS["agent"], seen)
+    assert left == {".env": f"OTHER=1\nTOKEN={secret}\n".encode()} and texts[1].startswith("ok")
+    live = b"".join(seen).decode()
+    assert secret not in live and live.endswith("end\n") and "[secret github-token " in live
+    assert live.strip() == texts[2]
 
 
 def test_commands_get_marks_as_they_are(in_sandbox: Callable[..., Any]) -> None:

@@ -43,6 +43,8 @@ class WorkspaceConfig(Config):
     """Files and directories that are not there for commands; `~` is the user's home."""
     protected: tuple[str, ...] = PROTECTED
     """Below the workspace; those that exist when it is opened can be read and not written."""
+    masked: tuple[str, ...] = ()
+    """Below the workspace; what of it exists when it is opened is empty for commands and tools."""
     history: Literal["shared", "own"] = "shared"
     """Of a worktree only: whether commands may write the branches and objects of the repository it belongs to, or have
     an index, a HEAD and commits that are nobody else's."""
@@ -54,7 +56,7 @@ class WorkspaceConfig(Config):
     file_timeout_s: float = Field(30.0, gt=0)
     stop_timeout_s: float = Field(15.0, gt=0)
 
-    @field_validator("protected")
+    @field_validator("protected", "masked")
     @classmethod
     def _below(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
         for path in paths:
@@ -68,4 +70,6 @@ class WorkspaceConfig(Config):
             raise ValueError('network = "hosts" and egress.hosts go together: set both or neither')
         if self.sandbox == "off" and self.network != "full":
             raise ValueError('sandbox = "off" isolates no network: set network = "full" with it')
+        if self.sandbox == "off" and self.masked:
+            raise ValueError('masked: only a sandbox can hide files; remove it, or set sandbox = "on"')
         return self

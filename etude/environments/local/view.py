@@ -34,8 +34,7 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     if config.network == "full":
         argv += _resolver()
     for path in _hidden(config.hidden, directory):
-        empty = ["--tmpfs", str(path), "--remount-ro", str(path)]
-        argv += empty if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
+        argv += _emptied(path, str(path))
     for path in config.writable:
         argv += ["--bind", str(path.resolve()), str(path.resolve())]
     history = history_of(directory)
@@ -44,6 +43,7 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     for place in (str(directory), WORKSPACE):
         argv += ["--bind", str(directory), place, *_protected(directory, place, config.protected)]
         argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
+        argv += _masked(directory, place, config.masked)
     argv += ["--ro-bind", str(guest), GUEST, "--remount-ro", "/", "--chdir", WORKSPACE]
     if history is not None and config.history == "own":
         env = {**env, **_own_objects(history)}
@@ -94,6 +94,18 @@ def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
                 argv += ["--bind", str(directory / parent), f"{place}/{parent}"]
         argv += ["--ro-bind", str(source), f"{place}/{name}"]
     return argv
+
+
+def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
+    real = [(directory / name).resolve() for name in names]
+    inside = [
+        path for path in dict.fromkeys(real) if path.exists() and path != directory and path.is_relative_to(directory)
+    ]
+    return [part for path in inside for part in _emptied(path, f"{place}/{path.relative_to(directory)}")]
+
+
+def _emptied(path: Path, place: str) -> list[str]:
+    return ["--tmpfs", place, "--remount-ro", place] if path.is_dir() else ["--ro-bind", "/dev/null", place]
 
 
 def _history(history: History, kept: str) -> list[str]:

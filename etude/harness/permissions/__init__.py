@@ -1,7 +1,8 @@
 """What an agent may do without asking, what it must ask for, and what it never may.
 
 `rules` is how a permission is written, `shell` and `unwrap` take command lines apart, `paths` says where a path leads,
-`judge` puts these together, `gate` stands between a model's calls and the tools, and `store` keeps what users answer.
+`judge` puts these together, `gate` stands between a model's calls and the tools, `store` keeps what users answer,
+and `unreadable` tells the sandbox what to leave out.
 Only the product has permissions: in a rollout the sandbox is the limit, and no gate stands in what a model is trained
 on.
 """
@@ -13,8 +14,9 @@ from etude.harness.permissions.judge import Decision, Judge, Reason
 from etude.harness.permissions.paths import Place
 from etude.harness.permissions.rules import PermissionConfig, Rule, Verdict
 from etude.harness.permissions.store import load_permissions, remember
+from etude.harness.permissions.unreadable import unreadable
 
 __all__ = [
     "Answer", "Decision", "Gate", "Judge", "PermissionConfig", "Place", "Question", "Reason", "Rule", "Verdict",
-    "load_permissions", "remember",
+    "load_permissions", "remember", "unreadable",
 ]  # fmt: skip

@@ -6,13 +6,15 @@ session records a call as the model wrote it, marks and all.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import codecs
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from etude.environments.base import Sandbox
-from etude.harness.secrets.redact import Redactor, UnknownMark
-from etude.harness.tools.base import Tool, ToolConfig, ToolError
+from etude.harness.secrets.redact import Redactor, Stream, UnknownMark
+from etude.harness.tools.base import ON_OUTPUT, Tool, ToolConfig, ToolError
 
 _WRITES_FILES = ("edit_file", "write_file")
 
@@ -31,11 +33,32 @@ class SecretGuard:
         async def run(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
             try:
                 given = self._restored(arguments) if tool.name in _WRITES_FILES else arguments
-                return self.redactor.redact(await tool.run(sandbox, config, given))
+                with self._watched():
+                    return self.redactor.redact(await tool.run(sandbox, config, given))
             except ToolError as error:
                 raise ToolError(self.redactor.redact(str(error))) from None
 
         return run
+
+    @contextmanager
+    def _watched(self) -> Generator[None]:
+        """Who watches a command sees, and may log, what the model will see."""
+        watcher = ON_OUTPUT.get()
+        if watcher is None:
+            yield
+            return
+        stream, decoder = Stream(self.redactor), codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+        def tell(text: str) -> None:
+            if text:
+                watcher(text.encode("utf-8", "surrogateescape"))
+
+        unset = ON_OUTPUT.set(lambda piece: tell(stream.feed(decoder.decode(piece))))
+        try:
+            yield
+        finally:
+            ON_OUTPUT.reset(unset)
+            tell(stream.feed(decoder.decode(b"", True)) + stream.finish())
 
     def _restored(self, value: Any) -> Any:
         """Arguments of any form, with every mark in them replaced."""
