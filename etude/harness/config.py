@@ -35,6 +35,9 @@ class HarnessConfig(Config):
     """Longest single message; a longer one is cut off and the model told so."""
     min_turn_tokens: int = Field(16, ge=1)
     """A session whose context has less room than this for another message has outgrown it."""
+    lenient_calls: bool = False
+    """Take values that are not quite of their type, as `7.0` or `"7"` for 7; else they are answered with what is wrong,
+    which a model can learn from. Calls that come as native function calls always are taken so."""
     summary: SummaryConfig | None = None
     """None: a session that outgrows its context ends."""
     tool: ToolConfig = ToolConfig()

@@ -97,9 +97,11 @@ class TokenDialogue:
         seed: int,
         temperature: float = 1.0,
         explained: bool = False,
+        lenient: bool = False,
     ) -> None:
+        """`explained` tells what each tool is for; `lenient` takes values that are not quite of their type."""
         self._sampler, self._chat, self._tools = sampler, chat, tools
-        self._explained = explained
+        self._explained, self._lenient = explained, lenient
         self._session_id, self._seed, self._temperature = session_id, seed, temperature
         self._context = _Context()
 
@@ -142,7 +144,7 @@ class TokenDialogue:
         )
 
     def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
-        return calls_of(parse_message(text, self._tools, cut))
+        return calls_of(parse_message(text, self._tools, cut, lenient=self._lenient))
 
     def hear(self, words: Record) -> None:
         self._context.add(words["ids"])

@@ -91,6 +91,7 @@ async def run_session(
         seed=seed,
         temperature=temperature,
         explained=config.toolset == "agent",
+        lenient=config.lenient_calls,
     )
     log = EventLog(on_event)
     session = Session(sandbox, dialogue, config, limits, log)

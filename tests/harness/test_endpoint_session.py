@@ -113,6 +113,34 @@ def test_every_tool_in_one_message(play: Play, dialect: str, stream: bool) -> No
     assert {each.name for each in played.told if isinstance(each, CallPiece)} == {name for name, _ in EVERY}
 
 
+AGENTS = [
+    ("read_file", {"path": "b/c.py"}),
+    ("list_dir", {"path": "b"}),
+    ("glob", {"pattern": "*.py"}),
+    ("grep", {"pattern": "y = ", "path": "b"}),
+    ("codebase_search", {"query": "where y is set"}),
+    ("read_lints", {"path": "a.py"}),
+    ("todo_write", {"todos": [{"content": "Edit.", "status": "in_progress"}]}),
+    ("edit_file", {"path": "a.py", "old": "x = 1", "new": "x = 7"}),
+    ("write_file", {"path": "new.txt", "content": "é"}),
+    ("run_terminal_cmd", {"command": "cat a.py new.txt"}),
+]
+IN_THEM = ["y = 2", "c.py", "b/c.py", "y = 2", "c.py", "", "[>] Edit.", "", "", "x = 7\né"]
+
+
+@BOTH
+def test_the_agents_ten_tools(play: Play, dialect: str) -> None:
+    config = HarnessConfig(toolset="agent")
+    assert {name for name, _ in AGENTS} == set(config.chosen())
+    played = play([Reply("", AGENTS), Reply("Done.")], dialect=dialect, config=config)
+    assert played.stops == ["finished"] and played.calls == AGENTS
+    results = results_in(played.bodies[1])
+    assert len(results) == 10 and all(part in result for part, result in zip(IN_THEM, results, strict=True)), results
+    sent = {tool.get("name") or tool["function"]["name"]: tool for tool in played.bodies[0]["tools"]}
+    todo = sent["todo_write"].get("parameters") or sent["todo_write"]["function"]["parameters"]
+    assert todo["properties"]["todos"]["items"]["required"] == ["content", "status"]  # endpoints refuse bare arrays
+
+
 @BOTH
 def test_a_tool_a_turn_and_a_second_prompt(play: Play, dialect: str) -> None:
     script = [Reply("", [call]) for call in EVERY]

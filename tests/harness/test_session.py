@@ -263,3 +263,11 @@ def test_what_results_quote_cannot_end_a_turn(play: Run, chat: ChatRenderer) -> 
     result = play(sampler)
     [segment] = result.segments
     assert result.stop == "finished" and segment.sampled.sum() == result.usage["sampled_tokens"]
+
+
+def test_values_not_quite_of_their_type_are_taken_where_the_config_says_so(play: Run, chat: ChatRenderer) -> None:
+    messages = [render_call("read_file", {"path": "a.py", "start": "1.0"}), "Done."]
+    for lenient, expected in ((False, "error: start must be an integer, not '1.0'"), (True, "x = 1\n")):
+        sampler = Recorder(messages, chat)
+        play(sampler, config=HarnessConfig(lenient_calls=lenient))
+        assert sampler.heard == [[], [expected]]

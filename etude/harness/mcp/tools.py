@@ -43,6 +43,11 @@ class McpTools:
         self.tools: tuple[Tool, ...] = ()
         self.failed: dict[str, str] = {}
 
+    @property
+    def by_name(self) -> dict[str, Tool]:
+        """For a session, beside its own."""
+        return {tool.name: tool for tool in self.tools}
+
     async def __aenter__(self) -> McpTools:
         try:
             ended = await asyncio.gather(*(server.connect() for server in self.servers), return_exceptions=True)

@@ -17,6 +17,11 @@ from etude.harness.tools.base import Tool, ToolConfig, ToolError
 Status = Literal["pending", "in_progress", "completed", "cancelled"]
 _SIGNS: Mapping[Status, str] = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]", "cancelled": "[-]"}
 _MAX_TODOS = 100
+_ITEM: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"content": {"type": "string"}, "status": {"type": "string", "enum": list(get_args(Status))}},
+    "required": ["content", "status"],
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,14 @@ TODO_WRITE = Tool(
     "todo_write",
     "Write your list of what is to do, whole, in place of the one before. For work of several steps; keep one item "
     "in_progress, and mark each completed as soon as it is.",
-    (Parameter("todos", 'A JSON list: [{"content": "…", "status": "pending|in_progress|completed"}, …].', "array"),),
+    (
+        Parameter(
+            "todos",
+            'A JSON list: [{"content": "…", "status": "pending|in_progress|completed"}, …].',
+            "array",
+            items=_ITEM,
+        ),
+    ),
     reads_only=True,
     run=_todo_write,
 )
