@@ -46,27 +46,15 @@ TAGS = (
     "<tool_call>", "</tool_call>", "<function=read>", "<function=edit>", "<function=", "</function>",
     "<parameter=path>", "<parameter=old>", "<parameter=start>", "</parameter>", "<parameter=", ">", "<", "\n",
 )  # fmt: skip
-WORDS = (
-    "a.py",
-    "7",
-    "[1, 2]",
-    "['a']",
-    '{"b": 1}',
-    "true",
-    " ",
-    "\t",
-    "é",
-    "x = '</parameter>'",
-    "\r\n",
-    "I look.",
-    "",
-)
+NAMED = '{"name": "read", "arguments": {"path": "a.py", "start": 7}}'
+WORDS = ("a.py", "7", "[1, 2]", "['a']", '{"b": 1}', NAMED, "true", " ", "\t", "é", "x = '</parameter>'", "\r\n", "")
 
 
 def message(rng: random.Random) -> str:
     """A well-formed message: words and calls."""
     calls = [_call(rng) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
-    return rng.choice(("", "I look.\n", "a < b\n\n")) + render_calls(calls) + rng.choice(("", "\n", "\nDone."))
+    written = render_calls(calls) if rng.random() < 0.9 else f"<tool_call>\n{NAMED}\n</tool_call>"
+    return rng.choice(("", "I look.\n", "a < b\n\n")) + written + rng.choice(("", "\n", "\nDone."))
 
 
 def _call(rng: random.Random) -> tuple[str, dict[str, str]]:
@@ -149,6 +137,7 @@ def try_one(rng: random.Random) -> str:
 
 
 MISTAKES: dict[str, Callable[[str], str]] = {
+    "JSON in the block": lambda text: f"<tool_call>\n{NAMED}\n</tool_call>" if text == SHORT else text,
     "no opener": lambda text: text.replace("<tool_call>\n", ""),
     "no closer": lambda text: text.replace("\n</tool_call>", ""),
     "neither": lambda text: text.replace("<tool_call>\n", "").replace("\n</tool_call>", ""),
@@ -168,6 +157,7 @@ MISTAKES: dict[str, Callable[[str], str]] = {
     "Python's lists": lambda text: text.replace('["a", "b"]', "['a', 'b']"),
     "Python's dictionaries": lambda text: text.replace('{"b": 1}', "{'b': 1}"),
 }
+SHORT = render_calls([("read", {"path": "a.py", "start": "7"})])
 LISTED, NULL = "src\n</parameter>\n", "<parameter=depth>\nnull\n</parameter>\n"
 
 

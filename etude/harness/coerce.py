@@ -1,10 +1,11 @@
 """Meets a model halfway: values that are not quite of their type, and arguments that are not quite JSON.
 
-Owns `read_leniently` (a value from text, for `harness.protocol`) and `check_json_call` (a native function call). What
-can mean one thing only is read as that: `12.0` and `"12"` are the integer 12, `['a']` is an array, `null` for a
-parameter that may be left out leaves it out. Nothing is completed: arguments that end in the middle are malformed,
-since half a file must not be written. A foreign tool's owner checks its arguments itself: they are read to the letter,
-and what does not fit its schema, which may say more than a kind, is passed on as it stands.
+Owns `read_leniently` (a value from text, for `harness.protocol`), `check_json_call` (a native function call) and
+`check_named_call` (the same as one object, name and all). What can mean one thing only is read as that: `12.0` and
+`"12"` are the integer 12, `['a']` is an array, `null` for a parameter that may be left out leaves it out. Nothing is
+completed: arguments that end in the middle are malformed, since half a file must not be written. A foreign tool's owner
+checks its arguments itself: they are read to the letter, and what does not fit its schema, which may say more than a
+kind, is passed on as it stands.
 """
 
 from __future__ import annotations
@@ -82,6 +83,17 @@ def check_json_call(
         if fitted is not None:
             fitting[key] = fitted
     return checked(tool, fitting, raw)
+
+
+def check_named_call(tools: Mapping[str, ToolSchema], text: str, raw: str) -> ToolCall | MalformedCall:
+    """A call written as one JSON object, of its name and its arguments."""
+    try:
+        said = json_object(text)
+    except ValueError as error:
+        return MalformedCall(f"the call is not a JSON object ({error}); write it again", raw)
+    name = said.get("name")
+    arguments = next((said[key] for key in ("arguments", "parameters") if key in said), None)
+    return check_json_call(tools, name if isinstance(name, str) else "", arguments, raw)
 
 
 def json_object(said: object) -> dict[str, Any]:

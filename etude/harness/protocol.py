@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from etude.harness.coerce import read_leniently
+from etude.harness.coerce import check_named_call, read_leniently
 from etude.harness.schema import MalformedCall, ToolCall, ToolSchema, check_call
 
 
@@ -60,7 +60,8 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]*)>")
 _END_FUNCTION = re.compile(r"\s*</function>")
 _END_BLOCK = re.compile(r"\s*</tool_call>")
 _BLANK = re.compile(r"\s*$")
-_BLOCK_CLOSER = "</tool_call>"
+_OBJECT = re.compile(r"\s*\{")
+_BLOCK_OPENER, _BLOCK_CLOSER = "<tool_call>", "</tool_call>"
 _CLOSER = "</parameter>"
 _LOST_CLOSER = re.compile(r"<parameter=[\w-]+>|(?:(?:</function>|</?tool_call>|<function=[\w-]+>)\s*)+$")
 """A line that can only mean that a value's closing tag was forgotten: structure, from the line's start to its end."""
@@ -74,7 +75,8 @@ class CallParser:
 
     An `eager` parser tells words outside any call as they come, as several `Text` a line; otherwise they come line by
     line. A `lenient` one takes values that are not quite of their type (`harness.coerce`), and values in lines that end
-    as Windows ends them, if their tag's line did. `raw` is the whole text so far. After `finish` the parser is spent.
+    as Windows ends them, if their tag's line did, and a call whose block holds JSON with its name and arguments, the
+    other form that models are trained with. `raw` is the whole text so far. After `finish` the parser is spent.
     """
 
     def __init__(self, tools: Mapping[str, ToolSchema], *, eager: bool = False, lenient: bool = False) -> None:
@@ -194,10 +196,28 @@ class CallParser:
             return found.end()
         if _BLANK.match(line, at):
             return len(line)
+        if self._lenient and not self._fault and _OBJECT.match(line, at):
+            self._lines, self._state = [], self._in_object
+            return at
         self._fault = _NO_FUNCTION
         closed = line.find(_BLOCK_CLOSER, at)
         if closed < 0:
             return len(line)
+        end = closed + len(_BLOCK_CLOSER)
+        self._end_call(line, end)
+        self._state = self._in_text
+        return _skip_newline(line, end)
+
+    def _in_object(self, line: str, at: int) -> int:
+        if at == 0 and line.startswith(_BLOCK_OPENER):  # the closing tag was forgotten
+            self._end_call(line, 0)
+            self._state = self._in_text
+            return 0
+        closed = line.find(_BLOCK_CLOSER, at)
+        if closed < 0:
+            self._lines.append(line[at:])
+            return len(line)
+        self._lines.append(line[at:closed])
         end = closed + len(_BLOCK_CLOSER)
         self._end_call(line, end)
         self._state = self._in_text
@@ -274,6 +294,8 @@ class CallParser:
         raw = ("".join(self._call) + line[self._call_at : at]).strip()
         if self._fault:
             self._items.append(MalformedCall(self._fault, raw))
+        elif self._state == self._in_object:
+            self._items.append(check_named_call(self._tools, "".join(self._lines), raw))
         else:
             self._items.append(check_call(self._tools, self._name, self._values, raw, read))
         self._name, self._values, self._fault = "", [], ""

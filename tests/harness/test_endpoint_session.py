@@ -198,6 +198,8 @@ FAULTS = {
     "quoted names": render_call(*READ).replace("=read_file", '="read_file"'),
     "carriage returns": render_call(*READ).replace("\n", "\r\n"),
     "a float for an integer": render_call("read_file", {"path": "a.py", "start": "1.0"}),
+    "JSON in a block": '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.py"}}\n</tool_call>',
+    "JSON without an end": '<tool_call>{"name": "read_file",\n "parameters": {"path": "a.py"}\n}',
     "null for what is left out": render_call("read_file", {"path": "a.py", "end": "null"}),
 }
 

@@ -158,3 +158,23 @@ def test_a_call_cut_off_by_a_limit_is_not_run() -> None:
     for end in range(len("<tool_call>\n"), whole.index("</function>") + len("</function>")):
         assert "cut off" in reason(whole[:end], cut=True)
     assert isinstance(calls_of(parse(whole.removesuffix("</tool_call>"), cut=True))[0], ToolCall)
+
+
+def test_json_in_a_block_is_a_call_to_who_is_lenient() -> None:
+    text = '<tool_call>\n{"name": "read", "arguments": {"path": "a.py", "start": "3"}}\n</tool_call>\nThat is all.'
+    assert "without a function" in reason(text)
+    call, words = parse_message(text, TOOLS, lenient=True)
+    assert call == ToolCall("read", {"path": "a.py", "start": 3}, text.partition("\nThat")[0])
+    assert words == Text("That is all.")
+    unclosed = text.partition("</tool_call>")[0]
+    assert len(calls_of(parse_message(unclosed + text, TOOLS, lenient=True))) == 2
+    for wrong, why in (
+        (text.replace("read", "reed"), "no tool reed"),
+        (text.replace('"name"', '"tool"'), "no tool without a name"),
+        (text.replace("}}", "}"), "not a JSON object"),
+        (text.replace('"path"', '"file"'), "no parameter file"),
+    ):
+        [malformed] = calls_of(parse_message(wrong, TOOLS, lenient=True))
+        assert isinstance(malformed, MalformedCall) and why in malformed.reason
+    [cut] = calls_of(parse_message(unclosed, TOOLS, True, lenient=True))
+    assert isinstance(cut, MalformedCall) and "cut off" in cut.reason
