@@ -1,4 +1,4 @@
-"""Byte ranges of one large object, read in blocks, several at a time.
+"""Byte ranges of large objects, read in blocks, several at a time.
 
 Owns the cut into blocks: they begin at multiples of one size, so that whoever reads from the same relay asks for the
 same ones, a failure costs one block and not the object, and a slow link is given up only if one block is too slow for
@@ -11,31 +11,46 @@ import bisect
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import NamedTuple
 
 from etude.weights.store import Store
 
 Span = tuple[int, int]
 
 
-def read_spans(store: Store, key: str, size: int, spans: Sequence[Span], *, again: bool = False) -> list[memoryview]:
-    """The bytes `start` to `stop` of each span of an object that has `size` bytes.
+class Wanted(NamedTuple):
+    """The bytes `start` to `stop` of each span of an object that has `size` bytes."""
 
-    With `again`, what a relay has kept of it is not good enough. Raises what `Store.get_range` does.
+    key: str
+    size: int
+    spans: Sequence[Span]
+
+
+class _Run(NamedTuple):
+    """Neighbouring blocks of one object, and where their bytes go."""
+
+    key: str
+    size: int
+    blocks: range
+    buffer: bytearray
+
+
+def read_spans(store: Store, objects: Sequence[Wanted], *, again: bool = False) -> list[list[memoryview]]:
+    """The bytes of every span of every object, read side by side.
+
+    With `again`, what a relay has kept of them is not good enough. Raises what `Store.get_range` does.
     """
     block = store.config.block_bytes
-    wanted = {at for start, stop in spans if start < stop for at in range(start // block, (stop - 1) // block + 1)}
-    runs = _runs(sorted(wanted))
-    buffers = [bytearray(min(run.stop * block, size) - run.start * block) for run in runs]
+    runs = [_runs(wanted, block) for wanted in objects]
 
-    def bring(piece: tuple[int, int]) -> None:
-        which, at = piece
-        start, stop = at * block, min((at + 1) * block, size)
-        begins = start - runs[which].start * block
-        memoryview(buffers[which])[begins : begins + stop - start] = store.get_range(
-            key, start, stop, size, again=again
-        )
+    def bring(piece: tuple[_Run, int]) -> None:
+        run, at = piece
+        start, stop = at * block, min((at + 1) * block, run.size)
+        begins = start - run.blocks.start * block
+        data = store.get_range(run.key, start, stop, run.size, again=again)
+        memoryview(run.buffer)[begins : begins + stop - start] = data
 
-    pieces = [(which, at) for which, run in enumerate(runs) for at in run]
+    pieces = [(run, at) for found in runs for run in found for at in run.blocks]
     if len(pieces) < 2:
         for piece in pieces:
             bring(piece)
@@ -43,19 +58,26 @@ def read_spans(store: Store, key: str, size: int, spans: Sequence[Span], *, agai
         with ThreadPoolExecutor(min(store.config.parallel, len(pieces)), "weight-blocks") as pool:
             for _ in pool.map(bring, pieces):  # the first failure cancels what has not begun
                 pass
-    return [_view(span, runs, buffers, block) for span in spans]
+    return [[_view(span, found, block) for span in wanted.spans] for wanted, found in zip(objects, runs, strict=True)]
 
 
-def _runs(blocks: list[int]) -> list[range]:
-    """Neighbouring blocks joined."""
+def _runs(wanted: Wanted, block: int) -> list[_Run]:
+    needed = {
+        at for start, stop in wanted.spans if start < stop for at in range(start // block, (stop - 1) // block + 1)
+    }
+    blocks = sorted(needed)
     edges = [0, *(at + 1 for at, (a, b) in enumerate(pairwise(blocks)) if b != a + 1), len(blocks)]
-    return [range(blocks[start], blocks[stop - 1] + 1) for start, stop in pairwise(edges) if start < stop]
+    joined = [range(blocks[start], blocks[stop - 1] + 1) for start, stop in pairwise(edges) if start < stop]
+    return [
+        _Run(wanted.key, wanted.size, run, bytearray(min(run.stop * block, wanted.size) - run.start * block))
+        for run in joined
+    ]
 
 
-def _view(span: Span, runs: list[range], buffers: list[bytearray], block: int) -> memoryview:
+def _view(span: Span, runs: list[_Run], block: int) -> memoryview:
     start, stop = span
     if start >= stop:
         return memoryview(b"")
-    which = bisect.bisect_right(runs, start // block, key=lambda run: run.start) - 1
-    begins = runs[which].start * block
-    return memoryview(buffers[which])[start - begins : stop - begins]
+    run = runs[bisect.bisect_right(runs, start // block, key=lambda run: run.blocks.start) - 1]
+    begins = run.blocks.start * block
+    return memoryview(run.buffer)[start - begins : stop - begins]

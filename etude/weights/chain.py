@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from etude.errors import WeightError
 from etude.records import Version
-from etude.weights.blocks import read_spans
+from etude.weights.blocks import Wanted, read_spans
 from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, Pack, Tensor, dump, hash_of, load
 from etude.weights.signing import Keys, signer_of
 from etude.weights.store import MissingObject, Store
@@ -108,22 +108,29 @@ class Chain:
 
         Reads no more of a pack than its tensors in `delta` need, but for the rest of the first and last block.
         """
-        found: dict[str, memoryview] = {}
-        for at, pack in enumerate(delta.packs):
-            key, tensors = pack_key(delta, pack), [tensor for tensor in delta.tensors if tensor.pack == at]
-            found |= self._spans(key, pack, tensors)
-            if damaged := [tensor for tensor in tensors if _damage(tensor, found[tensor.name])]:
-                self.counters["refetches"] += 1
-                found |= self._spans(key, pack, damaged, again=True)
-            for tensor in damaged:
-                if where := _damage(tensor, found[tensor.name]):
-                    raise DamagedObject(f"{self.store.url}/{key}: the payload of {where} is corrupt; {_RECOVER}")
+        found = self._unchecked(delta, delta.tensors)
+        if damaged := [tensor for tensor in delta.tensors if _damage(tensor, found[tensor.name])]:
+            self.counters["refetches"] += 1
+            found |= self._unchecked(delta, damaged, again=True)
+        for tensor in damaged:
+            if where := _damage(tensor, found[tensor.name]):
+                key = pack_key(delta, delta.packs[tensor.pack])
+                raise DamagedObject(f"{self.store.url}/{key}: the payload of {where} is corrupt; {_RECOVER}")
         return found
 
-    def _spans(self, key: str, pack: Pack, tensors: list[Tensor], again: bool = False) -> dict[str, memoryview]:
-        spans = [tensor.span for tensor in tensors]
-        views = read_spans(self.store, key, pack.size, spans, again=again)
-        return {tensor.name: view for tensor, view in zip(tensors, views, strict=True)}
+    def _unchecked(self, delta: Delta, tensors: Iterable[Tensor], again: bool = False) -> dict[str, memoryview]:
+        """The payloads of some tensors from all packs side by side."""
+        of_pack: dict[int, list[Tensor]] = {}
+        for tensor in tensors:
+            of_pack.setdefault(tensor.pack, []).append(tensor)
+        packs = {at: delta.packs[at] for at in of_pack}
+        wanted = [Wanted(pack_key(delta, pack), pack.size, [t.span for t in of_pack[at]]) for at, pack in packs.items()]
+        views = read_spans(self.store, wanted, again=again)
+        return {
+            tensor.name: view
+            for found, own in zip(views, of_pack.values(), strict=True)
+            for tensor, view in zip(own, found, strict=True)
+        }
 
     def _twice(self, read: Callable[[bool], T]) -> T:
         try:

@@ -40,25 +40,41 @@ class Kept:
 
     async def get(self, name: str, bring: Callable[[], bytes | memoryview], *, again: bool = False) -> bytes:
         """The bytes of that name: kept ones, or else what `bring` returns. With `again`, kept ones will not do."""
-        if not again and name in self._sizes:
-            data = await asyncio.to_thread(self._read, name)
-            if data is not None:
-                self.counters["kept_hits"] += 1
-                if name in self._sizes:
-                    self._sizes.move_to_end(name)
-                return data
+        data = None if again else await self.find(name)
+        return data if data is not None else await self.share(name, lambda: self._bring(name, bring))
+
+    async def find(self, name: str) -> bytes | None:
+        """The bytes of that name if they are kept."""
+        if name not in self._sizes:
+            return None
+        data = await asyncio.to_thread(self._read, name)
+        if data is None:
             self._forget(name)
-        return await self._share(name, lambda: self._bring(name, bring))
+        elif name in self._sizes:
+            self._sizes.move_to_end(name)
+        self.counters["kept_hits"] += data is not None
+        return data
 
-    async def ask(self, name: str, ask: Callable[[], T]) -> T:
-        """What `ask` returns, kept by nobody; who asks for the same meanwhile gets the same."""
-        return await self._share(name, lambda: self._apart(ask))
+    async def keep(self, name: str, data: bytes) -> bool:
+        """Keep what was brought; false if the disk refuses it."""
+        self.counters["brought"] += 1
+        self.counters["brought_bytes"] += len(data)
+        try:
+            await asyncio.to_thread(self._write, name, data)
+        except OSError:
+            self.counters["unkept"] += 1
+            return False
+        self._forget(name)
+        self._sizes[name] = len(data)
+        self.held_bytes += len(data)
+        while self.held_bytes > self._most_bytes and len(self._sizes) > 1:
+            oldest = next(iter(self._sizes))
+            self._forget(oldest)
+            self.counters["evicted"] += 1
+            await asyncio.to_thread((self._directory / oldest).unlink, missing_ok=True)
+        return True
 
-    def close(self) -> None:
-        """Give up what is under way."""
-        self._bringers.shutdown(wait=False, cancel_futures=True)
-
-    async def _share(self, name: str, start: Callable[[], Awaitable[T]]) -> T:
+    async def share(self, name: str, start: Callable[[], Awaitable[T]]) -> T:
         """One flight for all who ask while it lasts. Who gives up does not end it for the others."""
         flight = self._flights.get(name)
         if flight is None:
@@ -69,31 +85,22 @@ class Kept:
             self.counters["shared"] += 1
         return await asyncio.shield(flight)
 
+    async def apart(self, ask: Callable[[], T]) -> T:
+        """What `ask`, which may take long, returns; it runs in a thread that the disk does not need."""
+        return await asyncio.get_running_loop().run_in_executor(self._bringers, ask)
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._bringers.shutdown(wait=False, cancel_futures=True)
+
     def _landed(self, name: str, flight: asyncio.Task[Any]) -> None:
         del self._flights[name]
         if not flight.cancelled():
             flight.exception()  # seen, also where everybody who waited has gone
 
-    async def _apart(self, ask: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._bringers, ask)
-
     async def _bring(self, name: str, bring: Callable[[], bytes | memoryview]) -> bytes:
-        data = bytes(await self._apart(bring))
-        self.counters["brought"] += 1
-        self.counters["brought_bytes"] += len(data)
-        try:
-            await asyncio.to_thread(self._write, name, data)
-        except OSError:
-            self.counters["unkept"] += 1
-            return data
-        self._forget(name)
-        self._sizes[name] = len(data)
-        self.held_bytes += len(data)
-        while self.held_bytes > self._most_bytes and len(self._sizes) > 1:
-            oldest = next(iter(self._sizes))
-            self._forget(oldest)
-            self.counters["evicted"] += 1
-            await asyncio.to_thread((self._directory / oldest).unlink, missing_ok=True)
+        data = bytes(await self.apart(bring))
+        await self.keep(name, data)
         return data
 
     def _forget(self, name: str) -> None:

@@ -1,10 +1,10 @@
 """A site's relay: replicas read the store through it, so that each block crosses the wide link once.
 
-Owns a read-only HTTP service: `/objects/KEY` (whole, or a range of a pack), `/again/KEY` (the same, but read from the
-store anew: what was kept proved damaged), `/lists/PREFIX`, `/metrics` and `/figures`. A pack has its hash for a name,
-so its blocks are kept for good; a manifest is kept under the store's tag for it, which is asked for every time, because
-a rewind may replace it. Listings are only shared among who asks at the same moment. Verifies nothing and needs not be
-trusted: readers check every hash. Talks to: store, kept.
+Owns a read-only HTTP service: `/objects/KEY`, `/ranges/SIZE/KEY` (of a pack of that size, with a Range), the same below
+`/again` (read from the store anew: what was kept proved damaged), `/lists/PREFIX`, `/metrics` and `/figures`. A pack
+has its hash for a name, so its blocks are kept for good; of a manifest, which a rewind may replace, the store is asked
+each time whether it is another one than what was kept. Listings are only shared among who asks at the same moment.
+Verifies nothing and needs not be trusted: readers check every hash. Talks to: store, kept.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import blake3
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,12 +36,13 @@ from etude.weights.kept import Kept
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.store import MissingObject, Store, StoreConfig, open_store
 
+T = TypeVar("T")
 _PACK = re.compile(r"versions/\d{8,}/([0-9a-f]{64})\.pack")
-_KEY = re.compile(r"versions/\d{8,}/[A-Za-z0-9-]{1,200}(\.pack)?")
-_PREFIX = re.compile(r"versions(/\d{8,})?")
+_KEY = re.compile(r"(versions|pins)/\d{8,}/[A-Za-z0-9._-]{1,200}")
+_PREFIX = re.compile(r"(versions|pins)(/\d{8,})?")
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
 _GAUGES = ("held_bytes",)
-_MOST_SIZES = 100_000
+_MOST_TAGS = 10_000
 
 
 class RelayConfig(Config):
@@ -68,40 +69,50 @@ class Relay:
     def __init__(self, store: Store, config: RelayConfig) -> None:
         self.counters: Counter[str] = Counter()
         self._store, self._kept = store, Kept(config.directory, int(config.most_gb * 1e9), 2 * store.config.parallel)
-        self._sizes: dict[str, int] = {}
+        self._tags: dict[str, str] = {}
+        """Key → the store's tag for what is kept of it."""
 
-    async def pack(self, key: str, pack: str, start: int, stop: int, again: bool) -> tuple[bytes, int]:
-        """Bytes `start` to `stop` of a pack, or as many as there are, and its size."""
-        if pack not in self._sizes:
-            if len(self._sizes) >= _MOST_SIZES:
-                self._sizes.clear()
-            size, _ = await self._kept.ask(f"stamp {key}", lambda: self._store.stamp(key))
-            self._sizes[pack] = size
-        size, block = self._sizes[pack], self._store.config.block_bytes
-        stop = min(stop, size)
+    async def pack(self, key: str, pack: str, size: int, start: int, stop: int, again: bool) -> bytes:
+        """Bytes `start` to `stop` of a pack that has `size` bytes; fewer where it ends before. Raises what
+        `Store.get_range` does.
+        """
+        block, stop = self._store.config.block_bytes, min(stop, size)
 
         async def bring(at: int) -> bytes:
             begins, ends = at * block, min((at + 1) * block, size)
-            name = f"{pack}-{block}-{at}"
+            name = f"{pack}-{size}-{block}-{at}"
             return await self._kept.get(name, lambda: self._store.get_range(key, begins, ends, size), again=again)
 
         blocks = range(start // block, (stop - 1) // block + 1) if start < stop else range(0)
         found = await asyncio.gather(*map(bring, blocks))
-        return b"".join(found)[start - blocks.start * block :][: stop - start], size
+        return b"".join(found)[start - blocks.start * block :][: stop - start]
 
-    async def whole(self, key: str, again: bool) -> tuple[bytes, str]:
-        """Any other object, and its tag."""
-        size, tag = await self.stamp(key)
-        if tag is None:
-            tag = f"{size}-{time.time_ns()}"  # a store without tags: good for who asks at this moment
-        name = blake3.blake3(f"{key}\0{tag}".encode()).hexdigest()
-        return await self._kept.get(name, lambda: self._store.get(key, MOST_MANIFEST_BYTES), again=again), tag
+    async def whole(self, key: str, again: bool) -> tuple[bytes, str | None]:
+        """Any other object, and the store's tag for it."""
+        return await self._kept.share(f"whole {again} {key}", lambda: self._whole(key, again))
+
+    async def _whole(self, key: str, again: bool) -> tuple[bytes, str | None]:
+        known = None if again else self._tags.get(key)
+        changed = await self._kept.apart(lambda: self._store.get_changed(key, MOST_MANIFEST_BYTES, known))
+        if changed is None:
+            kept = await self._kept.find(_name(key, known))
+            return (kept, known) if kept is not None else await self._whole(key, again=True)
+        data, tag = changed
+        if await self._kept.keep(_name(key, tag), data) and tag is not None:
+            if len(self._tags) >= _MOST_TAGS:
+                self._tags.clear()
+            self._tags[key] = tag
+        return data, tag
 
     async def stamp(self, key: str) -> tuple[int, str | None]:
-        return await self._kept.ask(f"stamp {key}", lambda: self._store.stamp(key))
+        return await self._ask(f"stamp {key}", lambda: self._store.stamp(key))
 
     async def listing(self, prefix: str) -> dict[str, int]:
-        return await self._kept.ask(f"list {prefix}", lambda: self._store.list(f"{prefix}/"))
+        return await self._ask(f"list {prefix}", lambda: self._store.list(f"{prefix}/"))
+
+    async def _ask(self, name: str, ask: Callable[[], T]) -> T:
+        """What the store says now, to all who ask at the same moment."""
+        return await self._kept.share(name, lambda: self._kept.apart(ask))
 
     def figures(self) -> dict[str, int]:
         """Counters since the start: what came in, what went out, and what is kept now."""
@@ -124,15 +135,20 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
         if request.method == "HEAD":
             size, tag = await relay.stamp(key)
             return Response(headers={"content-length": str(size)} | _tag(tag))
-        pack = _PACK.fullmatch(key)
-        span = _RANGE.fullmatch(request.headers.get("range", ""))
-        if pack is None or span is None:
-            data, tag = await relay.whole(key, again)
-            return _answer(relay, Response(data, media_type="application/octet-stream", headers=_tag(tag)))
-        start, stop = int(span[1]), int(span[2]) + 1
-        data, size = await relay.pack(key, pack[1], start, stop, again)
-        if not data:
+        data, tag = await relay.whole(key, again)
+        return _answer(relay, Response(data, media_type="application/octet-stream", headers=_tag(tag)))
+
+    async def ranges(request: Request) -> Response:
+        key, size = request.path_params["key"], request.path_params["size"]
+        pack, span = _PACK.fullmatch(key), _RANGE.fullmatch(request.headers.get("range", ""))
+        if pack is None:
+            raise MissingObject(f"{key[:200]!r}: no pack has such a name")
+        if request.method == "HEAD":
+            return Response(headers={"content-length": str((await relay.stamp(key))[0])})
+        if span is None or int(span[1]) > min(int(span[2]), size - 1):
             return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
+        start, again = int(span[1]), request.url.path.startswith("/again/")
+        data = await relay.pack(key, pack[1], size, start, int(span[2]) + 1, again)
         headers = {"content-range": f"bytes {start}-{start + len(data) - 1}/{size}"}
         return _answer(relay, Response(data, 206, media_type="application/octet-stream", headers=headers))
 
@@ -149,8 +165,8 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
         return _json(relay.figures())
 
     routes = [
-        Route("/objects/{key:path}", _saying(objects)),
-        Route("/again/{key:path}", _saying(objects)),
+        *(Route(f"{how}/objects/{{key:path}}", _saying(objects)) for how in ("", "/again")),
+        *(Route(f"{how}/ranges/{{size:int}}/{{key:path}}", _saying(ranges)) for how in ("", "/again")),
         Route("/lists/{prefix:path}", _saying(lists)),
         Route("/metrics", metrics),
         Route("/figures", figures),
@@ -193,6 +209,10 @@ def _answer(relay: Relay, response: Response) -> Response:
     relay.counters["answered"] += 1
     relay.counters["answered_bytes"] += len(response.body)
     return response
+
+
+def _name(key: str, tag: str | None) -> str:
+    return blake3.blake3(f"{key}\0{tag}".encode()).hexdigest()
 
 
 def _json(value: object) -> Response:

@@ -42,13 +42,13 @@ class RelayedStore(Store):
         self._shunned_until = 0.0
 
     def get(self, key: str, most_bytes: int, *, again: bool = False) -> bytes:
-        kept = "again" if again else "objects"
+        kept = "again/objects" if again else "objects"
         return self._through(
             lambda: self._relay.get(f"{kept}/{key}", most_bytes), lambda: Store.get(self, key, most_bytes)
         )
 
     def get_range(self, key: str, start: int, stop: int, size: int, *, again: bool = False) -> memoryview:
-        kept = "again" if again else "objects"
+        kept = f"again/ranges/{size}" if again else f"ranges/{size}"
         return self._through(
             lambda: self._relay.get_range(f"{kept}/{key}", start, stop, size),
             lambda: Store.get_range(self, key, start, stop, size),

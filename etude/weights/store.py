@@ -97,12 +97,22 @@ class Store:
         With `again`, what was kept on the way here is not good enough.
         """
 
-        def read() -> bytes:
-            answer = obstore.get(self._backend, key)
+        found = self.get_changed(key, most_bytes, None)
+        assert found is not None
+        return found[0]
+
+    def get_changed(self, key: str, most_bytes: int, tag: str | None) -> tuple[bytes, str | None] | None:
+        """An object's bytes and its tag; None if the tag is still this one. Raises as `get` does."""
+
+        def read() -> tuple[bytes, str | None] | None:
+            try:
+                answer = obstore.get(self._backend, key, options={"if_none_match": tag} if tag else {})
+            except failures.NotModifiedError:
+                return None
             if answer.meta["size"] > most_bytes:
                 size = answer.meta["size"]
                 raise WeightError(f"{self.url}: {key} has {size} bytes, and at most {most_bytes} were expected")
-            return bytes(answer.bytes())
+            return bytes(answer.bytes()), answer.meta["e_tag"]
 
         return self._attempt(f"read {key}", read)
 

@@ -27,7 +27,7 @@ class S3Server:
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.requests: list[tuple[str, str]] = []
-        """Method and path of everything that was asked for."""
+        """Method and path of everything that was asked for, but for what had not changed."""
         self.failures = 0
         self.corrupt = self.torn = ""
         self.silent_s = 0.0
@@ -62,14 +62,21 @@ class S3Server:
             return
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
         time.sleep(self.silent_s)
+        asked = (environ["REQUEST_METHOD"], environ["PATH_INFO"])
         if self.failures > 0:
             self.failures -= 1
+            self.requests.append(asked)
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response("503 Slow Down", [("Content-Type", "application/xml")])
             return [b"<Error><Code>SlowDown</Code></Error>"]
-        body = self._moto(environ, start_response)
+
+        def start(status: str, *rest: Any) -> Any:
+            if not status.startswith("304"):
+                self.requests.append(asked)
+            return start_response(status, *rest)
+
+        body = self._moto(environ, start)
         if environ["REQUEST_METHOD"] == "GET":
             path = environ["PATH_INFO"]
             if self.corrupt and path.endswith(self.corrupt):

@@ -126,7 +126,7 @@ def test_a_site_fetches_each_block_once(s3: S3Server, site: Site) -> None:
     with site.running() as relay:  # what was kept is kept over a restart
         assert same(Subscriber(site.replica()).fetch(None, None, V(4))[0], CHAIN[4])
         assert s3.reads(".pack") - before == blocks
-        assert relay.figures().get("brought", 0) == 0
+        assert relay.figures()["brought"] <= 5  # manifests: whether they still stand it asks anew
 
 
 def test_who_may_read(s3: S3Server, site: Site, tmp_path: Path) -> None:

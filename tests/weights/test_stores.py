@@ -13,10 +13,15 @@ import pytest
 from s3_server import S3Server
 
 from etude.errors import DeadlineExceeded, WeightError
-from etude.weights.blocks import read_spans
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.blocks import Wanted, read_spans
+from etude.weights.store import Store, StoreConfig, open_store
 
 KEY = "versions/00000001/large.pack"
+
+
+def read(store: Store, size: int, spans: list[tuple[int, int]]) -> list[memoryview]:
+    [found] = read_spans(store, [Wanted(KEY, size, spans)])
+    return found
 
 
 def content(size: int) -> bytes:
@@ -32,7 +37,7 @@ def test_spans_are_what_they_say(tmp_path: Path, block: int) -> None:
     for count in (0, 1, 2, 5, 40):
         edges = np.sort(rng.integers(0, len(data) + 1, (count, 2)), axis=1)
         spans = [(int(start), int(stop)) for start, stop in edges] + [(0, 0), (len(data), len(data))]
-        found = read_spans(store, KEY, len(data), spans)
+        found = read(store, len(data), spans)
         assert [bytes(view) for view in found] == [data[start:stop] for start, stop in spans]
 
 
@@ -42,10 +47,10 @@ def test_only_the_blocks_of_the_spans_are_read_and_only_failures_again(s3: S3Ser
     store.put(KEY, data)
     before = s3.reads(KEY)
     spans = [(0, 10), (9000, 9001), (12_000, 30_000)]  # blocks 0, 2, and 2 to 7
-    assert [bytes(view) for view in read_spans(store, KEY, len(data), spans)] == [data[a:b] for a, b in spans]
+    assert [bytes(view) for view in read(store, len(data), spans)] == [data[a:b] for a, b in spans]
     assert s3.reads(KEY) - before == 7
     s3.failures = 2
-    assert bytes(read_spans(store, KEY, len(data), [(0, len(data))])[0]) == data
+    assert bytes(read(store, len(data), [(0, len(data))])[0]) == data
     assert s3.reads(KEY) - before == 7 + 16 + 2
 
 
@@ -55,7 +60,7 @@ def test_a_large_object_is_written_in_parts(s3: S3Server) -> None:
     store.put(KEY, data)
     assert sum(method == "PUT" and path.endswith(KEY) for method, path in s3.requests) == 3
     assert store.list("versions/") == {KEY: len(data)}
-    assert bytes(read_spans(store, KEY, len(data), [(5 << 20, len(data))])[0]) == data[5 << 20 :]
+    assert bytes(read(store, len(data), [(5 << 20, len(data))])[0]) == data[5 << 20 :]
 
 
 def test_a_body_that_ends_early_is_read_again(s3: S3Server) -> None:
@@ -63,7 +68,7 @@ def test_a_body_that_ends_early_is_read_again(s3: S3Server) -> None:
     store = s3.store(block_bytes=4 << 10)
     store.put(KEY, data)
     s3.torn = KEY
-    assert bytes(read_spans(store, KEY, len(data), [(0, len(data))])[0]) == data
+    assert bytes(read(store, len(data), [(0, len(data))])[0]) == data
     assert s3.torn == ""
     assert s3.reads(KEY) == 4
 
@@ -72,9 +77,9 @@ def test_an_object_of_another_size(s3: S3Server, tmp_path: Path) -> None:
     for store in (s3.store(block_bytes=1 << 10), open_store(tmp_path, StoreConfig(block_bytes=1 << 10))):
         store.put(KEY, content(3000))
         with pytest.raises(WeightError, match="cut off: 3000 of 9000 bytes"):
-            read_spans(store, KEY, 9000, [(5000, 6000)])
+            read(store, 9000, [(5000, 6000)])
         with pytest.raises(WeightError, match="has 3000 bytes, and at most 2000 were expected"):
-            read_spans(store, KEY, 2000, [(0, 10)])
+            read(store, 2000, [(0, 10)])
 
 
 def test_a_store_that_is_too_slow_is_named_and_is_used_again_when_it_is_not(s3: S3Server) -> None:
@@ -84,11 +89,11 @@ def test_a_store_that_is_too_slow_is_named_and_is_used_again_when_it_is_not(s3: 
     s3.silent_s = 3.0
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=rf"for s3://bucket/run to read {KEY}, bytes 0:5000"):
-        read_spans(store, KEY, len(data), [(0, len(data))])
+        read(store, len(data), [(0, len(data))])
     assert time.monotonic() - started < 30
     s3.silent_s = 0.0
     patient = s3.store(deadline_s=30)
-    assert bytes(read_spans(patient, KEY, len(data), [(0, len(data))])[0]) == data
+    assert bytes(read(patient, len(data), [(0, len(data))])[0]) == data
 
 
 @pytest.fixture
