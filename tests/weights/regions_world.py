@@ -45,8 +45,8 @@ from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 LINKS = (
     Link("near", 4e6, 0.005, 0.0, 1),
-    Link("far", 1e6, 0.060, 0.01, 2),
-    Link("thin", 2e5, 0.120, 0.02, 3),
+    Link("far", 1e6, 0.040, 0.01, 2),
+    Link("thin", 2e5, 0.080, 0.02, 3),
 )
 CUT, CUT_AT, MENDED_AT = "thin", 4, 9
 """From before the one version until before the other, that region's link is down."""
@@ -71,8 +71,8 @@ def decoder() -> Decoder:
 
 
 def region(link: Link, directory: Path, told: Connection) -> None:
-    """A process in a network of its own: says when it is there, begins when it is told where the store is, serves until
-    it is told the last version, and answers with its report.
+    """A process in a network of its own: says when it is there, begins when it is told where the store is, says when it
+    serves a version from there, goes on until it has the last one that it is told of, and answers with its report.
     """
     wide_links.new_namespace()
     told.send("there")
@@ -108,6 +108,9 @@ async def _serve_region(link: Link, directory: Path, options: dict[str, str], to
     sampling = [
         asyncio.create_task(_sample(engine, versions)) for engine, versions in zip(engines, sampled, strict=True)
     ]
+    while any(each.version is None for each in updates):
+        await asyncio.sleep(0.05)
+    told.send("serving")
     last = await asyncio.to_thread(told.recv)
     while any(each.version != last for each in updates):
         await asyncio.sleep(0.05)
@@ -216,6 +219,8 @@ def main(directory: Path) -> None:
     roots = [trainer.publish(0)]
     for link, (_, pipe) in regions.items():
         pipe.send(s3.options | {"endpoint": f"http://{link.hub}:{s3.port}"})
+    for _, pipe in regions.values():
+        assert pipe.recv() == "serving"
     cut_at = cut_s = 0.0
     for version in range(1, VERSIONS):
         if version == CUT_AT:

@@ -44,9 +44,9 @@ def test_engines_served_all_the_while(world: dict[str, Any]) -> None:
     for report in world["regions"].values():
         assert report["in_order"] == [True, True]  # each token is marked with a version, and none goes back
         assert min(report["tokens"]) > 48
-        assert min(report["versions_sampled"]) > 1
-        assert max(report["in_flight_swaps"]) > 0
         assert min(report["relay_reads"]) > 0
+    assert min(world["regions"]["near"]["versions_sampled"]) > 2
+    assert any(max(report["in_flight_swaps"]) for report in world["regions"].values())
 
 
 def test_a_region_fetches_each_block_once(world: dict[str, Any]) -> None:
