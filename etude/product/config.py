@@ -1,0 +1,50 @@
+"""How a user has set up their agent.
+
+Owns `AgentConfig` and where its file is. The harness's own defaults are those of training; the product's are here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments.local import WorkspaceConfig
+from etude.harness.config import HarnessConfig, SummaryConfig
+from etude.harness.endpoint import EndpointConfig
+from etude.records import Limits
+
+
+class AgentConfig(Config):
+    """One agent: its model, what it is given, and what it may use."""
+
+    endpoint: EndpointConfig
+    context_tokens: int = Field(128_000, ge=4096)
+    """The model's context. A session is summarised when it has used four fifths of it."""
+    max_turns: int = Field(200, ge=1)
+    """Of one prompt."""
+    max_sampled_tokens: int = Field(5_000_000, ge=1)
+    """Of a whole session: what a runaway costs at most."""
+    wall_s: float = Field(4 * 3600.0, gt=0)
+    """Of one prompt."""
+    harness: HarnessConfig = HarnessConfig(toolset="agent", max_turn_tokens=16_000)
+    workspace: WorkspaceConfig = WorkspaceConfig()
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_turns, self.context_tokens, self.max_sampled_tokens, self.wall_s)
+
+    @property
+    def summarised(self) -> HarnessConfig:
+        """The harness, with summaries."""
+        summary = SummaryConfig(
+            trigger_tokens=self.context_tokens * 4 // 5, max_tokens=min(4096, self.context_tokens // 8)
+        )
+        return self.harness if self.harness.summary else self.harness.model_copy(update={"summary": summary})
+
+
+def config_file() -> Path:
+    """Below XDG_CONFIG_HOME, or ~/.config."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "etude" / "agent.toml"

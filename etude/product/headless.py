@@ -1,0 +1,112 @@
+"""An agent without anybody watching: a prompt in, an answer or JSON out, an exit code that scripts can read.
+
+Owns what `etude agent --print` does: text (the answer alone), json (one object at the end) and stream-json (one object
+a line, as it happens, in the words that other agents' streams have: init, message, tool_use, tool_result, error,
+result). Exit codes: 0 done, 1 failed, 42 bad input, 53 a limit of turns. Nobody is asked for permissions: what no rule
+allows is refused, and the model is told so.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from etude.errors import ConfigError, EtudeError
+from etude.harness.state import Stop
+from etude.harness.store import SessionStore
+from etude.product.agent import Agent, open_agent
+from etude.product.config import AgentConfig
+from etude.records import Event
+
+EXIT: Mapping[Stop, int] = {"finished": 0, "turns": 53, "tokens": 53, "wall": 53, "context": 1}
+"""Limits that a larger budget would lift, and the one that none would."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One invocation. `session` is gone on with; without a `prompt`, from where it was cut short."""
+
+    prompt: str | None
+    directory: Path
+    output: Literal["text", "json", "stream-json"] = "text"
+    session: str | None = None
+    allow: Sequence[str] = ()
+
+
+async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextIO | None = None) -> int:
+    """Returns the exit code. Errors are raised where the output is text, and told in it where it is JSON."""
+    out = out or sys.stdout
+    stream = asked.output == "stream-json"
+
+    def on_event(event: Event) -> None:
+        for line in told(event) if stream else ():
+            print(json.dumps(line, ensure_ascii=True), file=out, flush=True)
+
+    try:
+        async with open_agent(
+            config, asked.directory, store, asked.session, on_event=on_event, allow=asked.allow
+        ) as agent:
+            stop = await _play(agent, asked.prompt)
+            result = _result(agent, stop)
+    except EtudeError as error:
+        if asked.output == "text":
+            raise
+        code = 42 if isinstance(error, ConfigError) else 1
+        failed = {"type": "error", "severity": "error", "message": str(error), "exit_code": code}
+        print(json.dumps(failed), file=out, flush=True)
+        return code
+    if asked.output == "json":
+        print(json.dumps(result), file=out, flush=True)
+    elif asked.output == "text":
+        print(result["response"], file=out, flush=True)
+        if stop != "finished":
+            print(f"stopped by a limit: {stop}; go on with --resume {result['session_id']}", file=sys.stderr)
+    return EXIT[stop]
+
+
+async def _play(agent: Agent, prompt: str | None) -> Stop:
+    return await (agent.session.resume() if prompt is None else agent.session.prompt(prompt))
+
+
+def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
+    said = [event.data["text"] for event in agent.session.log if event.kind == "completion"]
+    return {
+        "session_id": agent.id,
+        "response": said[-1].strip() if said else "",
+        "stop": stop,
+        "usage": {**agent.session.state.usage, **agent.endpoint.counters},
+        "permissions": dict(agent.gate.counts),
+    }
+
+
+def told(event: Event) -> Iterator[dict[str, Any]]:
+    """An event in the stream's words; nothing for those that only the session itself needs."""
+    data, at = event.data, {"at": event.at}
+    match event.kind:
+        case "session":
+            yield {"type": "init", **at, "session_id": data["id"], "model": data["model"], "cwd": data["workspace"]}
+        case "prompt":
+            yield {"type": "message", **at, "role": "user", "content": data["user"]}
+        case "completion":
+            yield {"type": "message", **at, "role": "assistant", "content": data["text"], "turn": data["turn"]}
+        case "tool_call":
+            given = data.get("arguments", {"malformed": data.get("raw", "")})
+            yield {"type": "tool_use", **at, "tool_id": _id(data), "tool_name": data["name"], "parameters": given}
+        case "tool_result":
+            status = "error" if data["error"] else "success"
+            yield {"type": "tool_result", **at, "tool_id": _id(data), "status": status, "output": data["text"]}
+        case "summary":
+            yield {"type": "summary", **at, "before": data["before"], "after": data["after"], "reason": data["reason"]}
+        case "checkpoint" if "error" in data:
+            yield {"type": "error", **at, "severity": "warning", "message": data["error"]}
+        case "end":
+            status = "success" if data["stop"] == "finished" else "limit"
+            yield {"type": "result", **at, "status": status, "stop": data["stop"], "stats": data["usage"]}
+
+
+def _id(data: Mapping[str, Any]) -> str:
+    return f"{data['turn']}.{data['index']}"

@@ -1,0 +1,161 @@
+"""`etude agent --print` against a real HTTP server, in a real directory below the OS sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_openai import Reply, ScriptedServer
+
+from etude.cli.main import main
+
+WRITE = ("write_file", {"path": "new.txt", "content": "hello\n"})
+RUN = ("run_terminal_cmd", {"command": "cat new.txt && echo ran"})
+
+
+class Setting:
+    """A project, a home for sessions, and `etude agent` in both."""
+
+    def __init__(self, root: Path) -> None:
+        self.project, self.home = root / "project", root / "home"
+        self.project.mkdir()
+        (self.project / "AGENTS.md").write_text("Always say please.\n")
+
+    def arguments(self, server: ScriptedServer, *more: str) -> list[str]:
+        return ["agent", "--print", "--endpoint", server.url, "--model", "m", "--dir", str(self.project), *more]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting]:
+    root = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))  # the sandbox has a /tmp of its own
+    setting = Setting(root)
+    monkeypatch.setenv("ETUDE_HOME", str(setting.home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(root / "config"))
+    yield setting
+    shutil.rmtree(root)
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_text(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer([Reply("I write.", [WRITE]), Reply("Done, please.")]) as server:
+        assert main(here.arguments(server, "Write it.")) == 0
+    assert capsys.readouterr().out == "Done, please.\n"
+    assert (here.project / "new.txt").read_text() == "hello\n"
+    system = server.bodies[0]["messages"][0]
+    assert system["role"] == "system" and "## AGENTS.md\nAlways say please." in system["content"]
+    assert main(["agent", "--list", "--json", "--dir", str(here.project)]) == 0
+    [listed] = lines(capsys.readouterr().out)
+    assert listed["task"] == "Write it."
+
+
+def test_stream_json_and_permissions(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    script = [
+        Reply("", [WRITE]),
+        Reply("", [RUN]),
+        Reply("", [("run_terminal_cmd", {"command": "python3 -c 1"})]),
+        Reply("Done."),
+    ]
+    with ScriptedServer(script) as server:
+        code = main(
+            here.arguments(
+                server, "Go.", "--output-format", "stream-json", "--allow", "run(cat *)", "--allow", "run(echo *)"
+            )
+        )
+    told = lines(capsys.readouterr().out)
+    assert code == 0 and [line["type"] for line in told] == [
+        "init", "message", *["message", "tool_use", "tool_result"] * 3, "message", "result",
+    ]  # fmt: skip
+    results = [line for line in told if line["type"] == "tool_result"]
+    assert results[1]["output"] == "hello\nran" and results[1]["status"] == "success"
+    assert results[2]["status"] == "error" and "not permitted without a user" in results[2]["output"]
+    assert told[0]["cwd"] == str(here.project) and told[-1]["stats"]["tool_calls"] == 3
+
+
+def test_secrets_and_files_that_are_denied_are_not_there(
+    here: Setting, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOY_TOKEN", "tok-9f8e7d6c5b4a")
+    (here.project / "notes.txt").write_text("use tok-9f8e7d6c5b4a here\n")
+    (here.project / "hidden.txt").write_text("a needle\n")
+    permissions = here.project.parent / "config" / "etude" / "permissions.toml"
+    permissions.parent.mkdir(parents=True)
+    permissions.write_text('[permissions]\ndeny = ["read(hidden.txt)"]\nallow = ["run"]\n')
+    command = "echo $DEPLOY_TOKEN; cat notes.txt; grep -r needle . || echo none"
+    with ScriptedServer([Reply("", [("run_terminal_cmd", {"command": command})]), Reply("Done.")]) as server:
+        assert main(here.arguments(server, "Go.", "--json")) == 0
+    seen = server.bodies[-1]["messages"][-1]["content"]
+    assert "tok-9f8e" not in seen and "use " in seen and "none" in seen and "a needle" not in seen
+
+
+def test_a_limit_of_turns_and_going_on(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    read = ("read_file", {"path": "AGENTS.md"})
+    with ScriptedServer([Reply("", [read])] * 2 + [Reply("Done.")]) as server:
+        assert main(here.arguments(server, "Go.", "--set", "max_turns=2", "--output-format", "json")) == 53
+        [first] = lines(capsys.readouterr().out)
+        assert first["stop"] == "turns" and first["usage"]["turns"] == 2
+        (here.project / "AGENTS.md").write_text("Never say please.\n")
+        assert main(here.arguments(server, "Go on.", "--continue", "--json")) == 0
+        [second] = lines(capsys.readouterr().out)
+    assert second["session_id"] == first["session_id"] and second["response"] == "Done."
+    messages = server.bodies[-1]["messages"]
+    assert [message["role"] for message in messages].count("tool") == 2
+    assert "Go on." in messages[-1]["content"] and "Never say please." in messages[-1]["content"]
+
+
+def test_bad_input(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["agent", "--print", "--dir", str(here.project), "x"]) == 42
+    assert "endpoint" in capsys.readouterr().err
+    with ScriptedServer([]) as server:
+        assert main(here.arguments(server)) == 42
+        assert "needs a PROMPT" in capsys.readouterr().err
+        assert main(here.arguments(server, "--continue")) == 42
+        assert main(here.arguments(server, "x", "--set", "max_turns=0", "--json")) == 42
+
+
+def test_an_endpoint_that_refuses_is_an_error_in_json(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer([Reply(status=401, body={"error": {"message": "no key"}})]) as server:
+        assert main(here.arguments(server, "x", "--json")) == 1
+    [told] = lines(capsys.readouterr().out)
+    assert told["type"] == "error" and told["exit_code"] == 1 and told["message"]
+
+
+def test_killed_in_the_middle_of_a_command(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "echo started >> ledger; sleep 30; echo ended >> ledger"
+    script = [Reply("", [("run_terminal_cmd", {"command": command})]), Reply("I looked. Done.")]
+    with ScriptedServer(script) as server:
+        arguments = here.arguments(server, "Go.", "--output-format", "stream-json", "--allow", "run")
+        child = subprocess.Popen(
+            [sys.executable, "-m", "etude.cli.main", *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=dict(os.environ),
+        )
+        try:
+            first = lines("".join(next(child.stdout) for _ in range(4)))
+            assert [line["type"] for line in first] == ["init", "message", "message", "tool_use"]
+            until = 100
+            while not (here.project / "ledger").exists() and until:
+                until -= 1
+                subprocess.run(["sleep", "0.1"], check=True)
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait(10)
+            child.stdout.close()
+        assert main(here.arguments(server, "--resume", first[0]["session_id"], "--json")) == 0
+    [told] = lines(capsys.readouterr().out)
+    assert told["response"] == "I looked. Done."
+    result = server.bodies[-1]["messages"][-1]
+    assert result["role"] == "tool" and result["content"].startswith("error: interrupted")
+    assert (here.project / "ledger").read_text() == "started\n", "the sandbox died with its session"
