@@ -258,20 +258,23 @@ def _best(file: Sequence[str], old: Sequence[str], new: Sequence[str]) -> Place 
     """The place whose surroundings have changed least, if there is one; Refused where another is about as near."""
     changes = _differences([line.rstrip() for line in old], [line.rstrip() for line in new])
     near = {at for i1, i2, _, _ in changes for at in (range(i1, i2) if i1 < i2 else (i1 - 1, i1))}
-    beside = near & set(range(len(old)))
-    places = likely(file, old, sorted(beside))
+    beside = sorted(near & set(range(len(old))))
+    places = likely(file, old, beside)
     if not places or places[0].score < _MIN_SCORE:
         return None
     best = places[0]
-    rivals = [
-        other
-        for other in places[1:]
-        if other.score > best.score - _MARGIN and any(other.lines[at] != best.lines[at] for at in beside)
-    ]
+    told = [at for at in beside if old[at].strip()]
+    rivals = [each for each in places[1:] if each.score > best.score - _MARGIN and _elsewhere(best, each, told)]
     if rivals:
-        spans = sorted(place.span for place in [best, *rivals])
+        spans = sorted({place.span for place in [best, *rivals]})
         raise Refused(explain.ambiguous(file, spans, "old is not there as it was given, but almost, in {} places"))
     return best
+
+
+def _elsewhere(best: Place, other: Place, told: Sequence[int]) -> bool:
+    """Whether the lines that say where the change is are others there; not where one way to see it sees fewer."""
+    seen = [at for at in told if other.same[at]]
+    return not seen or any(other.lines[at] != best.lines[at] for at in seen)
 
 
 def _at(places: Sequence[Place]) -> str:
@@ -354,7 +357,9 @@ def _stretch(old: Sequence[str], place: Place, i1: int, i2: int) -> tuple[int, i
         lines = place.lines[i1:i2]
         if not all(place.same[i1:i2]) or lines != tuple(range(lines[0], lines[0] + len(lines))):
             return None
-        return lines[0], lines[-1] + 1
+        above_fits = old[i1].strip() or i1 == 0 or (place.same[i1 - 1] and place.lines[i1 - 1] == lines[0] - 1)
+        below_fits = old[i2 - 1].strip() or i2 == len(old) or (place.same[i2] and place.lines[i2] == lines[-1] + 1)
+        return (lines[0], lines[-1] + 1) if above_fits and below_fits else None  # a blank line may be any other
     before = place.lines[i1 - 1] + 1 if i1 > 0 else None
     after = place.lines[i1] if i1 < len(old) else None
     sure = [place.same[at] and bool(old[at].strip()) for at in (i1 - 1, i1) if 0 <= at < len(old)]

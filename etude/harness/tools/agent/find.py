@@ -33,9 +33,9 @@ async def _grep(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, An
     output = done.output.decode("utf-8", "replace").split("\n")
     found = [match for line in output if (match := _MATCH.fullmatch(line.rstrip("\r")))]
     if not found:
-        said = next((line for line in output if line.strip()), "")
-        if said and "binary file" not in said.lower():
-            raise ToolError(re.sub(r"^(grep|rg): ", "", said))
+        said = [line for line in output if line.strip() and "binary file" not in line.lower()]
+        if said:  # ripgrep quotes the pattern first and says what is wrong with it last
+            raise ToolError(re.sub(r"^(grep|rg|error): ", "", said[-1] if said[0].startswith("rg: ") else said[0]))
         return "no matches"
     found.sort(key=lambda match: (match["path"], int(match["line"])))
     context = bool(arguments.get("context"))
