@@ -132,6 +132,17 @@ def test_where_something_was_put_in_since_nobody_can_say_on_which_side() -> None
     )
 
 
+def test_a_blank_line_is_removed_only_between_lines_that_are_there() -> None:
+    """The file has lost one of two blank lines already: the other is not the one that was to go."""
+    assert "where it changes" in refusal("}\n\nrun(1)\n", "},\n\n\nrun(1)", "},\n\nrun(2)")
+
+
+def test_two_ways_to_see_one_place_are_one_place() -> None:
+    text = "a(0)\nstart(1)\n\n# one\ncall(2)\n\n# two\nend(3)\n"
+    old = "start(0)\n\n# one\ncall(2)\n# two\nend(3)"
+    assert made(text, old, old.replace("call(2)", "call(9)")) == text.replace("call(2)", "call(9)")
+
+
 def test_how_much_is_tolerated_is_the_callers_choice() -> None:
     assert "only in spacing" in refusal(FILE, "y = x + 1 \n", "y = 0\n", tolerance="exact")
     assert replace(FILE, Edit("    y = x + 1 \n", "    y = 0\n"), "line_ends").text == FILE.replace("x + 1", "0")
