@@ -66,9 +66,14 @@ def _window(source: Source, rng: random.Random) -> tuple[int, int] | None:
 
 
 def _case(source: Source, start: int, end: int, old: Sequence[str], new: Sequence[str]) -> Case | None:
-    """What a model sends has no newline at its end, unless whole lines are to go."""
+    """What a model sends has no newline at its end, unless whole lines are to go.
+
+    None where a mistake has made the text exactly what stands in another place: nobody could tell what was meant.
+    """
     hunk = source.hunk
-    if not "".join(old).strip() or list(old) == list(new):
+    if not "".join(old).strip() or list(old) == list(new) or list(new) == [""]:
+        return None
+    if list(old) != list(source.before[start:end]) and f"\n{_joined(old)}" in f"\n{_joined(source.before)}":
         return None
     return Case(
         _joined(source.before),

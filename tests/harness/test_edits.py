@@ -192,6 +192,12 @@ def test_an_ambiguous_edit_is_told_every_place() -> None:
     )
 
 
+def test_a_place_that_would_be_wrong_still_makes_the_text_ambiguous() -> None:
+    text = "run `go --fast` now\n\n    go --fast\n"
+    assert "2 places" in refusal(text, "go --fast", "go --fast\ngo --slow")
+    assert made("if a:\n    b()\n        b()\n", "    b()", "    c()") == "if a:\n    c()\n        b()\n"
+
+
 def test_every_place_at_once() -> None:
     done = replace(FILE, Edit("return y", "return z", every=True))
     assert done == Replaced(FILE.replace("return y", "return z"), 3, 8, ("in 2 places",))

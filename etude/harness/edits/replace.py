@@ -76,8 +76,9 @@ def _climb(text: str, edit: Edit, tolerance: Tolerance) -> Replaced:
     starts = _find_all(text, edit.old)
     if starts and edit.every:
         return _replace_every(text, edit, starts)
-    if starts := [at for at in starts if not _indented_more(text, at, edit, tolerance)]:
-        return _replace_exact(text, edit, starts)
+    clear = [at for at in starts if not _indented_more(text, at, edit, tolerance)]
+    if clear:  # what was given with its indentation is not found deeper; without, it may have been meant anywhere
+        return _replace_exact(text, edit, clear if edit.old[0] in " \t" else starts)
     if edit.every or tolerance == "exact":
         raise Refused(explain.missing(text.split("\n"), edit.old.split("\n")))
     return _replace_lines(text, edit, _RUNGS.index(tolerance))
