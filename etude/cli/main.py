@@ -24,7 +24,7 @@ COMMANDS = {
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",
     "tasks": "generate and validate tasks",
-    "weights": "log, inspect and verify a chain of versions; make keys for it",
+    "weights": "log, inspect, verify, pin, roll back and sign a chain of versions",
     "doctor": "say what this machine can run, and how to get the rest",
 }
 

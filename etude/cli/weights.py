@@ -1,7 +1,4 @@
-"""`etude weights log|inspect|verify STORE`: the chain of versions in a store. `keygen PATH`: a key to sign it with.
-
-`relay STORE`: a site's engines read the store through it.
-"""
+"""`etude weights ACTION STORE`: the chain of versions in a store; what holds, takes back, signs and relays them."""
 
 from __future__ import annotations
 
@@ -23,6 +20,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     relay.add_argument("--config", type=Path, help="a TOML file of the relay's config")
     relay.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
     relay.add_argument("--json", action="store_true", help="say where it is as a JSON line")
+    _action(actions, "pins", "list what holds versions against retention")
+    for name, what in (("pin", "keep a version fetchable whatever its age"), ("unpin", "let a version go")):
+        pin = _action(actions, name, what)
+        pin.add_argument("--version", type=int, required=True)
+        pin.add_argument("--name", required=True, help="who or what holds it, for example ab-7")
+        if name == "pin":
+            pin.add_argument("--hours", type=float, help="for so long (default: until it is let go)")
+            pin.add_argument("--why", default="")
+    for name, what in (
+        ("rollback", "publish an earlier version's weights again, as the newest version"),
+        ("rewind", "delete every version after one; no trainer may be publishing"),
+    ):
+        back = _action(actions, name, what)
+        back.add_argument("--version", type=int, required=True, help="the version to go back to")
+        back.add_argument("--key", type=Path, help="the private key of a signed chain")
     keygen = actions.add_parser("keygen", help="make a key pair for signed manifests")
     keygen.add_argument("path", type=Path, help="where the private key goes; the public one gets .pub appended")
     keygen.add_argument("--json", action="store_true", help="print one JSON object")
@@ -76,6 +88,44 @@ def _verify(options: argparse.Namespace) -> tuple[Any, str, int]:
     return asdict(report), look.format_verify(report), 0 if report.ok else 1
 
 
+def _pins(options: argparse.Namespace) -> tuple[Any, str, int]:
+    from etude.weights.inspect import format_pins
+
+    pins = _open_pins(options).live()
+    return [asdict(pin) for pin in pins], format_pins(pins), 0
+
+
+def _pin(options: argparse.Namespace) -> tuple[Any, str, int]:
+    from etude.records import Version
+
+    for_s = None if options.hours is None else 3600 * options.hours
+    pin = _open_pins(options).set(Version(options.version), options.name, options.why, for_s)
+    return asdict(pin), f"version {pin.version} is pinned as {pin.name}", 0
+
+
+def _unpin(options: argparse.Namespace) -> tuple[Any, str, int]:
+    from etude.records import Version
+
+    _open_pins(options).remove(Version(options.version), options.name)
+    report = {"version": options.version, "name": options.name}
+    return report, f"version {options.version} is not pinned as {options.name} any more", 0
+
+
+def _rollback(options: argparse.Namespace) -> tuple[Any, str, int]:
+    from etude.records import Version
+
+    result = _open_publisher(options).rollback(Version(options.version))
+    text = f"version {result.version} has the weights of version {options.version}, root {result.root}"
+    return {"to": options.version, **asdict(result)}, text, 0
+
+
+def _rewind(options: argparse.Namespace) -> tuple[Any, str, int]:
+    from etude.records import Version
+
+    _open_publisher(options).rewind(Version(options.version))
+    return {"version": options.version}, f"version {options.version} is the newest now", 0
+
+
 def _keygen(options: argparse.Namespace) -> tuple[Any, str, int]:
     from etude.weights.signing import make_keys
 
@@ -108,4 +158,24 @@ def _opened(options: argparse.Namespace) -> tuple[Any, Any]:
     return open_store(options.store), load_keys(trusted=options.trust)
 
 
-_ACTIONS = {"log": _log, "inspect": _inspect, "verify": _verify, "keygen": _keygen}
+def _open_pins(options: argparse.Namespace) -> Any:
+    from etude.weights.chain import Chain
+    from etude.weights.pins import Pins
+
+    return Pins(Chain(*_opened(options)))
+
+
+def _open_publisher(options: argparse.Namespace) -> Any:
+    from etude.weights.publisher import Publisher, PublisherConfig
+    from etude.weights.store import open_store
+
+    never = 1 << 40  # merged deltas, anchors and deletion are the run's own publisher's to decide
+    keys = {"signing_key": options.key, "trusted_keys": tuple(options.trust)}
+    config = PublisherConfig(merge_over=(), anchor_every=never, keep=never, **keys)
+    return Publisher(open_store(options.store), config)
+
+
+_ACTIONS = {
+    "log": _log, "inspect": _inspect, "verify": _verify, "keygen": _keygen,
+    "pins": _pins, "pin": _pin, "unpin": _unpin, "rollback": _rollback, "rewind": _rewind,
+}  # fmt: skip

@@ -6,6 +6,7 @@ Owns the layout. A version is visible exactly when its `manifest` is there, and 
     versions/00000012/manifest      the delta from the version before; of the first version, a full copy
     versions/00000012/from-00000004 optional: the manifest of one delta over several versions, for who comes late
     versions/00000012/anchor        optional: the manifest of a full copy of the same version, for who holds nothing
+    versions/00000012/going         while retention deletes something of this version; empty
 
 A version whose `manifest` was thinned out is not offered any more, but may still be a stepping stone: the merged deltas
 and anchors beside it serve who passes through. Reads check signatures and hashes, and fetch once more what was damaged
@@ -30,7 +31,7 @@ from etude.weights.store import MissingObject, Store
 T = TypeVar("T")
 Choice = Callable[[list[str]], Collection[str]]
 """Which of all the tensors of a version are wanted."""
-MANIFEST, ANCHOR = "manifest", "anchor"
+MANIFEST, ANCHOR, GOING = "manifest", "anchor", "going"
 _RECOVER = (
     "reading it again gave the same: restore the object, or take the chain back below this version "
     "(`etude weights rewind`)"
@@ -98,6 +99,16 @@ class Chain:
         self.id = delta.chain
         return delta if self.choose is None else delta.part(self.choose([tensor.name for tensor in delta.tensors]))
 
+    def parent(self, version: Version, name: str) -> Version | None:
+        """Which version a delta starts from, None for a full copy; read only if its name does not tell. Raises what
+        `manifest` does.
+        """
+        parent = merged_parent(name)
+        if parent is not None or name == ANCHOR:
+            return parent
+        parent = self.manifest(version).parent
+        return None if parent is None else Version(parent)
+
     def signer(self, version: Version) -> bytes | None:
         """The public key that a version's manifest says signed it, which `manifest` checks; None if unsigned."""
         key = key_of(version, MANIFEST)
@@ -162,9 +173,21 @@ class Chain:
         prefix = f"versions/{version:08d}/"
         self.store.delete(prefix + MANIFEST)
         for key in self.store.list(prefix):
-            if not key.endswith(".pack"):
+            if not key.endswith((".pack", GOING)):
                 self.store.delete(key)
         self.store.delete_under(prefix)
+
+    def delete(self, version: Version, names: Iterable[str]) -> None:
+        """Delete some of a version's objects, in this order."""
+        for name in names:
+            self.store.delete(key_of(version, name))
+
+    def mark(self, version: Version) -> None:
+        """Announce that something of this version is about to be deleted."""
+        self.store.put(key_of(version, GOING), b"")
+
+    def unmark(self, version: Version) -> None:
+        self.store.delete(key_of(version, GOING))
 
 
 def merged_name(parent: Version) -> str:
@@ -176,6 +199,12 @@ def merged_parent(name: str) -> Version | None:
     """Which version a manifest of that name starts from; None for any other name."""
     match = _MERGED.match(name)
     return Version(int(match[1])) if match else None
+
+
+def steps_of(names: Iterable[str]) -> list[str]:
+    """Those names that are manifests: of the version's own delta first, of merged ones, of a full copy."""
+    found = [name for name in names if name in (MANIFEST, ANCHOR) or merged_parent(name) is not None]
+    return sorted(found, key=lambda name: (name != MANIFEST, name))
 
 
 def key_of(version: Version, name: str) -> str:

@@ -1,21 +1,24 @@
 """What a store holds, for people: the log of versions, one version's tensors, and a check of the whole chain.
 
 Owns no state and changes nothing. Each function returns plain data, and its `format_*` the text that a terminal shows.
-Talks to: chain, delta.
+Talks to: chain, pins, delta.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from etude.errors import WeightError
 from etude.records import Version
-from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent
+from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent, steps_of
 from etude.weights.delta import Held, apply_delta, copy_bits, zeros_for
 from etude.weights.manifest import Delta, root_of
+from etude.weights.pins import Pin, Pins
 from etude.weights.signing import Keys, name_of
 from etude.weights.store import Store
+from etude.weights.ways import Listing
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class VersionLine:
     changed_share: float
     bits_per_change: float
     ratio: float
+    pins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,13 @@ class VerifyReport:
 def log(store: Store, keys: Keys | None = None) -> list[VersionLine]:
     """Every visible version, oldest first. Raises WeightError on a damaged manifest, or if there is no version."""
     chain = Chain(store, keys)
-    return [_line(chain.manifest(version), names) for version, names in _visible(chain).items()]
+    listing = chain.listing()
+    pins: dict[Version, list[str]] = {}
+    for pin in Pins(chain).live():
+        pins.setdefault(pin.version, []).append(pin.name)
+    return [
+        _line(chain.manifest(version), listing[version], pins.get(version, ())) for version in _visible(chain, listing)
+    ]
 
 
 def inspect(store: Store, version: Version, keys: Keys | None = None) -> VersionDetail:
@@ -98,40 +108,27 @@ def verify(store: Store, keys: Keys | None = None, max_raw_bytes: int = 64 << 30
     Damage is reported; WeightError is raised only if there is no version at all. Holds the versions that merged deltas
     still to come start from, besides the last.
     """
-    chain, held = Chain(store, keys), None
-    problems: list[str] = []
-    anchors = merged = payload_bytes = 0
-    visible = _visible(chain)
-    last_use = {parent: version for version, names in visible.items() for _, parent in _merged(names)}
-    bases: dict[Version, Held] = {}
-    for version, names in visible.items():
-        try:
-            delta = chain.manifest(version)
-            anchor = chain.manifest(version, ANCHOR) if ANCHOR in names else None
-            strides = [chain.manifest(version, name) for name, parent in _merged(names) if parent in bases]
-            made = [_apply(chain, anchor, None, max_raw_bytes)] if anchor else []
-            follows = held is not None and held.version == delta.parent  # not the oldest that retention has kept
-            if delta.parent is None or follows or anchor is None:
-                made.append(_apply(chain, delta, held if follows else None, max_raw_bytes))
-            made += [_apply(chain, stride, bases[Version(stride.parent or 0)], max_raw_bytes) for stride in strides]
-            held = made[0]
-            if any(one.root != delta.root for one in made):
-                raise WeightError(f"version {version}: a delta or anchor stored beside its own has another root")
-        except WeightError as error:
-            problems.append(str(error))
-            held = None
-            continue
-        bases = {parent: base for parent, base in bases.items() if last_use[parent] > version}
-        if version in last_use:
-            bases[version] = held
-        anchors += sum(one.parent is None for one in (anchor, delta) if one)
-        merged += len(strides)
-        payload_bytes += sum(one.payload_bytes for one in [delta, anchor, *strides] if one)
-    return VerifyReport(len(visible), anchors, merged, payload_bytes, tuple(problems))
+    chain = Chain(store, keys)
+    listing = chain.listing()
+    visible = _visible(chain, listing)
+    steps = {version: found for version, names in listing.items() if (found := steps_of(names))}
+    bases = ((merged_parent(name), version) for version, names in steps.items() for name in names)
+    last_use = {base: version for base, version in bases if base is not None}
+    states: dict[Version, Held] = {}
+    report = _Verified()
+    for version, names in steps.items():
+        made = _Making(chain, states, max_raw_bytes).make(version, names, report)
+        states = {base: held for base, held in states.items() if last_use.get(base, base) > version}
+        if made is not None:
+            states[version] = made
+    for pin in Pins(chain).live():
+        if pin.version not in visible:
+            report.problems.append(f"{store.url}: version {pin.version} is pinned ({pin.name}) and not there")
+    return VerifyReport(len(visible), report.anchors, report.merged, report.payload_bytes, tuple(report.problems))
 
 
 def format_log(lines: Sequence[VersionLine]) -> str:
-    header = ("version", "parent", "stored", "ratio", "changed", "bits/change", "extra", "root")
+    header = ("version", "parent", "stored", "ratio", "changed", "bits/change", "extra", "root", "pins")
     rows = [
         (
             str(line.version),
@@ -142,6 +139,7 @@ def format_log(lines: Sequence[VersionLine]) -> str:
             f"{line.bits_per_change:.1f}",
             _size(line.extra_bytes) if line.extra_bytes else "-",
             line.root[:12],
+            " ".join(line.pins),
         )
         for line in lines
     ]
@@ -169,6 +167,12 @@ def format_inspect(detail: VersionDetail) -> str:
     return f"{format_log([detail.line])}\nchain {detail.chain}, {signed}\n\n{_table(header, rows)}"
 
 
+def format_pins(pins: Sequence[Pin]) -> str:
+    header = ("version", "pin", "until", "why")
+    rows = [(str(pin.version), pin.name, _date(pin.until), pin.why) for pin in pins]
+    return _table(header, rows) if pins else "nothing is pinned"
+
+
 def format_verify(report: VerifyReport) -> str:
     counts = f"{report.versions} versions, {report.anchors} full copies, {report.merged} merged deltas"
     made = f"{counts}, {_size(report.payload_bytes)} of payloads"
@@ -179,19 +183,14 @@ def format_verify(report: VerifyReport) -> str:
     )
 
 
-def _visible(chain: Chain) -> dict[Version, dict[str, int]]:
-    found = {version: names for version, names in chain.listing().items() if MANIFEST in names}
+def _visible(chain: Chain, listing: Listing) -> list[Version]:
+    found = [version for version, names in listing.items() if MANIFEST in names]
     if not found:
         raise WeightError(f"{chain.store.url} holds no version yet; publish one, or check the URL")
     return found
 
 
-def _merged(names: Iterable[str]) -> list[tuple[str, Version]]:
-    """The names of merged deltas among these, each with the version it starts from."""
-    return [(name, parent) for name in names if (parent := merged_parent(name)) is not None]
-
-
-def _line(delta: Delta, names: dict[str, int]) -> VersionLine:
+def _line(delta: Delta, names: Mapping[str, int], pins: Iterable[str] = ()) -> VersionLine:
     own = {MANIFEST, *(f"{pack.hash}.pack" for pack in delta.packs)}
     stored = names[MANIFEST] + delta.payload_bytes
     return VersionLine(
@@ -205,22 +204,68 @@ def _line(delta: Delta, names: dict[str, int]) -> VersionLine:
         changed_share=delta.changed_share,
         bits_per_change=8 * delta.payload_bytes / delta.changed if delta.changed else 0.0,
         ratio=delta.raw_bytes / stored,
+        pins=tuple(pins),
     )
 
 
-def _apply(chain: Chain, delta: Delta, held: Held | None, max_raw_bytes: int) -> Held:
-    """The state after `delta`, in arrays of its own. Raises WeightError."""
-    if delta.parent is None:
-        bits = zeros_for(delta, max_raw_bytes)
-    elif held is None or held.root != delta.parent_root:
-        why = "which could not be made" if held is None else "whose stored root is another"
-        raise WeightError(f"version {delta.version} starts from version {delta.parent}, {why}")
-    else:
-        bits = copy_bits(held.bits)
-    apply_delta(delta, chain.payloads(delta), bits)
-    if root_of(bits) != delta.root:
-        raise WeightError(f"version {delta.version}: the result does not have the root {delta.root}")
-    return Held(Version(delta.version), delta.root, bits)
+@dataclass
+class _Verified:
+    """What `verify` has counted and found so far."""
+
+    anchors: int = 0
+    merged: int = 0
+    payload_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Making:
+    """Makes one version in every way the store has for it, from the `states` of earlier ones."""
+
+    chain: Chain
+    states: Mapping[Version, Held]
+    max_raw_bytes: int
+
+    def make(self, version: Version, names: Sequence[str], report: _Verified) -> Held | None:
+        """The version, if any way led to it. Ways from a version that retention thinned out are not there to take."""
+        made, waiting = None, ""
+        for name in names:
+            try:
+                delta = self.chain.manifest(version, name)
+                base = self.states.get(Version(-1 if delta.parent is None else delta.parent))
+                if delta.parent is not None and base is None:
+                    self.chain.payloads(delta)
+                    waiting = f"version {version} starts from version {delta.parent}, which could not be made"
+                    continue
+                held = self._apply(delta, base)
+                if made is not None and held.root != made.root:
+                    raise WeightError(f"version {version}: a delta or anchor stored beside its own has another root")
+            except WeightError as error:
+                report.problems.append(str(error))
+                waiting = ""
+                continue
+            made = held
+            report.anchors += delta.parent is None
+            report.merged += name not in (MANIFEST, ANCHOR)
+            report.payload_bytes += delta.payload_bytes
+        if made is None and waiting:
+            report.problems.append(waiting)
+        return made
+
+    def _apply(self, delta: Delta, base: Held | None) -> Held:
+        """The state after `delta`, in arrays of its own. Raises WeightError."""
+        if base is None:
+            bits = zeros_for(delta, self.max_raw_bytes)
+        elif base.root != delta.parent_root:
+            raise WeightError(
+                f"version {delta.version} starts from version {delta.parent}, whose stored root is another"
+            )
+        else:
+            bits = copy_bits(base.bits)
+        apply_delta(delta, self.chain.payloads(delta), bits)
+        if root_of(bits) != delta.root:
+            raise WeightError(f"version {delta.version}: the result does not have the root {delta.root}")
+        return Held(Version(delta.version), delta.root, bits)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -229,6 +274,10 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def _date(seconds: float | None) -> str:
+    return "let go" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def _size(count: float) -> str:

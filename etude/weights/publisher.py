@@ -1,9 +1,9 @@
-"""Publishes versions to a store: one delta each against the one before, full copies where config asks, and retention.
+"""Publishes versions to a store: one delta each against the one before, full copies where config asks, and rollbacks.
 
 Owns the writing side of the chain. The bits last published are kept in memory, and advance only once a manifest is
 visible, so a failed or killed publish leaves the version before intact and can simply be done again. One publisher
 writes to a store at a time; should a second one appear, exactly one of them gets each version, and the other is told.
-Talks to: chain, delta, and subscriber to find the last state after a restart.
+Talks to: chain, delta, retention, pins, and subscriber to find the last state after a restart.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_name
 from etude.weights.codecs import Policy
 from etude.weights.delta import Held, check_bits, copy_bits, make_delta
 from etude.weights.manifest import U16, Bits, Delta, root_of
+from etude.weights.pins import Pins
+from etude.weights.retention import Retention
 from etude.weights.shards import Shard, ShardedChain
 from etude.weights.signing import Keys, load_keys, name_of
 from etude.weights.store import Store
@@ -55,7 +57,9 @@ class PublisherConfig(Config):
     late; a full copy serves who holds nothing, lets old versions be deleted, and weighs as much as a hundred deltas.
     """
     keep: int = Field(64, ge=1)
-    """Versions that stay fetchable. Older ones go once an anchor at or below the oldest of these replaces them."""
+    """The newest so many versions stay as they are, and pinned ones fetchable (`etude weights pin`). Of older ones only
+    what leads to these is left: merged deltas and anchors, and single deltas where there are no others.
+    """
     parts_s: float = Field(300.0, gt=0)
     """How long the ranks of a sharded trainer wait for each other's parts of a version."""
     signing_key: Path | None = None
@@ -91,7 +95,8 @@ class Publisher:
     calls in the same order. Roots and sizes are then those of its part.
 
     `counters`: published_deltas, published_merged (deltas over several versions), published_anchors (full copies, the
-    first version's among them), published_bytes, published_existing, deleted_versions.
+    first version's among them), published_bytes, published_existing, deleted_versions, deleted_bytes, unswept (times
+    that retention deleted nothing, for a manifest was damaged).
     """
 
     def __init__(
@@ -105,6 +110,8 @@ class Publisher:
         keys = keys or load_keys(self.config.signing_key, self.config.trusted_keys)
         self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, self.config.parts_s)
         self.counters: Counter[str] = Counter()
+        self._pins, self._retention = Pins(Chain(store, keys)), Retention(Chain(store, keys), self.config.keep)
+        self._sweeps = shard is None or shard.rank == 0
         self._held: Held | None = None
         self._attached = False
         self._since_anchor = 0
@@ -116,10 +123,12 @@ class Publisher:
         `bits`, if given, are that version's, and are checked against its root; else they are fetched. Raises
         WeightError. The first publish does this by itself.
         """
-        listing = {version: names for version, names in self.chain.listing().items() if MANIFEST in names}
+        listing = self.chain.listing()
+        visible = [version for version, names in listing.items() if MANIFEST in names]
         self._held, self._since_anchor, self.chain.id = None, 0, None
-        if listing:
-            newest = max(listing)
+        self._retention.forget()
+        if visible:
+            newest = visible[-1]
             root = self.chain.manifest(newest).root
             self._check_signer(newest)
             if bits is None:
@@ -130,7 +139,7 @@ class Publisher:
                 where = f"version {newest} in {self.chain.store.url}"
                 raise WeightError(f"{where} has root {root}, and the weights given have {given}: resume without them")
             self._held = Held(newest, root, copy_bits(bits))
-            anchor = max([version for version, names in listing.items() if ANCHOR in names], default=min(listing))
+            anchor = max([version for version, names in listing.items() if ANCHOR in names], default=visible[0])
             self._since_anchor = sum(version > anchor for version in listing)
         self._merges = {over: _Merge(self._held) for over in self.config.merge_over} if self._held else {}
         self._attached = True
@@ -150,11 +159,9 @@ class Publisher:
             return self._confirm(version, bits)
         new = copy_bits(bits)
         delta, pack = self._encode(version, new, self._held)
+        self._check_parent()
         if not self.chain.write(delta, pack):
-            self._attached, self.chain.id = (
-                False,
-                None,
-            )  # somebody else extended the chain: the next publish reads it afresh
+            self._attached, self.chain.id = False, None  # somebody else extended it: the next publish reads it afresh
             return self._confirm(version, bits)
         full = self._held is None
         self._held = Held(version, delta.root, new, {tensor.name: tensor.hash for tensor in delta.tensors})
@@ -164,6 +171,8 @@ class Publisher:
         merged_bytes = self._write_merged(self._held)
         due = not full and (anchor or self._since_anchor >= self.config.anchor_every)
         anchor_bytes = self._write_anchor() if due else 0
+        if self._sweeps and (merged_bytes or anchor_bytes):
+            self._sweep()
         return PublishResult(
             version=version,
             root=delta.root,
@@ -183,18 +192,53 @@ class Publisher:
     def rewind(self, version: Version) -> None:
         """Unpublish everything after `version`, newest first: for a trainer that goes on from an older checkpoint.
 
-        Subscribers that hold a version taken away learn of it at their next fetch, by its root.
+        Subscribers that hold a version taken away learn of it at their next fetch, by its root. Raises WeightError if
+        one of these is pinned.
         """
         if not self.chain.visible(version):
             raise WeightError(f"{self.chain.store.url} has no version {version} to rewind to")
+        if pinned := [pin for pin in self._pins.live() if pin.version > version]:
+            raise WeightError(
+                f"{self.chain.store.url}: version {pinned[0].version} is pinned ({pinned[0].name}) and would be taken "
+                f"away: `etude weights unpin {self.chain.store.url} --version {pinned[0].version} --name "
+                f"{pinned[0].name}` first, or go on in another store"
+            )
         for newer in sorted((found for found in self.chain.listing() if found > version), reverse=True):
             self.chain.remove(newer)
         self._attached = False
+
+    def rollback(self, version: Version) -> PublishResult:
+        """Publish an earlier version's weights as the newest version, so that whoever follows the chain goes back to
+        them. The new version is pinned as "rollback": a run that goes on from what was rolled back is told of it.
+
+        For an operator, while no trainer publishes here. Raises WeightError if that version is not kept, or newest.
+        """
+        newest = self.resume()
+        if newest is None or not self.chain.visible(version) or version == newest:
+            kept = ", ".join(map(str, self.chain.versions()[-8:-1])) or "none"
+            raise WeightError(
+                f"{self.chain.store.url}: cannot go back to version {version}: of older ones it has {kept}"
+            )
+        bits, back = Subscriber(self.chain.store, keys=self.chain.keys).fetch(None, None, version)
+        result = self.publish(Version(newest + 1), bits)
+        if result.root != back.root:
+            raise AssertionError(f"version {result.version} has root {result.root} and not that of version {version}")
+        self._pins.set(result.version, "rollback", f"from version {newest} back to version {version}")
+        return result
 
     def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
         self.chain.id = self.chain.id or self.chain.new_id()
         config = self.config
         return make_delta(self.chain.id, version, bits, parent, config.chunk_elements, config.policy, config.threads)
+
+    def _check_parent(self) -> None:
+        """A version must not be published on one that was taken away meanwhile: nobody could follow."""
+        if self._held is not None and not self.chain.visible(self._held.version):
+            self._attached, gone = False, self._held.version
+            raise WeightError(
+                f"{self.chain.store.url}: version {gone}, which this publisher goes on from, is not there any more: "
+                "the chain was rewound; resume from an older checkpoint, or publish to another store"
+            )
 
     def _check_signer(self, newest: Version) -> None:
         """A signed chain goes on signed: its readers would refuse the rest."""
@@ -215,7 +259,8 @@ class Publisher:
         if there.root != root:
             raise WeightError(
                 f"version {version} is in {store} with root {there.root}, and this one has {root}: another trainer "
-                "writes there, or this one went back; use another store, or rewind this one below that version"
+                "writes there, this one went back, or the store was rolled back; use another store, or rewind this one "
+                "below that version"
             )
         self.counters["published_existing"] += 1
         return there
@@ -242,7 +287,7 @@ class Publisher:
         return written
 
     def _write_anchor(self) -> int:
-        """Store a full copy of the newest version, then delete what nobody needs any more; returns the copy's bytes."""
+        """Store a full copy of the newest version; returns its bytes."""
         held = self._held
         assert held is not None
         delta, pack = self._encode(held.version, held.bits, None)
@@ -250,19 +295,10 @@ class Publisher:
         self._since_anchor = 0
         self.counters["published_anchors"] += 1
         self.counters["published_bytes"] += len(pack)
-        self._collect_garbage()
         return len(pack)
 
-    def _collect_garbage(self) -> None:
-        """Delete every version below the newest anchor that lies at or below the oldest version to keep.
-
-        Newest of them first, and each version's manifest before its pack: killed anywhere, whatever is still visible
-        can still be reached.
-        """
-        listing = self.chain.listing()
-        kept = [version for version, names in listing.items() if MANIFEST in names][-self.config.keep :]
-        anchors = [version for version, names in listing.items() if ANCHOR in names and version <= kept[0]]
-        for version in sorted(listing, reverse=True):
-            if anchors and version < anchors[-1]:
-                self.chain.remove(version)
-                self.counters["deleted_versions"] += 1
+    def _sweep(self) -> None:
+        swept = self._retention.sweep()
+        self.counters["deleted_versions"] += swept.versions
+        self.counters["deleted_bytes"] += swept.bytes
+        self.counters["unswept"] += bool(swept.damaged)

@@ -8,6 +8,9 @@ full copy that fails any of this is gone round if there is another way. Never pu
 
 from __future__ import annotations
 
+import re
+import secrets
+import socket
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,9 +24,10 @@ from pydantic import Field
 from etude.config import Config
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
-from etude.weights.chain import ANCHOR, MANIFEST, Chain, Choice, merged_parent
+from etude.weights.chain import MANIFEST, Chain, Choice
 from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
 from etude.weights.manifest import U16, Bits, Delta, root_of
+from etude.weights.pins import NotKept, Pins
 from etude.weights.signing import Keys, load_keys
 from etude.weights.slices import chosen
 from etude.weights.store import MissingObject, Store
@@ -62,6 +66,10 @@ class SubscriberConfig(Config):
     """
     trusted_keys: tuple[Path, ...] = ()
     """Public keys (PEM, Ed25519): with any, a manifest that none of them signed is refused."""
+    lease_s: float | None = Field(None, gt=0)
+    """With it, the version last fetched is held against retention (`pins`) for so long, and let go at the next fetch:
+    however far its reader falls behind, merged deltas lead on from there. Needs the right to write to the store.
+    """
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ class Subscriber:
     `keys` stand in for those that the config names, and `choose` for its `slices`.
 
     `counters`: applied_deltas, applied_anchors, applied_bytes, root_checks, refetches (an object was read again because
-    it was damaged), detours (another way was taken round an object that stayed damaged or missing).
+    it was damaged), detours (another way was taken round an object that stayed damaged or missing), leases, and
+    leases_missed (retention was quicker).
     """
 
     def __init__(
@@ -98,6 +107,9 @@ class Subscriber:
             choose = partial(chosen, coordinates=self.config.slices)
         self.chain = Chain(store, keys or load_keys(trusted=self.config.trusted_keys), choose)
         self.counters: Counter[str] = self.chain.counters
+        host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
+        self._pins, self._lease = Pins(self.chain), f"lease-{host}-{secrets.token_hex(6)}"
+        self._leased: Version | None = None
 
     def latest(self) -> Version:
         """The newest visible version. Raises WeightError if there is none."""
@@ -139,7 +151,9 @@ class Subscriber:
                 if path is None:
                     raise self._no_way(held and held[0], target, failed)
                 shadow = self._start(path, wanted.root, current_bits or {}, held)
-                return self._walk(path, shadow, wanted)
+                result = self._walk(path, shadow, wanted)
+                self._renew(target)
+                return result
             except _StepFailed as failure:
                 gone = isinstance(failure.error, MissingObject)
                 if gone and failure.step not in missed:
@@ -147,6 +161,19 @@ class Subscriber:
                 else:
                     failed[failure.step] = failure.error
                     self.counters["detours"] += 1
+
+    def _renew(self, version: Version) -> None:
+        """Hold the version now in use, and no longer the one before."""
+        if self.config.lease_s is None:
+            return
+        try:
+            self._pins.set(version, self._lease, "in use", self.config.lease_s, wait_s=1.0)
+            self.counters["leases"] += 1
+        except (NotKept, DeadlineExceeded):  # what was fetched is whole all the same; from here on a full copy leads
+            self.counters["leases_missed"] += 1
+        if self._leased is not None and self._leased != version:
+            self._pins.remove(self._leased, self._lease)
+        self._leased = version
 
     def _root(self, bits: Mapping[str, U16]) -> str:
         check_bits(bits)
@@ -236,10 +263,8 @@ class _Reader:
         return self._read[step]
 
     def parent(self, step: Step) -> Version | None:
-        if step.name == ANCHOR:
-            return None
         if step.name != MANIFEST:
-            return merged_parent(step.name)
+            return self._chain.parent(step.version, step.name)
         parent = self(step).parent
         return None if parent is None else Version(parent)
 

@@ -63,6 +63,8 @@ def test_verify_names_the_damage_and_what_hangs_on_it(tmp_path: Path) -> None:
     assert len(report.problems) == 1  # version 2 has an anchor, and everything after follows from it
     assert "corrupt" in format_verify(report)
     (directories[4] / "manifest").unlink()
+    assert len(verify(open_store(tmp_path)).problems) == 1  # thinned out, as retention does: the anchor is still there
+    (directories[4] / "anchor").write_bytes(b"torn")
     problems = verify(open_store(tmp_path)).problems
     assert any("version 5 starts from version 4" in problem for problem in problems)
 

@@ -1,0 +1,109 @@
+"""Pins: versions that retention must leave fetchable, for a rollback, an A/B test, or because an engine serves them.
+
+Owns the objects `pins/00000012/<name>`, each a small JSON document of who holds the version, why and until when. A pin
+with an end is a lease: its holder renews it, and one that died lets go by itself. Setting a pin and deleting what it
+protects cannot both succeed: retention first marks every version that it is about to touch, then looks for pins; who
+pins first writes the pin, then looks for marks (`set`). Never deletes anything but pins. Talks to: chain, ways.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+
+from etude.errors import DeadlineExceeded, WeightError
+from etude.records import Version
+from etude.weights.chain import GOING, MANIFEST, Chain
+from etude.weights.store import MissingObject
+from etude.weights.ways import Listing, way_from_nothing
+
+_PREFIX = "pins/"
+_KEY = re.compile(r"^pins/(\d{8,})/([^/]+)$")
+_NAME = re.compile(r"^[A-Za-z0-9._-]{1,100}$")
+_MOST_BYTES = 1 << 16
+_POLL_S = 0.1
+
+
+class NotKept(WeightError):
+    """A version could not be pinned, for it is gone or going."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Somebody's hold on a version; for good if there is no `until` (seconds since 1970)."""
+
+    version: Version
+    name: str
+    until: float | None = None
+    why: str = ""
+
+
+class Pins:
+    """The pins in one store."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    def live(self) -> list[Pin]:
+        """Every pin that has not run out, by version and name. One that cannot be read holds for good."""
+        keys = [(match, key) for key in self._chain.store.list(_PREFIX) if (match := _KEY.match(key))]
+        pins = [self._read(Version(int(match[1])), match[2], key) for match, key in sorted(keys, key=lambda k: k[1])]
+        return [pin for pin in pins if pin.until is None or pin.until > time.time()]
+
+    def set(self, version: Version, name: str, why: str = "", for_s: float | None = None, wait_s: float = 10.0) -> Pin:
+        """Hold a version, or hold it longer; when this returns, retention keeps it. Raises NotKept if it is gone,
+        DeadlineExceeded if retention stays at work on it, and then leaves no pin.
+        """
+        if not _NAME.match(name):
+            raise WeightError(f"a pin cannot be called {name!r}: use letters, digits, '.', '_' and '-', 100 at most")
+        pin = Pin(version, name, None if for_s is None else time.time() + for_s, why)
+        body = json.dumps({"until": pin.until, "why": pin.why}).encode()
+        self._chain.store.put(_key(version, name), body)
+        try:
+            self._wait_until_safe(version, wait_s)
+        except (WeightError, DeadlineExceeded):
+            self.remove(version, name)
+            raise
+        return pin
+
+    def remove(self, version: Version, name: str) -> None:
+        """Let go; a pin that is not there is fine."""
+        self._chain.store.delete(_key(version, name))
+
+    def _wait_until_safe(self, version: Version, wait_s: float) -> None:
+        """Return once the version is visible and reachable without anything that retention has marked."""
+        started = time.monotonic()
+        while True:
+            listing = self._chain.listing()
+            if MANIFEST not in listing.get(version, {}):
+                raise NotKept(f"{self._chain.store.url} has no version {version}, so it cannot be pinned")
+            unmarked = {found: names for found, names in listing.items() if GOING not in names}
+            if self._reachable(unmarked, version):
+                return
+            if len(unmarked) == len(listing):
+                raise NotKept(f"{self._chain.store.url}: version {version} cannot be reached, so it cannot be pinned")
+            if time.monotonic() - started >= wait_s:
+                hint = "its publisher is deleting, or died while it did: try again after the next version"
+                raise DeadlineExceeded(f"retention to be done beside version {version}", wait_s, hint)
+            time.sleep(_POLL_S)
+
+    def _reachable(self, listing: Listing, version: Version) -> bool:
+        try:
+            way_there = way_from_nothing(listing, version, lambda step: self._chain.parent(step.version, step.name))
+        except MissingObject:
+            return False  # deleted since it was listed
+        return version in listing and way_there is not None
+
+    def _read(self, version: Version, name: str, key: str) -> Pin:
+        try:
+            body = json.loads(self._chain.store.get(key, _MOST_BYTES))
+            until = body["until"]
+            return Pin(version, name, None if until is None else float(until), str(body["why"]))
+        except (WeightError, ValueError, KeyError, TypeError):
+            return Pin(version, name, None, "unreadable")
+
+
+def _key(version: Version, name: str) -> str:
+    return f"{_PREFIX}{version:08d}/{name}"
