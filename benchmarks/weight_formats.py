@@ -12,7 +12,7 @@ import numpy as np
 import zstandard
 
 from etude.weights import codecs
-from etude.weights.manifest import U16
+from etude.weights.forms import U16
 
 COLUMNS = 4096
 CHUNK = 1 << 20

@@ -43,8 +43,9 @@ from weight_formats import FORMATS
 from etude.kernels import mxfp8
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.weights import codecs, range_coder, rice
+from etude.weights.forms import U16
 from etude.weights.inspect import log
-from etude.weights.manifest import U16, Bits
+from etude.weights.manifest import Bits
 from etude.weights.store import open_store
 from etude.weights.subscriber import Subscriber
 

@@ -18,11 +18,12 @@ import numpy as np
 from etude.errors import WeightError
 from etude.records import Version
 from etude.weights import codecs
-from etude.weights.manifest import U16, Bits, Chunk, Delta, Pack, Tensor, hash_of, root_of_hashes
+from etude.weights.forms import FORMS, Array, form_of
+from etude.weights.manifest import Bits, Chunk, Delta, Pack, Tensor, hash_of, root_of_hashes
 
 T = TypeVar("T")
 R = TypeVar("R")
-_Job = tuple[str, U16, int, int]
+_Job = tuple[str, Array, int, int]
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,17 @@ class Held:
     """Tensor → hash of its bits, as far as known: what is known need not be computed again."""
 
 
-def check_bits(bits: Mapping[str, U16]) -> None:
+def check_bits(bits: Mapping[str, Array]) -> None:
     """Raises WeightError unless these are weights that a version can hold."""
     if not bits:
         raise WeightError("no tensors: a version needs at least one")
     for name, array in bits.items():
-        if not isinstance(array, np.ndarray) or array.dtype != np.uint16:
-            kind = getattr(array, "dtype", type(array).__name__)
-            raise WeightError(f"{name}: weights are arrays of uint16, the bits of bf16 values, not {kind}")
+        form_of(array, name)
 
 
-def copy_bits(bits: Mapping[str, U16]) -> Bits:
+def copy_bits(bits: Mapping[str, Array]) -> Bits:
     """A copy whose arrays are contiguous and native, as the codecs need them."""
-    return {name: np.array(array, np.uint16, order="C") for name, array in bits.items()}
+    return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in bits.items()}
 
 
 def make_delta(
@@ -62,11 +61,12 @@ def make_delta(
 ) -> tuple[Delta, bytes]:
     """The manifest and pack, for a version of this chain, that turn `parent` (None: zeros) into contiguous `bits`.
 
-    `threads` chunks are encoded at a time; what is made does not depend on it. Raises WeightError if the tensors' names
-    or shapes are not the parent's.
+    `threads` chunks are encoded at a time; what is made does not depend on it. Raises WeightError if the tensors' names,
+    forms or shapes are not the parent's.
     """
     if parent is not None:
-        _check_layout(bits, {name: array.shape for name, array in parent.bits.items()}, f"version {parent.version}")
+        layout = {name: (form_of(array).name, array.shape) for name, array in parent.bits.items()}
+        _check_layout(bits, layout, f"version {parent.version}")
     codes = _in_threads(threads, _encoder(parent, policy), _jobs(bits, chunk_elements))
     payloads: list[bytes] = []
     tensors, offset = [], 0
@@ -82,8 +82,10 @@ def make_delta(
             payloads.append(encoded.payload)
             offset += size
         before = None if parent is None else parent.hashes.get(name) or hash_of(parent.bits[name])
-        shape, table = bits[name].shape, tuple(chunks)
-        tensors.append(Tensor(name=name, shape=shape, hash=hash_of(new), parent_hash=before, chunks=table))
+        dtype, shape, table = form_of(new, name).name, bits[name].shape, tuple(chunks)
+        tensors.append(
+            Tensor(name=name, dtype=dtype, shape=shape, hash=hash_of(new), parent_hash=before, chunks=table)
+        )
     pack = b"".join(payloads)
     delta = Delta(
         chain=chain,
@@ -106,7 +108,7 @@ def zeros_for(delta: Delta, most_bytes: int) -> Bits:
             "raise max_raw_bytes if the model is that large"
         )
     try:
-        return {tensor.name: np.zeros(tensor.shape, np.uint16) for tensor in delta.tensors}
+        return {tensor.name: np.zeros(tensor.shape, FORMS[tensor.dtype].dtype) for tensor in delta.tensors}
     except (ValueError, MemoryError) as error:
         raise WeightError(f"version {delta.version} does not fit this machine: {error}") from None
 
@@ -118,7 +120,7 @@ def apply_delta(delta: Delta, payloads: Mapping[str, memoryview], shadow: Bits, 
     arrays. Raises WeightError, with `shadow` then garbage, if the layout differs, a payload is damaged, or a resulting
     tensor does not have its hash: the base was not the parent.
     """
-    layout = {tensor.name: tensor.shape for tensor in delta.tensors}
+    layout = {tensor.name: (tensor.dtype, tensor.shape) for tensor in delta.tensors}
     _check_layout(shadow, layout, f"the manifest of version {delta.version}")
 
     def apply(tensor: Tensor) -> None:
@@ -128,7 +130,7 @@ def apply_delta(delta: Delta, payloads: Mapping[str, memoryview], shadow: Bits, 
         pass
 
 
-def _apply_tensor(delta: Delta, tensor: Tensor, payloads: memoryview, flat: U16) -> None:
+def _apply_tensor(delta: Delta, tensor: Tensor, payloads: memoryview, flat: Array) -> None:
     for chunk in tensor.chunks:
         begins = chunk.offset - tensor.span[0]
         payload = payloads[begins : begins + chunk.size]
@@ -172,9 +174,11 @@ def _in_threads(threads: int, function: Callable[[T], R], jobs: Iterable[T]) -> 
         yield from pool.map(function, jobs)
 
 
-def _check_layout(bits: Bits, expected: Mapping[str, tuple[int, ...]], whose: str) -> None:
+def _check_layout(bits: Bits, expected: Mapping[str, tuple[str, tuple[int, ...]]], whose: str) -> None:
     if bits.keys() != expected.keys():
         raise WeightError(f"tensors differ from those of {whose}: {sorted(bits.keys() ^ expected.keys())}")
-    for name, shape in expected.items():
+    for name, (form, shape) in expected.items():
         if bits[name].shape != tuple(shape):
             raise WeightError(f"{name}: shape {bits[name].shape} differs from {tuple(shape)} of {whose}")
+        if (own := form_of(bits[name], name).name) != form:
+            raise WeightError(f"{name}: {own} differs from {form} of {whose}; publish another form to another store")

@@ -43,6 +43,7 @@ class VersionLine:
 @dataclass(frozen=True)
 class TensorLine:
     name: str
+    dtype: str
     shape: tuple[int, ...]
     changed_share: float
     payload_bytes: int
@@ -96,7 +97,7 @@ def inspect(store: Store, version: Version, keys: Keys | None = None) -> Version
         size = sum(chunk.size for chunk in tensor.chunks)
         used = tuple(sorted({chunk.codec for chunk in tensor.chunks}))
         share = changed / max(1, tensor.elements)
-        tensors.append(TensorLine(tensor.name, tensor.shape, share, size, used, tensor.hash))
+        tensors.append(TensorLine(tensor.name, tensor.dtype, tensor.shape, share, size, used, tensor.hash))
     signer = chain.signer(version)
     line = _line(delta, chain.listing()[version])
     return VersionDetail(line, delta.chain, name_of(signer) if signer else None, tuple(tensors))
@@ -151,10 +152,11 @@ def format_log(lines: Sequence[VersionLine]) -> str:
 
 
 def format_inspect(detail: VersionDetail) -> str:
-    header = ("tensor", "shape", "changed", "payload", "codec", "hash")
+    header = ("tensor", "form", "shape", "changed", "payload", "codec", "hash")
     rows = [
         (
             tensor.name,
+            tensor.dtype,
             "x".join(map(str, tensor.shape)),
             f"{100 * tensor.changed_share:.2f}%",
             _size(tensor.payload_bytes),

@@ -18,15 +18,14 @@ from typing import Annotated, Literal
 
 import blake3
 import numpy as np
-import numpy.typing as npt
 import zstandard
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from etude.errors import WeightError
+from etude.weights.forms import FORMS, Array, FormName, form_of, to_wire
 
-U16 = npt.NDArray[np.uint16]
-Bits = dict[str, U16]
-"""Parameter name → array of any shape; each element the bits of one bf16 value."""
+Bits = dict[str, Array]
+"""Parameter name → array of any shape, of a dtype that says what its elements' bits are (`forms`)."""
 
 FORMAT = "etude-weights/2"
 MOST_MANIFEST_BYTES = 256 << 20
@@ -60,7 +59,7 @@ class Tensor(_Record):
     """One tensor of a version: what it becomes, and the chunks that make it so."""
 
     name: Name
-    dtype: Literal["bf16"] = "bf16"
+    dtype: FormName
     shape: Annotated[tuple[Count, ...], Field(max_length=8)]
     hash: Hash
     """BLAKE3 of the *resulting* bits."""
@@ -73,6 +72,10 @@ class Tensor(_Record):
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def raw_bytes(self) -> int:
+        return self.elements * FORMS[self.dtype].dtype.itemsize
 
     @property
     def span(self) -> tuple[int, int]:
@@ -103,7 +106,7 @@ class Delta(_Record):
 
     @property
     def raw_bytes(self) -> int:
-        return sum(2 * tensor.elements for tensor in self.tensors)
+        return sum(tensor.raw_bytes for tensor in self.tensors)
 
     @property
     def payload_bytes(self) -> int:
@@ -115,7 +118,8 @@ class Delta(_Record):
 
     @property
     def changed_share(self) -> float:
-        return 2 * self.changed / self.raw_bytes if self.raw_bytes else 0.0
+        elements = sum(tensor.elements for tensor in self.tensors)
+        return self.changed / elements if elements else 0.0
 
     def part(self, names: Collection[str]) -> Delta:
         """The same delta for some of the tensors: its roots are theirs, and its chunks leave gaps in the packs.
@@ -194,16 +198,17 @@ def load(data: bytes | memoryview, origin: str) -> Delta:
         raise WeightError(f"{origin}: not a manifest of {FORMAT}: {where}: {first['msg']}") from None
 
 
-def hash_of(data: bytes | memoryview | U16) -> str:
+def hash_of(data: bytes | memoryview | Array) -> str:
     """BLAKE3 of bytes, or of an array's bits in little endian and row-major order."""
     if isinstance(data, np.ndarray):
-        data = np.ascontiguousarray(data, "<u2").reshape(-1).view(np.uint8).data
+        data = to_wire(data).reshape(-1).view(np.uint8).data
     return blake3.blake3(data).hexdigest()
 
 
-def root_of(bits: Mapping[str, U16]) -> str:
+def root_of(bits: Mapping[str, Array]) -> str:
     """The root hash of a whole set of weights, as every manifest of that version states it."""
-    return root_of_hashes((name, "bf16", bits[name].shape, hash_of(bits[name])) for name in sorted(bits))
+    table = ((name, form_of(bits[name], name).name, bits[name].shape, hash_of(bits[name])) for name in sorted(bits))
+    return root_of_hashes(table)
 
 
 def root_of_hashes(table: Iterable[tuple[str, str, tuple[int, ...], str]]) -> str:

@@ -22,7 +22,8 @@ from etude.records import Version
 from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_name
 from etude.weights.codecs import Policy
 from etude.weights.delta import Held, check_bits, copy_bits, make_delta
-from etude.weights.manifest import U16, Bits, Delta, root_of
+from etude.weights.forms import Array
+from etude.weights.manifest import Bits, Delta, root_of
 from etude.weights.pins import Pins
 from etude.weights.retention import Retention
 from etude.weights.shards import Shard, ShardedChain
@@ -117,7 +118,7 @@ class Publisher:
         self._since_anchor = 0
         self._merges: dict[int, _Merge] = {}
 
-    def resume(self, bits: Mapping[str, U16] | None = None) -> Version | None:
+    def resume(self, bits: Mapping[str, Array] | None = None) -> Version | None:
         """Take up the chain that the store holds; returns its newest version, None for an empty store.
 
         `bits`, if given, are that version's, and are checked against its root; else they are fetched. Raises
@@ -145,7 +146,7 @@ class Publisher:
         self._attached = True
         return self._held.version if self._held else None
 
-    def publish(self, version: Version, bits: Mapping[str, U16], *, anchor: bool = False) -> PublishResult:
+    def publish(self, version: Version, bits: Mapping[str, Array], *, anchor: bool = False) -> PublishResult:
         """Make `version` visible, whole. With `anchor`, a full copy is stored beside its delta in any case.
 
         A version that is there already with the same root is left as it is, so a publish may be repeated. Raises
@@ -249,7 +250,7 @@ class Publisher:
                 "none: set publisher.signing_key, or publish to another store"
             )
 
-    def _confirm(self, version: Version, bits: Mapping[str, U16]) -> PublishResult:
+    def _confirm(self, version: Version, bits: Mapping[str, Array]) -> PublishResult:
         """The result for a version that is visible already. Raises WeightError unless it is the same one."""
         store = self.chain.store.url
         if not self.chain.visible(version):

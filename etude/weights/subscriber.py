@@ -26,7 +26,8 @@ from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.chain import MANIFEST, Chain, Choice
 from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
-from etude.weights.manifest import U16, Bits, Delta, root_of
+from etude.weights.forms import Array
+from etude.weights.manifest import Bits, Delta, root_of
 from etude.weights.pins import NotKept, Pins
 from etude.weights.signing import Keys, load_keys
 from etude.weights.slices import chosen
@@ -129,7 +130,7 @@ class Subscriber:
             time.sleep(min(self.config.poll_s, timeout_s))
 
     def fetch(
-        self, current_bits: Mapping[str, U16] | None, current_version: Version | None, target: Version
+        self, current_bits: Mapping[str, Array] | None, current_version: Version | None, target: Version
     ) -> tuple[Bits, FetchResult]:
         """The bits of `target`, in arrays of their own, from the held version (None, None: from a full copy).
 
@@ -175,7 +176,7 @@ class Subscriber:
             self._pins.remove(self._leased, self._lease)
         self._leased = version
 
-    def _root(self, bits: Mapping[str, U16]) -> str:
+    def _root(self, bits: Mapping[str, Array]) -> str:
         check_bits(bits)
         self.counters["root_checks"] += 1
         return root_of(bits)
@@ -207,7 +208,7 @@ class Subscriber:
         )
 
     def _start(
-        self, path: list[_Stride], wanted: str, bits: Mapping[str, U16], held: tuple[Version, str] | None
+        self, path: list[_Stride], wanted: str, bits: Mapping[str, Array], held: tuple[Version, str] | None
     ) -> Bits:
         """What the path's first step is applied to, in arrays of its own."""
         first = path[0].delta if path else None

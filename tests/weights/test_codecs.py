@@ -18,7 +18,9 @@ from hypothesis.extra import numpy as hnp
 from etude.errors import WeightError
 from etude.weights import codecs, range_coder, rice
 from etude.weights.codecs import Codec
+from etude.weights.forms import FORMS
 
+OF_BF16 = [codec for codec in Codec if codec.of(FORMS["bf16"])]
 SAYS_ANYTHING = [Codec.RAW, Codec.XOR_ZSTD, Codec.RICE, Codec.RANGE]
 # zeros, subnormals, infinities, quiet and signalling NaNs with payloads, largest finite, both signs
 ODD = [0, 0x8000, 1, 0x8001, 0x7F80, 0xFF80, 0x7FC0, 0xFFC0, 0x7F81, 0xFFFF, 0x7FFF, 0x7F7F, 0xFF7F, 0x3F80]
@@ -257,7 +259,7 @@ def survives(payload: bytes, parent: np.ndarray) -> None:
     assert (arena[-64:] == 0xABCD).all()
 
 
-@given(pair=pairs(), codec=st.sampled_from(list(Codec)), data=st.data())
+@given(pair=pairs(), codec=st.sampled_from(OF_BF16), data=st.data())
 @settings(max_examples=400, deadline=None)
 def test_mutated_payloads(pair: tuple[np.ndarray, np.ndarray], codec: Codec, data: st.DataObject) -> None:
     parent, new = pair
@@ -303,7 +305,7 @@ def test_invented_range_codes(
     survives(bytes([Codec.RANGE]) + header + entries + stream, parent)
 
 
-@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("codec", OF_BF16)
 def test_every_proper_prefix_and_every_extension_is_refused(codec: Codec) -> None:
     rng = np.random.default_rng(2)
     parent = rng.integers(0, 1 << 16, 200, np.uint16)

@@ -45,7 +45,7 @@ def test_inspect(tmp_path: Path) -> None:
     assert {tensor.name: tensor.shape for tensor in detail.tensors} == SHAPES
     assert sum(tensor.payload_bytes for tensor in detail.tensors) == detail.line.payload_bytes
     assert all(set(tensor.codecs) <= {"empty", "raw", "xor_zstd", "rice", "range"} for tensor in detail.tensors)
-    assert "layers.0.experts  4x16x12" in format_inspect(detail)
+    assert "layers.0.experts  bf16  4x16x12" in format_inspect(detail)
     with pytest.raises(WeightError, match="no such object"):
         inspect(open_store(tmp_path), Version(7))
 

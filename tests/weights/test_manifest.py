@@ -93,6 +93,8 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a tensor twice": lambda m: m["tensors"].append(m["tensors"][-1]),
     "tensors out of order": lambda m: m["tensors"].reverse(),
     "larger shape": lambda m: m["tensors"][0].update(shape=[1 << 40, 1 << 20]),
+    "form unknown": lambda m: m["tensors"][0].update(dtype="fp64"),
+    "another form": lambda m: m["tensors"][0].update(dtype="fp32"),
     "negative shape": lambda m: m["tensors"][0].update(shape=[-64, -16]),
     "renamed": lambda m: m["tensors"][0].update(name="a\0b"),
     "chunk outside the pack": lambda m: first_chunk(m).update(offset=1 << 40),
