@@ -8,10 +8,12 @@ pins first writes the pin, then looks for marks (`set`). Never deletes anything 
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
@@ -40,6 +42,15 @@ class Pin:
     why: str = ""
 
 
+class _Body(BaseModel):
+    """A pin as it is stored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    until: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)] | None
+    why: Annotated[str, Field(max_length=1000)]
+
+
 class Pins:
     """The pins in one store."""
 
@@ -59,8 +70,8 @@ class Pins:
         if not _NAME.match(name):
             raise WeightError(f"a pin cannot be called {name!r}: use letters, digits, '.', '_' and '-', 100 at most")
         pin = Pin(version, name, None if for_s is None else time.time() + for_s, why)
-        body = json.dumps({"until": pin.until, "why": pin.why}).encode()
-        self._chain.store.put(_key(version, name), body)
+        body = _Body(until=pin.until, why=why)
+        self._chain.store.put(_key(version, name), body.model_dump_json().encode())
         try:
             self._wait_until_safe(version, wait_s)
         except (WeightError, DeadlineExceeded):
@@ -98,11 +109,10 @@ class Pins:
 
     def _read(self, version: Version, name: str, key: str) -> Pin:
         try:
-            body = json.loads(self._chain.store.get(key, _MOST_BYTES))
-            until = body["until"]
-            return Pin(version, name, None if until is None else float(until), str(body["why"]))
-        except (WeightError, ValueError, KeyError, TypeError):
+            body = _Body.model_validate_json(self._chain.store.get(key, _MOST_BYTES))
+        except (WeightError, ValidationError):
             return Pin(version, name, None, "unreadable")
+        return Pin(version, name, body.until, body.why)
 
 
 def _key(version: Version, name: str) -> str:

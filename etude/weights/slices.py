@@ -17,14 +17,15 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from etude.errors import ConfigError, WeightError
-from etude.weights.manifest import U16, Bits
+from etude.weights.forms import Array
+from etude.weights.manifest import Bits
 
 Grid = tuple[int, ...]
 Coordinate = tuple[int, ...]
 _SLICE = re.compile(r"(?P<at>\d+(?:\.\d+)*)of(?P<grid>\d+(?:\.\d+)*)/(?P<name>.+)", re.DOTALL)
 
 
-def cut(bits: Mapping[str, U16], grids: Mapping[str, Grid]) -> Bits:
+def cut(bits: Mapping[str, Array], grids: Mapping[str, Grid]) -> Bits:
     """Views of the slices. `grids`: shell-style pattern of names → into how many parts each axis is cut; the first that
     fits counts, and a tensor that none fits stays whole.
 
@@ -47,13 +48,13 @@ def cut(bits: Mapping[str, U16], grids: Mapping[str, Grid]) -> Bits:
     return found
 
 
-def join(slices: Mapping[str, U16]) -> Bits:
+def join(slices: Mapping[str, Array]) -> Bits:
     """Tensors from their slices, all of them or the share that a replica holds; what is not a slice is left as it is.
 
     A share must be a box: the local tensor is its slices side by side. Raises WeightError if it is none.
     """
     joined: Bits = {}
-    parts: defaultdict[tuple[str, str], dict[Coordinate, U16]] = defaultdict(dict)
+    parts: defaultdict[tuple[str, str], dict[Coordinate, Array]] = defaultdict(dict)
     for name, array in slices.items():
         match = _SLICE.fullmatch(name)
         if match is None:
@@ -83,13 +84,13 @@ def chosen(names: Iterable[str], coordinates: Collection[str]) -> frozenset[str]
     return frozenset(found)
 
 
-def _side_by_side(name: str, pieces: dict[Coordinate, U16]) -> U16:
+def _side_by_side(name: str, pieces: dict[Coordinate, Array]) -> Array:
     axes = len(next(iter(pieces)))
     spans = [sorted({at[axis] for at in pieces}) for axis in range(axes)]
     if any(span != list(range(span[0], span[-1] + 1)) for span in spans) or len(pieces) != np.prod([*map(len, spans)]):
         raise WeightError(f"{name}: its slices {sorted(pieces)} are no box; a replica holds neighbouring slices")
     for axis in reversed(range(axes)):
-        rows: defaultdict[Coordinate, list[U16]] = defaultdict(list)
+        rows: defaultdict[Coordinate, list[Array]] = defaultdict(list)
         for at in sorted(pieces):
             rows[at[:axis]].append(pieces[at])
         pieces = {at: row[0] if len(row) == 1 else np.concatenate(row, axis) for at, row in rows.items()}
