@@ -164,9 +164,12 @@ class Chain:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, delta: Delta, pack: bytes, name: str = MANIFEST) -> bool:
-        """Store the pack, then the manifest. False, with nothing made visible, if there is such a manifest already."""
+        """Store the pack, then the manifest. False, with nothing made visible, if there is another manifest already."""
         self.store.put(pack_key(delta, delta.packs[0]), pack)
-        return self.store.put(key_of(Version(delta.version), name), self.keys.seal(dump(delta)), create=True)
+        key, sealed = key_of(Version(delta.version), name), self.keys.seal(dump(delta))
+        if self.store.put(key, sealed, create=True):
+            return True
+        return self.store.get(key, MOST_MANIFEST_BYTES) == sealed  # written, but its answer was lost, and tried again
 
     def remove(self, version: Version) -> None:
         """Delete a version: first what makes it visible, so that no manifest outlives its pack."""

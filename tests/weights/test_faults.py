@@ -1,13 +1,10 @@
-"""Kill -9 at every step of the protocol, a full disk, and a store behind a network that fails."""
+"""A full disk, and a store behind a network that fails; `test_kills` has what kill -9 does."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,70 +20,6 @@ from etude.weights.store import StoreConfig, open_store
 from etude.weights.subscriber import Subscriber
 
 V = Version
-CONFIG = PublisherConfig(anchor_every=2, keep=1)
-
-VICTIM = """
-import os, signal, sys
-from weight_samples import make_chain
-from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import Store, open_store
-
-directory, survived = sys.argv[1], int(sys.argv[2])
-chain, writes = make_chain(5), 0
-
-def dying(method):
-    def call(self, *arguments, **options):
-        global writes
-        writes += 1
-        if writes > survived:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return method(self, *arguments, **options)
-    return call
-
-publisher = Publisher(open_store(directory), PublisherConfig(anchor_every=2, keep=1))
-publisher.resume()
-Store.put, Store.delete = dying(Store.put), dying(Store.delete)
-publisher.publish(4, chain[4])
-print(writes)
-"""
-
-
-def victim(directory: Path, survived: int) -> subprocess.CompletedProcess[str]:
-    """Publish version 4 in a process of its own, killed before its write or deletion number `survived`, from 0."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    command = [sys.executable, "-c", VICTIM, str(directory), str(survived)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-
-
-def test_killed_before_every_write_and_deletion(tmp_path: Path) -> None:
-    """Publishing version 4 writes a delta and an anchor and deletes versions 2 and 3: whichever step is the last one,
-    the store holds a whole chain, and publishing again completes it.
-    """
-    chain = make_chain(5)
-    steps, visible = 0, []
-    while True:
-        directory = tmp_path / str(steps)
-        publisher = Publisher(open_store(directory), CONFIG)
-        for version in range(4):
-            publisher.publish(V(version), chain[version])
-        ended = victim(directory, steps)
-        store = open_store(directory)
-        assert verify(store).ok
-        newest = Subscriber(store).latest()
-        visible.append(newest)
-        assert same(Subscriber(store).fetch(chain[3], V(3), newest)[0], chain[newest])
-        assert same(Subscriber(store).fetch(None, None, newest)[0], chain[newest])
-        resumed = Publisher(store, CONFIG)
-        assert resumed.publish(V(4), chain[4]).kind == ("delta" if newest == 3 else "existing")
-        assert same(Subscriber(store).fetch(None, None, V(4))[0], chain[4])
-        assert verify(store).ok
-        if ended.returncode == 0:
-            assert int(ended.stdout) == steps
-            break
-        assert ended.returncode == -signal.SIGKILL, ended.stderr
-        steps += 1
-    assert visible[:3] == [3, 3, 4]  # killed before the pack, before the manifest, after it
-    assert steps >= 8  # two packs, two manifests, and what two versions took to delete
 
 
 @pytest.fixture
