@@ -24,8 +24,12 @@ from etude.weights.ways import Listing, way_from_nothing
 _PREFIX = "pins/"
 _KEY = re.compile(r"^pins/(\d{8,})/([^/]+)$")
 _NAME = re.compile(r"^[A-Za-z0-9._-]{1,100}$")
+LEASE = "lease-"
+"""What the names of leases begin with."""
 _MOST_BYTES = 1 << 16
 _POLL_S = 0.1
+_ENOUGH_S = 60.0
+"""A pin that still holds for so long holds while it is written anew."""
 
 
 class NotKept(WeightError):
@@ -40,6 +44,11 @@ class Pin:
     name: str
     until: float | None = None
     why: str = ""
+
+    @property
+    def is_lease(self) -> bool:
+        """Whether a reader holds it that will look again."""
+        return self.name.startswith(LEASE)
 
 
 class _Body(BaseModel):
@@ -70,8 +79,11 @@ class Pins:
         if not _NAME.match(name):
             raise WeightError(f"a pin cannot be called {name!r}: use letters, digits, '.', '_' and '-', 100 at most")
         pin = Pin(version, name, None if for_s is None else time.time() + for_s, why)
-        body = _Body(until=pin.until, why=why)
-        self._chain.store.put(_key(version, name), body.model_dump_json().encode())
+        body, key = _Body(until=pin.until, why=why), _key(version, name)
+        held = self._read(version, name, key) if self._chain.store.exists(key) else None
+        self._chain.store.put(key, body.model_dump_json().encode())
+        if held is not None and (held.until is None or held.until > time.time() + _ENOUGH_S):
+            return pin
         try:
             self._wait_until_safe(version, wait_s)
         except (WeightError, DeadlineExceeded):
@@ -84,17 +96,15 @@ class Pins:
         self._chain.store.delete(_key(version, name))
 
     def _wait_until_safe(self, version: Version, wait_s: float) -> None:
-        """Return once the version is visible and reachable without anything that retention has marked."""
+        """Return once the version is visible, and reachable without anything that retention has marked."""
         started = time.monotonic()
         while True:
             listing = self._chain.listing()
             if MANIFEST not in listing.get(version, {}):
                 raise NotKept(f"{self._chain.store.url} has no version {version}, so it cannot be pinned")
             unmarked = {found: names for found, names in listing.items() if GOING not in names}
-            if self._reachable(unmarked, version):
-                return
-            if len(unmarked) == len(listing):
-                raise NotKept(f"{self._chain.store.url}: version {version} cannot be reached, so it cannot be pinned")
+            if len(unmarked) == len(listing) or self._reachable(unmarked, version):
+                return  # what is visible is reachable: retention sees to that
             if time.monotonic() - started >= wait_s:
                 hint = "its publisher is deleting, or died while it did: try again after the next version"
                 raise DeadlineExceeded(f"retention to be done beside version {version}", wait_s, hint)

@@ -111,7 +111,8 @@ class Publisher:
         keys = keys or load_keys(self.config.signing_key, self.config.trusted_keys)
         self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, self.config.parts_s)
         self.counters: Counter[str] = Counter()
-        self._pins, self._retention = Pins(Chain(store, keys)), Retention(Chain(store, keys), self.config.keep)
+        whole = Chain(store, keys)
+        self._pins, self._retention = Pins(whole), Retention(whole, self.config.keep)
         self._sweeps = shard is None or shard.rank == 0
         self._held: Held | None = None
         self._attached = False
@@ -194,11 +195,11 @@ class Publisher:
         """Unpublish everything after `version`, newest first: for a trainer that goes on from an older checkpoint.
 
         Subscribers that hold a version taken away learn of it at their next fetch, by its root. Raises WeightError if
-        one of these is pinned.
+        one of these is pinned; leases do not count, for their holders look again.
         """
         if not self.chain.visible(version):
             raise WeightError(f"{self.chain.store.url} has no version {version} to rewind to")
-        if pinned := [pin for pin in self._pins.live() if pin.version > version]:
+        if pinned := [pin for pin in self._pins.live() if pin.version > version and not pin.is_lease]:
             raise WeightError(
                 f"{self.chain.store.url}: version {pinned[0].version} is pinned ({pinned[0].name}) and would be taken "
                 f"away: `etude weights unpin {self.chain.store.url} --version {pinned[0].version} --name "
@@ -278,7 +279,7 @@ class Publisher:
             if merge.base is newest:
                 continue
             merge.publishes += 1
-            if merge.publishes == over:
+            if merge.publishes >= over:  # more, if the store did not take the last one
                 delta, pack = self._encode(newest.version, newest.bits, merge.base)
                 self.chain.write(delta, pack, merged_name(merge.base.version))
                 self._merges[over] = _Merge(newest)

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from etude.records import Version
 from etude.weights.chain import GOING, MANIFEST, Chain, DamagedObject, merged_parent, steps_of
 from etude.weights.pins import Pins
+from etude.weights.store import MissingObject
 from etude.weights.ways import Listing, Step, way, way_from_nothing
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What one sweep deleted: `versions` are no longer offered. `damaged`: nothing was, for a manifest is damaged."""
+    """What one sweep deleted: `versions` are no longer offered. `damaged`: nothing was, for this manifest could not be
+    read.
+    """
 
     versions: int = 0
     bytes: int = 0
@@ -57,7 +60,7 @@ class Retention:
             for version in going:
                 self._chain.mark(version)
             still = self._going(listing)  # pins set since: whoever sets one from here on sees the marks
-        except DamagedObject as error:
+        except (DamagedObject, MissingObject) as error:
             return Swept(damaged=str(error))
         swept = Swept()
         for version in sorted(going, reverse=True):

@@ -28,7 +28,7 @@ from etude.weights.chain import MANIFEST, Chain, Choice
 from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
 from etude.weights.forms import Array
 from etude.weights.manifest import Bits, Delta, root_of
-from etude.weights.pins import NotKept, Pins
+from etude.weights.pins import LEASE, NotKept, Pins
 from etude.weights.signing import Keys, load_keys
 from etude.weights.slices import chosen
 from etude.weights.store import MissingObject, Store
@@ -109,7 +109,7 @@ class Subscriber:
         self.chain = Chain(store, keys or load_keys(trusted=self.config.trusted_keys), choose)
         self.counters: Counter[str] = self.chain.counters
         host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
-        self._pins, self._lease = Pins(self.chain), f"lease-{host}-{secrets.token_hex(6)}"
+        self._pins, self._lease = Pins(self.chain), f"{LEASE}{host}-{secrets.token_hex(6)}"
         self._leased: Version | None = None
 
     def latest(self) -> Version:
@@ -148,7 +148,7 @@ class Subscriber:
         missed: set[Step] = set()
         while True:
             try:
-                path = self._plan(held and held[0], target, frozenset(failed))
+                path = self._plan(held and held[0], wanted, frozenset(failed))
                 if path is None:
                     raise self._no_way(held and held[0], target, failed)
                 shadow = self._start(path, wanted.root, current_bits or {}, held)
@@ -181,19 +181,22 @@ class Subscriber:
         self.counters["root_checks"] += 1
         return root_of(bits)
 
-    def _plan(self, held: Version | None, target: Version, failed: frozenset[Step]) -> list[_Stride] | None:
-        """What leads from `held` or a full copy to `target` in fewest bytes, in order of use; none if it is held.
-
-        None if nothing does without the steps that have `failed`.
+    def _plan(self, held: Version | None, wanted: Delta, failed: frozenset[Step]) -> list[_Stride] | None:
+        """What leads from `held` or a full copy to the wanted version in fewest bytes, in order of use; none if it is
+        held. None if nothing does without the steps that have `failed`.
         """
+        target = Version(wanted.version)
         if held == target:
             return []
-        listing, read = self.chain.listing(), _Reader(self.chain)
-        ways = [way_from_nothing(listing, target, read.parent, failed)]
-        if held is not None and held < target:
-            ways.append(way(listing, target, held, read.parent, failed))
-        found = [[_Stride(step, read(step)) for step in steps] for steps in ways if steps is not None]
-        return min(found, key=_bytes, default=None)
+        listing, read = self.chain.listing(), _Reader(self.chain, wanted)
+        ways = []
+        if held is not None and held < target and (on := way(listing, target, held, read.parent, failed)) is not None:
+            ways.append([_Stride(step, read(step)) for step in on])
+            if 2 * _bytes(ways[0]) <= wanted.raw_bytes:
+                return ways[0]  # no full copy is that small: its manifests need not be read
+        if (afresh := way_from_nothing(listing, target, read.parent, failed)) is not None:
+            ways.append([_Stride(step, read(step)) for step in afresh])
+        return min(ways, key=_bytes, default=None)
 
     def _no_way(self, held: Version | None, target: Version, failed: Mapping[Step, WeightError]) -> WeightError:
         for error in failed.values():
@@ -251,9 +254,10 @@ class Subscriber:
 class _Reader:
     """Manifests, each read once; what is wrong with one is said of its step."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, known: Delta | None = None) -> None:
+        """`known`: a version's own manifest."""
         self._chain = chain
-        self._read: dict[Step, Delta] = {}
+        self._read = {} if known is None else {Step(Version(known.version), MANIFEST): known}
 
     def __call__(self, step: Step) -> Delta:
         if step not in self._read:
