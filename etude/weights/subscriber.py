@@ -157,6 +157,8 @@ class Subscriber:
                 return result
             except _StepFailed as failure:
                 gone = isinstance(failure.error, MissingObject)
+                if failure.step in failed:
+                    raise failure.error from None
                 if gone and failure.step not in missed:
                     missed.add(failure.step)  # retention may have overtaken the listing: look once more
                 else:

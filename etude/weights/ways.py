@@ -42,8 +42,8 @@ def way_from_nothing(
     listing: Listing, target: Version, parent_of: ParentOf, without: frozenset[Step] = frozenset()
 ) -> list[Step] | None:
     """The newest full copy from which `target` can be reached, and the deltas from there; None if there is none."""
-    for full in full_copies(listing, target, parent_of):
-        if full not in without and (rest := way(listing, target, full.version, parent_of, without)) is not None:
+    for full in _full_copies(listing, target, parent_of, without):
+        if (rest := way(listing, target, full.version, parent_of, without)) is not None:
             return [full, *rest]
     return None
 
@@ -53,14 +53,15 @@ def broken_below(listing: Listing, target: Version, start: Version, parent_of: P
     return min(_search(listing, target, start, parent_of, frozenset())[1], default=target)
 
 
-def full_copies(listing: Listing, target: Version, parent_of: ParentOf) -> Iterator[Step]:
+def _full_copies(listing: Listing, target: Version, parent_of: ParentOf, without: frozenset[Step]) -> Iterator[Step]:
     """Full copies of versions up to `target`, newest first: anchors, and the chain's first version."""
     for version in sorted((found for found in listing if found <= target), reverse=True):
-        if ANCHOR in listing[version]:
-            yield Step(version, ANCHOR)
-    first = min((version for version, names in listing.items() if MANIFEST in names), default=None)
-    if first is not None and first <= target and parent_of(Step(first, MANIFEST)) is None:
-        yield Step(first, MANIFEST)
+        if ANCHOR in listing[version] and (anchor := Step(version, ANCHOR)) not in without:
+            yield anchor
+    visible = [version for version, names in listing.items() if MANIFEST in names]
+    first = Step(min(visible, default=target), MANIFEST)
+    if visible and first.version <= target and first not in without and parent_of(first) is None:
+        yield first
 
 
 def _search(

@@ -217,6 +217,18 @@ def test_another_way_round_what_is_damaged(tmp_path: Path, damage: str) -> None:
     expect_refused(tmp_path, "corrupt|cut off|not whole|zstd frame|does not have|has the root", chain[0], 0, 4)
 
 
+def test_damage_at_the_very_start(tmp_path: Path) -> None:
+    """Nothing leads from the first version's manifest when it cannot be read; who is further along goes on."""
+    chain = make_chain(4)
+    publish(tmp_path, chain)
+    manifest_of(tmp_path, 0).write_bytes(b"torn")
+    assert same(Subscriber(open_store(tmp_path)).fetch(chain[1], V(1), V(3))[0], chain[3])
+    with pytest.raises(WeightError, match=r"versions/00000000/manifest: .*(zstd frame|damaged)"):
+        Subscriber(open_store(tmp_path)).fetch(None, None, V(3))
+    with pytest.raises(WeightError, match=r"versions/00000000/manifest: .*(zstd frame|damaged)"):
+        Subscriber(open_store(tmp_path)).fetch(chain[3], V(3), V(2))
+
+
 def test_an_anchor_of_other_weights(tmp_path: Path) -> None:
     """A whole full copy in an anchor's place, of weights that are not that version's: never served."""
     chain = make_chain(3)
