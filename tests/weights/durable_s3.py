@@ -15,6 +15,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlparse
+from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 PHASES = ("before", "middle", "after")
@@ -35,14 +36,13 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, self.listing(parse_qs(url.query)["prefix"][0]))
         if self.command == "PUT":
             return self.put(path, body)
-        if self.command == "DELETE":
-            path.unlink(missing_ok=True)
-            return self.answer(204, b"")
+        if self.command == "POST" and url.query == "delete":
+            return self.delete(url.path.strip("/"), body)
         if not path.exists():
             return self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         return self.get(path.read_bytes())
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = handle_any
+    do_GET = do_PUT = do_HEAD = do_POST = handle_any
 
     def put(self, path: Path, body: bytes) -> None:
         if self.headers.get("If-None-Match") == "*" and path.exists():
@@ -53,6 +53,13 @@ class Handler(BaseHTTPRequestHandler):
         half.write_bytes(body)
         half.rename(path)
         return self.answer(200, b"", body)
+
+    def delete(self, bucket: str, body: bytes) -> None:
+        keys = [element.text or "" for element in ElementTree.fromstring(body).iter() if element.tag.endswith("Key")]
+        for key in keys:
+            (self.server.directory / quote(f"{bucket}/{key}", safe="")).unlink(missing_ok=True)
+        deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+        return self.answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
 
     def get(self, data: bytes) -> None:
         span = self.headers.get("Range")
