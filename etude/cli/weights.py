@@ -167,12 +167,12 @@ def _open_pins(options: argparse.Namespace) -> Any:
 
 def _open_publisher(options: argparse.Namespace) -> Any:
     from etude.weights.publisher import Publisher, PublisherConfig
+    from etude.weights.signing import load_keys
     from etude.weights.store import open_store
 
     never = 1 << 40  # merged deltas, anchors and deletion are the run's own publisher's to decide
-    keys = {"signing_key": options.key, "trusted_keys": tuple(options.trust)}
-    config = PublisherConfig(merge_over=(), anchor_every=never, keep=never, **keys)
-    return Publisher(open_store(options.store), config)
+    config = PublisherConfig(merge_over=(), anchor_every=never, keep=never)
+    return Publisher(open_store(options.store), config, load_keys(options.key, options.trust))
 
 
 _ACTIONS = {

@@ -61,8 +61,8 @@ def make_delta(
 ) -> tuple[Delta, bytes]:
     """The manifest and pack, for a version of this chain, that turn `parent` (None: zeros) into contiguous `bits`.
 
-    `threads` chunks are encoded at a time; what is made does not depend on it. Raises WeightError if the tensors' names,
-    forms or shapes are not the parent's.
+    `threads` chunks are encoded at a time; what is made does not depend on it. Raises WeightError if the tensors'
+    names, forms or shapes are not the parent's.
     """
     if parent is not None:
         layout = {name: (form_of(array).name, array.shape) for name, array in parent.bits.items()}
@@ -83,9 +83,7 @@ def make_delta(
             offset += size
         before = None if parent is None else parent.hashes.get(name) or hash_of(parent.bits[name])
         dtype, shape, table = form_of(new, name).name, bits[name].shape, tuple(chunks)
-        tensors.append(
-            Tensor(name=name, dtype=dtype, shape=shape, hash=hash_of(new), parent_hash=before, chunks=table)
-        )
+        tensors.append(Tensor(name=name, dtype=dtype, shape=shape, hash=hash_of(new), parent_hash=before, chunks=table))
     pack = b"".join(payloads)
     delta = Delta(
         chain=chain,
