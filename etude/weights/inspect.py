@@ -42,6 +42,8 @@ class VersionLine:
 
 @dataclass(frozen=True)
 class TensorLine:
+    """One tensor of a version: what changed in it, and what its chunks are coded with."""
+
     name: str
     dtype: str
     shape: tuple[int, ...]
