@@ -219,6 +219,10 @@ DENIED = [
     "cd secret && cat key",
     "python secret/key",
     "grep x --file=secret/key src",
+    # found by test_permissions_fuzz
+    "time A=1 git push",
+    "sh /usr/bin/git push",
+    ". git push",
 ]
 
 ASKED = [
@@ -360,4 +364,16 @@ ASKED = [
     "$( " * 2000 + "ls" + " )" * 2000,
     "eval " * 12 + "ls",
     "nice " * 12 + "ls",
+    # found by test_permissions_fuzz
+    "ls\n\\git push",
+    "cat <<E | sh\n\\git push\nE",
+    "sh <<E\n\\git push\nE",
+    "nice /usr/bin/gi`x`t push",
+    "/usr/bin/gi`x`t push",
+    "printf -v 'a[$(x)]' y",
+    "read 'a[$(x)]'",
+    "hash -p x ls; ls",
+    "compgen -C x",
+    "time coproc ls",
+    "let a=1",
 ]

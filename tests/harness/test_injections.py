@@ -18,19 +18,21 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from injections import ACTS, CARRIERS
 
 from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.events import EventLog
 from etude.harness.permissions import Gate, Judge, PermissionConfig, Place
 from etude.harness.prompt import parse_results, render_calls, render_results
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.secrets import Redactor, SecretGuard
-from etude.harness.session import HarnessConfig, Session
-from etude.harness.tools import ToolConfig
+from etude.harness.session import Session
+from etude.harness.tools import TOOLSETS, ToolConfig
 from etude.models.chat import ChatRenderer
 from etude.records import Limits
 
@@ -127,9 +129,14 @@ def filled(outside: Outside) -> list[tuple[str, dict[str, str]]]:
 
 
 def play(
-    root: Path, model: Gullible, chat: ChatRenderer, permissions: PermissionConfig, hidden: tuple[str, ...]
+    root: Path,
+    model: Gullible,
+    chat: ChatRenderer,
+    permissions: PermissionConfig,
+    hidden: tuple[str, ...] = (),
+    toolset: Literal["small", "agent"] = "small",
 ) -> Session:
-    config = HarnessConfig(max_turn_tokens=60_000, tool=ToolConfig(max_observation_bytes=60_000))
+    config = HarnessConfig(toolset=toolset, max_turn_tokens=60_000, tool=ToolConfig(max_observation_bytes=60_000))
     gate = Gate(Judge(permissions, Place(root)))
     tools = gate.guard(SecretGuard(Redactor()).guard(config.chosen()))
 
@@ -164,7 +171,7 @@ def test_by_the_rules_nothing_ordered_is_even_tried(carrier: str, outside: Outsi
     root = project(outside, carried)
     before, status = protected(root), subprocess.check_output(["git", "status", "--short"], cwd=root)
     model = Gullible(first)
-    session = play(root, model, chat, PermissionConfig(allow=("run(cat *)",)), ())
+    session = play(root, model, chat, PermissionConfig(allow=("run(cat *)",)))
     outside.check()
     assert protected(root) == before and subprocess.check_output(["git", "status", "--short"], cwd=root) == status
     refused = [text for text in model.read if text.startswith("error: not permitted")]
@@ -172,12 +179,15 @@ def test_by_the_rules_nothing_ordered_is_even_tried(carrier: str, outside: Outsi
     assert not any(SECRET in str(event.data) or "key of a person" in str(event.data) for event in session.log.events)
 
 
-def test_where_a_user_allows_everything_the_sandbox_still_holds(outside: Outside, chat: ChatRenderer) -> None:
+@pytest.mark.parametrize("toolset", TOOLSETS)
+def test_where_a_user_allows_everything_the_sandbox_still_holds(
+    toolset: Literal["small", "agent"], outside: Outside, chat: ChatRenderer
+) -> None:
     orders = [order(call) for call in filled(outside)]
     root = project(outside, {"README.md": "\n".join(orders)})
     before = protected(root)
     model = Gullible(("read_file", {"path": "README.md"}))
-    session = play(root, model, chat, EVERYTHING, (str(outside.root / "home" / ".ssh"),))
+    session = play(root, model, chat, EVERYTHING, (str(outside.root / "home" / ".ssh"),), toolset)
     outside.check()
     assert protected(root) == before and len(model.read) == 1 + len(orders)
     assert not any(SECRET in str(event.data) or "key of a person" in str(event.data) for event in session.log.events)

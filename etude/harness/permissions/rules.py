@@ -166,6 +166,10 @@ def _exactly(pattern: Sequence[str], words: Sequence[str | None]) -> bool:
 
 def _loosely(pattern: Sequence[str], words: Sequence[str | None]) -> bool | None:
     """Whether a pattern that forbids could be meant: see the module. None: it depends on a word that is not known."""
+    if words[0] is not None and posixpath.basename(words[0]) in _RUN_FILES:
+        file = next((at for at, word in enumerate(words) if at and (word is None or not word.startswith("-"))), 0)
+        if file and (found := _loosely(pattern, words[file:])) is not False:
+            return found
     name, wanted = pattern[0], [part for part in pattern[1:] if part != "*"]
     first = words[0]
     if first is None:
@@ -180,6 +184,8 @@ def _loosely(pattern: Sequence[str], words: Sequence[str | None]) -> bool | None
     return None if len(known) < len(words) - 1 else False
 
 
+_RUN_FILES = {"sh", "bash", "dash", "zsh", "ksh", "ash", ".", "source"}
+"""Commands whose first word is a command itself, a file: `bash ./deploy` is `./deploy`."""
 _SPELT_OUT = (("r", "recursive"), ("R", "recursive"), ("f", "force"), ("n", "dry-run"))
 
 

@@ -71,12 +71,14 @@ _PLAIN = {
     "brace_expression", "variable_assignments", "regex", "extglob_pattern",
 }  # fmt: skip
 """Kinds of node that mean what they say; the commands in them are found below them."""
-_RESERVED = {
+RESERVED = {
     "!", "{", "}", "[[", "]]", "if", "then", "else", "elif", "fi", "case", "esac", "for", "select", "while",
     "until", "do", "done", "in", "function", "coproc",
 }  # fmt: skip
 """Words that are no command's name. Where one seems to be, the parser and the shell do not read the same line."""
+_WORDS = {"word", "number", "string", "raw_string", "ansi_c_string", "concatenation", "expansion", "simple_expansion"}
 _BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
+_BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
 _ESCAPE_IN_STRING = re.compile(r"\\([\\$\"`\n])")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -120,6 +122,8 @@ def _check_tokens(root: Node, source: bytes) -> None:
         at = region.start_byte if region is not root else 0
         for leaf in _leaves(region, regions):
             start = max(at - 1, 0)
+            if leaf.type == "word" and _BLANK_INSIDE.search(_text(leaf)):
+                raise Unreadable("a word goes over the end of a line")
             if not _BLANK.fullmatch(source[start : leaf.start_byte].decode(errors="replace"), at - start):
                 raise Unreadable("a line is continued in the midst of a word")
             at = max(at, leaf.end_byte)
@@ -212,7 +216,11 @@ def _bare(node: Node) -> Iterator[str]:
 
 def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> Iterator[Simple]:
     words, variables, own = [], [], []
+    end = -1
     for child in node.children:
+        if child.start_byte == end and child.type not in _REDIRECTS:
+            raise Unreadable("it is not clear where a word ends")
+        end = child.end_byte
         if child.type == "variable_assignment":
             variables.append(_assignment(child))
         elif child.type == "file_redirect":
@@ -225,7 +233,7 @@ def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> I
             continue
         else:
             words.append(_word(child))
-    if words and words[0].text in _RESERVED:
+    if words and words[0].text in RESERVED:
         raise Unreadable(f"{words[0].raw} stands where a command's name should")
     yield Simple(tuple(words), tuple(variables), (*own, *redirects), fed, _text(node))
     yield from _below(node)
@@ -349,6 +357,8 @@ def _file(node: Node) -> list[Redirect]:
 
 
 def _here_document(node: Node) -> Word:
+    if any(child.type in _WORDS for child in node.children):
+        raise Unreadable("words follow a redirection")
     body = next((child for child in node.children if child.type == "heredoc_body"), None)
     if body is None:
         return Word("", "")

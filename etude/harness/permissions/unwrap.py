@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etude.harness.permissions.shell import Simple, Unreadable, Word, read_script
+from etude.harness.permissions.shell import RESERVED, Simple, Unreadable, Word, read_script
 
 _MAX_DEPTH = 8
 _SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish"}
@@ -48,7 +48,7 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "builtin": _Wrapper(),
     "exec": _Wrapper("cl", "a"),
     "nohup": _Wrapper(),
-    "time": _Wrapper("pv", "", ("--portability", "--verbose")),
+    "time": _Wrapper("pv", "", ("--portability", "--verbose"), variables=True),
     "nice": _Wrapper("", "n", (), ("--adjustment",)),
     "ionice": _Wrapper("t", "cn", ("--ignore",), ("--class", "--classdata")),
     "timeout": _Wrapper("v", "ks", ("--foreground", "--preserve-status", "--verbose"), ("--kill-after", "--signal"), 1),
@@ -65,9 +65,15 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "unshare": _Wrapper("", "", itself=True),
     "chroot": _Wrapper("", "", (), (), 1, itself=True),
 }  # fmt: skip
+_NAMES_VARIABLES: Mapping[str, str] = {
+    "printf": "-v", "test": "-v", "[": "-v", "read": "", "mapfile": "", "readarray": "", "getopts": "", "wait": "-p",
+    "unset": "", "declare": "", "typeset": "", "local": "", "readonly": "", "export": "",
+}  # fmt: skip
+"""Builtins that take names of variables, with the option that says so: bash runs what stands in the index of one."""
 _FIND_RUNS = {"-exec", "-execdir", "-ok", "-okdir"}
 _BEYOND_READING = {
-    "alias", "parallel", "busybox", "toybox", "script", "expect", "su", "runuser", "at", "batch", "watch",
+    "alias", "parallel", "busybox", "toybox", "script", "expect", "su", "runuser", "at", "batch", "watch", "let",
+    "hash", "enable", "shopt", "bind", "complete", "compgen", "fc",
 }  # fmt: skip
 """Commands that run what they are told in ways not read here, or that change what later words mean."""
 
@@ -88,8 +94,10 @@ def _unwrap(command: Simple, depth: int) -> Iterator[Simple]:
         raise Unreadable(f"only a run would tell which command {command.words[0].raw} is")
     name = posixpath.basename(first)
     rest = command.words[1:]
-    if name in _BEYOND_READING:
+    if name in _BEYOND_READING or first in RESERVED:
         raise Unreadable(f"{name} runs what cannot be read here")
+    if name in _NAMES_VARIABLES:
+        _check_names(name, rest)
     if name in _SHELLS:
         yield from _shell(command, rest, depth)
     elif name == "eval":
@@ -103,6 +111,15 @@ def _unwrap(command: Simple, depth: int) -> Iterator[Simple]:
         yield from _wrapped(command, name, wrapper, depth)
     else:
         yield command
+
+
+def _check_names(name: str, words: Sequence[Word]) -> None:
+    option = _NAMES_VARIABLES[name]
+    texts = [word.text for word in words]
+    if option and not any(text is not None and text.startswith((option, "-R")) for text in texts):
+        return
+    if any(text is None or "[" in text for text in texts):
+        raise Unreadable(f"{name} takes the name of a variable here, and an index in one can run something")
 
 
 def _wrapped(command: Simple, name: str, wrapper: _Wrapper, depth: int) -> Iterator[Simple]:
