@@ -45,10 +45,11 @@ class Checkpointer:
             self._taking = asyncio.create_task(self._take(self._shadow, "turn", turn.number, line))
 
     async def settle(self) -> None:
-        """Return when no snapshot is being taken."""
-        if self._taking is not None:
-            taking, self._taking = self._taking, None
-            await taking
+        """Return when no snapshot is being taken. Calls that run beside each other all wait for the same one."""
+        if (taking := self._taking) is not None:
+            await asyncio.shield(taking)
+            if self._taking is taking:
+                self._taking = None
 
     async def _take(self, shadow: Shadow, of: str, turn: int, line: int) -> None:
         try:

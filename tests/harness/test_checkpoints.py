@@ -15,7 +15,9 @@ from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.events import EventLog
 from etude.harness.prompt import render_call
+from etude.harness.schema import ToolCall
 from etude.harness.session import Session
+from etude.harness.state import Turn
 from etude.harness.store import SessionStore
 from etude.models.chat import ChatRenderer
 from etude.records import Limits
@@ -116,6 +118,24 @@ def test_every_turn_can_be_undone(at: Fixture) -> None:
             await session.checkpoints.undo(turns=9)
         await session.checkpoints.undo(turns=session.state.usage["turns"])
         assert at.files() == ["user.txt"]
+        session.log.journal.close()
+
+    asyncio.run(scenario())
+
+
+def test_calls_beside_each_other_all_wait_for_the_snapshot(at: Fixture) -> None:
+    async def scenario() -> None:
+        session = at.session("s", new=True)
+        await session.prompt("one")
+        turn = Turn(1, 0, False, [ToolCall("write_file", {"path": "a", "content": ""}, "")])
+        await session.checkpoints.turn_over(turn)
+        before = session.log.length
+
+        async def change() -> int:
+            await session.checkpoints.settle()
+            return session.log.length
+
+        assert await asyncio.gather(change(), change(), change()) == [before + 1] * 3
         session.log.journal.close()
 
     asyncio.run(scenario())
