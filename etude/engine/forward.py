@@ -112,6 +112,8 @@ class Forward:
         self._parameters = list(decoder.parameters())
         self._versions: list[int] = []
         self._kept: dict[str, npt.NDArray[Any]] = {}
+        self._views: dict[tuple[str, tuple[int, ...]], npt.NDArray[Any]] = {}
+        """Of what is kept, in each shape that there was."""
 
     def __call__(self, ids: list[int], attention: PagedAttention) -> tuple[Tensor, npt.NDArray[np.int64]]:
         """Hidden states [N, D] after the final norm, which the next step overwrites, and routes [N, L, K]."""
@@ -143,10 +145,14 @@ class Forward:
 
     def _buffer(self, name: str, *shape: int, dtype: Any = np.float32) -> npt.NDArray[Any]:
         """Room for a result, the same for each layer and step."""
-        size, kept = prod(shape), self._kept.get(name)
-        if kept is None or len(kept) < size:
-            kept = self._kept[name] = np.empty(size, dtype)
-        return kept[:size].reshape(shape)
+        view = self._views.get((name, shape))
+        if view is None:
+            size, kept = prod(shape), self._kept.get(name)
+            if kept is None or len(kept) < size:
+                self._views = {key: view for key, view in self._views.items() if key[0] != name}
+                kept = self._kept[name] = np.empty(size, dtype)
+            view = self._views[name, shape] = kept[:size].reshape(shape)
+        return view
 
     def _norm(self, name: str, x: Array, norm: _Norm) -> Array:
         out = self._buffer(name, *x.shape)
@@ -154,9 +160,11 @@ class Forward:
         return out
 
     def _product(self, name: str, x: Array, weight: Panels, width: int) -> Array:
-        out = self._buffer(name, len(x), 1, width)
-        x_N1K = x[:, None]
-        in_parallel(len(x), BLOCK, lambda rows: panels_product(x_N1K[rows], weight, out[rows]))
+        out, x_N1K = self._buffer(name, len(x), 1, width), x[:, None]
+        if len(x) < 2 * BLOCK:
+            panels_product(x_N1K, weight, out)
+        else:
+            in_parallel(len(x), BLOCK, lambda rows: panels_product(x_N1K[rows], weight, out[rows]))
         return out[:, 0]
 
     def _attend(self, number: int, layer: _Layer, x: Array, cos: Array, sin: Array, attention: PagedAttention) -> Array:

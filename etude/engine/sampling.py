@@ -11,10 +11,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from etude.harness.sampler import Scored
+from etude.kernels.draws import draw_rows
 
 GREEDY_BELOW = 1e-5
 """A temperature below this takes the most likely token, as 0 does: dividing by it would only overflow."""
@@ -45,8 +47,10 @@ def distribution(logits_RV: Tensor, temperatures: Sequence[float], cuts: Sequenc
 
     A greedy row's are of softmax(logits), uncut. `cuts` has one entry a row, or none at all.
     """
-    scale_R1 = torch.tensor([1.0 if t < GREEDY_BELOW else t for t in temperatures])[:, None]
-    logprobs_RV = torch.log_softmax(logits_RV / scale_R1, dim=-1)  # divided, as the trainer does: the same bits
+    scales = [1.0 if t < GREEDY_BELOW else t for t in temperatures]
+    if any(scale != 1.0 for scale in scales):
+        logits_RV = logits_RV / torch.tensor(scales)[:, None]  # divided, as the trainer does: the same bits
+    logprobs_RV = torch.log_softmax(logits_RV, dim=-1)
     cut = [row for row, each in enumerate(cuts) if each != WHOLE and temperatures[row] >= GREEDY_BELOW]
     if cut:
         logprobs_RV[cut] = _without_the_unlikely(logprobs_RV[cut], [cuts[row] for row in cut])
@@ -72,13 +76,11 @@ def _only(logprobs_RV: Tensor, kept_RV: Tensor) -> Tensor:
 
 def draw(logprobs_RV: Tensor, temperatures: Sequence[float], uniforms: Sequence[float]) -> list[int]:
     """One token a row, by inverse transform; a greedy row's most likely one."""
-    cumulative_RV = logprobs_RV.exp().cumsum(dim=-1)
-    total_R1 = cumulative_RV[:, -1:]
-    # scaled by the row's own total and kept below it, so that rounding can never draw past the last token there is
-    targets_R1 = torch.minimum(torch.tensor(uniforms)[:, None] * total_R1, total_R1.nextafter(torch.zeros(())))
-    drawn_R = torch.searchsorted(cumulative_RV, targets_R1, right=True).squeeze(1)
-    greedy_R = logprobs_RV.argmax(dim=-1)
-    return torch.where(torch.tensor([t < GREEDY_BELOW for t in temperatures]), greedy_R, drawn_R).tolist()
+    greedy = np.array([temperature < GREEDY_BELOW for temperature in temperatures])
+    probabilities_RV = logprobs_RV if greedy.all() else logprobs_RV.exp()
+    tokens = np.empty(len(greedy), np.int64)
+    draw_rows(logprobs_RV.numpy(), probabilities_RV.numpy(), greedy, np.array(uniforms, np.float32), tokens)
+    return tokens.tolist()
 
 
 def most_likely(logprobs_V: Tensor, count: int) -> tuple[tuple[int, float], ...]:

@@ -147,9 +147,16 @@ def paged_attention(
 @kernel
 def write_pages(new_keys: Array, new_values: Array, pages: Ints, offsets: Ints, keys: Array, values: Array) -> None:
     """Put new tokens' keys and values [N, G, C], [N, G, <= V] at their place in the pages."""
-    for n in range(len(pages)):
+    n = 0
+    while n < len(pages):
+        m = n + 1
+        while m < len(pages) and pages[m] == pages[n] and offsets[m] == offsets[m - 1] + 1:
+            m += 1
         for g in range(new_keys.shape[1]):
             for c in range(new_keys.shape[2]):
-                keys[pages[n], g, c, offsets[n]] = new_keys[n, g, c]
-            for c in range(new_values.shape[2]):
-                values[pages[n], offsets[n], g, c] = new_values[n, g, c]
+                for i in range(n, m):  # side by side in the page
+                    keys[pages[n], g, c, offsets[n] + i - n] = new_keys[i, g, c]
+            for i in range(n, m):
+                for c in range(new_values.shape[2]):
+                    values[pages[n], offsets[i], g, c] = new_values[i, g, c]
+        n = m

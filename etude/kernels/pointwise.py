@@ -208,12 +208,17 @@ def gated(hidden: Array, start: int, end: int, out: Array) -> None:
     width = out.shape[1]
     row = np.zeros(width + LANES, np.float32)
     for m in range(start, end):
-        row[:width] = hidden[m, :width]
-        for c in range(0, width, LANES):
-            gate = load(row, c)
-            store(times(gate, vectors.sigmoid(gate)), row, c)
-        for c in range(width):
-            out[m, c] = row[c] * hidden[m, width + c]
+        if width % LANES == 0:
+            for c in range(m * width, (m + 1) * width, LANES):
+                gate = load(hidden, c + m * width)
+                store(times(times(gate, vectors.sigmoid(gate)), load(hidden, c + (m + 1) * width)), out, c)
+        else:
+            row[:width] = hidden[m, :width]
+            for c in range(0, width, LANES):
+                gate = load(row, c)
+                store(times(gate, vectors.sigmoid(gate)), row, c)
+            for c in range(width):
+                out[m, c] = row[c] * hidden[m, width + c]
 
 
 @kernel

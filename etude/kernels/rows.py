@@ -28,6 +28,8 @@ DEPTH = 128
 """Rows of a panel that are widened at once: they fit the nearest cache."""
 BLOCK = 16 * ROWS
 """Rows that go through a panel before its next part does."""
+FEW = 4 * ROWS
+"""Rows up to which a panel is widened anew for each tile."""
 
 
 @kernel
@@ -46,21 +48,26 @@ def panels_product(x: Array, w: Panels, out: Array) -> None:
 
 @part
 def times_panels(x, x_at, x_row, rows, panels, b, depth, aside, out, out_at, out_row, width):
-    """out = x @ the b-th weights, of rows <= BLOCK; `aside` holds the panel's part at work, and a last panel's result,
-    whose columns need not be whole vectors.
+    """out = x @ the b-th weights, of rows <= BLOCK; `aside` holds the panel's part at work where many tiles share it,
+    and a last panel's result, whose columns need not be whole vectors.
     """
     for p in range(panels.shape[1]):
         columns = min(PANEL, width - p * PANEL)
         vectors = (columns + LANES - 1) // LANES
         for k in range(0, depth, DEPTH):
             some, at = min(DEPTH, depth - k), ((b * panels.shape[1] + p) * depth + k) * PANEL
-            for i in range(0, some * PANEL, LANES):
-                store(load(panels, at + i), aside, i)
+            direct = rows <= FEW or columns % LANES > 0
+            if not direct:
+                for i in range(0, some * PANEL, LANES):
+                    store(load(panels, at + i), aside, i)
             for r in range(0, rows, ROWS):
                 tall, from_x = min(ROWS, rows - r), x_at + r * x_row + k
                 if columns % LANES:
                     to = (DEPTH + r) * PANEL
-                    multiply(x, from_x, x_row, 1, aside, 0, PANEL, aside, to, PANEL, some, tall, vectors, k > 0)
+                    multiply(x, from_x, x_row, 1, panels, at, PANEL, aside, to, PANEL, some, tall, vectors, k > 0)
+                elif direct:
+                    to = out_at + r * out_row + p * PANEL
+                    multiply(x, from_x, x_row, 1, panels, at, PANEL, out, to, out_row, some, tall, vectors, k > 0)
                 else:
                     to = out_at + r * out_row + p * PANEL
                     multiply(x, from_x, x_row, 1, aside, 0, PANEL, out, to, out_row, some, tall, vectors, k > 0)

@@ -26,7 +26,7 @@ ROWS = 6
 VECTORS = 4 if llvm.get_host_cpu_features().get("avx512f") else 1
 """Vectors of its columns: with its rows, what the registers hold. It changes the speed, never a bit."""
 
-_FLOAT, _INT = ir.FloatType(), ir.IntType(32)
+_FLOAT, _INT, _HALF = ir.FloatType(), ir.IntType(32), ir.IntType(16)
 _FLOATS, _INTS = ir.VectorType(_FLOAT, LANES), ir.VectorType(_INT, LANES)
 
 
@@ -53,6 +53,13 @@ def _data(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 
 def _load(builder: Any, data: Any, at: Any) -> Any:
     return builder.load(builder.bitcast(builder.gep(data, [at]), _FLOATS.as_pointer()), align=4)
+
+
+def _load_halves(builder: Any, data: Any, at: Any) -> Any:
+    """Of bf16: its bits are the upper half of a float's."""
+    halves = builder.bitcast(builder.gep(data, [at]), ir.VectorType(_HALF, LANES).as_pointer())
+    bits = builder.zext(builder.load(halves, align=2), _INTS)
+    return builder.bitcast(builder.shl(bits, ir.Constant(_INTS, [16] * LANES)), _FLOATS)
 
 
 def _store(builder: Any, value: Any, data: Any, at: Any) -> None:
@@ -128,11 +135,7 @@ def load(typingctx: Any, array: Any, at: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = _data(context, builder, signature.args[0], args[0])
-        if array.dtype == types.float32:
-            return _load(builder, data, args[1])
-        halves = builder.bitcast(builder.gep(data, [args[1]]), ir.VectorType(ir.IntType(16), LANES).as_pointer())
-        bits = builder.zext(builder.load(halves, align=2), _INTS)
-        return builder.bitcast(builder.shl(bits, ir.Constant(_INTS, [16] * LANES)), _FLOATS)
+        return (_load if array.dtype == types.float32 else _load_halves)(builder, data, args[1])
 
     return vector(array, types.intp), build
 
@@ -184,8 +187,8 @@ def multiply(
 ) -> Any:  # fmt: skip
     """out[r, :] = sum over k < depth, in order, of x[r, k] * w[k, :], added `onto` what is there or not.
 
-    One tile: rows <= ROWS, and columns of vectors <= VECTORS. x[r, k] is at x_at + r * x_row + k * x_step, w[k, c] at
-    w_at + k * w_step + c, out[r, c] at out_at + r * out_row + c.
+    One tile: rows <= ROWS, and columns of vectors <= VECTORS. w holds floats, or the bits of bf16. x[r, k] is at
+    x_at + r * x_row + k * x_step, w[k, c] at w_at + k * w_step + c, out[r, c] at out_at + r * out_row + c.
     """
     at = types.intp
     kinds = types.void(x, at, at, at, w, at, at, out, at, at, at, at, at, types.boolean)
@@ -195,6 +198,7 @@ def multiply(
         x_row, x_step, w_step, out_row, depth, rows, vectors = (args[i] for i in (2, 3, 6, 9, 10, 11, 12))
         onto = builder.icmp_unsigned("!=", args[13], args[13].type(0))
         given = (x, x_row, x_step, w, w_step, out, out_row, depth, onto)
+        halves = signature.args[4].dtype == types.uint16
         end = builder.append_basic_block("tile.end")
         switch = builder.switch(builder.add(builder.mul(rows, rows.type(VECTORS + 1)), vectors), end)
         for r in range(1, ROWS + 1):
@@ -202,7 +206,7 @@ def multiply(
                 block = builder.append_basic_block(f"tile.{r}.{v}")
                 switch.add_case(rows.type(r * (VECTORS + 1) + v), block)
                 builder.position_at_end(block)
-                builder.call(_tile(builder.module, r, v), given)
+                builder.call(_tile(builder.module, r, v, halves), given)
                 builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()
@@ -210,12 +214,14 @@ def multiply(
     return kinds, build
 
 
-def _tile(module: Any, rows: int, vectors: int) -> Any:
+def _tile(module: Any, rows: int, vectors: int, halves: bool) -> Any:
     """The function that computes a tile of this shape, one of each in a module however often it is called."""
-    name, whole, floats = f"etude_tile_{rows}_{vectors}", cgutils.intp_t, _FLOAT.as_pointer()
+    name = f"etude_tile_{rows}_{vectors}{'_bf16' * halves}"
+    whole, floats = cgutils.intp_t, _FLOAT.as_pointer()
+    weights, widened = (_HALF.as_pointer(), _load_halves) if halves else (floats, _load)
     if name in module.globals:
         return module.globals[name]
-    takes = [floats, whole, whole, floats, whole, floats, whole, whole, ir.IntType(1)]
+    takes = [floats, whole, whole, weights, whole, floats, whole, whole, ir.IntType(1)]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), takes), name)
     function.linkage = "linkonce_odr"
     function.attributes.add("noinline")
@@ -232,7 +238,7 @@ def _tile(module: Any, rows: int, vectors: int) -> Any:
         builder.store(builder.select(onto, _load(builder, *place), _all(0.0)), held)
     with cgutils.for_range(builder, depth) as loop:
         row = builder.gep(w, [builder.mul(loop.index, w_step)])
-        columns = [_load(builder, row, whole(v * LANES)) for v in range(vectors)]
+        columns = [widened(builder, row, whole(v * LANES)) for v in range(vectors)]
         step = builder.mul(loop.index, x_step)
         for r, x_row_r in enumerate(x_rows):
             factor = _splat(builder, builder.load(builder.gep(x_row_r, [step])))
