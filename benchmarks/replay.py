@@ -38,8 +38,9 @@ from etude.engine.torch_engine import TorchEngine
 from etude.harness.sampler import SampleRequest
 from etude.kernels.low_precision import ExpertLinear
 from etude.models.attention import PackedAttention
+from etude.models.block import Block
 from etude.models.config import ModelConfig
-from etude.models.decoder import Block, Decoder
+from etude.models.decoder import Decoder
 from etude.models.experts import multiply_by_expert
 from etude.models.layers import RMSNorm
 from etude.models.state import round_to_bf16

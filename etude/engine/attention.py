@@ -17,12 +17,14 @@ from etude.kernels.paged_attention import PAGE, Array, paged_attention, write_pa
 class PagedAttention:
     """Tokens come packed: the new ones of each sequence, in the order of `batch`."""
 
-    def __init__(self, cache: PagedCache, batch: list[tuple[Sequence, int]]) -> None:
-        """`batch` pairs a sequence with how many new tokens it has; their positions start at `computed`."""
+    def __init__(self, cache: PagedCache, batch: list[tuple[Sequence, int]], starts: list[int] | None = None) -> None:
+        """`batch` pairs a sequence with how many new tokens it has; their positions start at `computed`, unless
+        `starts` says otherwise.
+        """
         self.cache = cache
+        firsts = starts or [sequence.computed for sequence, _ in batch]
         counts = [count for _, count in batch]
-        starts = np.repeat([sequence.computed for sequence, _ in batch], counts)
-        positions = starts + np.arange(len(starts)) - np.repeat(np.cumsum(counts) - counts, counts)
+        positions = np.repeat(firsts, counts) + np.arange(sum(counts)) - np.repeat(np.cumsum(counts) - counts, counts)
         self.rows = np.repeat(np.arange(len(batch)), counts)
         self.tables = np.zeros((len(batch), max(len(sequence.pages) for sequence, _ in batch)), np.int64)
         for row, (sequence, _) in enumerate(batch):

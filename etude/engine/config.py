@@ -14,8 +14,6 @@ class EngineConfig(Config):
     """Our own engine: the size of its cache, steps and batch."""
 
     replicas: ClassVar[int] = 1
-    features: ClassVar[tuple[str, ...]] = ("session_cache_tokens", "prefix_hit_tokens")
-    """Counters that a whole run leaves at more than zero."""
     update_deadline_s: ClassVar[float] = 60.0
     """New weights go in between two steps; this is for a machine that is busy."""
 
@@ -34,9 +32,19 @@ class EngineConfig(Config):
     nothing, or every sequence computes its own anew before its next token. Sampled tokens and their routes stay.
     """
     lookup_tokens: int = 0
-    """Speculation by prompt lookup: most tokens guessed a step and sequence; 0 turns it off. It changes no token."""
-    lookup_ngram: int = 3
+    """Speculation by prompt lookup: most tokens guessed a step and sequence, fewer where they would cost more than they
+    save; 0 turns it off. It changes no token."""
+    lookup_ngram: int = 1
     """So many tokens must have been said before, in the same order, for what followed them to be guessed."""
+    further_tokens: int = 0
+    """Speculation by the layer that a checkpoint has for the token after the next (DeepSeek-V3's do): most tokens
+    guessed a step and sequence; 0 turns it off. It changes no token."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Counters that a whole run leaves at more than zero."""
+        guesses = ("guessed_right",) * bool(self.lookup_tokens) + ("further_right",) * bool(self.further_tokens)
+        return ("session_cache_tokens", "prefix_hit_tokens", *guesses)
 
 
 def _kind(table: Any) -> str:

@@ -55,9 +55,10 @@ class PagedCache:
 
     def __init__(self, config: ModelConfig, pages: int) -> None:
         groups, width = config.cached_key
-        self.keys = torch.zeros(config.layers, pages, groups, width, PAGE)
+        layers = config.layers + config.further_token
+        self.keys = torch.zeros(layers, pages, groups, width, PAGE)
         groups, width = config.cached_value
-        self.values = torch.zeros(config.layers, pages, PAGE, groups, value_width(width))
+        self.values = torch.zeros(layers, pages, PAGE, groups, value_width(width))
         route = np.min_scalar_type(max(config.experts - 1, 0))  # the smallest integer that holds an expert's number
         self.routes = np.zeros((pages, PAGE, len(config.moe_layers), config.experts_per_token), route)
         self.free = list(range(pages))[::-1]

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from etude.engine.kv_cache import Sequence
-from etude.engine.sampling import Cut, most_likely, possible
+from etude.engine.lookup import Guess
+from etude.engine.sampling import GREEDY_BELOW, WHOLE, Cut, most_likely, possible, uniform
 from etude.harness.sampler import Completion, SampleRequest, Scored
 from etude.records import Routes
 
@@ -62,6 +63,10 @@ class Running:
     sampled: list[Sampled] = field(default_factory=list)
     guess: list[int] = field(default_factory=list)
     """Tokens computed in this step as if they had been sampled already."""
+    likely: list[Guess] = field(default_factory=list)
+    """What was guessed to come next, the most likely first; its first tokens are `guess`, if it was worth it."""
+    draft: list[int] = field(default_factory=list)
+    """What the checkpoint's own layer says may come next."""
     cached: int | None = None
     """Prompt tokens whose keys and values were there when it was first taken up."""
     scores: list[Scored] = field(default_factory=list)
@@ -69,11 +74,22 @@ class Running:
 
     def __post_init__(self) -> None:
         self.cut = Cut(self.request.top_k, self.request.top_p, self.request.min_p)
+        self.is_cut = self.cut != WHOLE
+        self.greedy = self.request.temperature < GREEDY_BELOW
         self.wants_more = bool(self.request.top_logprobs or self.request.sampling_mask)
 
     @property
     def to_compute(self) -> int:
         return len(self.sequence.token_ids) - self.sequence.computed
+
+    @property
+    def left(self) -> int:
+        """Most tokens it still may say."""
+        return self.request.max_tokens - len(self.sampled)
+
+    def number(self, ahead: int) -> float:
+        """What the token so many after the next is drawn by; a greedy one needs none."""
+        return 0.0 if self.greedy else uniform(self.seed, len(self.sequence.token_ids) + ahead)
 
     def as_told(self, sampled: Sampled, logprobs_V: Tensor) -> Sampled:
         """A token with what the request wants to know beside it."""

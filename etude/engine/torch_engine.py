@@ -23,9 +23,9 @@ from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
 from etude.engine.forward import Forward, fits
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
-from etude.engine.lookup import Lookup
 from etude.engine.running import Constraint, OnToken, Running, Sampled, settle, settle_with
-from etude.engine.sampling import WHOLE, distribution, draw, forbid, score, uniform
+from etude.engine.sampling import distribution, draw, forbid, score
+from etude.engine.speculation import Speculation
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import NO_SESSION, Completion, SampleRequest
 from etude.kernels.paged_attention import PAGE
@@ -45,6 +45,8 @@ class TorchEngine:
         self._on_arrays = Forward(decoder)
         self.cache = PagedCache(decoder.config, config.cache_tokens // PAGE)
         self.counters: Counter[str] = Counter()
+        self._speculation = Speculation(decoder, self.cache, config, self.counters)
+        self._speculates = bool(config.lookup_tokens or config.further_tokens)
         self.busy_s = 0.0
         self._waiting: deque[Running] = deque()
         self._running: list[Running] = []
@@ -320,12 +322,17 @@ class TorchEngine:
         attention = PagedAttention(self.cache, [(running.sequence, count) for running, count in batch])
         ids: list[int] = []
         for running, count in batch:
-            ids += (running.sequence.token_ids + running.guess)[running.sequence.computed :][:count]
+            computed = running.sequence.computed
+            ids += running.sequence.token_ids[computed : computed + count]
+            ids += running.guess
         decoded = [count for running, count in batch if running.to_compute == 1]
+        starts = [running.sequence.computed for running, _ in batch]
         with torch.inference_mode():
             hidden_ND, routes_NLK = self._forward(ids, attention)
             self.cache.routes[attention.page_of, attention.offset_of] = routes_NLK
             self._advance(batch, hidden_ND)
+            if self.config.further_tokens:
+                self._speculation.follow(batch, starts, hidden_ND)
         self.counters["steps"] += 1
         self.counters["decode_tokens"] += len(decoded)
         self.counters["prefill_tokens"] += len(ids) - sum(decoded)
@@ -344,29 +351,18 @@ class TorchEngine:
         batch: list[tuple[Running, int]] = []
         preempted: set[Running] = set()
         for running in sorted(self._running, key=lambda r: r.to_compute != 1):  # decode rows first; the sort is stable
-            running.guess = []
+            running.guess, running.likely = [], []
             count = min(running.to_compute, budget)
             if count == 0 or running in preempted:
                 continue
-            if count == running.to_compute == 1:
-                count += self._guess(running, budget - 1)
+            if count == running.to_compute == 1 and self._speculates:
+                running.guess = self._speculation.guess(running, len(self._running), budget - 1)
+                count += len(running.guess)
             preempted |= self._make_room(running, running.sequence.computed + count)
             if running not in preempted:
                 budget -= count
                 batch.append((running, count))
         return [(running, count) for running, count in batch if running not in preempted]
-
-    def _guess(self, running: Running, budget: int) -> int:
-        """Guess what a sequence says next, beyond the token at its end; returns how many tokens that is."""
-        most = min(self.config.lookup_tokens, budget, running.request.max_tokens - len(running.sampled) - 1)
-        if most <= 0 or running.constraint is not None:  # what a grammar allows depends on what was said
-            return 0
-        sequence = running.sequence
-        if sequence.lookup is None:
-            sequence.lookup = Lookup(self.config.lookup_ngram)
-        running.guess = sequence.lookup.guess(sequence.token_ids, most)
-        self.counters["guessed_tokens"] += len(running.guess)
-        return len(running.guess)
 
     def _make_room(self, running: Running, length: int) -> set[Running]:
         """Pages for the first `length` tokens; returns whom that has cost theirs, `running` itself perhaps among
@@ -408,7 +404,8 @@ class TorchEngine:
                 ready.append(running)
                 rows += range(end - len(running.guess) - 1, end)
         if ready:
-            self._sample(ready, self.decoder.logits(hidden_ND[torch.tensor(rows)]))
+            said_RD = hidden_ND if len(rows) == len(hidden_ND) else hidden_ND[torch.tensor(rows)]
+            self._sample(ready, self.decoder.logits(said_RD))
 
     def _sample(self, ready: list[Running], logits_RV: torch.Tensor) -> None:
         """Draw a token at each sequence's end, and after each token of its guess."""
@@ -419,28 +416,32 @@ class TorchEngine:
             self.counters["constrained_tokens"] += len(allowed)
         temperatures = [running.request.temperature for running, _ in draws]
         logprobs_RV = distribution(logits_RV, temperatures, [running.cut for running, _ in draws])
-        uniforms = [uniform(running.seed, len(running.sequence.token_ids) + i) for running, i in draws]
-        tokens = draw(logprobs_RV, temperatures, uniforms)
-        chosen = logprobs_RV.gather(1, torch.tensor(tokens)[:, None]).squeeze(1).tolist()
-        said = iter(zip(tokens, chosen, logprobs_RV, strict=True))
+        tokens = draw(logprobs_RV, temperatures, [running.number(i) for running, i in draws])
+        chosen = logprobs_RV.numpy()[np.arange(len(tokens)), tokens].tolist()
+        row = 0
         for running in ready:
-            self._take(running, [next(said) for _ in range(1 + len(running.guess))])
+            count = 1 + len(running.guess)
+            self._take(running, tokens[row : row + count], chosen[row : row + count], logprobs_RV, row)
+            row += count
 
-    def _take(self, running: Running, said: list[tuple[int, float, torch.Tensor]]) -> None:
-        """Append what was drawn, as far as the guess was right; each with the distribution it was drawn from."""
+    def _take(
+        self, running: Running, tokens: list[int], logprobs: list[float], logprobs_RV: torch.Tensor, row: int
+    ) -> None:
+        """Append what was drawn, as far as the guess was right. The distributions it was drawn from begin at `row`."""
         sequence, right = running.sequence, 0
-        for i, (token, logprob, logprobs_V) in enumerate(said):
-            self.counters["cut_tokens"] += running.cut != WHOLE
+        for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
+            self.counters["cut_tokens"] += running.is_cut
             sampled = Sampled(token, logprob, self.version)
-            goes_on = self._append(running, running.as_told(sampled, logprobs_V) if running.wants_more else sampled)
+            if running.wants_more:
+                sampled = running.as_told(sampled, logprobs_RV[row + i])
+            goes_on = self._append(running, sampled)
             if not goes_on or i == len(running.guess) or token != running.guess[i]:
                 break
             sequence.computed += 1  # it was computed already, as a guess
             self.cache.share_full_pages(sequence)
             right += 1
-        if sequence.lookup is not None:
-            sequence.lookup.learn(len(running.guess), right, self.config.lookup_tokens)
-            self.counters.update(guessed_right=right, decode_tokens=right)
+        self._speculation.learn(running, right)
+        self.counters["decode_tokens"] += right
 
     def _score(self, running: Running, hidden_CD: torch.Tensor) -> None:
         """Score the prompt's tokens that follow those just computed; what was preempted has some already."""

@@ -24,7 +24,7 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.deepseek_v3 import DEEPSEEK_V3
 from etude.models.llama import LLAMA
-from etude.models.published import KEPT_FP32, Family, Published, published_tensors
+from etude.models.published import EMBEDDINGS, HEAD, KEPT_FP32, Family, Published, published_tensors, shared_tensors
 from etude.models.qwen3 import QWEN3, QWEN3_MOE
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
 
@@ -32,7 +32,6 @@ FAMILIES = (QWEN3, QWEN3_MOE, DEEPSEEK_V3, LLAMA)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5_000_000_000
 _DTYPES = {"F64", "F32", "F16", "BF16"}
-HEAD = "lm_head.weight"
 
 
 def save_checkpoint(
@@ -50,6 +49,7 @@ def save_checkpoint(
         stale.unlink(missing_ok=True)
     (directory / "config.json").write_text(json.dumps(published, indent=2) + "\n")
     tensors = published_tensors(decoder)
+    tensors |= {copy: tensors[name] for copy, name in shared_tensors(decoder).items()}
     shards = list(_shards(tensors, dtype, shard_bytes))
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
@@ -73,17 +73,19 @@ def load_checkpoint(directory: Path, dtype: torch.dtype = torch.float32) -> tupl
     for parameter in decoder.parameters():  # buffers stay fp32
         parameter.data = parameter.data.to(dtype)
     wanted = published_tensors(decoder)
-    head: Tensor | None = None
-    for path, names in _compare(directory, wanted, published, config).items():
+    copies = _copies(decoder)
+    found: dict[str, Tensor] = {}
+    for path, names in _compare(directory, wanted, copies, published).items():
         with _readable(path), safe_open(path, "pt") as file:
             for name in names:
-                wanted[name].copy_(file.get_tensor(name))
-            if HEAD not in wanted and HEAD in file.keys():  # noqa: SIM118
-                head = file.get_tensor(HEAD).to(dtype)
-    if head is not None and not torch.equal(head, decoder.embed.weight):
-        raise CheckpointError(
-            f"{directory}: {HEAD} is not the embeddings, yet tie_word_embeddings is true; set it to false"
-        )
+                if name in wanted:
+                    wanted[name].copy_(file.get_tensor(name))
+                else:
+                    found[name] = file.get_tensor(name).to(dtype)
+    for copy, tensor in found.items():
+        if not torch.equal(tensor, wanted[copies[copy]]):
+            hint = "tie_word_embeddings is true; set it to false" if copy == HEAD else "the layer must share it"
+            raise CheckpointError(f"{directory}: {copy} is not {copies[copy]}, yet {hint}")
     return decoder, load_tokenizer(directory)
 
 
@@ -94,7 +96,7 @@ def check_checkpoint(directory: Path) -> ModelConfig:
     published, config = _read_config(directory)
     with torch.device("meta"):
         decoder = Decoder(config)
-    _compare(directory, published_tensors(decoder), published, config)
+    _compare(directory, published_tensors(decoder), _copies(decoder), published)
     load_tokenizer(directory)
     return config
 
@@ -102,7 +104,7 @@ def check_checkpoint(directory: Path) -> ModelConfig:
 def family_of(config: ModelConfig) -> Family:
     """The published layout that holds a decoder of this shape. Raises CheckpointError if none does."""
     for family in FAMILIES:
-        if family.fits(config):
+        if family.fits(config) and (family.holds_further_token or not config.further_token):
             return family
     layouts = ", ".join(family.architecture for family in FAMILIES)
     raise CheckpointError(f"no published layout holds a decoder of this shape, so it cannot be saved; known: {layouts}")
@@ -115,9 +117,29 @@ def _read_config(directory: Path) -> tuple[Published, ModelConfig]:
     for family in FAMILIES:
         if family.architecture in named:
             published = Published(path, values)
-            return published, family.read_config(published)
+            config = family.read_config(published)
+            if _has_further(directory, published, config):
+                config = config.model_copy(update={"further_token": True})
+            return published, config
     known = ", ".join(family.architecture for family in FAMILIES)
     raise CheckpointError(f"{path}: architectures is {named}; those that are read are {known}")
+
+
+def _has_further(directory: Path, published: Published, config: ModelConfig) -> bool:
+    """Whether the weights have the layer that config.json names: `transformers` does not save it."""
+    if not published.prediction_layers:
+        return False
+    prefix = f"model.layers.{config.layers}."
+    for path in _weight_files(directory):
+        with _readable(path), safe_open(path, "pt") as file:
+            if any(name.startswith(prefix) for name in file.keys()):  # noqa: SIM118
+                return True
+    return False
+
+
+def _copies(decoder: Decoder) -> dict[str, str]:
+    """Tensors that files may hold a second time, under a name of their own, and the name of the first."""
+    return shared_tensors(decoder) | ({HEAD: EMBEDDINGS} if decoder.head is None else {})
 
 
 def _read_json(path: Path, hint: str) -> dict[str, Any]:
@@ -151,21 +173,25 @@ def _readable(path: Path) -> Generator[None]:
 
 
 def _compare(
-    directory: Path, wanted: Mapping[str, Tensor], published: Published, config: ModelConfig
+    directory: Path, wanted: Mapping[str, Tensor], copies: Mapping[str, str], published: Published
 ) -> dict[Path, list[str]]:
-    """Which file has which wanted tensors. Raises CheckpointError unless the files hold just what config.json says."""
+    """Which file has which wanted tensors and copies. Raises CheckpointError unless the files hold just what
+    config.json says.
+    """
     files: dict[Path, list[str]] = {}
-    unread = tuple(f"model.layers.{config.layers + n}." for n in range(published.prediction_layers))
+    layers = published.take("num_hidden_layers")
+    unread = tuple(f"model.layers.{layers + n}." for n in range(1, published.prediction_layers))
+    shapes = dict(wanted) | {copy: wanted[name] for copy, name in copies.items()}
     for path in _weight_files(directory):
         with _readable(path), safe_open(path, "pt") as file:
             names = [name for name in file.keys() if not name.startswith(unread)]  # noqa: SIM118
-            files[path] = [name for name in names if name in wanted]
-            if unknown := set(names) - wanted.keys() - ({HEAD} if config.tie_embeddings else set()):
+            files[path] = [name for name in names if name in shapes]
+            if unknown := set(names) - shapes.keys():
                 raise CheckpointError(
                     f"{directory}: tensor {min(unknown)} is no part of the model that config.json describes"
                 )
             for name in files[path]:
-                _compare_one(directory, name, wanted[name], file.get_slice(name))
+                _compare_one(directory, name, shapes[name], file.get_slice(name))
     if missing := sorted(wanted.keys() - {name for names in files.values() for name in names}):
         raise CheckpointError(
             f"{directory}: tensors are missing, the first is {missing[0]}; download the checkpoint again"

@@ -96,11 +96,17 @@ class ModelConfig(Config):
     dense_layers: tuple[int, ...] = ()
     dense_width: int = 0
 
+    further_token: bool = False
+    """A layer behind the last predicts the token after the next, from the hidden state and the next token."""
+
     @property
     def moe_layers(self) -> tuple[int, ...]:
         """Layers that have a router, in order: the layers of routes."""
-        dense = set(self.dense_layers)
-        return tuple(layer for layer in range(self.layers) if self.experts and layer not in dense)
+        return tuple(layer for layer in range(self.layers) if self.routes(layer))
+
+    def routes(self, layer: int) -> bool:
+        """Whether a layer is a mixture; the one that predicts a further token is number `layers`."""
+        return bool(self.experts) and layer not in self.dense_layers
 
     @property
     def rope_width(self) -> int:

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from etude.kernels import rows
-from etude.models.attention import Attention, GroupedAttention, LatentAttention
+from etude.models.attention import Attention
+from etude.models.block import Block, FurtherToken
 from etude.models.config import ModelConfig
 from etude.models.experts import ExpertProduct, MixtureOfExperts, Routed
-from etude.models.layers import RMSNorm, SwiGLU
-from etude.models.rope import Rope, rope_tables
+from etude.models.layers import RMSNorm
+from etude.models.rope import rope_tables
 
 
 class Routing(NamedTuple):
@@ -36,26 +37,6 @@ class DecoderOutput(NamedTuple):
     routing: Routing
 
 
-class Block(nn.Module):
-    def __init__(self, config: ModelConfig, layer: int) -> None:
-        super().__init__()
-        self.layer = layer
-        self.routes = layer in config.moe_layers
-        self.input_norm = RMSNorm(config.width, config.norm_eps)
-        self.attention = LatentAttention(config) if config.latent else GroupedAttention(config)
-        self.mlp_norm = RMSNorm(config.width, config.norm_eps)
-        self.mlp = MixtureOfExperts(config) if self.routes else SwiGLU(config.width, config.dense_width)
-
-    def forward(
-        self, x_ND: Tensor, rope: Rope, attention: Attention, replay_NK: Tensor | None, replay_margin: float
-    ) -> tuple[Tensor, Routed | None]:
-        x_ND = x_ND + self.attention(self.input_norm(x_ND), rope, self.layer, attention)
-        if not self.routes:
-            return x_ND + self.mlp(self.mlp_norm(x_ND)), None
-        out_ND, routed = self.mlp(self.mlp_norm(x_ND), replay_NK, replay_margin)
-        return x_ND + out_ND, routed
-
-
 class Decoder(nn.Module):
     """Token ids in, hidden states and routes out; `logits` turns the hidden states one needs into fp32 logits."""
 
@@ -65,6 +46,7 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(config.vocab_size, config.width)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
+        self.further = FurtherToken(config) if config.further_token else None
         self.head = None if config.tie_embeddings else nn.Linear(config.width, config.vocab_size, bias=False)
 
     def forward(
@@ -100,11 +82,25 @@ class Decoder(nn.Module):
         weight = self.embed.weight if self.head is None else self.head.weight
         return rows.linear(hidden_MD.float(), weight)
 
+    def look_further(
+        self, next_ids_N: Tensor, hidden_ND: Tensor, positions_N: Tensor, attention: Attention
+    ) -> tuple[Tensor, Routed | None]:
+        """What predicts the token after the next, and what its router did. `hidden_ND` is the forward's, or, to look
+        further still, what this returned for the pair before; `further_logits` is for its rows.
+        """
+        assert self.further is not None
+        return self.further(self.embed(next_ids_N), hidden_ND, rope_tables(positions_N, self.config), attention)
+
+    def further_logits(self, hidden_MD: Tensor) -> Tensor:
+        """fp32 logits [M, V] of what `look_further` returned."""
+        assert self.further is not None
+        return self.logits(self.further.norm(hidden_MD))
+
     def set_expert_product(self, product: ExpertProduct) -> None:
         """Multiply tokens with their experts' matrices in this way from now on (`kernels.low_precision`)."""
-        for block in self.blocks:
-            if isinstance(block.mlp, MixtureOfExperts):
-                block.mlp.product = product
+        for module in self.modules():
+            if isinstance(module, MixtureOfExperts):
+                module.product = product
 
     @torch.no_grad()
     def initialise(self, seed: int) -> None:

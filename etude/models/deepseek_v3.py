@@ -1,8 +1,8 @@
 """DeepSeek-V3 (arXiv 2412.19437), and Kimi-K2, which has its layout: `DeepseekV3ForCausalLM`.
 
 Owns the mapping of its config.json. Latent attention; the first layers are dense, the others mixtures with shared
-experts and a sigmoid router that chooses within groups. The layers for predicting further tokens
-(`num_nextn_predict_layers`) are neither read nor written.
+experts and a sigmoid router that chooses within groups. One layer for predicting a further token
+(`num_nextn_predict_layers`) is read where the weights have it, and written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _write(config: ModelConfig) -> dict[str, Any]:
         "n_shared_experts": config.shared_width // config.expert_width,
         "first_k_dense_replace": len(config.dense_layers),
         "intermediate_size": config.dense_width or config.expert_width,  # unused without dense layers
-        "num_nextn_predict_layers": 0,
+        "num_nextn_predict_layers": int(config.further_token),
     }
 
 
@@ -72,6 +72,7 @@ DEEPSEEK_V3 = Family(
     read=_read,
     write=_write,
     fits=_fits,
+    holds_further_token=True,
     settled={"scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1},
     inert=frozenset(("aux_loss_alpha", "seq_aux", "ep_size", "head_dim", "qk_head_dim")),
 )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from etude.config import parse
 from etude.errors import CheckpointError, ConfigError
+from etude.models.block import FurtherToken
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 
@@ -47,7 +48,7 @@ class Published:
         self._asked: set[str] = set()
         self._tables: list[Published] = []
         self.prediction_layers = 0
-        """Layers behind the last one, which predict further tokens; they are not read."""
+        """How many layers behind the last one config.json names, which predict further tokens."""
 
     def take(self, key: str, default: Any = _REQUIRED) -> Any:
         self._asked.add(key)
@@ -94,6 +95,8 @@ class Family:
     write: Callable[[ModelConfig], dict[str, Any]]
     fits: Callable[[ModelConfig], bool]
     """Whether the layout can hold a decoder of this shape."""
+    holds_further_token: bool = False
+    """Whether the layout has a place for the layer that predicts a further token."""
     settled: Mapping[str, Any] = field(default_factory=dict)
     """Keys that a published model of this family may have, with the only value that is supported."""
     inert: frozenset[str] = frozenset()
@@ -173,19 +176,44 @@ _BLOCK = {
     "mlp.down.weight": "mlp.down_proj.weight",
     "mlp.shared.down.weight": "mlp.shared_experts.down_proj.weight",
 }
+_FURTHER = {
+    "token_norm.weight": "enorm.weight",
+    "hidden_norm.weight": "hnorm.weight",
+    "join.weight": "eh_proj.weight",
+    "norm.weight": "shared_head.norm.weight",
+}
 _GATED = {"mlp.gate_up.weight": "mlp.", "mlp.shared.gate_up.weight": "mlp.shared_experts."}
+EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 KEPT_FP32 = ".e_score_correction_bias"
 """The end of the names of tensors that are fp32 whatever the checkpoint's dtype."""
 
 
 def published_tensors(decoder: Decoder) -> dict[str, Tensor]:
     """Published name → a view of our tensor, in the published orientation; writing to a view writes to the model."""
-    views = {"model.embed_tokens.weight": decoder.embed.weight.data, "model.norm.weight": decoder.norm.weight.data}
+    views = {EMBEDDINGS: decoder.embed.weight.data, "model.norm.weight": decoder.norm.weight.data}
     if decoder.head is not None:
-        views["lm_head.weight"] = decoder.head.weight.data
+        views[HEAD] = decoder.head.weight.data
     for layer, block in enumerate(decoder.blocks):
         views |= {f"model.layers.{layer}.{name}": view for name, view in _block_tensors(block)}
+    if decoder.further is not None:
+        prefix = f"model.layers.{len(decoder.blocks)}."
+        views |= {prefix + name: view for name, view in _further_tensors(decoder.further)}
     return views
+
+
+def shared_tensors(decoder: Decoder) -> dict[str, str]:
+    """Names of tensors that a checkpoint holds once more under another name, and that name."""
+    if decoder.further is None:
+        return {}
+    prefix = f"model.layers.{len(decoder.blocks)}."
+    head = EMBEDDINGS if decoder.head is None else HEAD
+    return {f"{prefix}embed_tokens.weight": EMBEDDINGS, f"{prefix}shared_head.head.weight": head}
+
+
+def _further_tensors(further: FurtherToken) -> Iterable[tuple[str, Tensor]]:
+    for ours, theirs in _FURTHER.items():
+        yield theirs, further.get_parameter(ours).data
+    yield from _block_tensors(further.block)
 
 
 def _block_tensors(block: nn.Module) -> Iterable[tuple[str, Tensor]]:

@@ -36,16 +36,16 @@ def finetune(
     last: dict[str, float] = {}
     while (spent := (time.process_time() - started) / cpu_seconds) < 1.0:
         drawn = mixture.draw({"demonstrations": 1.0}, steps, config.tokens_per_step, decoder.config.max_context)
-        loss, said = supervised_loss(decoder, drawn, config.observation_weight, config.balance)
-        loss.backward()
+        losses = supervised_loss(decoder, drawn, config.observation_weight, config.balance)
+        losses.whole.backward()
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), config.gradient_clip)
         optimizer.set_scale(min(1.0, (spent + 1e-3) / config.warmup_share, (1 - spent) / (1 - config.warmup_share)))
         optimizer.step()
         optimizer.zero_grad()
         steps, tokens = steps + 1, tokens + sum(len(document.token_ids) for document in drawn)
         last = {
-            "loss": loss.item(),
-            "said_loss": said,
+            "loss": losses.whole.item(),
+            "said_loss": losses.said,
             "steps": float(steps),
             "tokens": float(tokens),
             "cpu_s": spent * cpu_seconds,

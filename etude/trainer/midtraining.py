@@ -13,9 +13,10 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from pydantic import model_validator
 
 from etude.config import Config
 from etude.errors import CheckpointError, ConfigError
@@ -46,10 +47,20 @@ class MidtrainingConfig(Config):
     """The learning rate falls linearly to nearly zero over this last share of all tokens."""
     observation_weight: float = 0.15
     balance: float = 0.01
+    further_weight: float = 0.0
+    """Weight of the loss of the token after the next, for a model with `further_token`; 0 leaves it out."""
     gradient_clip: float = 1.0
     threads: int = 1
     checkpoint_every: int = 200
     """Steps."""
+
+    @model_validator(mode="after")
+    def _further_token_is_trained(self) -> Self:
+        if self.model.further_token and not self.further_weight:
+            raise ValueError("model.further_token is on, but nothing would train that layer: set further_weight")
+        if self.further_weight and not self.model.further_token:
+            raise ValueError("further_weight would have no effect: model.further_token is off")
+        return self
 
 
 class Midtraining:
@@ -93,15 +104,18 @@ class Midtraining:
         documents = self.mixture.draw(
             self.stage().mixture, self.step_count, config.tokens_per_step, config.model.max_context
         )
-        loss, said = supervised_loss(self.decoder, documents, config.observation_weight, config.balance)
-        loss.backward()
+        losses = supervised_loss(
+            self.decoder, documents, config.observation_weight, config.balance, config.further_weight
+        )
+        losses.whole.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), config.gradient_clip)
         self.optimizer.set_scale(scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step_count += 1
         self.tokens += sum(len(document.token_ids) for document in documents)
-        return {"loss": loss.item(), "said_loss": said, "grad_norm": float(norm), "lr_scale": scale}
+        told = {"loss": losses.whole.item(), "said_loss": losses.said, "grad_norm": float(norm), "lr_scale": scale}
+        return told | ({"further_loss": losses.further} if config.further_weight else {})
 
     def save(self, path: Path) -> None:
         """Atomic: the old checkpoint stays until the new one is whole."""

@@ -92,10 +92,10 @@ class OptimizerSet:
 
 
 def build_optimizer(decoder: Decoder, config: OptimizerConfig) -> OptimizerSet:
-    """Muon takes every matrix of the blocks but the routers; AdamW the rest."""
+    """Muon takes every matrix of the blocks but the routers, the one for a further token too; AdamW the rest."""
     matrices, others = [], []
     for name, parameter in decoder.named_parameters():
-        is_matrix = name.startswith("blocks.") and parameter.dim() >= 2 and "router" not in name
+        is_matrix = name.startswith(("blocks.", "further.")) and parameter.dim() >= 2 and "router" not in name
         (matrices if is_matrix else others).append(parameter)
     if config.name == "adamw":
         return OptimizerSet(

@@ -1,11 +1,12 @@
 """Next-token training on documents: one step, shared by mid-training and by the fine-tuning control.
 
-Owns the loss and nothing of schedules or data. Documents are packed end to end; none sees another.
+Owns the losses and nothing of schedules or data. Documents are packed end to end; none sees another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +18,26 @@ from etude.models.decoder import Decoder, Routing
 from etude.trainer.documents import Document
 
 
+class Losses(NamedTuple):
+    """Of one step."""
+
+    whole: Tensor
+    """What gradients are of."""
+    said: float
+    """Of the next token: the mean over those that a model should say, 0 where there are none."""
+    further: float
+    """Of the token after the next: the weighted mean, 0 where it is not trained."""
+
+
 def supervised_loss(
-    decoder: Decoder, documents: Sequence[Document], observation_weight: float, balance: float
-) -> tuple[Tensor, float]:
-    """Weighted mean cross-entropy of the next token, plus load balancing; and the mean over sampled tokens alone.
+    decoder: Decoder,
+    documents: Sequence[Document],
+    observation_weight: float,
+    balance: float,
+    further_weight: float = 0.0,
+) -> Losses:
+    """Weighted mean cross-entropy of the next token, plus load balancing; with a `further_weight`, plus that times the
+    same of the token after the next.
 
     Tokens a model should say weigh 1, those it only reads `observation_weight`; a document's first token weighs
     nothing.
@@ -33,9 +50,19 @@ def supervised_loss(
     weights = torch.where(sampled, 1.0, observation_weight) * (positions > 0)
     predicts = (weights[1:] > 0).nonzero().squeeze(1)
     losses = F.cross_entropy(decoder.logits(output.hidden_ND[predicts]), ids[predicts + 1], reduction="none")
-    weights, said = weights[predicts + 1], sampled[predicts + 1]
-    loss = (losses * weights).sum() / weights.sum()
-    return loss + balance * load_balance(output.routing), float(losses.detach()[said].mean()) if said.any() else 0.0
+    own, said = weights[predicts + 1], sampled[predicts + 1]
+    whole = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
+    of_said = float(losses.detach()[said].mean()) if said.any() else 0.0
+    if not further_weight:
+        return Losses(whole, of_said, 0.0)
+    hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions, PackedAttention(lengths))
+    predicts = ((weights[2:] > 0) & (positions[2:] > 1)).nonzero().squeeze(1)  # all three are of one document
+    losses = F.cross_entropy(decoder.further_logits(hidden_ND[predicts]), ids[predicts + 2], reduction="none")
+    own = weights[predicts + 2]
+    further = (losses * own).sum() / own.sum().clamp(min=1e-6)
+    if routed is not None:
+        whole = whole + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
+    return Losses(whole + further_weight * further, of_said, float(further.detach()))
 
 
 def load_balance(routing: Routing) -> Tensor:

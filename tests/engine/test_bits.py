@@ -140,7 +140,7 @@ def test_what_starts_after_a_swap_has_the_bits_of_the_new_version():
     assert engine.counters["in_flight_swaps"] == 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.4])
 def test_speculation_changes_no_token_and_no_bit(temperature):
     """Prompts that repeat themselves, so that there is much to guess, and some of it right."""
     model, rng = random_model(4), random.Random(1)

@@ -245,13 +245,97 @@ def test_a_tied_head_may_be_stored_but_not_differ(tmp_path):
         load_checkpoint(tmp_path)
 
 
-def test_layers_that_predict_further_tokens_are_passed_over_if_config_json_names_them(tmp_path):
+def publish_with_a_further_token(directory):
+    """As DeepSeek publishes: behind the last layer another one, with embeddings and head once more. Theirs has it as a
+    common layer.
+    """
+    theirs, ids = publish("deepseek-v3", directory), torch.Generator().manual_seed(3)
+    kind, settings = MODELS["deepseek-v3"]
+    config = getattr(transformers, f"{kind}Config")(**{**settings, "num_hidden_layers": 4})
+    longer = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    layer = {f"model.layers.3.{name}": tensor for name, tensor in longer.model.layers[3].state_dict().items()}
+    extra = {
+        "enorm.weight": torch.rand(32, generator=ids), "hnorm.weight": torch.rand(32, generator=ids),
+        "eh_proj.weight": torch.randn(32, 64, generator=ids) / 8, "shared_head.norm.weight": torch.rand(32),
+        "embed_tokens.weight": theirs.model.embed_tokens.weight.data,
+        "shared_head.head.weight": theirs.lm_head.weight.data,
+    }  # fmt: skip
+    own = tensors(directory)
+    stored = own | published_layer(own, layer) | {f"model.layers.3.{name}": each for name, each in extra.items()}
+    save_file({name: each.contiguous().clone() for name, each in stored.items()}, directory / "model.safetensors")
+    return theirs, longer.model, extra
+
+
+def published_layer(own, layer):
+    """A layer of transformers under its published names: experts one by one."""
+    named = {}
+    for name, tensor in layer.items():
+        if name.endswith("experts.gate_up_proj"):
+            for expert, both in enumerate(tensor):
+                gate, up = both.chunk(2)
+                named[name.replace("gate_up_proj", f"{expert}.gate_proj.weight")] = gate
+                named[name.replace("gate_up_proj", f"{expert}.up_proj.weight")] = up
+        elif name.endswith("experts.down_proj"):
+            named |= {
+                name.replace("down_proj", f"{expert}.down_proj.weight"): each for expert, each in enumerate(tensor)
+            }
+        else:
+            named[name] = tensor
+    assert {name.replace("layers.3.", "layers.2.") for name in named} <= own.keys()
+    return named
+
+
+@torch.no_grad()
+def test_the_layer_for_a_further_token_computes_what_its_published_parts_say(tmp_path):
+    theirs, model, extra = publish_with_a_further_token(tmp_path)
+    ours, _ = load_checkpoint(tmp_path)
+    ids = torch.randint(0, 160, (40,), generator=torch.Generator().manual_seed(1))
+    hidden = theirs.model(ids[None, :-1]).last_hidden_state
+    joined = torch.cat((normed(theirs.model.embed_tokens(ids[None, 1:]), extra["enorm.weight"]),
+                        normed(hidden, extra["hnorm.weight"])), dim=-1) @ extra["eh_proj.weight"].T  # fmt: skip
+    positions = torch.arange(39)[None]
+    mask = torch.full((39, 39), -torch.inf).triu(1)[None, None]
+    after = model.layers[3](
+        joined, position_embeddings=model.rotary_emb(joined, positions), attention_mask=mask, position_ids=positions
+    )
+    expected = theirs.lm_head(normed(after, extra["shared_head.norm.weight"]))[0]
+    further, _ = ours.look_further(ids[1:], hidden[0], positions[0], PackedAttention([39]))
+    assert expected.std() > 0.3
+    torch.testing.assert_close(ours.further_logits(further), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits(ours, ids), theirs(ids[None]).logits[0], atol=1e-5, rtol=0)
+
+
+def normed(x, weight):
+    return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
+
+
+def test_the_layer_for_a_further_token_comes_back_bit_for_bit(tmp_path):
+    publish_with_a_further_token(tmp_path / "theirs")
+    ours, _ = load_checkpoint(tmp_path / "theirs")
+    save_checkpoint(ours, tmp_path / "ours", dtype=torch.float32)
+    before, after = tensors(tmp_path / "theirs"), tensors(tmp_path / "ours")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert check_checkpoint(tmp_path / "theirs").further_token
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["num_nextn_predict_layers"] == 1
+    with pytest.raises(CheckpointError, match="no published layout"):
+        save_checkpoint(Decoder(ModelConfig(vocab_size=8, further_token=True)), tmp_path)
+
+
+def test_a_further_token_that_is_named_but_absent_torn_or_of_its_own_head(tmp_path):
     publish("deepseek-v3", tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["num_nextn_predict_layers"] == 1
+    assert load_checkpoint(tmp_path)[0].further is None  # as transformers saves it
     rewrite(tmp_path, lambda stored: stored.update({"model.layers.3.enorm.weight": torch.zeros(32)}))
-    load_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match=r"missing, the first is model\.layers\.3\.eh_proj"):
+        load_checkpoint(tmp_path)
+    publish_with_a_further_token(tmp_path)
+    rewrite(tmp_path, lambda stored: stored["model.layers.3.shared_head.head.weight"].add_(1))
+    with pytest.raises(CheckpointError, match=r"head\.weight is not lm_head"):
+        load_checkpoint(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_nextn_predict_layers": 0}))
-    with pytest.raises(CheckpointError, match="enorm"):
+    with pytest.raises(CheckpointError, match="no part of the model"):
         load_checkpoint(tmp_path)
 
 
