@@ -22,6 +22,7 @@ from etude.harness.fleet import (
     FleetConfig,
     Marks,
     Ranked,
+    RankingConfig,
     Result,
     Worktree,
     Worktrees,
@@ -30,7 +31,6 @@ from etude.harness.fleet import (
     rank,
     trial_merges,
 )  # fmt: skip
-from etude.harness.fleet.ranking import RankingConfig
 from etude.harness.fleet.worktrees import SetupFailed
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")

@@ -9,11 +9,11 @@ the one result that is taken over when they ask for it.
 from __future__ import annotations
 
 from etude.harness.fleet.merges import Conflict, Trial, apply_result, trial_merges
-from etude.harness.fleet.ranking import Marks, Ranked, best_of, measure, rank
+from etude.harness.fleet.ranking import Marks, Ranked, RankingConfig, best_of, measure, rank
 from etude.harness.fleet.repository import Repository
 from etude.harness.fleet.worktrees import FleetConfig, Result, Worktree, Worktrees
 
 __all__ = [
-    "Conflict", "FleetConfig", "Marks", "Ranked", "Repository", "Result", "Trial", "Worktree", "Worktrees",
-    "apply_result", "best_of", "measure", "rank", "trial_merges",
+    "Conflict", "FleetConfig", "Marks", "Ranked", "RankingConfig", "Repository", "Result", "Trial", "Worktree",
+    "Worktrees", "apply_result", "best_of", "measure", "rank", "trial_merges",
 ]  # fmt: skip
