@@ -16,10 +16,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from etude.errors import DeadlineExceeded, WeightError
+from etude.errors import ConfigError, DeadlineExceeded, WeightError
 from etude.records import BASE_VERSION, Version
 from etude.weights.manifest import Bits
 from etude.weights.publisher import Publisher, PublishResult
+from etude.weights.shards import ShardedChain
 
 Snapshot = Callable[[Bits | None], Bits]
 """Copies the weights into the arrays given, or into new ones, and returns them."""
@@ -60,6 +61,11 @@ class BackgroundPublisher:
     """
 
     def __init__(self, publisher: Publisher) -> None:
+        if publisher.config.when_behind == "replace" and isinstance(publisher.chain, ShardedChain):
+            raise ConfigError(
+                "publisher.when_behind: ranks that publish together publish the same versions, and each would replace "
+                'others; set it to "wait"'
+            )
         self.publisher, self.config = publisher, publisher.config
         self.counters: Counter[str] = Counter()
         self._changed = threading.Condition()

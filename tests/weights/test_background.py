@@ -18,13 +18,14 @@ import pytest
 import zstandard
 from weight_samples import make_chain, move_bits, same
 
-from etude.errors import DeadlineExceeded, EtudeError, WeightError
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
 from etude.weights import range_coder, rice
 from etude.weights.background import BackgroundPublisher, Snapshot
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, hash_of, root_of
 from etude.weights.publisher import Publisher, PublisherConfig
+from etude.weights.shards import Shard
 from etude.weights.store import Store, StoreConfig, open_store
 from etude.weights.subscriber import Subscriber
 
@@ -161,6 +162,30 @@ def test_a_failed_publish_is_told_to_all_and_can_be_made_again(tmp_path: Path) -
         assert again.resume(V(0)) == []
         again.put(V(0), copy_of(CHAIN[0]))
         assert again.published(V(0)).result.root == root_of(CHAIN[0])
+
+
+def test_ranks_publish_together_in_the_background(tmp_path: Path) -> None:
+    attempt, names = "0" * 32, sorted(CHAIN[0])
+    shares = [frozenset(names[rank::2]) for rank in range(2)]
+
+    def rank(number: int, **config: Any) -> BackgroundPublisher:
+        shard = Shard(number, 2, attempt, shares[number])
+        return BackgroundPublisher(Publisher(open_store(tmp_path), PublisherConfig(**config), shard=shard))
+
+    ranks = [rank(0), rank(1)]
+    for version in range(3):
+        for number, background in enumerate(ranks):  # one after the other: neither waits for the other one's part
+            own = {name: CHAIN[version][name] for name in shares[number]}
+            assert background.put(V(version), copy_of(own)).stall_ms == 0.0
+        for background in ranks:
+            background.published(V(version))
+    for background in ranks:
+        background.close()
+    bits, fetched = Subscriber(open_store(tmp_path)).fetch(None, None, V(2))
+    assert same(bits, CHAIN[2])
+    assert fetched.root == root_of(CHAIN[2])
+    with pytest.raises(ConfigError, match=r"publisher\.when_behind"):
+        rank(0, when_behind="replace")
 
 
 # --- a run that goes on -----------------------------------------------------------------------------------------------
