@@ -1,6 +1,7 @@
 """What a version costs to ship: Etude's codecs and its peers' formats, on the same updates.
 
     python benchmarks/weights.py [--steps 24] [--amortised-steps 200] [--rates 1e-6 3e-6 1e-5] [--measured 16]
+    python benchmarks/weights.py --runs DIRECTORY ...      keeps the runs, and does none again that is there
     python benchmarks/weights.py --synthetic [--elements 4194304]
 
 The updates are those of real runs: the quickstart's model and loop with AdamW at each learning rate and one group of
@@ -15,7 +16,10 @@ deviation 0.02 move by lr * u, u normal, instead: fast, and nobody's training.
 bytes; `bound_A` are the bits no coder goes below that knows each weight's old exponent and its tensor. `mxfp8_ratio` is
 the same for the experts' matrices as MXFP8 codes and scales, against their own size, at the middle rate; there the run
 has `--amortised-steps`, and `amortised_ratio` is raw bytes over everything in its store: payloads, manifests, merged
-deltas and anchors, the first version's full copy among them. Throughput is raw bf16 bytes a CPU second of one thread,
+deltas and anchors, the first version's full copy among them. The shipped model's tensors are small, 8,192 to 196,608
+weights, and each is coded apart: what a code says of itself at its start, and learns before it is good, is then a part
+of its bits. `joined` has the same updates with all tensors end to end, in chunks of a million weights as a large
+model's tensors fill them. Throughput is raw bf16 bytes a CPU second of one thread,
 best of the repeats. Every payload is decoded and compared.
 
 `publish_stall_ms` is for how long steps stood still because of publishing, in all runs together; `snapshot_ms` the copy
@@ -54,6 +58,7 @@ SHRINK = 32.0
 """The shipped model's matrices have a deviation of 0.6; a large model's have 0.02."""
 TOLD = ("snapshot_ms", "swap_pause_ms", "applied_GBps", "lag_ms")
 """Of a run's summary, besides the stall."""
+JOINED = ("bits_R", "bits_A", "bound_A")
 Update = tuple[Bits, Bits]
 """The weights of a version and of the one before."""
 
@@ -85,6 +90,9 @@ def start(directory: Path) -> Path:
 
 def train(model: Path, lr: float, steps: int, directory: Path) -> dict[str, Any]:
     """A run of so many steps with AdamW at that rate; returns what its summary says of delivering the versions."""
+    summary = directory / "summary.json"
+    if summary.exists():
+        return json.loads(summary.read_text())["delivery"]
     settings = {
         "model.path": model,
         "trainer.optimizer.name": "adamw",
@@ -105,7 +113,7 @@ def train(model: Path, lr: float, steps: int, directory: Path) -> dict[str, Any]
     command = [sys.executable, "-m", "etude.cli.main", "train", "recipes/quickstart.toml", "--out", str(directory)]
     command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
-    return json.loads((directory / "summary.json").read_text())["delivery"]
+    return json.loads(summary.read_text())["delivery"]
 
 
 def versions(store: Path) -> Iterator[Bits]:
@@ -167,6 +175,14 @@ def compare(pairs: list[Update]) -> dict[str, Any]:
         report[f"bits_{name}"] = round(8 * size / changed, 3)
         report[f"ratio_{name}"] = round(2 * elements / size, 1)
     return report
+
+
+def joined(pairs: list[Update]) -> list[Update]:
+    """The same updates with all tensors end to end."""
+    return [
+        tuple({"all": np.concatenate([held[name].reshape(-1) for name in sorted(held)])} for held in pair)
+        for pair in pairs
+    ]
 
 
 def bound_given_exponents(new: U16, parent: U16) -> float:
@@ -251,6 +267,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--amortised-steps", type=int, default=200)
     parser.add_argument("--measured", type=int, default=16)
+    parser.add_argument("--runs", type=Path)
     parser.add_argument("--synthetic", action="store_true")
     parser.add_argument("--elements", type=int, default=1 << 22)
     parser.add_argument("--repeats", type=int, default=3)
@@ -259,23 +276,28 @@ def main() -> None:
     report: dict[str, Any] = {"synthetic": options.synthetic}
     stall_ms = 0.0
     with tempfile.TemporaryDirectory() as scratch:
+        runs = options.runs or Path(scratch)
         model = None if options.synthetic else start(Path(scratch) / "model")
         for lr in options.rates:
             if model is None:
                 pairs = synthetic(lr, options.elements)
             else:
                 steps = options.amortised_steps if lr == middle else options.steps
-                delivery = train(model, lr, steps, Path(scratch) / f"{lr}")
+                delivery = train(model, lr, steps, runs / f"{lr}")
                 stall_ms += delivery["publish_stall_ms"]
-                store = Path(scratch) / f"{lr}" / "weights"
+                store = runs / f"{lr}" / "weights"
                 pairs = updates(store, steps, options.measured)
                 if lr == middle:
                     report |= {"mxfp8_ratio": mxfp8_ratio(pairs), "amortised_ratio": amortised_ratio(store)}
                     report |= {name: rounded(delivery[name]) for name in TOLD}
             row = report[f"{lr:g}"] = compare(pairs)
+            whole = compare(joined(pairs))
+            row["joined"] = {name: whole[name] for name in JOINED}
             print(f"lr {lr:g}: {100 * row['changed']:.2f}% of the weights change; bound {row['bound_A']:.2f} bits each")
             for name in FORMATS:
                 print(f"  {name:12} {row[f'ratio_{name}']:8.1f}x  {row[f'bits_{name}']:7.2f} bits a change", flush=True)
+            told = ", ".join(f"{name} {value:.2f}" for name, value in row["joined"].items())
+            print(f"  all tensors end to end: {told}", flush=True)
             if lr == middle:
                 report |= throughput(pairs[-1], options.repeats)
     if not options.synthetic:
