@@ -37,8 +37,8 @@ def export_bits(decoder: Decoder, into: Bits | None = None) -> Bits:
 
 @torch.no_grad()
 def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
-    """Overwrite every parameter in place. Raises WeightError on a missing, unknown or misshapen name, before changing
-    any.
+    """Overwrite every parameter in place. Raises WeightError on a missing, unknown or misshapen name, or bits of
+    another form, before changing any.
     """
     parameters = dict(decoder.named_parameters())
     if parameters.keys() != bits.keys():
@@ -48,6 +48,10 @@ def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
     for name, parameter in parameters.items():
         if tuple(parameter.shape) != bits[name].shape:
             raise WeightError(f"{name}: shape {bits[name].shape} does not fit the model's {tuple(parameter.shape)}")
+        if bits[name].dtype != np.uint16:
+            raise WeightError(
+                f"{name}: a decoder takes bits of bf16, and these are {bits[name].dtype}; follow its chain"
+            )
     for name, parameter in parameters.items():
         parameter.copy_(torch.from_numpy(bits[name]).view(torch.bfloat16))
 

@@ -201,6 +201,10 @@ def test_bits_are_lossless_and_refuse_what_bf16_cannot_hold():
         load_bits(other, {name: value for name, value in bits.items() if "norm" not in name})
     with pytest.raises(WeightError, match="shape"):
         load_bits(other, {name: np.zeros(1, np.uint16) for name in bits})
+    last, before = max(bits), export_bits(other)
+    with pytest.raises(WeightError, match="takes bits of bf16, and these are uint32"):
+        load_bits(other, {**{name: value ^ 1 for name, value in bits.items()}, last: bits[last].astype(np.uint32)})
+    assert all(np.array_equal(value, before[name]) for name, value in export_bits(other).items())
 
 
 @settings(max_examples=200, deadline=None)
