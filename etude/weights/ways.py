@@ -81,8 +81,8 @@ def _search(
             version = last.version
             continue
         parent = parent_of(step)
-        if parent is None or parent < start or parent in dead:
-            continue
+        if parent is None or not start <= parent < version or parent in dead:
+            continue  # a name may lie: one that leads onwards would lead round in circles
         back.append((step, steps))
         version, steps = parent, _strides(listing, parent, start, without)
     return [step for step, _ in reversed(back)], dead

@@ -217,6 +217,17 @@ def test_another_way_round_what_is_damaged(tmp_path: Path, damage: str) -> None:
     expect_refused(tmp_path, "corrupt|cut off|not whole|zstd frame|does not have|has the root", chain[0], 0, 4)
 
 
+def test_names_that_lead_round_in_circles(tmp_path: Path) -> None:
+    chain = make_chain(4)
+    publish(tmp_path, chain)
+    for version, parent in ((1, 3), (2, 2), (2, 3)):
+        (tmp_path / f"versions/{version:08d}/from-{parent:08d}").write_bytes(b"planted")
+    (tmp_path / "versions/00000000/manifest").unlink()
+    assert same(Subscriber(open_store(tmp_path)).fetch(chain[1], V(1), V(3))[0], chain[3])
+    with pytest.raises(WeightError, match="no way from a full copy to version 3"):
+        Subscriber(open_store(tmp_path)).fetch(None, None, V(3))
+
+
 def test_damage_at_the_very_start(tmp_path: Path) -> None:
     """Nothing leads from the first version's manifest when it cannot be read; who is further along goes on."""
     chain = make_chain(4)
