@@ -65,6 +65,13 @@ class SessionStore:
         """Its snapshots of the workspace."""
         return Shadow(workspace, self.home / "snapshots", session_id)
 
+    def workspace(self, session_id: str) -> Path:
+        """Where it works."""
+        listed = _listed(self._existing(session_id))
+        if listed is None or not listed.workspace:
+            raise CheckpointError(f"session {session_id} does not say where it works; its log has no beginning")
+        return Path(listed.workspace)
+
     def sessions(self, workspace: Path | None = None) -> list[Listed]:
         """The newest first; only those of one workspace, if it is given."""
         paths = (self.home / "sessions").glob("*/events.jsonl")

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.errors import ConfigError
 from etude.harness.endpoint import Delta, Endpoint
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.events import EventLog
@@ -62,6 +63,8 @@ async def open_agent(
     """A new session in `directory`, or one of the store's. `allow` are rules for this process; without `ask` nobody is
     there to be asked, and what would need it is refused."""
     directory = directory.resolve()
+    if session_id is not None and (there := store.workspace(session_id)) != directory:
+        raise ConfigError(f"session {session_id} works in {there}, not in {directory}; go on with it there")
     async with contextlib.AsyncExitStack() as stack:
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))

@@ -180,7 +180,7 @@ def test_the_store_lists_and_refuses(at: Fixture) -> None:
         session.log.journal.close()
         [listed] = at.store.sessions(at.workspace)
         assert (listed.id, listed.task, listed.workspace) == ("s", "the task", str(at.workspace))
-        assert at.store.sessions(at.workspace.parent) == []
+        assert at.store.sessions(at.workspace.parent) == [] and at.store.workspace("s") == at.workspace
         with pytest.raises(CheckpointError, match="is there already"):
             at.store.open("s", new=True)
         with pytest.raises(CheckpointError, match="session t is not in"):

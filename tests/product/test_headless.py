@@ -112,6 +112,8 @@ def test_a_limit_of_turns_and_going_on(here: Setting, capsys: pytest.CaptureFixt
     messages = server.bodies[-1]["messages"]
     assert [message["role"] for message in messages].count("tool") == 2
     assert "Go on." in messages[-1]["content"] and "Never say please." in messages[-1]["content"]
+    other = [*here.arguments(server, "x", "--resume", first["session_id"]), "--dir", str(here.project.parent)]
+    assert main(other) == 42 and "go on with it there" in capsys.readouterr().err
 
 
 def test_bad_input(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
