@@ -107,8 +107,9 @@ class Session:
     what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill.
 
     With a `shadow` of the workspace every turn can be undone, by `checkpoints`. `tools` are the config's, where
-    somebody stands guard before them; `review` sees the calls of a turn before any of them is run. `persona` is asked
-    with every prompt, so that rules it holds may change.
+    somebody stands guard before them; `review` sees the calls of a turn before any of them is run, and `on_output`, by
+    the call's place in the turn, what commands print while they run: it is shown and not kept. `persona` is asked with
+    every prompt, so that rules it holds may change.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Session:
         shadow: Shadow | None = None,
         tools: Mapping[str, Tool] | None = None,
         review: Review | None = None,
+        on_output: Callable[[int, bytes], None] | None = None,
         persona: Callable[[], str] = lambda: PERSONA,
     ) -> None:
         self.config, self.limits, self.log, self.dialogue = config, limits, log, dialogue
@@ -130,7 +132,9 @@ class Session:
         self.state = SessionState(dialogue, log)
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
         self.checkpoints = Checkpointer(self.state, self._tools, shadow)
-        self._runner = TurnRunner(self.state, self._tools, sandbox, config.tool, self.checkpoints.settle, review)
+        self._runner = TurnRunner(
+            self.state, self._tools, sandbox, config.tool, self.checkpoints.settle, review, on_output
+        )
         self._summariser = Summariser(self.state, self._budget, sandbox, config.summary, self.checkpoints.changed)
 
     def begin(self, **about: Any) -> None:

@@ -27,8 +27,11 @@ Review: TypeAlias = Callable[[Sequence[ToolCall | MalformedCall]], Awaitable[Non
 
 
 class TurnRunner:
-    """For the turns of one session. `before_change` is awaited before a call that could change files; `review` is shown
-    the calls of a turn before any of them is run."""
+    """For the turns of one session.
+
+    `before_change` is awaited before a call that could change files; `review` is shown the calls of a turn before any
+    of them is run; `on_output` is told, by the call's place in the turn, what commands print meanwhile.
+    """
 
     def __init__(
         self,
@@ -38,9 +41,10 @@ class TurnRunner:
         config: ToolConfig,
         before_change: Callable[[], Awaitable[None]],
         review: Review | None,
+        on_output: Callable[[int, bytes], None] | None,
     ) -> None:
         self._state, self._tools, self._sandbox, self._config = state, tools, sandbox, config
-        self._before_change, self._review = before_change, review
+        self._before_change, self._review, self._on_output = before_change, review, on_output
 
     async def run(self, turn: Turn) -> None:
         """Give every call of the turn its result."""
@@ -60,10 +64,12 @@ class TurnRunner:
         def on_result(at: int, result: ToolResult) -> None:
             self._result(turn, waiting[at], result)
 
+        watcher = self._on_output
+        on_output = None if watcher is None else lambda at, piece: watcher(waiting[at], piece)
         calls = [turn.calls[index] for index in waiting]
         if self._review is not None and calls:
             await self._review(calls)
-        await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start)
+        await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start, on_output)
 
     def leave(self, turn: Turn) -> None:
         """Give every call that has none yet a result that says so."""

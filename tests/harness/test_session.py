@@ -15,10 +15,12 @@ from pydantic import ValidationError
 from etude.environments.base import Sandbox
 from etude.errors import ContextOverflow, DeadlineExceeded, SandboxError
 from etude.harness.config import HarnessConfig
+from etude.harness.dialogue import TokenDialogue
+from etude.harness.events import EventLog
 from etude.harness.prompt import PERSONA, explained_prompt, render_call, render_calls, render_results, system_prompt
 from etude.harness.sampler import Completion, SampleRequest
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import SessionResult, run_session
+from etude.harness.session import Session, SessionResult, run_session
 from etude.harness.tools import AGENT_TOOLS, TOOLS, ToolConfig
 from etude.models.chat import ChatRenderer
 from etude.records import Event, Limits
@@ -255,6 +257,23 @@ def test_the_agent_has_ten_tools_and_is_told_what_they_are_for(play: Run, chat: 
         HarnessConfig(tool=ToolConfig(edit_tolerance="exact"))
     with pytest.raises(ValidationError, match="name each tool once, from read_file, edit_file, write_file"):
         HarnessConfig(tools=("glob",))
+
+
+def test_what_a_command_prints_is_shown_while_it_runs(in_sandbox: Run, chat: ChatRenderer) -> None:
+    config, shown = HarnessConfig(toolset="agent"), []
+    calls = [("list_dir", {}), ("run_terminal_cmd", {"command": "echo one"})]
+    sampler = Recorder([render_calls(calls), "Done."], chat)
+
+    async def scenario(sandbox: Sandbox) -> None:
+        dialogue = TokenDialogue(sampler, chat, config.chosen(), session_id="s", seed=5)
+        session = Session(
+            sandbox, dialogue, config, LIMITS, EventLog(), on_output=lambda index, piece: shown.append((index, piece))
+        )
+        session.begin(id="s")
+        assert await session.prompt("Look.") == "finished"
+
+    in_sandbox(scenario, FILES)
+    assert shown == [(1, b"one\n")]
 
 
 def test_what_results_quote_cannot_end_a_turn(play: Run, chat: ChatRenderer) -> None:
