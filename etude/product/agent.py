@@ -2,7 +2,8 @@
 
 Owns `open_agent`, which every face opens its sessions by: the terminal, an editor, headless. The session is the very
 one of training; what the product adds stands around it: the OS sandbox over the user's own directory, permissions and
-redaction before the tools, snapshots, the project's rules in the system prompt, and a log that outlives the process.
+redaction before the tools, MCP servers beside them, snapshots, the project's rules in the system prompt, and a log that
+outlives the process.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import structlog
+
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError
 from etude.harness.endpoint import Delta, Endpoint
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.events import EventLog
+from etude.harness.mcp import McpTools
 from etude.harness.permissions.gate import Ask, Gate
 from etude.harness.permissions.judge import Judge
 from etude.harness.permissions.paths import Place
@@ -32,6 +36,8 @@ from etude.harness.session import Session
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
 from etude.records import Event
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -74,16 +80,20 @@ async def open_agent(
         sandbox = await open_workspace(directory, _workspace(config.workspace, permissions, directory))
         stack.push_async_callback(sandbox.destroy)
         gate = Gate(_judge(permissions, directory, allow), ask)
+        mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
+        for server, why in mcp.failed.items():
+            _log.warning("an MCP server lacks tools", server=server, why=why)
         harness = config.summarised
+        tools = {**harness.chosen(), **mcp.by_name}
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
         session = Session(
             sandbox,
-            EndpointDialogue(endpoint, harness.chosen(), session_id=name, on_delta=on_delta),
+            EndpointDialogue(endpoint, tools, session_id=name, on_delta=on_delta),
             harness,
             config.limits,
             EventLog(on_event, journal),
             shadow=store.shadow(name, directory),
-            tools=gate.guard(guard.guard(harness.chosen())),
+            tools=gate.guard(guard.guard(tools)),
             review=gate.review,
             persona=lambda: _persona(directory),
         )

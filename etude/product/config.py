@@ -14,6 +14,7 @@ from etude.config import Config
 from etude.environments.local import WorkspaceConfig
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.endpoint import EndpointConfig
+from etude.harness.mcp import McpConfig
 from etude.records import Limits
 
 
@@ -31,6 +32,8 @@ class AgentConfig(Config):
     """Of one prompt."""
     harness: HarnessConfig = HarnessConfig(toolset="agent", max_turn_tokens=16_000)
     workspace: WorkspaceConfig = WorkspaceConfig()
+    mcp: McpConfig = McpConfig()
+    """Servers whose tools the agent has beside its own. They are the user's to name, never a repository's."""
 
     @property
     def limits(self) -> Limits:

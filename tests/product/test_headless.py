@@ -161,3 +161,19 @@ def test_killed_in_the_middle_of_a_command(here: Setting, capsys: pytest.Capture
     result = server.bodies[-1]["messages"][-1]
     assert result["role"] == "tool" and result["content"].startswith("error: interrupted")
     assert (here.project / "ledger").read_text() == "started\n", "the sandbox died with its session"
+
+
+def test_tools_of_an_mcp_server(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are judged like any other, and one that cannot be started takes nothing else away."""
+    config = here.project.parent / "config" / "etude" / "agent.toml"
+    config.parent.mkdir(parents=True)
+    clock = f'[mcp.servers.clock]\ncommand = {json.dumps(sys.executable)}\nargs = ["-m", "mcp_server_time"]\n'
+    config.write_text(f'{clock}connect_s = 110.0\n[mcp.servers.gone]\ncommand = "etude-no-such-command"\n')
+    noon = {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}
+    calls = [("mcp__clock__convert_time", noon), ("mcp__clock__get_current_time", {"timezone": "UTC"})]
+    with ScriptedServer([Reply("", calls), Reply("Nine.")]) as server:
+        assert main(here.arguments(server, "Go.", "--json", "--allow", "mcp__clock__convert_time")) == 0
+    said = capsys.readouterr()
+    converted, refused = (each["content"] for each in server.bodies[-1]["messages"] if each["role"] == "tool")
+    assert "21:00" in converted and "not permitted without a user" in refused
+    assert "etude-no-such-command" in said.err and lines(said.out)[0]["response"] == "Nine."

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import httpx2
@@ -35,8 +36,8 @@ class ServerError(EtudeError):
 class Server:
     """Use on one event loop. `tools` are those it listed when it was last connected to."""
 
-    def __init__(self, name: str, config: ServerConfig) -> None:
-        self.name, self.config = name, config
+    def __init__(self, name: str, config: ServerConfig, directory: Path | None = None) -> None:
+        self.name, self.config, self._directory = name, config, directory
         self.tools: list[Tool] = []
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
@@ -139,7 +140,7 @@ class Server:
             command=config.command,
             args=[filled_in(each, f"{where}.args") for each in config.args],
             env=filled_in(config.env, f"{where}.env"),
-            cwd=config.cwd,
+            cwd=config.cwd or self._directory,
         )
         return stdio_client(parameters, errlog=said)
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.environments.base import Sandbox
@@ -36,10 +37,11 @@ class McpTools:
     `tools` are in the order of the servers' names and of their lists; `failed` tells, by server, why it has none.
     """
 
-    def __init__(self, config: McpConfig) -> None:
+    def __init__(self, config: McpConfig, directory: Path | None = None) -> None:
+        """`directory` is where servers start that name none themselves."""
         self._config = config
-        enabled = sorted((name, each) for name, each in config.servers.items() if each.enabled)
-        self.servers = [Server(name, each) for name, each in enabled]
+        enabled = sorted(name for name, each in config.servers.items() if each.enabled)
+        self.servers = [Server(name, config.servers[name], directory) for name in enabled]
         self.tools: tuple[Tool, ...] = ()
         self.failed: dict[str, str] = {}
 
