@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     watch.add_argument("--dir", type=Path, help="work on a copy of this directory instead; with --print, in it")
     watch.add_argument("--temperature", type=float, default=1.0)
     watch.add_argument("--seed", type=int, default=0)
+    watch.add_argument(
+        "--expert-format", choices=("plain", "mxfp8", "nvfp4"), default="plain", help="as the model was trained with"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -90,7 +93,7 @@ def _watch(options: argparse.Namespace) -> int:
 
     task = task_for(options.task, options.dir, options.prompt)
     model = find_model(Path(options.model) if options.model else None)
-    agent = AgentRun(model, task, options.temperature, options.seed, quiet=options.json)
+    agent = AgentRun(model, task, options.temperature, options.seed, options.json, options.expert_format)
     result = asyncio.run(agent.execute())
     if options.json:
         print(json.dumps(result))

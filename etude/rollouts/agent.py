@@ -20,6 +20,7 @@ from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
 from etude.harness.session import run_session
 from etude.harness.tools import ToolConfig
+from etude.models.config import ExpertFormat
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
 from etude.rewards.verifier import verify
 from etude.tasks.ladder import ladder_task
@@ -64,8 +65,11 @@ def _files_of(directory: Path) -> dict[str, bytes]:
 class AgentRun:
     """One foreground session."""
 
-    def __init__(self, model: Path, task: Task, temperature: float, seed: int, quiet: bool) -> None:
+    def __init__(
+        self, model: Path, task: Task, temperature: float, seed: int, quiet: bool, expert_format: ExpertFormat = "plain"
+    ) -> None:
         self.model, self.task, self.temperature, self.seed = model, task, temperature, seed
+        self.expert_format: ExpertFormat = expert_format
         self.console = Console(quiet=quiet, highlight=False)
 
     async def execute(self) -> dict[str, Any]:
@@ -74,8 +78,10 @@ class AgentRun:
         from etude.engine.torch_engine import TorchEngine
         from etude.models.chat import ChatRenderer
         from etude.models.checkpoint import load_checkpoint
+        from etude.models.expert_format import set_expert_format
 
         decoder, tokenizer = load_checkpoint(self.model)
+        set_expert_format(decoder, self.expert_format)
         self.console.print(f"[dim]{self.model} · {self.task.id}[/dim]")
         engine = TorchEngine(decoder, EngineConfig(cache_tokens=16_384))
         backend = open_backend()

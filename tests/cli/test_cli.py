@@ -67,8 +67,10 @@ def test_doctor_boots_a_sandbox():
     assert said["offered"] == ["namespace"] and all(finding["ok"] for finding in said["backends"]["namespace"])
 
 
-def test_the_shipped_model_plays_a_task():
-    done = etude("agent", "--model", ROOT / "models/etude-tiny", "--task", "1:0", "--json")
+@pytest.mark.parametrize("form", ["plain", "mxfp8"])
+def test_the_shipped_model_plays_a_task(form):
+    shipped = ROOT / "models/etude-tiny"
+    done = etude("agent", "--model", shipped, "--task", "1:0", "--json", "--expert-format", form)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["usage"]["turns"] >= 1
     assert result["stop"] in ("finished", "turns", "context", "tokens")

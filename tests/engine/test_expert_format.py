@@ -7,11 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from small_models import SHIPPED
 
 from etude.engine.config import EngineConfig
+from etude.engine.server.app import ServeConfig, open_service
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ConfigError
 from etude.harness.sampler import SampleRequest
+from etude.kernels.low_precision import ExpertLinear
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.expert_format import set_expert_format
@@ -125,3 +128,16 @@ def test_codes_follow_their_weight(form):
     with torch.no_grad():
         weight.copy_(torch.from_numpy(bits["blocks.0.mlp.gate_up"]).view(torch.bfloat16))
     assert torch.equal(product.codes(weight).codes, first.codes)
+
+
+@LOW
+def test_a_server_multiplies_in_the_format_it_is_told(form):
+    request = SampleRequest("s", (5, 6, 7), 4, frozenset(), 0.0, 1)
+    said = []
+    for asked in ("plain", form):
+        service = open_service(SHIPPED, ServeConfig(expert_format=asked))
+        said.append(asyncio.run(service.engine.sample(request)).logprobs)
+        products = {type(block.mlp.product) for block in service.engine.decoder.blocks}
+        assert products == {type(None) if asked == "plain" else ExpertLinear}
+        service.engine.close()
+    assert said[0] != said[1]

@@ -41,6 +41,8 @@ from etude.environments.server.process import LOOPBACK, Server, listening, url_o
 from etude.errors import EtudeError
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
+from etude.models.config import ExpertFormat
+from etude.models.expert_format import set_expert_format
 from etude.weights.store import StoreConfig, open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
@@ -73,6 +75,8 @@ class ServeConfig(Config):
     """How often the store is looked at for a newer version, which is then served. 0: when /update_weights says so."""
     region: str = ""
     """Under which name the lag behind the trainer is exported."""
+    expert_format: ExpertFormat = "plain"
+    """How the model's experts multiply: as its trainer does (`model.expert_format` of its recipe)."""
     weight_store: StoreConfig = StoreConfig()
     subscriber: SubscriberConfig = SubscriberConfig()
     engine: EngineConfig = EngineConfig()
@@ -133,6 +137,7 @@ def open_service(model: Path, config: ServeConfig) -> Service:
     if config.threads:
         torch.set_num_threads(config.threads)
     decoder, tokenizer = load_checkpoint(model)
+    set_expert_format(decoder, config.expert_format)
     chat = ChatRenderer(tokenizer)
     store = None if config.store is None else open_store(config.store, config.weight_store)
     engine = TorchEngine(decoder, config.engine)
