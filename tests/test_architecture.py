@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,12 @@ def test_commands_are_listed_and_exist():
 
     files = {path.stem for path in (PACKAGE / "cli").glob("*.py")} - {"__init__", "main"}
     assert files == set(COMMANDS)
+
+
+def test_no_two_test_files_share_a_name():
+    """pytest imports them by their names alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_the_algorithm_fits_a_page():

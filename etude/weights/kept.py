@@ -24,7 +24,9 @@ class Kept:
     """
 
     def __init__(self, directory: Path, most_bytes: int, threads: int) -> None:
-        self.counters: Counter[str] = Counter()
+        self.counters = Counter(
+            dict.fromkeys(("kept_hits", "brought", "brought_bytes", "shared", "unkept", "evicted"), 0)
+        )
         self._directory, self._most_bytes = directory, most_bytes
         self._bringers = ThreadPoolExecutor(threads, "relay-bring")  # apart: slow links must not hold up the disk
         self._flights: dict[str, asyncio.Task[Any]] = {}

@@ -1,4 +1,4 @@
-"""A full disk, and a store behind a network that fails; `test_kills` has what kill -9 does."""
+"""A full disk, and a store behind a network that fails; `test_chain_kills` has what kill -9 does."""
 
 from __future__ import annotations
 
