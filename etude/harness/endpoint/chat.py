@@ -25,6 +25,7 @@ from etude.harness.endpoint.said import (
     as_list,
     as_object,
     as_word,
+    fault_of,
     first_int,
     sendable_arguments,
     sendable_name,
@@ -211,13 +212,6 @@ class ChatReader:
 
 def _function(call: NativeCall) -> Json:
     return {"name": sendable_name(call.name), "arguments": sendable_arguments(call.arguments)}
-
-
-def fault_of(error: Any) -> Fault:
-    """An error told inside an answer that began well."""
-    if not isinstance(error, dict):
-        return Fault(str(error)[:300])
-    return Fault(str(error.get("message") or error)[:300], str(error.get("code") or error.get("type") or ""))
 
 
 def _text_of(content: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etude.harness.endpoint.chat import fault_of
 from etude.harness.endpoint.config import EndpointConfig
 from etude.harness.endpoint.said import (
     CallPiece,
@@ -22,6 +21,7 @@ from etude.harness.endpoint.said import (
     as_list,
     as_object,
     as_word,
+    fault_of,
     first_int,
     sendable_arguments,
     sendable_name,

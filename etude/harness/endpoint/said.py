@@ -130,6 +130,13 @@ class Dialect(Protocol):
     def reader(self, tell: Tell) -> Reader: ...
 
 
+def fault_of(error: Any) -> Fault:
+    """An error told inside an answer that began well."""
+    if not isinstance(error, dict):
+        return Fault(str(error)[:300])
+    return Fault(str(error.get("message") or error)[:300], str(error.get("code") or error.get("type") or ""))
+
+
 def sendable_arguments(arguments: object) -> str:
     """A call's arguments as they can stand in a conversation. Servers fail on what is no JSON object: its text is
     wrapped, so that the model still sees what it wrote."""

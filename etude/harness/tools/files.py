@@ -48,11 +48,13 @@ async def _edit_file(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[st
 
 
 async def _write_file(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
-    content = arguments["content"]
-    if content and not content.endswith("\n"):
-        content += "\n"  # the call's form takes the last newline off, and a text file has one
-    await _write_text(sandbox, config, arguments["path"], content)
+    await _write_text(sandbox, config, arguments["path"], whole_file(arguments["content"]))
     return "ok"
+
+
+def whole_file(content: str) -> str:
+    """The call's form takes the last newline off, and a text file has one."""
+    return content if not content or content.endswith("\n") else content + "\n"
 
 
 async def _list_dir(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
@@ -76,14 +78,13 @@ async def _read_text(sandbox: Sandbox, config: ToolConfig, path: str) -> str:
 
 
 async def _write_text(sandbox: Sandbox, config: ToolConfig, path: str, text: str) -> None:
-    data = text.encode("utf-8", "surrogateescape")
-    if len(data) > config.max_file_bytes:
-        raise ToolError(f"{path} would have {len(data)} bytes; the limit is {config.max_file_bytes}")
-    await write_verified(sandbox, config, path, data)
+    await write_verified(sandbox, config, path, text.encode("utf-8", "surrogateescape"))
 
 
 async def write_verified(sandbox: Sandbox, config: ToolConfig, path: str, data: bytes) -> None:
-    """Write, and read back: no edit is called done that did not arrive."""
+    """Write what the limit allows, and read it back: no edit is called done that did not arrive."""
+    if len(data) > config.max_file_bytes:
+        raise ToolError(f"{path} would have {len(data)} bytes; the limit is {config.max_file_bytes}")
     await sandbox.write_file(absolute(path), data)
     if await sandbox.read_file(absolute(path), config.max_file_bytes) != data:
         raise ToolError(f"{path} does not hold what was written; another process changes it")

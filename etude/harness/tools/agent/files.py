@@ -82,7 +82,7 @@ async def _edit_file(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[st
         done = replace_each(file.text, edits, config.edit_tolerance)
     except Refused as refusal:
         raise ToolError(str(refusal)) from None
-    await _write_bytes(sandbox, config, path, file.with_text(done[-1].text).encode())
+    await small.write_verified(sandbox, config, path, file.with_text(done[-1].text).encode())
     return "\n".join(_said(each) for each in done)
 
 
@@ -107,10 +107,8 @@ def _said(done: Replaced) -> str:
 
 
 async def _write_file(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
-    content = arguments["content"]
-    if content and not content.endswith("\n"):
-        content += "\n"  # the call's form takes the last newline off, and a text file has one
-    await _write_bytes(sandbox, config, arguments["path"], content.encode())
+    content = small.whole_file(arguments["content"])
+    await small.write_verified(sandbox, config, arguments["path"], content.encode())
     count = content.count("\n")
     return f"ok, {count} line{'s' if count != 1 else ''}"
 
@@ -120,12 +118,6 @@ async def _read_text(sandbox: Sandbox, config: ToolConfig, path: str) -> TextFil
         return decode(await sandbox.read_file(absolute(path), config.max_file_bytes), path)
     except FileNotFoundError:
         raise ToolError(f"no file {path}{await small.suggest(sandbox, absolute(path))}") from None
-
-
-async def _write_bytes(sandbox: Sandbox, config: ToolConfig, path: str, data: bytes) -> None:
-    if len(data) > config.max_file_bytes:
-        raise ToolError(f"{path} would have {len(data)} bytes; the limit is {config.max_file_bytes}")
-    await small.write_verified(sandbox, config, path, data)
 
 
 READ_FILE = Tool(
@@ -160,12 +152,5 @@ EDIT_FILE = Tool(
     run=_edit_file,
     file="path",
 )
-WRITE_FILE = Tool(
-    "write_file",
-    "Create a file, or replace the whole of it. Ends it with a newline.",
-    (_PATH, Parameter("content", "The file's whole text.")),
-    reads_only=False,
-    run=_write_file,
-    file="path",
-)
+WRITE_FILE = replace(small.WRITE_FILE, run=_write_file, file="path")
 LIST_DIR = small.LIST_DIR
