@@ -6,27 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tool_answers import Lossy, ToolSet
 
 from etude.environments.base import Sandbox
-from etude.harness.schema import MalformedCall, ToolCall, check_call
-from etude.harness.tools import AGENT_TOOLS, ToolConfig, run_calls
+from etude.harness.tools import AGENT_TOOLS, ToolConfig
 from etude.harness.tools.agent.text import decode
 
-BY_NAME = {tool.name: tool for tool in AGENT_TOOLS}
+SET = ToolSet(AGENT_TOOLS)
+BY_NAME, call, answers = SET.by_name, SET.call, SET.answers
 FILES = {"a.py": b"one\ntwo\nthree\n", "pkg/b.py": b"def f():\n    return 1\n"}
 Run = Callable[..., Any]
-
-
-def call(name: str, **values: str) -> ToolCall:
-    checked = check_call(BY_NAME, name, list(values.items()), "")
-    assert isinstance(checked, ToolCall), checked
-    return checked
-
-
-async def answers(sandbox: Sandbox, *calls: ToolCall | MalformedCall, config: ToolConfig | None = None) -> list[str]:
-    results = await run_calls(calls, BY_NAME, sandbox, config or ToolConfig(), lambda index, result: None)
-    assert all(result.error == result.text.startswith("error: ") for result in results)
-    return [result.text for result in results]
 
 
 def test_reading_ranges(in_sandbox: Run) -> None:
@@ -170,16 +159,6 @@ def test_edits(in_sandbox: Run) -> None:
 
 
 def test_a_write_that_did_not_arrive_whole_is_not_ok(in_sandbox: Run) -> None:
-    class Lossy:
-        """A real sandbox whose disk drops the last byte of every write."""
-
-        def __init__(self, sandbox: Sandbox) -> None:
-            self.sandbox, self.read_file, self.list_dir = sandbox, sandbox.read_file, sandbox.list_dir
-            self.exec = sandbox.exec
-
-        async def write_file(self, path: str, data: bytes) -> None:
-            await self.sandbox.write_file(path, data[:-1])
-
     async def scenario(sandbox: Sandbox) -> None:
         lossy: Any = Lossy(sandbox)
         assert await answers(

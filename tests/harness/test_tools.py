@@ -7,30 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tool_answers import Lossy, ToolSet
 
 from etude.environments.base import Sandbox
 from etude.errors import SandboxError
-from etude.harness.schema import MalformedCall, ToolCall, check_call
+from etude.harness.schema import MalformedCall
 from etude.harness.tools import TOOLS, ToolConfig, ToolResult, run_calls
 from etude.harness.tools.base import cut_lines, cut_middle, relative
 
-BY_NAME = {tool.name: tool for tool in TOOLS}
+SET = ToolSet(TOOLS)
+BY_NAME, call, answers = SET.by_name, SET.call, SET.answers
 FILES = {"a.py": b"one\ntwo\nthree\n", "pkg/b.py": b"def f():\n    return 1\n", "pkg/c.txt": b"no newline"}
 Run = Callable[..., Any]
-
-
-def call(name: str, **values: str) -> ToolCall:
-    checked = check_call(BY_NAME, name, list(values.items()), "")
-    assert isinstance(checked, ToolCall), checked
-    return checked
-
-
-async def answers(sandbox: Sandbox, *calls: ToolCall | MalformedCall, config: ToolConfig | None = None) -> list[str]:
-    told: dict[int, ToolResult] = {}
-    results = await run_calls(calls, BY_NAME, sandbox, config or ToolConfig(), told.__setitem__)
-    assert [told[index] for index in range(len(calls))] == results
-    assert all(result.error == result.text.startswith("error: ") for result in results)
-    return [result.text for result in results]
 
 
 def test_read_file(in_sandbox: Run) -> None:
@@ -129,15 +117,6 @@ def test_edit_and_write(in_sandbox: Run) -> None:
 
 
 def test_a_write_that_did_not_arrive_whole_is_not_ok(in_sandbox: Run) -> None:
-    class Lossy:
-        """A real sandbox whose disk drops the last byte of every write."""
-
-        def __init__(self, sandbox: Sandbox) -> None:
-            self.sandbox, self.read_file, self.list_dir = sandbox, sandbox.read_file, sandbox.list_dir
-
-        async def write_file(self, path: str, data: bytes) -> None:
-            await self.sandbox.write_file(path, data[:-1])
-
     async def scenario(sandbox: Sandbox) -> None:
         lossy: Any = Lossy(sandbox)
         assert await answers(
