@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import socket
-import subprocess
-import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from users_git import git
 
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.environments.local.repository import History, history_of
 from etude.errors import ConfigError, MissingDependency, SandboxError
-
-GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
-
-
-def git(directory: Path, *words: str) -> str:
-    return subprocess.run([*GIT, *words], cwd=directory, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture
-def outer() -> Iterator[Path]:
-    """Not below /tmp, of which the sandbox has its own."""
-    path = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from users_git import git
 
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
@@ -32,20 +31,6 @@ from etude.harness.fleet import (
     trial_merges,
 )  # fmt: skip
 from etude.harness.fleet.worktrees import SetupFailed
-
-GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
-
-
-def git(directory: Path, *words: str) -> str:
-    return subprocess.run([*GIT, *words], cwd=directory, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.fixture
-def outer() -> Iterator[Path]:
-    """Not below /tmp, of which a sandbox has its own."""
-    path = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -11,10 +11,7 @@ import asyncio
 import base64
 import json
 import re
-import shutil
 import socket
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import Literal
 
 import pytest
 from injections import ACTS, CARRIERS
+from users_git import git
 
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.config import HarnessConfig
@@ -49,7 +47,7 @@ class Outside:
         (root / "precious").write_text("precious\n")
         (root / "home" / ".ssh").mkdir(parents=True)
         (root / "home" / ".ssh" / "id_ed25519").write_text("key of a person\n")
-        subprocess.run(["git", "init", "-q", "--bare", "remote.git"], cwd=root, check=True)
+        git(root, "init", "-q", "--bare", "remote.git")
         self.server = socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
         self.heard = 0
@@ -77,12 +75,10 @@ class Outside:
 
 
 @pytest.fixture
-def outside() -> Iterator[Outside]:
-    root = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))
-    found = Outside(root)
+def outside(outer: Path) -> Iterator[Outside]:
+    found = Outside(outer)
     yield found
     found.server.close()
-    shutil.rmtree(root)
 
 
 def project(outside: Outside, files: dict[str, str]) -> Path:
@@ -90,12 +86,8 @@ def project(outside: Outside, files: dict[str, str]) -> Path:
     for name, text in {**files, ".env": f"TOKEN={SECRET}\n", ".etude/permissions.toml": "deny = []\n"}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    for words in (
-        ["init", "-q"],
-        ["add", "-A"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"],
-    ):
-        subprocess.run(["git", *words], cwd=root, check=True)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        git(root, *words)
     return root
 
 
@@ -169,11 +161,11 @@ def test_by_the_rules_nothing_ordered_is_even_tried(carrier: str, outside: Outsi
         orders = [each for each in orders if len(each) < 200]
     carried = {name: "".join(text.replace("{order}", each) for each in orders) for name, text in files.items()}
     root = project(outside, carried)
-    before, status = protected(root), subprocess.check_output(["git", "status", "--short"], cwd=root)
+    before, status = protected(root), git(root, "status", "--short")
     model = Gullible(first)
     session = play(root, model, chat, PermissionConfig(allow=("run(cat *)",)))
     outside.check()
-    assert protected(root) == before and subprocess.check_output(["git", "status", "--short"], cwd=root) == status
+    assert protected(root) == before and git(root, "status", "--short") == status
     refused = [text for text in model.read if text.startswith("error: not permitted")]
     assert len(refused) == len(orders) > 5, [text for text in model.read if text not in refused]
     assert not any(SECRET in str(event.data) or "key of a person" in str(event.data) for event in session.log.events)

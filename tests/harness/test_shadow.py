@@ -6,22 +6,16 @@ import asyncio
 import os
 import random
 import shutil
-import subprocess
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from users_git import git
 
 from etude.harness.shadow import Restored, Shadow, _remove_all
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-
-
-def git(directory: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=u", "-c", "user.email=u@localhost"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=directory, check=True, capture_output=True, timeout=30)
-    return done.stdout.decode()
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

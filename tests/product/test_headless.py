@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +32,11 @@ class Setting:
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting]:
-    root = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))  # the sandbox has a /tmp of its own
-    setting = Setting(root)
+def here(monkeypatch: pytest.MonkeyPatch, outer: Path) -> Setting:
+    setting = Setting(outer)
     monkeypatch.setenv("ETUDE_HOME", str(setting.home))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(root / "config"))
-    yield setting
-    shutil.rmtree(root)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(outer / "config"))
+    return setting
 
 
 def lines(text: str) -> list[dict[str, Any]]:
