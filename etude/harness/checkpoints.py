@@ -17,6 +17,7 @@ from etude.harness.rewind import Rewind
 from etude.harness.shadow import Restored, Shadow
 from etude.harness.state import Checkpoint, SessionState, Turn
 from etude.harness.tools import Tool
+from etude.harness.tools.base import Beginning
 from etude.harness.tools.execute import only_reads
 
 
@@ -95,6 +96,12 @@ class Checkpointer:
         await self.settle()
         first, last = self._state.checkpoints[0], self._state.checkpoints[-1]
         return await self._shadow.changed(first.snapshot, last.snapshot)
+
+    def beginning(self) -> Beginning | None:
+        """The files at the session's start, whichever process it was started by; None where none were kept."""
+        if self._shadow is None or not self._state.checkpoints:
+            return None
+        return self._shadow.at(self._state.checkpoints[0].snapshot)
 
     def _target(self, turns: int | None) -> Checkpoint:
         if turns is None:

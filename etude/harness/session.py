@@ -132,8 +132,9 @@ class Session:
         self.state = SessionState(dialogue, log)
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
         self.checkpoints = Checkpointer(self.state, self._tools, shadow)
+        before_change, beginning = self.checkpoints.settle, self.checkpoints.beginning
         self._runner = TurnRunner(
-            self.state, self._tools, sandbox, config.tool, self.checkpoints.settle, review, on_output
+            self.state, self._tools, sandbox, config.tool, before_change, beginning, review, on_output
         )
         self._summariser = Summariser(self.state, self._budget, sandbox, config.summary, self.checkpoints.changed)
 

@@ -84,6 +84,23 @@ class Shadow:
         """The paths that are not the same in two snapshots."""
         return [path for _, path in await self._changes(start, end)]
 
+    def at(self, snapshot: str) -> Past:
+        """A snapshot, to compare the directory with as it is."""
+        return Past(self, snapshot)
+
+    async def changed_since(self, snapshot: str) -> list[str]:
+        """The paths that are not now as they were, without those that are gone. Keeps no snapshot."""
+        async with self._turn:
+            changes = await self._changes(snapshot, await self._tree())
+        return [path for status, path in changes if status != "D"]
+
+    async def read(self, snapshot: str, path: str) -> bytes | None:
+        """A file of a snapshot; None where it has none of that name."""
+        entry = (await self._run("ls-tree", "-z", snapshot, "--", path)).split(b"\0")[0].split()
+        if not entry or not entry[0].startswith(b"100"):
+            return None
+        return await self._run("cat-file", "blob", entry[2].decode())
+
     async def forget(self) -> None:
         """Drop this session's snapshots; what no other has is gone with git's next clean-up."""
         async with self._turn:
@@ -107,7 +124,8 @@ class Shadow:
     def _refs(self) -> str:
         return f"refs/sessions/{self._session}/"
 
-    async def _take(self, label: str) -> str:
+    async def _tree(self) -> str:
+        """The directory as it is, as a tree."""
         await self._prepare()
         seen = await self._run("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard")
         wanted = await self._tracked_though_ignored()
@@ -117,7 +135,10 @@ class Shadow:
         gone, fit = [*gone, *ignored], [path for path in fit if path not in ignored]
         await self._run("update-index", "--force-remove", "-z", "--stdin", stdin=_lines(gone))
         await self._run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", stdin=_lines(fit))
-        tree = (await self._run("write-tree")).decode().strip()
+        return (await self._run("write-tree")).decode().strip()
+
+    async def _take(self, label: str) -> str:
+        tree = await self._tree()
         same = await self._run("for-each-ref", "--format=%(tree) %(objectname)", self._refs)
         known = dict(line.split() for line in same.decode().splitlines())
         if tree in known:
@@ -186,6 +207,20 @@ class Shadow:
             reason = said.decode("utf-8", "replace").strip()
             raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {reason}")
         return output
+
+
+@dataclass(frozen=True)
+class Past:
+    """A directory as it was: `harness.tools.base.Beginning`."""
+
+    shadow: Shadow
+    snapshot: str
+
+    async def changed(self) -> list[str]:
+        return await self.shadow.changed_since(self.snapshot)
+
+    async def read(self, path: str) -> bytes | None:
+        return await self.shadow.read(self.snapshot, path)
 
 
 def _plain_environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ from etude.environments.base import Sandbox
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.state import SessionState, Turn
 from etude.harness.tools import Tool, ToolConfig, ToolResult, run_calls
+from etude.harness.tools.base import BEGINNING, Beginning
 from etude.harness.tools.execute import only_reads
 from etude.records import EventKind
 
@@ -29,8 +30,9 @@ Review: TypeAlias = Callable[[Sequence[ToolCall | MalformedCall]], Awaitable[Non
 class TurnRunner:
     """For the turns of one session.
 
-    `before_change` is awaited before a call that could change files; `review` is shown the calls of a turn before any
-    of them is run; `on_output` is told, by the call's place in the turn, what commands print meanwhile.
+    `before_change` is awaited before a call that could change files; `beginning` gives the files as they were at the
+    session's start, for tools that compare with them; `review` is shown the calls of a turn before any of them is run;
+    `on_output` is told, by the call's place in the turn, what commands print meanwhile.
     """
 
     def __init__(
@@ -40,11 +42,13 @@ class TurnRunner:
         sandbox: Sandbox,
         config: ToolConfig,
         before_change: Callable[[], Awaitable[None]],
+        beginning: Callable[[], Beginning | None],
         review: Review | None,
         on_output: Callable[[int, bytes], None] | None,
     ) -> None:
         self._state, self._tools, self._sandbox, self._config = state, tools, sandbox, config
-        self._before_change, self._review, self._on_output = before_change, review, on_output
+        self._before_change, self._beginning = before_change, beginning
+        self._review, self._on_output = review, on_output
 
     async def run(self, turn: Turn) -> None:
         """Give every call of the turn its result."""
@@ -69,6 +73,7 @@ class TurnRunner:
         calls = [turn.calls[index] for index in waiting]
         if self._review is not None and calls:
             await self._review(calls)
+        BEGINNING.set(self._beginning())
         await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start, on_output)
 
     def leave(self, turn: Turn) -> None:

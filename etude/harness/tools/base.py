@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -21,6 +21,22 @@ from etude.harness.schema import ToolSchema
 
 ON_OUTPUT: ContextVar[Callable[[bytes], None] | None] = ContextVar("on_output", default=None)
 """Who watches the call that runs now: told of a command's output as it comes. Set by `execute`, for each call."""
+
+
+class Beginning(Protocol):
+    """The workspace's files as they were when the session began. Both raise CheckpointError or DeadlineExceeded."""
+
+    async def changed(self) -> list[str]:
+        """The files that are not what they were, without those that are gone; relative to the workspace."""
+        ...
+
+    async def read(self, path: str) -> bytes | None:
+        """A file as it was; None where there was none, or it is not kept."""
+        ...
+
+
+BEGINNING: ContextVar[Beginning | None] = ContextVar("beginning", default=None)
+"""Of the session whose call runs now; None where it keeps no snapshots. Set by `turns`, for each turn."""
 
 
 class ToolConfig(Config):
@@ -36,8 +52,9 @@ class ToolConfig(Config):
     """What becomes of a command that takes longer. The agent's tools only: of the small set's it is stopped."""
     edit_tolerance: Tolerance = "context"
     """How much of an edit's old text may differ from the file. The agent's tools only."""
-    lint_base: str = "HEAD"
-    """The git revision whose findings are not the agent's: read_lints leaves them out."""
+    lint_base: str = ""
+    """The git revision whose findings are not the agent's: read_lints leaves them out. Empty: the session's beginning
+    where it keeps snapshots, else HEAD."""
 
 
 class ToolError(Exception):

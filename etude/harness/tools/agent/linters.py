@@ -21,7 +21,7 @@ except (SyntaxError, ValueError) as e: print(f"file:{getattr(e, 'lineno', None) 
 _JSON = """
 import json, sys
 try: json.load(open(sys.argv[1], encoding="utf-8-sig"))
-except ValueError as e: print(f"file:{getattr(e, 'lineno', 1)}: {e}")
+except ValueError as e: print(f"file:{getattr(e, 'lineno', 1)}: {getattr(e, 'msg', e)}")
 """
 
 

@@ -1,27 +1,42 @@
 """The agent's read_lints: what linters find in the files it changed, and did not find before.
 
-Owns the comparison. Each file is linted as it is and as it was in git at `lint_base`; a finding is new where the same
-words about the same line of text were not said before, wherever that line stands now. A project full of old warnings
-so says nothing about a clean change. Without git, or for a new file, everything found counts.
+Owns the comparison. Each file is linted as it is and as it was before: when the session began, of which its snapshots
+know, or in git at `lint_base`. A finding is new where the same words about the same line of text were not said before,
+wherever that line stands now. A project full of old warnings so says nothing about a clean change, nor do faults that
+the user had not committed yet, and what the agent commits is still its own. Without either, or for a new file,
+everything found counts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from etude.environments.base import Sandbox
+from etude.errors import CheckpointError, DeadlineExceeded
 from etude.harness.schema import Parameter
 from etude.harness.tools.agent.linters import LINTERS, Finding, Linter, findings, language
 from etude.harness.tools.agent.listing import GIT, files
-from etude.harness.tools.base import Tool, ToolConfig, ToolError, absolute, cut_lines, relative
+from etude.harness.tools.base import (
+    BEGINNING,
+    Beginning,
+    Tool,
+    ToolConfig,
+    ToolError,
+    absolute,
+    cut_lines,
+    relative,
+)
 
 _MAX_FILES = 100
 _MARK = "\x1e"
 _COPY = '"$file"'
+_GIVEN = "/tmp/etude/linted"
+"""Where a file lies for a moment as it was, with a name of its own behind."""
 _AT_ONCE = 4
 _MAX_OUTPUT_BYTES = 1_000_000
 
@@ -58,8 +73,14 @@ async def _below(sandbox: Sandbox, config: ToolConfig, path: str) -> list[str]:
 
 
 async def _changed(sandbox: Sandbox, config: ToolConfig) -> list[str]:
-    """What differs from the base, new files included; raises ToolError where there is no git to tell."""
-    base = shlex.quote(config.lint_base)
+    """What differs from the base, new files included; raises ToolError where there is nothing to tell."""
+    beginning = _beginning(config)
+    if beginning is not None:
+        try:
+            return sorted(await beginning.changed())
+        except (CheckpointError, DeadlineExceeded) as error:
+            raise ToolError(f"what changed is not known ({error}); name a path") from None
+    base = shlex.quote(_revision(config))
     command = (
         f"{GIT} rev-parse --git-dir >/dev/null 2>&1 || exit 3; "
         f"{GIT} diff --name-only --relative --diff-filter=d -z {base} -- 2>/dev/null; "
@@ -83,15 +104,40 @@ async def _available(sandbox: Sandbox, config: ToolConfig, languages: set[str]) 
     return {each: linter for each, linter in found.items() if linter is not None}
 
 
+def _beginning(config: ToolConfig) -> Beginning | None:
+    """A revision that is named goes before snapshots."""
+    return None if config.lint_base else BEGINNING.get()
+
+
+def _revision(config: ToolConfig) -> str:
+    return config.lint_base or "HEAD"
+
+
+async def _earlier(sandbox: Sandbox, config: ToolConfig, name: str) -> str:
+    """Shell that puts the file as it was into the copy, and fails where it was not there."""
+    beginning = _beginning(config)
+    if beginning is None:
+        return f'{GIT} show {shlex.quote(f"{_revision(config)}:./{relative(name)}")} > "$file" 2>/dev/null'
+    try:
+        data = await beginning.read(relative(name))
+    except (CheckpointError, DeadlineExceeded) as error:
+        raise ToolError(f"{name} as it was cannot be had: {error}") from None
+    if data is None:
+        return "false"
+    given = f"{_GIVEN}-{secrets.token_hex(8)}"  # two calls of one turn may look at the same file
+    await sandbox.write_file(given, data)
+    return f'cat {given} > "$file"; rm -f {given}'
+
+
 async def _new_findings(sandbox: Sandbox, config: ToolConfig, name: str, linter: Linter) -> list[Finding]:
     """Both versions are linted in one command, from copies with the file's own name."""
     now = (await sandbox.read_file(absolute(name), config.max_file_bytes)).decode("utf-8", "replace")
-    base, inside = shlex.quote(f"{config.lint_base}:./{relative(name)}"), shlex.quote(absolute(name))
+    inside, earlier = shlex.quote(absolute(name)), await _earlier(sandbox, config, name)
     ask = f"{{ {linter.on(_COPY, name)}; }} 2>&1"
     command = (
         f'dir=$(mktemp -d) && file="$dir"/copy.{language(name)}; '
         f'cp {inside} "$file"; {ask}; printf "{_MARK}"; '
-        f'if {GIT} show {base} > "$file" 2>/dev/null; then cat "$file"; printf "{_MARK}"; {ask}; fi; '
+        f'if {earlier}; then cat "$file"; printf "{_MARK}"; {ask}; fi; '
         'rm -rf "$dir"'
     )
     done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
@@ -119,7 +165,7 @@ READ_LINTS = Tool(
     (
         Parameter(
             "path",
-            "File or directory to look at; all files changed since the last commit if not given.",
+            "File or directory to look at; all changed files if not given.",
             required=False,
         ),
     ),
