@@ -73,7 +73,7 @@ class Task:
 
 
 EventKind: TypeAlias = Literal[
-    "session", "resumed", "prompt", "completion", "tool_call", "tool_started", "tool_result", "observation",
+    "session", "resumed", "model", "prompt", "completion", "tool_call", "tool_started", "tool_result", "observation",
     "summary_asked", "summary", "segment_sealed", "opening", "checkpoint", "undo", "redo", "end",
 ]  # fmt: skip
 

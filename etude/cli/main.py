@@ -19,7 +19,8 @@ from etude.errors import ConfigError, EtudeError, Interrupted
 COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
     "pretrain": "make a base model: record sessions, mid-train, save",
-    "agent": "let a model work on a generated repository, or on a directory",
+    "agent": "let a model work in your directory, with any OpenAI-compatible endpoint",
+    "play": "let a checkpoint play a generated task in a sandbox, while you watch",
     "serve": "serve a checkpoint to OpenAI's clients until SIGTERM",
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from etude.records import Event
 
-_NOTHING_NEW = {"undo", "redo", "resumed"}
+_NOTHING_NEW = {"undo", "redo", "resumed", "model"}
 
 
 class Rewind:

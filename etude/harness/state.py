@@ -87,6 +87,8 @@ class SessionState:
         self.dialogue.seal("turns")
         self.usage = dict.fromkeys(_COUNTS, 0)
         self.begun = False
+        self.model = ""
+        """The name of the model that is asked; empty where no name tells it, as in training."""
         self.system = ""
         """The system prompt that the model was told last."""
         self.prompts: list[str] = []
@@ -112,7 +114,7 @@ class SessionState:
         if (journal := self.log.journal) is not None:
             rewind = Rewind(event for event, _ in decoded(journal))
             for line, (event, record) in enumerate(decoded(journal)):
-                if rewind.stands(line):
+                if rewind.stands(line) or event.kind == "model":  # which model is asked is no part of what was said
                     self._apply(event, record)
 
     def commit(self, kind: EventKind, record: Record | None = None, **data: Any) -> None:
@@ -134,7 +136,9 @@ class SessionState:
         data = event.data
         match event.kind:
             case "session":
-                self.begun = True
+                self.begun, self.model = True, data.get("model", "")
+            case "model":
+                self.model = data["model"]
             case "prompt":
                 self._prompt(event, record)
             case "completion":

@@ -1,19 +1,22 @@
 """An agent at work in a user's directory: everything a session needs, put together and taken apart again.
 
-Owns `open_agent`, which every face opens its sessions by: the terminal, an editor, headless. The session is the very
-one of training; what the product adds stands around it: the OS sandbox over the user's own directory, permissions and
-redaction before the tools, MCP servers beside them, snapshots, the project's rules in the system prompt, and a log that
-outlives the process.
+Owns `open_agent`, which every face opens its sessions by: the terminal, an editor, HTTP, headless; and `Agent`, what a
+face does with one: play a prompt, cancel it, change the model. The session is the very one of training; what the
+product adds stands around it: the OS sandbox over the user's own directory, permissions and redaction before the tools,
+MCP servers beside them, snapshots, the project's rules in the system prompt, and a log that outlives the process. How
+anything looks, and how a person is asked, is the face's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import structlog
 
@@ -21,33 +24,91 @@ from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError
 from etude.harness.endpoint import Delta, Endpoint
 from etude.harness.endpoint.dialogue import EndpointDialogue
-from etude.harness.events import EventLog
+from etude.harness.events import EventLog, decoded
 from etude.harness.mcp import McpTools
 from etude.harness.permissions.gate import Ask, Gate
 from etude.harness.permissions.judge import Judge
 from etude.harness.permissions.paths import Place
 from etude.harness.permissions.rules import PermissionConfig
-from etude.harness.permissions.store import load_permissions
+from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.permissions.unreadable import unreadable
 from etude.harness.prompt import PERSONA
 from etude.harness.rules import read_rules
 from etude.harness.secrets import Redactor, SecretGuard, known_secrets, without_secrets
 from etude.harness.session import Session
+from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
+from etude.product.cost import Ledger
 from etude.records import Event
 
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True)
-class Agent:
-    """An open session, and what it cost."""
+Ended: TypeAlias = Stop | Literal["cancelled"]
+_T = TypeVar("_T")
 
-    id: str
-    session: Session
-    endpoint: Endpoint
-    gate: Gate
+
+class Agent:
+    """An open session, as a face drives it: one thing at a time, and any of them can be cancelled."""
+
+    def __init__(
+        self, id: str, directory: Path, session: Session, endpoint: Endpoint, gate: Gate, ledger: Ledger
+    ) -> None:
+        self.id, self.directory, self.session, self.endpoint, self.gate = id, directory, session, endpoint, gate
+        self.ledger = ledger
+        self._at_work: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a prompt is being played, or a summary written."""
+        return self._at_work is not None
+
+    async def play(self, prompt: str | None) -> Ended:
+        """Play a prompt to its end; None goes on where the log ends. What was done before a `cancel` stays done, and
+        stands in the log: the next prompt, or `play(None)`, goes on from there. Raises what `Session` raises."""
+        ended = await self._work(self.session.resume() if prompt is None else self.session.prompt(prompt))
+        return "cancelled" if ended is None else ended
+
+    async def compact(self) -> bool:
+        """Have the model summarise now; False where that was cancelled. ConfigError if there is nothing yet."""
+        return await self._work(_true(self.session.compact())) is not None
+
+    def cancel(self) -> bool:
+        """Stop what is being done, commands included; whoever awaits it returns when nothing runs any more. False if
+        there is nothing to stop. Safe to call twice; call it on the session's own loop."""
+        if self._at_work is None:
+            return False
+        self._cancelled = True
+        return self._at_work.cancel()
+
+    def use_model(self, name: str) -> None:
+        """Ask another model of the same endpoint from the next message on. The log says so."""
+        if name != self.session.state.model:
+            self.endpoint.use_model(name)
+            self.session.state.commit("model", model=name)
+
+    async def _work(self, work: Coroutine[Any, Any, _T]) -> _T | None:
+        """None where it was cancelled by `cancel`."""
+        if self._at_work is not None:
+            work.close()
+            raise ConfigError(f"session {self.id} is at work; wait for its end, or cancel it")
+        self._at_work, self._cancelled = asyncio.ensure_future(work), False
+        try:
+            return await self._at_work
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._cancelled or (task is not None and task.cancelling()):
+                raise  # it is the caller who is to stop
+            return None
+        finally:
+            self._at_work = None
+
+
+async def _true(work: Coroutine[Any, Any, None]) -> bool:
+    await work
+    return True
 
 
 def _quiet(_: object) -> None:
@@ -63,23 +124,29 @@ async def open_agent(
     *,
     on_event: Callable[[Event], None] = _quiet,
     on_delta: Callable[[Delta], None] = _quiet,
+    on_output: Callable[[int, bytes], None] | None = None,
     ask: Ask | None = None,
     allow: Sequence[str] = (),
 ) -> AsyncGenerator[Agent]:
-    """A new session in `directory`, or one of the store's. `allow` are rules for this process; without `ask` nobody is
-    there to be asked, and what would need it is refused."""
+    """A new session in `directory`, or one of the store's.
+
+    `on_event` is told every event once it is in the log, `on_delta` the model's words as they come, and `on_output`, by
+    the call's place in its turn, what a command prints. All three must be quick: the session waits for them. `allow`
+    are rules for this process; without `ask` nobody is there to be asked, and what would need it is refused.
+    """
     directory = directory.resolve()
     if session_id is not None and (there := store.workspace(session_id)) != directory:
         raise ConfigError(f"session {session_id} works in {there}, not in {directory}; go on with it there")
     async with contextlib.AsyncExitStack() as stack:
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))
-        endpoint = Endpoint(config.endpoint)
+        ledger = Ledger(config.prices, decoded(journal))
+        endpoint = Endpoint(config.endpoint, ledger.add)
         stack.push_async_callback(endpoint.close)
         permissions = load_permissions(directory)
         sandbox = await open_workspace(directory, _workspace(config.workspace, permissions, directory))
         stack.push_async_callback(sandbox.destroy)
-        gate = Gate(_judge(permissions, directory, allow), ask)
+        gate = Gate(_judge(permissions, directory, allow), ask, partial(remember, directory))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         for server, why in mcp.failed.items():
             _log.warning("an MCP server lacks tools", server=server, why=why)
@@ -95,12 +162,15 @@ async def open_agent(
             shadow=store.shadow(name, directory),
             tools=gate.guard(guard.guard(tools)),
             review=gate.review,
+            on_output=on_output,
             persona=lambda: _persona(directory),
         )
         if not session.state.begun:
             time = datetime.now(UTC).isoformat(timespec="seconds")
             session.begin(id=name, workspace=str(directory), time=time, model=config.endpoint.model)
-        yield Agent(name, session, endpoint, gate)
+        agent = Agent(name, directory, session, endpoint, gate, ledger)
+        agent.use_model(config.endpoint.model)
+        yield agent
 
 
 def _workspace(config: WorkspaceConfig, permissions: PermissionConfig, directory: Path) -> WorkspaceConfig:

@@ -15,6 +15,7 @@ from etude.environments.local import WorkspaceConfig
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.endpoint import EndpointConfig
 from etude.harness.mcp import McpConfig
+from etude.product.cost import Price
 from etude.records import Limits
 
 
@@ -30,6 +31,10 @@ class AgentConfig(Config):
     """Of a whole session: what a runaway costs at most."""
     wall_s: float = Field(4 * 3600.0, gt=0)
     """Of one prompt."""
+    prices: dict[str, Price] = {}
+    """By the model's name, for a million tokens: `[prices.qwen3-coder]`, `input = 0.3`. None is known but yours."""
+    currency: str = "$"
+    """The sign before what prices come to."""
     harness: HarnessConfig = HarnessConfig(toolset="agent", max_turn_tokens=16_000)
     workspace: WorkspaceConfig = WorkspaceConfig()
     mcp: McpConfig = McpConfig()

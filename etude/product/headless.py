@@ -50,7 +50,8 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
         async with open_agent(
             config, asked.directory, store, asked.session, on_event=on_event, allow=asked.allow
         ) as agent:
-            stop = await _play(agent, asked.prompt)
+            stop = await agent.play(asked.prompt)
+            assert stop != "cancelled", "nobody is there to cancel it"
             result = _result(agent, stop)
     except EtudeError as error:
         if asked.output == "text":
@@ -68,10 +69,6 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
     return EXIT[stop]
 
 
-async def _play(agent: Agent, prompt: str | None) -> Stop:
-    return await (agent.session.resume() if prompt is None else agent.session.prompt(prompt))
-
-
 def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
     said = [event.data["text"] for event in agent.session.log if event.kind == "completion"]
     return {
@@ -79,6 +76,7 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
         "response": said[-1].strip() if said else "",
         "stop": stop,
         "usage": {**agent.session.state.usage, **agent.endpoint.counters},
+        "cost": agent.ledger.spent.money,
         "permissions": dict(agent.gate.counts),
     }
 

@@ -1,7 +1,7 @@
 """One session in the foreground: the engine in this process, a real sandbox, every step printed as it happens.
 
-Owns `etude agent` for our own models: the same harness, prompt and tools as training. A directory of the user's is
-copied into the sandbox and never written to; what the agent changed is shown as a diff.
+Owns `etude play`: the same harness, prompt and tools as training. A directory of the user's is copied into the sandbox
+and never written to; what the agent changed is shown as a diff.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ def test_an_unknown_command_is_refused():
         (["train", "recipes/quickstart.toml", "--set", "groups.sise=4"], 42, "groups.sise: unknown key"),
         (["train", "recipes/quickstart.toml", "--set", "groups.size=four"], 42, "groups.size"),
         (["train", "recipes/quickstart.toml", "--resume", "--out", "/nonexistent/run"], 42, "no run to resume"),
-        (["agent", "--task", "9:x"], 42, "RUNG:SEED"),
-        (["agent", "--dir", "."], 42, "PROMPT"),
-        (["agent", "--model", "nowhere"], 1, "nowhere"),
+        (["play", "--task", "9:x"], 42, "RUNG:SEED"),
+        (["play", "--dir", "."], 42, "PROMPT"),
+        (["play", "--model", "nowhere"], 1, "nowhere"),
         (["weights", "log", "/nonexistent/store"], 1, "/nonexistent/store"),
     ],
 )
@@ -70,7 +70,7 @@ def test_doctor_boots_a_sandbox():
 @pytest.mark.parametrize("form", ["plain", "mxfp8"])
 def test_the_shipped_model_plays_a_task(form):
     shipped = ROOT / "models/etude-tiny"
-    done = etude("agent", "--model", shipped, "--task", "1:0", "--json", "--expert-format", form)
+    done = etude("play", "--model", shipped, "--task", "1:0", "--json", "--expert-format", form)
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["usage"]["turns"] >= 1
     assert result["stop"] in ("finished", "turns", "context", "tokens")
@@ -81,7 +81,7 @@ def test_a_directory_is_worked_on_as_a_copy(tmp_path):
     (tmp_path / "ship.py").write_text("def ship(a, b):\n    # a plus b\n    return a - b\n")
     before = (tmp_path / "ship.py").read_bytes()
     done = etude(
-        "agent", "Fix every bug in ship.py.", "--dir", tmp_path, "--model", ROOT / "models/etude-tiny", "--json"
+        "play", "Fix every bug in ship.py.", "--dir", tmp_path, "--model", ROOT / "models/etude-tiny", "--json"
     )
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["solved"] is None

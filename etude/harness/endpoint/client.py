@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
 from etude.harness.endpoint.chat import ChatCompletions
 from etude.harness.endpoint.config import EndpointConfig
 from etude.harness.endpoint.refusals import Unknown
 from etude.harness.endpoint.responses import Responses
-from etude.harness.endpoint.said import Delta, Dialect, Json, Reader, Said, Tell
+from etude.harness.endpoint.said import Delta, Dialect, Json, Reader, Said, Tell, Usage
 from etude.harness.endpoint.wire import Wire
 from etude.harness.schema import ToolSchema
 
@@ -27,9 +27,10 @@ class Endpoint:
     `counters` count requests answered, their tokens as the server counts them, and attempts that failed.
     """
 
-    def __init__(self, config: EndpointConfig) -> None:
-        self.config = config
-        self.dialect: Dialect = ChatCompletions(config) if config.dialect == "chat" else Responses(config)
+    def __init__(self, config: EndpointConfig, on_usage: Callable[[str, Usage], None] | None = None) -> None:
+        """`on_usage` is told, with the model's name, what each answer cost in tokens, where the server says so."""
+        self.config, self._on_usage = config, on_usage
+        self.dialect = _dialect(config)
         self._wire = Wire(config)
         self._counters: Counter[str] = Counter()
 
@@ -66,7 +67,14 @@ class Endpoint:
             self._counters["prompt_tokens"] += said.usage.prompt
             self._counters["cached_tokens"] += said.usage.cached
             self._counters["completion_tokens"] += said.usage.completion
+            if self._on_usage is not None:
+                self._on_usage(self.config.model, said.usage)
         return said
+
+    def use_model(self, name: str) -> None:
+        """Ask another model from the next request on."""
+        self.config = self.config.model_copy(update={"model": name})
+        self.dialect = _dialect(self.config)  # what one model does not know, another may
 
     async def models(self) -> list[str]:
         """The models that the endpoint says it has."""
@@ -80,6 +88,10 @@ class Endpoint:
         if self.config.cache_key:
             head["prompt_cache_key"] = session_id
         return encode(head)[:-1] + b',"' + self.dialect.items_key.encode() + b'":[' + conversation + b"]}"
+
+
+def _dialect(config: EndpointConfig) -> Dialect:
+    return ChatCompletions(config) if config.dialect == "chat" else Responses(config)
 
 
 def encode(item: Json) -> bytes:

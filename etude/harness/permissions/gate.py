@@ -33,11 +33,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the user said. `rules` hold from now on; `words` are for the model, with a no."""
+    """What the user said. With a yes, `rules` hold for the rest of the session, and, where they are `lasting`, in this
+    project for good; `words` are for the model, with a no."""
 
     allowed: bool
     rules: tuple[str, ...] = ()
     words: str = ""
+    lasting: bool = False
 
 
 Ask: TypeAlias = Callable[[Sequence[Question]], Awaitable[Sequence[Answer]]]
@@ -45,11 +47,13 @@ Ask: TypeAlias = Callable[[Sequence[Question]], Awaitable[Sequence[Answer]]]
 
 
 class Gate:
-    """The permissions of one session at work."""
+    """The permissions of one session at work. `remember` keeps rules that are to outlive it."""
 
-    def __init__(self, judge: Judge, ask: Ask | None = None) -> None:
+    def __init__(
+        self, judge: Judge, ask: Ask | None = None, remember: Callable[[Sequence[str]], None] | None = None
+    ) -> None:
         self.judge = judge
-        self._ask = ask
+        self._ask, self._remember = ask, remember
         self._answered: dict[str, list[Answer]] = {}
         self.counts: Counter[str] = Counter()
         """Calls that were "allowed" by rules, "granted" or "refused" by the user, or "denied" by rules."""
@@ -96,8 +100,11 @@ class Gate:
             return [_nobody(question) for question in questions]
         answers = await self._ask(questions)
         for answer in answers:
-            for rule in answer.rules if answer.allowed else ():
+            rules = answer.rules if answer.allowed else ()
+            for rule in rules:
                 self.judge.allow(rule)
+            if rules and answer.lasting and self._remember is not None:
+                self._remember(rules)
         return answers
 
 

@@ -1,0 +1,128 @@
+"""What every face does with an open session: play, cancel, go on, ask for permission, change the model."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from scripted_openai import Reply, ScriptedServer
+
+from etude.config import load_recipe
+from etude.errors import ConfigError
+from etude.harness.permissions.gate import Answer, Question
+from etude.harness.store import SessionStore
+from etude.product.agent import open_agent
+from etude.product.config import AgentConfig
+from etude.records import Event
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    root = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))  # the sandbox has a /tmp of its own
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(root / "config"))
+    (root / "project").mkdir()
+    yield root
+    shutil.rmtree(root)
+
+
+def config(server: ScriptedServer) -> AgentConfig:
+    return load_recipe(None, AgentConfig, [f'endpoint.url="{server.url}"', 'endpoint.model="first"'])
+
+
+def run(command: str) -> tuple[str, dict[str, str]]:
+    return "run_terminal_cmd", {"command": command}
+
+
+def test_a_cancelled_prompt_loses_nothing_and_goes_on(root: Path) -> None:
+    script = [
+        Reply("", [run("echo one >> ledger")]),
+        Reply("", [run("echo two >> ledger; echo begun; sleep 60; echo three >> ledger")]),
+        Reply("I looked. Done."),
+    ]
+    printed = bytearray()
+
+    async def play(server: ScriptedServer) -> list[Event]:
+        def on_output(index: int, piece: bytes) -> None:
+            printed.extend(piece)
+            if b"begun" in printed:
+                asyncio.get_running_loop().call_soon(agent.cancel)
+
+        store = SessionStore(root / "home")
+        opened = open_agent(config(server), root / "project", store, on_output=on_output, allow=["run"])
+        async with opened as agent:
+            assert not agent.cancel() and not agent.busy
+            assert await agent.play("Go.") == "cancelled"
+            assert not agent.busy
+            assert await agent.play("What is there?") == "finished"
+            return list(agent.session.log)
+
+    with ScriptedServer(script) as server:
+        events = asyncio.run(play(server))
+    assert (root / "project" / "ledger").read_text() == "one\ntwo\n", "what was stopped does not go on behind"
+    results = [event.data for event in events if event.kind == "tool_result"]
+    assert [result["error"] for result in results] == [False, True] and "interrupted" in results[1]["text"]
+    told = server.bodies[-1]["messages"]
+    assert [each["role"] for each in told[-3:]] == ["assistant", "tool", "user"] and told[-1][
+        "content"
+    ] == "What is there?"
+
+
+def test_cancelling_the_caller_is_not_answered_with_an_end(root: Path) -> None:
+    async def play(server: ScriptedServer) -> None:
+        async with open_agent(config(server), root / "project", SessionStore(root / "home")) as agent:
+            playing = asyncio.create_task(agent.play("Go."))
+            while not server.requests:
+                await asyncio.sleep(0.01)
+            with pytest.raises(ConfigError, match="is at work"):
+                await agent.play("Meanwhile.")
+            playing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await playing
+            assert await agent.play(None) == "finished"
+
+    with ScriptedServer([Reply("Too late.", stall_s=60), Reply("Done.")]) as server:
+        asyncio.run(play(server))
+    assert [each["role"] for each in server.bodies[1]["messages"]] == ["system", "user"], "the prompt was kept"
+
+
+def test_what_is_allowed_for_good_is_kept(root: Path) -> None:
+    asked: list[Question] = []
+
+    async def ask(questions: Sequence[Question]) -> Sequence[Answer]:
+        asked.extend(questions)
+        return [Answer(True, question.decision.remember, lasting=len(asked) == 1) for question in questions]
+
+    async def play(server: ScriptedServer) -> None:
+        async with open_agent(config(server), root / "project", SessionStore(root / "home"), ask=ask) as agent:
+            assert await agent.play("Go.") == "finished"
+
+    calls = [run("make one"), run("make one"), run("sort x"), run("sort y")]
+    with ScriptedServer([*(Reply("", [call]) for call in calls), Reply("Done.")]) as server:
+        asyncio.run(play(server))
+    assert [question.arguments["command"] for question in asked] == ["make one", "sort x"], "a rule holds from then on"
+    kept = tomllib.loads((root / "config" / "etude" / "permissions.toml").read_text())
+    assert kept["projects"][str(root / "project")]["allow"] == ["run(make one *)"], "the other was for this session"
+
+
+def test_another_model_from_the_next_message_on(root: Path) -> None:
+    store = SessionStore(root / "home")
+
+    async def play(server: ScriptedServer) -> None:
+        async with open_agent(config(server), root / "project", store) as agent:
+            await agent.play("Go.")
+            agent.use_model("second")
+            agent.use_model("second")
+            await agent.play("On.")
+            await agent.session.checkpoints.undo()
+            assert agent.session.state.model == "second", "which model is asked is no part of what is undone"
+        async with open_agent(config(server), root / "project", store, agent.id) as agent:
+            assert [each.data["model"] for each in agent.session.log if each.kind == "model"] == ["second", "first"]
+
+    with ScriptedServer([Reply("One."), Reply("Two.")]) as server:
+        asyncio.run(play(server))
+    assert [body["model"] for body in server.bodies] == ["first", "second"]
