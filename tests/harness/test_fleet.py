@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -26,10 +27,11 @@ from etude.harness.fleet import (
     Worktree,
     Worktrees,
     apply_result,
-    best_of,
     rank,
+    side_by_side,
     trial_merges,
 )  # fmt: skip
+from etude.harness.fleet.ranking import INTERRUPTED
 from etude.harness.fleet.worktrees import SetupFailed
 
 
@@ -83,7 +85,7 @@ async def in_sandbox(path: Path) -> Sandbox:
     return await open_workspace(path, WorkspaceConfig(history="own"))
 
 
-def side_by_side(project: Path, scenario: Callable[[Worktrees], Awaitable[None]], **more: object) -> None:
+def with_trees(project: Path, scenario: Callable[[Worktrees], Awaitable[None]], **more: object) -> None:
     async def whole() -> None:
         async with asyncio.timeout(240), Worktrees.opened(project, config(project, **more)) as trees:
             await scenario(trees)
@@ -115,7 +117,7 @@ def test_agents_start_from_what_the_user_has_and_change_nothing_of_it(project: P
         assert git(second.path, "status", "--short") == "" and (await trees.result(second)).empty
         assert state(project) == before
 
-    side_by_side(project, scenario)
+    with_trees(project, scenario)
     assert state(project) == before
     assert git(project, "worktree", "list").count("\n") == 1 and list((project.parent / "trees").glob("*/[0-9]*")) == []
 
@@ -126,10 +128,10 @@ def test_an_explicit_commit_without_what_is_uncommitted(project: Path) -> None:
         assert (tree.path / "a.py").read_text() == "x = 1\ny = 2\nz = 3\n" and not (tree.path / "new.py").exists()
         assert trees.start == git(project, "rev-parse", "HEAD").strip()
 
-    side_by_side(project, scenario, commit="main", uncommitted=False)
+    with_trees(project, scenario, commit="main", uncommitted=False)
     git(project, "commit", "-qam", "second")
     with pytest.raises(ConfigError, match="is not HEAD"):
-        side_by_side(project, scenario, commit="HEAD~1")
+        with_trees(project, scenario, commit="HEAD~1")
 
 
 def test_what_git_ignores_is_linked_or_copied_and_not_in_the_result(project: Path) -> None:
@@ -139,7 +141,7 @@ def test_what_git_ignores_is_linked_or_copied_and_not_in_the_result(project: Pat
         assert not (tree.path / "ignored").is_symlink() and (tree.path / "ignored").read_text() == "mine\n"
         assert (await trees.result(tree)).empty
 
-    side_by_side(project, scenario, link=("libs", "none"), copy_in=("ignored",))
+    with_trees(project, scenario, link=("libs", "none"), copy_in=("ignored",))
 
 
 def test_a_set_up_command_makes_each_ready_or_says_why_not(project: Path) -> None:
@@ -147,7 +149,7 @@ def test_a_set_up_command_makes_each_ready_or_says_why_not(project: Path) -> Non
         tree = await trees.add("one", in_sandbox)
         assert (tree.path / "made").read_text() == "ready\n"
 
-    side_by_side(project, scenario, setup="echo ready > made")
+    with_trees(project, scenario, setup="echo ready > made")
 
     async def failing(trees: Worktrees) -> None:
         with pytest.raises(SetupFailed, match="ended with 3 in worktree one: no such package"):
@@ -156,7 +158,7 @@ def test_a_set_up_command_makes_each_ready_or_says_why_not(project: Path) -> Non
         with pytest.raises(ConfigError, match="needs a sandbox"):
             await trees.add("two")
 
-    side_by_side(project, failing, setup="echo no such package; exit 3")
+    with_trees(project, failing, setup="echo no such package; exit 3")
 
 
 def test_there_are_so_many_and_each_has_its_name(project: Path) -> None:
@@ -171,7 +173,7 @@ def test_there_are_so_many_and_each_has_its_name(project: Path) -> None:
             await trees.add("../x")
         await trees.add("agent-1")
 
-    side_by_side(project, scenario, max_agents=3)
+    with_trees(project, scenario, max_agents=3)
 
 
 KILLED = """
@@ -202,7 +204,7 @@ def test_what_a_killed_run_left_is_pruned_and_its_work_kept(project: Path) -> No
         async def living(trees: Worktrees) -> None:
             assert trees.orphans == () and busy.exists() and idle.exists()
 
-        side_by_side(project, living)
+        with_trees(project, living)
         run.stdin.write("\n")
 
     async def scenario(trees: Worktrees) -> None:
@@ -212,7 +214,7 @@ def test_what_a_killed_run_left_is_pruned_and_its_work_kept(project: Path) -> No
         assert not busy.exists() and not idle.exists()
         git(project, "update-ref", "-d", ref)
 
-    side_by_side(project, scenario)
+    with_trees(project, scenario)
     assert state(project) == before and git(project, "worktree", "list").count("\n") == 1
 
 
@@ -233,7 +235,7 @@ def test_nothing_an_agent_puts_into_its_worktree_runs_outside(project: Path) -> 
         result = await trees.result(tree)
         assert git(project, "show", f"{result.commit}:a.py") == "changed\n"
 
-    side_by_side(project, scenario)
+    with_trees(project, scenario)
     assert not proof.exists() and git(project, "worktree", "list").count("\n") == 1
 
 
@@ -254,7 +256,7 @@ def test_conflicts_between_agents_are_told_early(project: Path) -> None:
         assert await trial_merges(trees.repository, results) == [Conflict("one", "two", ("a.py",))]
         assert state(project) == before
 
-    side_by_side(project, scenario)
+    with_trees(project, scenario)
 
 
 def test_a_result_is_taken_over_whole_or_not_at_all(project: Path) -> None:
@@ -287,7 +289,7 @@ def test_a_result_is_taken_over_whole_or_not_at_all(project: Path) -> None:
         assert (project / "deep" / "er" / "c.py").read_text() == "c\n" and git(project, "diff", "--cached") == staged
         assert await apply_result(trees.repository, result) == []
 
-    side_by_side(project, scenario)
+    with_trees(project, scenario)
 
 
 def test_a_result_does_not_write_over_what_git_ignores(project: Path) -> None:
@@ -299,7 +301,7 @@ def test_a_result_does_not_write_over_what_git_ignores(project: Path) -> None:
             await apply_result(trees.repository, await trees.result(tree))
         assert (project / "ignored").read_text() == "mine\n"
 
-    side_by_side(project, scenario)
+    with_trees(project, scenario)
 
 
 def test_the_best_of_several_comes_first_and_a_failed_one_last(project: Path) -> None:
@@ -312,29 +314,91 @@ def test_the_best_of_several_comes_first_and_a_failed_one_last(project: Path) ->
         "agent-5": ("x = 2\n", ""),
     }
 
-    async def play(tree: Worktree, sandbox: Sandbox) -> None:
+    async def play(tree: Worktree) -> None:
         answer = answers[tree.name]
+        (tree.path / "b.py").write_text("half done\n" if answer is None else "b, staged\n")
         if answer is None:
             raise SandboxError("the model's endpoint is gone")
         text, finding = answer
-        await sandbox.write_file("/workspace/a.py", text.encode())
-        await sandbox.write_file("/workspace/ignored", f"b.py:7: old\n{finding}1 error\n".encode())
+        (tree.path / "a.py").write_text(text)
+        (tree.path / "ignored").write_text(f"b.py:7: old\n{finding}1 error\n")
 
     async def scenario(trees: Worktrees) -> None:
         ranking = RankingConfig(tests="grep -q 'x = 2' a.py || { echo x is wrong; exit 1; }", lints="cat ignored")
-        ranked = await best_of(5, trees, in_sandbox, play, ranking)
+        phases: list[tuple[str, str]] = []
+        told: list[str] = []
+
+        async def on_done(entry: Ranked) -> None:
+            told.append(entry.name)
+
+        plays = dict.fromkeys(answers, play)
+        entries = await side_by_side(
+            plays, trees, in_sandbox, ranking, on_phase=lambda *each: phases.append(each), on_done=on_done
+        )
+        assert [entry.name for entry in entries] == list(answers) and sorted(told) == sorted(answers)
+        assert {name for name, phase in phases if phase == "measured"} == answers.keys() - {"agent-4"}
+        ranked = rank(entries)
         assert [entry.name for entry in ranked] == ["agent-5", "agent-1", "agent-3", "agent-2", "agent-4"]
         by_name = {entry.name: entry for entry in ranked}
         assert by_name["agent-2"].marks.tests_pass is False and by_name["agent-2"].marks.said == "x is wrong\n"
-        assert (
-            by_name["agent-1"].marks.tests_pass is True and by_name["agent-4"].error == "the model's endpoint is gone"
-        )
+        assert by_name["agent-1"].marks.tests_pass is True
         assert [entry.marks.lints for entry in ranked] == [0, 0, 1, 0, None]
-        with pytest.raises(ConfigError, match="best of 9"):
-            await best_of(9, trees, in_sandbox, play)
+        broken = by_name["agent-4"]
+        assert broken.error == "the model's endpoint is gone" and broken.why() == "failed: the model's endpoint is gone"
+        assert broken.result is not None, "what it had done until then is not lost"
+        assert git(project, "show", f"{broken.result.commit}:b.py") == "half done\n"
+        with pytest.raises(ConfigError, match="9 agents"):
+            await side_by_side({f"agent-{n}": play for n in range(9)}, trees, in_sandbox)
 
     (project / "ignored").write_text("b.py:1: old\n")
-    side_by_side(project, scenario, copy_in=("ignored",))
+    with_trees(project, scenario, copy_in=("ignored",))
+
+
+def test_agents_that_are_stopped_hand_over_what_they_had(project: Path) -> None:
+    """One has ended, one works, one is still being made: nothing of what was done is lost, and no worktree stays."""
+    entries: dict[str, Ranked] = {}
+    both = asyncio.Event()
+
+    async def on_done(entry: Ranked) -> None:
+        entries[entry.name] = entry
+
+    async def quick(tree: Worktree) -> None:
+        (tree.path / "a.py").write_text("done\n")
+
+    async def slow(tree: Worktree) -> None:
+        (tree.path / "a.py").write_text("half done\n")
+        both.set()
+        await asyncio.Event().wait()
+
+    async def scenario(trees: Worktrees) -> None:
+        task = asyncio.create_task(side_by_side({"quick": quick, "slow": slow}, trees, in_sandbox, on_done=on_done))
+        await both.wait()
+        while "quick" not in entries:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_trees(project, scenario)
+    assert entries["quick"].error == "" and entries["slow"].error == INTERRUPTED
+    for name, text in {"quick": "done\n", "slow": "half done\n"}.items():
+        result = entries[name].result
+        assert result is not None and git(project, "show", f"{result.commit}:a.py") == text
+    assert git(project, "worktree", "list").count("\n") == 1
+
+
+def test_what_was_half_made_is_cleared_up_when_it_is_old(project: Path) -> None:
+    async def scenario(trees: Worktrees) -> None:
+        home = (await trees.add("one")).path.parents[1]
+        for name, age_s in {"new-old": 3600, "new-young": 0, "etude-index-old": 3600}.items():
+            (home / name).mkdir()
+            (home / name / "file").touch()
+            os.utime(home / name, (time.time() - age_s,) * 2)
+        await trees.prune()
+        left = {path.name for path in home.iterdir()}
+        assert "new-young" in left and not left & {"new-old", "etude-index-old"} and len(left) == 2
+
+    with_trees(project, scenario)
 
 
 def entry(name: str, tests: bool | None, lints: int | None, lines: int, files: int = 1) -> Ranked:
@@ -368,7 +432,7 @@ def test_what_is_no_repository_is_refused(outer: Path) -> None:
     async def scenario(trees: Worktrees) -> None: ...
 
     with pytest.raises(ConfigError, match="git init"):
-        side_by_side(outer, scenario)
+        with_trees(outer, scenario)
     git(outer, "init", "-q")
     with pytest.raises(ConfigError, match="git init"):
-        side_by_side(outer, scenario)
+        with_trees(outer, scenario)

@@ -1,9 +1,11 @@
-"""Which of several answers to one task is best: by tests, then by lints, then by the size of the change.
+"""What several agents leave, measured and ranked: by tests, then by lints, then by the size of the change.
 
-Owns `best_of`, which gives the same task to several agents, and the marks by which their results are ranked. Tests and
-lints are commands of the user's, run in the sandbox of each worktree. Lints count only where the change brought them.
-Of two changes that do as well the smaller is better; one that changed nothing is last of those that ended. An agent
-that failed is shown with its error: it does not take the others with it.
+Owns `side_by_side`, which lets agents work at the same time, each in a worktree of its own, and the marks by which
+their results are ranked. Tests and lints are commands of the user's, run in each worktree, in a sandbox that is opened
+when the agent's is gone. Lints count only where the change brought them. Of two changes that do as well the smaller is
+better; one that changed nothing is last of those that ended. An agent that failed is shown with its error and what it
+had done: it does not take the others with it. What a result is kept by is the caller's business, which is told of each
+as soon as it is there.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from pydantic import Field
 
@@ -21,8 +24,11 @@ from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
 from etude.harness.fleet.worktrees import OpenSandbox, Result, Worktree, Worktrees
 
-Play = Callable[[Worktree, Sandbox], Awaitable[None]]
-"""Plays the task in a worktree, whose sandbox it is given."""
+Play = Callable[[Worktree], Awaitable[None]]
+"""Does an agent's work in its worktree, in a sandbox of its own that is gone when it returns."""
+Phase: TypeAlias = Literal["working", "measured"]
+INTERRUPTED = "interrupted"
+"""The error of an agent that was stopped from outside."""
 
 
 class RankingConfig(Config):
@@ -48,7 +54,8 @@ class Marks:
 
 @dataclass(frozen=True)
 class Ranked:
-    """One agent's result, in its place. `error` instead of the rest where the agent itself failed."""
+    """One agent's result, in its place. With an `error` the agent itself failed, and the result, if there is one, is
+    what it had done until then."""
 
     name: str
     result: Result | None = None
@@ -57,7 +64,7 @@ class Ranked:
 
     def why(self) -> str:
         """What put it where it is, in a line."""
-        if self.result is None:
+        if self.result is None or self.error:
             return f"failed: {self.error}"
         words = {True: ["tests pass"], False: ["tests fail"], None: []}[self.marks.tests_pass]
         if self.marks.lints is not None:
@@ -72,8 +79,8 @@ def rank(entries: Sequence[Ranked]) -> list[Ranked]:
 
 
 def _key(entry: Ranked) -> tuple[bool, bool, bool, int, int, int]:
-    if entry.result is None:
-        return (True, True, True, 0, 0, 0)
+    if entry.result is None or entry.error:
+        return (True, entry.result is None or entry.result.empty, True, 0, 0, 0)
     result, marks = entry.result, entry.marks
     return (
         False,
@@ -103,31 +110,65 @@ async def lints(sandbox: Sandbox, config: RankingConfig) -> Counter[str]:
     return Counter(re.sub(r":\d+", "", line) for line in lines if re.match(r"\S+?:\d+", line))
 
 
-async def best_of(
-    n: int, trees: Worktrees, open_sandbox: OpenSandbox, play: Play, config: RankingConfig | None = None
+async def side_by_side(
+    plays: Mapping[str, Play],
+    trees: Worktrees,
+    open_sandbox: OpenSandbox,
+    config: RankingConfig | None = None,
+    *,
+    on_phase: Callable[[str, Phase], None] = lambda name, phase: None,
+    on_done: Callable[[Ranked], Awaitable[None]] | None = None,
 ) -> list[Ranked]:
-    """Let `n` agents do the same task side by side, and rank what they leave, best first."""
+    """Let agents work at the same time, by name; what each left, in the order of `plays`.
+
+    `on_phase` is told when an agent begins to work and when it is measured; `on_done` is awaited with each as it ends,
+    in whatever way: where all of them are cancelled it is given what those that worked had done, as interrupted.
+    """
     config = config or RankingConfig()
-    if not 1 <= n <= trees.config.max_agents:
-        raise ConfigError(f"best of {n}: choose from 1 to {trees.config.max_agents}")
+    if not 1 <= len(plays) <= trees.config.max_agents:
+        raise ConfigError(f"{len(plays)} agents side by side: choose from 1 to {trees.config.max_agents}")
     before = await _lints_before(trees, open_sandbox, config)
 
-    async def one(name: str) -> Ranked:
+    async def one(name: str, play: Play) -> Ranked:
+        tree = result = None
         try:
             tree = await trees.add(name, open_sandbox)
-            sandbox = await open_sandbox(tree.path)
-            try:
-                await play(tree, sandbox)
-                result = await trees.result(tree)  # before the tests, which may leave files of their own
-                return Ranked(name, result, await measure(sandbox, config, before))
-            finally:
-                await sandbox.destroy()
-        except (EtudeError, OSError) as error:
-            return Ranked(name, error=str(error))
+            on_phase(name, "working")
+            await play(tree)
+            result = await trees.result(tree)  # before the tests, which may leave files of their own
+            on_phase(name, "measured")
+            entry = Ranked(name, result, await _measured(tree, open_sandbox, config, before))
+        except (EtudeError, OSError) as failure:
+            entry = Ranked(name, result or await _left(trees, tree), error=str(failure) or type(failure).__name__)
+        except asyncio.CancelledError:
+            if tree is not None and on_done is not None:
+                await on_done(Ranked(name, result or await _left(trees, tree), error=INTERRUPTED))
+            raise
+        if on_done is not None:
+            await on_done(entry)
+        return entry
 
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(one(f"agent-{number}")) for number in range(1, n + 1)]
-    return rank([task.result() for task in running])
+        running = [group.create_task(one(name, play)) for name, play in plays.items()]
+    return [task.result() for task in running]
+
+
+async def _left(trees: Worktrees, tree: Worktree | None) -> Result | None:
+    """What an agent that did not come to its end had done, if that can be read."""
+    try:
+        return None if tree is None else await trees.result(tree)
+    except EtudeError:
+        return None
+
+
+async def _measured(tree: Worktree, open_sandbox: OpenSandbox, config: RankingConfig, before: Counter[str]) -> Marks:
+    if not config.tests and not config.lints:
+        return Marks()
+    sandbox = await open_sandbox(tree.path)
+    try:
+        return await measure(sandbox, config, before)
+    finally:
+        await sandbox.destroy()
 
 
 async def _lints_before(trees: Worktrees, open_sandbox: OpenSandbox, config: RankingConfig) -> Counter[str]:

@@ -21,6 +21,8 @@ _INERT = (
     "-c", "core.quotePath=false", "-c", "advice.detachedHead=false", "-c", "submodule.recurse=false",
     "-c", "user.name=Etude", "-c", "user.email=etude@localhost",
 )  # fmt: skip
+SCRATCH = "etude-index-"
+"""What directories of an index for the moment are called."""
 _ENV = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
 
@@ -95,15 +97,22 @@ class Repository:
         return (await self.git(*words, cwd=cwd, env=env)).decode(errors="surrogateescape").strip()
 
     async def snapshot(
-        self, tree: Path, parent: str, message: str, index: Path | None = None, leave_out: Sequence[str] = ()
+        self,
+        tree: Path,
+        parent: str,
+        message: str,
+        index: Path | None = None,
+        leave_out: Sequence[str] = (),
+        scratch: Path | None = None,
     ) -> str:
         """A commit of what a directory holds, untracked files included and ignored ones not; `parent` if that is the
-        same. `leave_out` are paths that stay as they are in the parent. `index` spares git the files it knows.
+        same. `leave_out` are paths that stay as they are in the parent. `index` spares git the files it knows; the one
+        that is used for the moment lies below `scratch`, for who would clear that up after a kill.
 
         The directory's own `.git` is not looked at: whoever works there could have put another in its place, with a
         config that names programs to run."""
-        with tempfile.TemporaryDirectory(prefix="etude-index-") as scratch:
-            own = Path(scratch) / "index"
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=scratch) as place:
+            own = Path(place) / "index"
             env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(own)}
             if index is not None and index.exists():
                 shutil.copy2(index, own)
@@ -124,7 +133,8 @@ class Repository:
         entries = await self.git("ls-tree", "-r", "-z", parent, "--", *paths, cwd=tree, env=env)
         await self.git("update-index", "-z", "--index-info", cwd=tree, env=env, given=entries)
 
-    async def working_tree(self, message: str, parent: str = "HEAD") -> str:
+    async def working_tree(self, message: str, parent: str = "HEAD", scratch: Path | None = None) -> str:
         """A commit of what the user's working tree holds now, on top of `parent`."""
         index = await self.line("rev-parse", "--path-format=absolute", "--git-path", "index")
-        return await self.snapshot(self.root, await self.line("rev-parse", parent), message, Path(index))
+        start = await self.line("rev-parse", parent)
+        return await self.snapshot(self.root, start, message, Path(index), scratch=scratch)

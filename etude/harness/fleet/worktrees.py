@@ -17,6 +17,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +27,11 @@ from pydantic import Field, field_validator
 from etude.config import Config
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
-from etude.harness.fleet.repository import GitError, Repository
+from etude.harness.fleet.repository import SCRATCH, GitError, Repository
 
 _LOCK, _START, _INDEX, _TREE = "lock", "start", "index", "tree"
 """What is in a worktree's place: only the last of them is the agent's."""
+_HALF_MADE, _STALE_S = "new-", 600.0
 _INDEX_PATH = ("rev-parse", "--path-format=absolute", "--git-path", "index")
 _COUNTED = ("-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
@@ -180,6 +182,7 @@ class Worktrees:
     async def prune(self) -> list[str]:
         """Remove what no living process holds; what an agent had done there is kept, under the refs returned."""
         kept = []
+        await asyncio.to_thread(_remove_stale, self._home)
         for path in sorted(self._home.glob("[0-9]*-*")) if self._home.is_dir() else ():
             lock = _try_lock(path)
             if lock is None:
@@ -201,7 +204,8 @@ class Worktrees:
             return base
         if base != await self.repository.line("rev-parse", "HEAD"):
             raise ConfigError(f"commit: {self.config.commit} is not HEAD; set uncommitted = false to start from it")
-        return await self.repository.working_tree("What was not committed yet")
+        self._home.mkdir(parents=True, exist_ok=True)
+        return await self.repository.working_tree("What was not committed yet", scratch=self._home)
 
     async def _set_up(self, tree: Worktree, open_sandbox: OpenSandbox) -> None:
         sandbox = await open_sandbox(tree.path)
@@ -229,7 +233,7 @@ class Worktrees:
 
     async def _read_back(self, path: Path, start: str, message: str) -> str:
         brought = (*self.config.link, *self.config.copy_in)
-        return await self.repository.snapshot(path / _TREE, start, message, path / _INDEX, brought)
+        return await self.repository.snapshot(path / _TREE, start, message, path / _INDEX, brought, path)
 
     async def _keep(self, path: Path) -> str | None:
         """Keep an orphan's work under a ref; None where it had done nothing, or was not finished being made."""
@@ -250,11 +254,20 @@ class Worktrees:
         await self.repository.git("worktree", "prune")
 
 
+def _remove_stale(home: Path) -> None:
+    """What a run that was killed in the very moment of making it left half made. It is there for a moment only, but in
+    that moment another run's looks the same; so what is young is left for later."""
+    for path in (*home.glob(f"{_HALF_MADE}*"), *home.glob(f"{SCRATCH}*")):
+        with contextlib.suppress(OSError):
+            if time.time() - path.lstat().st_mtime > _STALE_S:
+                shutil.rmtree(path, ignore_errors=True)
+
+
 def _hold(path: Path) -> int:
     """Make a directory and lock it for as long as this process lives. It has its name only when it is locked, so that
     nobody takes it for an orphan."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix="new-", dir=path.parent))
+    fresh = Path(tempfile.mkdtemp(prefix=_HALF_MADE, dir=path.parent))
     lock = _try_lock(fresh)
     assert lock is not None, "a directory just made is nobody's"
     fresh.rename(path)
