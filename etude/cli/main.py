@@ -21,6 +21,7 @@ COMMANDS = {
     "pretrain": "make a base model: record sessions, mid-train, save",
     "agent": "let a model work in your directory, with any OpenAI-compatible endpoint",
     "play": "let a checkpoint play a generated task in a sandbox, while you watch",
+    "sessions": "write a session as a trajectory in Harbor's format",
     "serve": "serve a checkpoint to OpenAI's clients until SIGTERM",
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",
