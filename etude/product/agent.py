@@ -20,7 +20,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import structlog
 
-from etude import __version__
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError
 from etude.harness.endpoint import Delta, Endpoint
@@ -141,7 +140,7 @@ async def open_agent(
     async with contextlib.AsyncExitStack() as stack:
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))
-        ledger = Ledger(config.prices, decoded(journal.path))
+        ledger = Ledger(config.prices, decoded(journal))
         endpoint = Endpoint(config.endpoint, ledger.add)
         stack.push_async_callback(endpoint.close)
         permissions = load_permissions(directory)
@@ -168,9 +167,7 @@ async def open_agent(
         )
         if not session.state.begun:
             time = datetime.now(UTC).isoformat(timespec="seconds")
-            session.begin(
-                id=name, workspace=str(directory), time=time, model=config.endpoint.model, version=__version__
-            )
+            session.begin(id=name, workspace=str(directory), time=time, model=config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger)
         agent.use_model(config.endpoint.model)
         yield agent

@@ -157,3 +157,38 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"p\.toml"):
         load_permissions(tmp_path, tmp_path / "p.toml")
+
+
+def test_the_mode_holds_from_the_next_call_on() -> None:
+    """Reading only goes before what a rule allows; being asked less does not go before what a rule denies."""
+    asked: list[str] = []
+
+    async def ask(questions: Sequence[Question]) -> Sequence[Answer]:
+        asked.extend(question.tool for question in questions)
+        return [Answer(True) for _ in questions]
+
+    config = PermissionConfig(allow=("run(make *)",), deny=("edit(secret.py)",))
+    gate = Gate(Judge(config), ask)
+    make, unruled = ("run_terminal_cmd", {"command": "make x"}), ("run_terminal_cmd", {"command": "cargo run"})
+    read, write, secret = (
+        ("read_file", {"path": "a"}), ("write_file", {"path": "a"}), ("write_file", {"path": "secret.py"}),
+    )  # fmt: skip
+
+    async def permitted() -> list[bool]:
+        found = []
+        for tool, arguments in (read, write, make, unruled, secret):
+            try:
+                await gate.permit(tool, arguments)
+                found.append(True)
+            except ToolError:
+                found.append(False)
+        return found
+
+    async def play() -> None:
+        assert await permitted() == [True, True, True, True, False] and asked == ["run_terminal_cmd"]
+        gate.mode = "read"
+        assert await permitted() == [True, False, False, False, False]
+        gate.mode = "auto"
+        assert await permitted() == [True, True, True, True, False] and len(asked) == 1, "nobody was asked again"
+
+    asyncio.run(play())

@@ -4,7 +4,7 @@ Owns `Gate`. It guards tools by giving them a `run` of its own in front; schemas
 not tell a guarded tool from another. A refused call is answered like any other that fails, and the model goes on. All
 calls of one turn are asked about at once: `review` them before they run. A call that nobody reviewed is judged when it
 runs, so that no way round the gate is open. How a person is asked is the face's business; where nobody can be, an ask
-is a no.
+is a no. A user may also be asked less, or want nothing changed at all, for a while: that is the gate's `mode`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from etude.environments.base import Sandbox
-from etude.harness.permissions.judge import Decision, Judge
+from etude.harness.permissions.judge import Decision, Judge, Reason
+from etude.harness.permissions.rules import OWN, kind_of
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools.base import Tool, ToolConfig, ToolError
 
@@ -42,6 +43,8 @@ class Answer:
     lasting: bool = False
 
 
+Mode: TypeAlias = Literal["ask", "read", "auto"]
+"""`ask`: as the rules say. `read`: nothing is changed and no command is run. `auto`: what no rule denies is done."""
 Ask: TypeAlias = Callable[[Sequence[Question]], Awaitable[Sequence[Answer]]]
 """Puts the questions of one turn to the user, together. A person may take as long as they like."""
 
@@ -53,6 +56,8 @@ class Gate:
         self, judge: Judge, ask: Ask | None = None, remember: Callable[[Sequence[str]], None] | None = None
     ) -> None:
         self.judge = judge
+        self.mode: Mode = "ask"
+        """May be changed at any moment, and holds from then on."""
         self._ask, self._remember = ask, remember
         self._answered: dict[str, list[Answer]] = {}
         self.counts: Counter[str] = Counter()
@@ -71,7 +76,7 @@ class Gate:
 
     async def permit(self, tool: str, arguments: Mapping[str, Any]) -> None:
         """Return if this call may be made; ToolError, for the model to read, if it may not."""
-        decision = self.judge.judge(tool, arguments)
+        decision = self._judged(tool, arguments)
         if decision.verdict == "deny":
             self.counts["denied"] += 1
             raise ToolError(f"not permitted: {decision.explain()}")
@@ -84,6 +89,15 @@ class Gate:
         if not answer.allowed:
             raise ToolError(answer.words or f"the user refused this: {decision.explain()}")
 
+    def _judged(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
+        """The rules' verdict, as the mode changes it. What a rule denies is denied in every mode."""
+        decision = self.judge.judge(tool, arguments)
+        if self.mode == "read" and decision.verdict != "deny" and not (kind_of(tool) == "read" or tool in OWN):
+            return Decision("deny", (Reason("deny", tool, "the user wants nothing changed now, and no command run"),))
+        if self.mode == "auto" and decision.verdict == "ask":
+            return Decision("allow", decision.reasons)
+        return decision
+
     def _guarded(self, tool: Tool) -> Callable[[Sandbox, ToolConfig, Mapping[str, Any]], Awaitable[str]]:
         async def run(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
             await self.permit(tool.name, arguments)
@@ -92,7 +106,7 @@ class Gate:
         return run
 
     def _question(self, call: ToolCall) -> Question | None:
-        decision = self.judge.judge(call.name, call.arguments)
+        decision = self._judged(call.name, call.arguments)
         return Question(call.name, call.arguments, decision) if decision.verdict == "ask" else None
 
     async def _put(self, questions: Sequence[Question]) -> Sequence[Answer]:

@@ -1,0 +1,42 @@
+"""`etude acp`: the agent in an editor, by the Agent Client Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="agent.toml (default: ~/.config/etude/agent.toml, if it is there)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    parser.add_argument("--endpoint", metavar="URL", help="the same as --set endpoint.url=URL")
+    parser.add_argument("--model", metavar="NAME", help="the same as --set endpoint.model=NAME")
+
+
+def run(options: argparse.Namespace) -> int:
+    from etude.config import load_recipe
+    from etude.errors import MissingDependency
+    from etude.harness.store import SessionStore
+    from etude.product.config import AgentConfig, config_file
+
+    try:
+        from etude.product.acp.face import serve
+    except ModuleNotFoundError as error:
+        if error.name != "acp":
+            raise
+        raise MissingDependency("an editor needs the package agent-client-protocol: pip install 'etude[acp]'") from None
+
+    given = [("endpoint.url", options.endpoint), ("endpoint.model", options.model)]
+    overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
+
+    def load() -> AgentConfig:
+        file = options.config or (config_file() if config_file().exists() else None)
+        return load_recipe(file, AgentConfig, overrides)
+
+    if sys.stdin.isatty():
+        print("etude acp speaks with an editor; docs/acp.md says how to set one up. Ctrl-D ends it.", file=sys.stderr)
+    asyncio.run(serve(load, SessionStore()))
+    return 0
