@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from etude.errors import CheckpointError
-from etude.harness.journal import Journal
+from etude.harness.journal import Journal, whole_lines
 from etude.records import Event, EventKind
 
 Record: TypeAlias = Mapping[str, Any]
@@ -30,7 +30,7 @@ class EventLog:
     """
 
     def __init__(self, listener: Callable[[Event], None] | None = None, journal: Journal | None = None) -> None:
-        past = [event.at for event, _ in decoded(journal)] if journal else []
+        past = [event.at for event, _ in decoded(journal.path)] if journal else []
         self._started = time.perf_counter() - max(past, default=0.0)
         self._events: list[Event] = []
         self.length = len(past)
@@ -56,7 +56,7 @@ class EventLog:
 
     def __iter__(self) -> Iterator[Event]:
         """Every event so far; from a journal they are read one by one."""
-        return iter(self._events) if self.journal is None else (event for event, _ in decoded(self.journal))
+        return iter(self._events) if self.journal is None else (event for event, _ in decoded(self.journal.path))
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -77,10 +77,10 @@ def _bytes(line: str) -> bytes:
     return line.encode("utf-8", "backslashreplace")  # a lone surrogate becomes \\udcXX, which is JSON for just that
 
 
-def decoded(journal: Journal) -> Iterator[tuple[Event, Record]]:
-    """The events of a journal, each with its record ({} where it has none)."""
-    for number, line in enumerate(journal, 1):
-        yield _decode(line, f"{journal.path}, line {number}")
+def decoded(journal: Path) -> Iterator[tuple[Event, Record]]:
+    """The events of a journal, each with its record ({} where it has none). Another process may be writing it."""
+    for number, line in enumerate(whole_lines(journal), 1):
+        yield _decode(line, f"{journal}, line {number}")
 
 
 def _decode(line: bytes, where: str) -> tuple[Event, Record]:

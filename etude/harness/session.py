@@ -130,6 +130,8 @@ class Session:
         self._tools = config.chosen() if tools is None else tools
         self._persona = persona
         self.state = SessionState(dialogue, log)
+        self._taken_up = bool(self.state.prompts)
+        """Whether the past is another process's, and this one has said nothing yet."""
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
         self.checkpoints = Checkpointer(self.state, self._tools, shadow)
         before_change, beginning = self.checkpoints.settle, self.checkpoints.beginning
@@ -140,10 +142,12 @@ class Session:
 
     def begin(self, **about: Any) -> None:
         """The first event: who this is and how it samples."""
-        self.state.commit("session", **about, tools=self.config.tools)
+        self.state.commit("session", **about, toolset=self.config.toolset, tools=self.config.tools)
 
     async def prompt(self, text: str, *, last: bool = False) -> Stop:
         """Play until the model answers without a call, or a limit; `last` seals the context after it."""
+        if self._taken_up:
+            self._go_on()
         return await self._within_wall(self._prompted(text), last)
 
     async def resume(self) -> Stop:
@@ -152,9 +156,14 @@ class Session:
             raise CheckpointError("this session has no prompt yet; give it one")
         if self.state.stop is not None:
             return self.state.stop
+        self._go_on()
+        return await self._within_wall(self._resumed(), last=False)
+
+    def _go_on(self) -> None:
+        """Say when; a log's own clock stands still between two processes."""
+        self._taken_up = False
         time = datetime.now(UTC).isoformat(timespec="seconds")
         self.state.commit("resumed", time=time, tokens=self.dialogue.tokens)
-        return await self._within_wall(self._resumed(), last=False)
 
     async def compact(self) -> None:
         """Summarise now; the next prompt opens a fresh context. There must be a turn to summarise."""

@@ -112,8 +112,8 @@ class SessionState:
         self.checkpoints: list[Checkpoint] = []
         self.sealed: list[Segment] = []
         if (journal := self.log.journal) is not None:
-            rewind = Rewind(event for event, _ in decoded(journal))
-            for line, (event, record) in enumerate(decoded(journal)):
+            rewind = Rewind(event for event, _ in decoded(journal.path))
+            for line, (event, record) in enumerate(decoded(journal.path)):
                 if rewind.stands(line) or event.kind == "model":  # which model is asked is no part of what was said
                     self._apply(event, record)
 

@@ -17,8 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from etude.errors import CheckpointError, ConfigError
+from etude.harness.events import Record, decoded
 from etude.harness.journal import Journal, whole_lines
 from etude.harness.shadow import Shadow
+from etude.records import Event
 
 _ID = re.compile(r"[\w-]{1,64}")
 
@@ -51,6 +53,10 @@ class SessionStore:
             what = "is there already" if new else f"is not in {self.home}; `etude agent --list` shows those that are"
             raise CheckpointError(f"session {session_id} {what}")
         return Journal(path)
+
+    def events(self, session_id: str) -> Iterator[tuple[Event, Record]]:
+        """All that ever happened in it, whoever has it open."""
+        return decoded(self._existing(session_id))
 
     def key(self, session_id: str) -> bytes:
         """A secret of the session's own, for as long as it is kept."""

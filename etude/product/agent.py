@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import structlog
 
+from etude import __version__
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError
 from etude.harness.endpoint import Delta, Endpoint
@@ -140,7 +141,7 @@ async def open_agent(
     async with contextlib.AsyncExitStack() as stack:
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))
-        ledger = Ledger(config.prices, decoded(journal))
+        ledger = Ledger(config.prices, decoded(journal.path))
         endpoint = Endpoint(config.endpoint, ledger.add)
         stack.push_async_callback(endpoint.close)
         permissions = load_permissions(directory)
@@ -167,7 +168,9 @@ async def open_agent(
         )
         if not session.state.begun:
             time = datetime.now(UTC).isoformat(timespec="seconds")
-            session.begin(id=name, workspace=str(directory), time=time, model=config.endpoint.model)
+            session.begin(
+                id=name, workspace=str(directory), time=time, model=config.endpoint.model, version=__version__
+            )
         agent = Agent(name, directory, session, endpoint, gate, ledger)
         agent.use_model(config.endpoint.model)
         yield agent
