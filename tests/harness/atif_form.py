@@ -14,7 +14,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 HARBOR = os.environ.get("ETUDE_HARBOR_PYTHON")
-_ASK = "import sys; from harbor.models.trajectories import Trajectory; Trajectory.model_validate_json(sys.stdin.read())"
 
 
 class _Form(BaseModel):
@@ -110,7 +109,13 @@ class Trajectory(_Form):
 
 def accepted(data: bytes) -> Trajectory:
     """The trajectory, if it is one."""
-    if HARBOR is not None:
-        asked = subprocess.run([HARBOR, "-c", _ASK], input=data, capture_output=True, timeout=120, check=False)
-        assert asked.returncode == 0, asked.stderr.decode()
+    harbor_takes("harbor.models.trajectories", "Trajectory", data)
     return Trajectory.model_validate_json(data)
+
+
+def harbor_takes(module: str, model: str, data: bytes) -> None:
+    """Asks a model of Harbor's, if there is a Harbor."""
+    if HARBOR is not None:
+        ask = f"import sys; from {module} import {model}; {model}.model_validate_json(sys.stdin.buffer.read())"
+        asked = subprocess.run([HARBOR, "-c", ask], input=data, capture_output=True, timeout=120, check=False)
+        assert asked.returncode == 0, asked.stderr.decode()

@@ -201,7 +201,7 @@ class AcpSession:
             text_calls=self.agent.endpoint.config.calls == "text",
         )
         past.live = False
-        for line, (event, record) in enumerate(decoded(journal)):
+        for line, (event, record) in enumerate(decoded(journal.path)):
             if rewind.stands(line):
                 past.event(event, record)
                 await asyncio.sleep(0)
