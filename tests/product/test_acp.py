@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import acp
 import pytest
 from acp.schema import PermissionOption, ToolCallUpdate
-from acp_editor import Editor, editor
+from acp_editor import WAIT_S, Editor, editor
 from scripted_openai import Reply, ScriptedServer
 
 PRICES = ("--set", "prices.scripted={input = 2, cached = 1, output = 10}")
@@ -67,7 +68,7 @@ def test_a_session_with_permissions_diffs_a_plan_and_a_cancel(root: Path) -> Non
             prompt = asyncio.create_task(
                 agent.prompt(session_id=session.session_id, prompt=[acp.text_block("Now wait.")])
             )
-            await client.until(lambda: any("begun" in str(call["content"]) for call in client.calls()))
+            await client.until(lambda: any("begun" in str(call.get("content")) for call in client.calls()))
             await agent.cancel(session_id=session.session_id)
             assert (await prompt).stop_reason == "cancelled"
             assert client.calls()[-1]["status"] == "failed"
@@ -116,3 +117,96 @@ def check_first(client: Editor, root: Path) -> None:
         ("allow_always", "Always allow run(sort *) in this project"),
         ("reject_once", "Reject"),
     ]
+
+
+async def ended(process: asyncio.subprocess.Process) -> int:
+    async with asyncio.timeout(WAIT_S):
+        return await process.wait()
+
+
+def text(words: str) -> list[Any]:
+    return [acp.text_block(words)]
+
+
+def test_a_killed_session_is_loaded_with_all_that_was_said(root: Path) -> None:
+    """What the next process shows is what the first one did; a command that was running is not run again."""
+    edit = ("edit_file", {"path": "double.py", "old": "x + x + x", "new": "x + x"})
+    script = [
+        Reply("I mend it.", [edit, todo("completed")], "Hm."),
+        Reply("Now this.", [run("echo begun | tee -a ledger; sleep 60; echo ended >> ledger")]),
+        Reply("I looked."),
+        Reply("Once more."),
+    ]
+
+    async def first(server: ScriptedServer) -> str:
+        async with editor(root, *model(server), "--set", "max_turns=9") as (client, agent, process):
+            session = await agent.new_session(cwd=str(root / "project"))
+            prompt = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=text("Mend it.")))
+            await client.until(lambda: any("begun" in str(call.get("content")) for call in client.calls()))
+            process.send_signal(signal.SIGKILL)
+            await ended(process)
+            with pytest.raises(ConnectionError):
+                await prompt
+        return session.session_id
+
+    async def second(server: ScriptedServer, id: str) -> None:
+        async with editor(root, *model(server), terminals=True) as (client, agent, _):
+            loaded = await agent.load_session(cwd=str(root / "project"), session_id=id)
+            assert loaded.modes.current_mode_id == "ask"
+            chunks = client.of("user_message_chunk", "agent_thought_chunk", "agent_message_chunk")
+            assert [(each.session_update, each.content.text) for each in chunks] == [
+                ("user_message_chunk", "Mend it."),
+                ("agent_thought_chunk", "Hm."),
+                ("agent_message_chunk", "I mend it."),
+                ("agent_message_chunk", "Now this."),
+            ]
+            mended, cut_short = client.calls()
+            assert mended["status"] == "completed" and mended["content"][0]["new_text"] == "x + x"
+            assert cut_short["status"] == "failed" and "interrupted" in str(cut_short["content"])
+            assert [entry.status for entry in client.of("plan")[-1].entries] == ["completed"]
+            client.updates.clear()
+            went_on = await agent.prompt(session_id=id, prompt=text("/continue"))
+            assert went_on.stop_reason == "end_turn" and client.text() == "I looked."
+            client.updates.clear()
+            resumed = await agent.resume_session(cwd=str(root / "project"), session_id=id)
+            assert resumed.modes is not None and not client.of("user_message_chunk", "tool_call"), "nothing is replayed"
+            assert (await agent.prompt(session_id=id, prompt=text("And?"))).stop_reason == "end_turn"
+
+    with ScriptedServer(script) as server:
+        id = asyncio.run(first(server))
+        asyncio.run(second(server, id))
+    assert (root / "project" / "ledger").read_text() == "begun\n"
+    assert [each["role"] for each in server.bodies[2]["messages"][-2:]] == ["assistant", "tool"]
+    assert "interrupted" in server.bodies[2]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "the editor leaves"])
+def test_the_end_stops_every_command(root: Path, how: str) -> None:
+    script = [Reply("", [run("echo begun; sleep 60; echo late > late")]), Reply("Never said.")]
+
+    async def play(server: ScriptedServer) -> None:
+        async with editor(root, *model(server), terminals=True) as (client, agent, process):
+            session = await agent.new_session(cwd=str(root / "project"))
+            prompt = asyncio.create_task(agent.prompt(session_id=session.session_id, prompt=text("Wait.")))
+            await client.until(lambda: "begun" in "".join(terminal_output(client)))
+            process.terminate() if how == "SIGTERM" else process.stdin.close()
+            assert (await prompt).stop_reason == "cancelled", "who waits is told before the end"
+            assert await ended(process) == 0
+            running = [line for line in Path("/proc").glob("[0-9]*/cmdline") if runs_in(line, str(root))]
+            assert running == []
+
+    with ScriptedServer(script) as server:
+        asyncio.run(play(server))
+    assert not (root / "project" / "late").exists()
+
+
+def terminal_output(client: Editor) -> list[str]:
+    metas = [update.field_meta or {} for update in client.of("tool_call_update")]
+    return [meta["terminal_output"]["data"] for meta in metas if "terminal_output" in meta]
+
+
+def runs_in(cmdline: Path, place: str) -> bool:
+    try:
+        return place.encode() in cmdline.read_bytes()
+    except OSError:
+        return False  # it has ended meanwhile
