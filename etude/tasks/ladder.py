@@ -48,10 +48,10 @@ class Rung:
 
 LADDER = {
     1: Rung(modules=1, functions=(1, 1), chain=0, names_file=True, lines=1, vague=0.0, turns=(5, 5)),
-    2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, lines=1, vague=0.4, turns=(7, 7)),
-    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, lines=4, vague=0.75, turns=(6, 7)),
-    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=0.85, turns=(8, 8)),
-    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=(10, 10)),
+    2: Rung(modules=1, functions=(2, 2), chain=0, names_file=False, lines=1, vague=0.2, turns=(7, 7)),
+    3: Rung(modules=4, functions=(4, 6), chain=0, names_file=False, lines=4, vague=0.75, turns=(6, 6)),
+    4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=0.85, turns=(7, 8)),
+    5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=(9, 10)),
 }
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from etude.config import Config
 
 
@@ -60,6 +62,9 @@ class TrainerConfig(Config):
     final_lr_share: float = 1.0
     """The learning rate falls linearly to this share of itself over the run's budget; 1 keeps it constant."""
     gradient_clip: float = 1.0
+    divergence_target: float | None = Field(None, gt=0)
+    """A step on a batch whose k3 (an estimate of its divergence from what sampled it) is larger takes a learning
+    rate smaller in proportion: a policy that has run ahead waits for samples of its own. None: no step does."""
     piece_tokens: int = 8192
     """Tokens of one forward and backward."""
     max_skipped: int = 3

@@ -61,9 +61,11 @@ class Trainer:
             terms.loss.backward()
             sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
             mismatch, drift = max(mismatch, largest), max(drift, terms.max_abs_dlogp)
-        norm = self._optimize(progress)
+        near = self._nearness(sums["k3"] / tokens)
+        norm = self._optimize(near * self._schedule(progress))
         found = {"max_abs_dlogp": mismatch if sums["matched_tokens"] else None, "max_abs_drift": drift}
-        return {**_metrics(sums, batch), **found, "grad_norm": norm, "version": self.version}
+        taken = {"grad_norm": norm, "rate_scale": near, "shortened": near < 1, "version": self.version}
+        return {**_metrics(sums, batch), **found, **taken}
 
     def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None
@@ -86,7 +88,18 @@ class Trainer:
         counts = {} if replay is None else replay_counts(replay, output.routing)
         return terms, float(matched.max()) if len(matched) else 0.0, counts
 
-    def _optimize(self, progress: float) -> float:
+    def _nearness(self, k3: float) -> float:
+        """What a step is shortened to. Muon's steps are equally long whatever the gradient, so that nothing else would
+        slow a policy that has left its samples behind.
+        """
+        target = self.config.divergence_target
+        return 1.0 if target is None or k3 <= target else target / k3
+
+    def _schedule(self, progress: float) -> float:
+        warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
+        return warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress))
+
+    def _optimize(self, scale: float) -> float:
         """Gradients to the masters, one optimizer step, the policy rounded anew."""
         for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
             master.grad, parameter.grad = parameter.grad, None
@@ -98,8 +111,7 @@ class Trainer:
                 raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
             return norm
         self.skipped = 0
-        warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
-        self.optimizer.set_scale(warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress)))
+        self.optimizer.set_scale(scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
         with torch.no_grad():

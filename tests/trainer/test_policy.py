@@ -238,6 +238,21 @@ def test_the_learning_rate_warms_up_and_falls_with_progress():
     np.testing.assert_allclose(rates, [0.005, 0.01, 0.006, 0.002])
 
 
+def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
+    def scale_of(target, behind):
+        trainer = policy(divergence_target=target)
+        piece = rollouts(trainer, np.random.default_rng(2), 20)[0].trajectories[0].segments[0]
+        moved = replace(piece, logprobs=piece.logprobs - np.float32(behind))  # the sampler found it less likely
+        group = Group("g", TASK, (trajectory("a", Scored(1, {}), moved),))
+        line = trainer.step(build_batch([group], [np.ones(1, np.float32)], trainer.version))
+        return line["rate_scale"], line["mismatch_k3"]
+
+    assert scale_of(0.01, 0.0)[0] == scale_of(None, 1.0)[0] == scale_of(0.8, 1.0)[0] == 1.0
+    scale, k3 = scale_of(0.01, 1.0)
+    assert k3 == pytest.approx(np.e - 2, abs=1e-3)
+    assert scale == pytest.approx(0.01 / k3)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
     changes = {"optimizer": OptimizerConfig(name=optimizer, lr=0.01)}
