@@ -37,6 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     headless.add_argument("--output-format", choices=("text", "json", "stream-json"), default="text")
     headless.add_argument("--json", action="store_true", help="--output-format json; with --list, one object a line")
+    several = parser.add_argument_group("several agents side by side, each in a worktree and a sandbox of its own")
+    work = several.add_mutually_exclusive_group()
+    work.add_argument("--best-of", type=int, metavar="N", help="let N agents do the PROMPT, and rank what they leave")
+    work.add_argument("--fleet", metavar="FILE", help="an agent for each task of a file, one a line; - is stdin")
+    work.add_argument("--results", nargs="?", const="", metavar="RUN", help="how they did, in the newest run or in RUN")
+    several.add_argument("--tests", metavar="COMMAND", help="the same as --set ranking.tests=COMMAND")
+    several.add_argument("--lints", metavar="COMMAND", help="the same as --set ranking.lints=COMMAND")
+    several.add_argument(
+        "--apply", metavar="best|all|N", help="bring a result into your tree: of this run, or of the newest"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,6 +56,12 @@ def run(options: argparse.Namespace) -> int:
     store, directory = SessionStore(), (options.dir or Path.cwd()).resolve()
     if options.list:
         return _list(store, directory, options.json)
+    if options.best_of is not None or options.fleet is not None:
+        return _side_by_side(options, store, directory)
+    if options.results is not None or options.apply is not None:
+        from etude.product.fleet import face
+
+        return asyncio.run(face.tell(directory, store, options.results or None, options.json, options.apply))
     if not options.print:
         raise ConfigError("say --print: nobody can be asked here")
     return _print(options, store, directory)
@@ -64,12 +80,37 @@ def _print(options: argparse.Namespace, store: SessionStore, directory: Path) ->
     return asyncio.run(headless.run(_config(options), asked, store))
 
 
+def _side_by_side(options: argparse.Namespace, store: SessionStore, directory: Path) -> int:
+    from etude.errors import ConfigError
+    from etude.product.fleet import face
+    from etude.product.fleet.play import Asked
+
+    if (options.prompt is None) != (options.fleet is not None):
+        raise ConfigError("--best-of needs a PROMPT, --fleet has its tasks in a file; give one of the two")
+    if options.fleet is not None:
+        tasks = face.tasks_in(sys.stdin.read() if options.fleet == "-" else _text(Path(options.fleet)))
+    else:
+        tasks = face.best_of(options.best_of, sys.stdin.read() if options.prompt == "-" else options.prompt)
+    asked = Asked(tasks, directory, options.allow)
+    return asyncio.run(face.run(_config(options), asked, store, options.json, options.apply))
+
+
+def _text(file: Path) -> str:
+    from etude.errors import ConfigError
+
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+
+
 def _config(options: argparse.Namespace) -> AgentConfig:
     from etude.config import load_recipe
     from etude.product.config import AgentConfig, config_file
 
     file = options.config or (config_file() if config_file().exists() else None)
     given = [("endpoint.url", options.endpoint), ("endpoint.model", options.model)]
+    given += [("ranking.tests", options.tests), ("ranking.lints", options.lints)]
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
     return load_recipe(file, AgentConfig, overrides)
 

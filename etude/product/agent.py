@@ -128,14 +128,16 @@ async def open_agent(
     on_output: Callable[[int, bytes], None] | None = None,
     ask: Ask | None = None,
     allow: Sequence[str] = (),
+    worktree_of: Path | None = None,
 ) -> AsyncGenerator[Agent]:
     """A new session in `directory`, or one of the store's.
 
     `on_event` is told every event once it is in the log, `on_delta` the model's words as they come, and `on_output`, by
     the call's place in its turn, what a command prints. All three must be quick: the session waits for them. `allow`
-    are rules for this process; without `ask` nobody is there to be asked, and what would need it is refused.
+    are rules for this process; without `ask` nobody is there to be asked, and what would need it is refused. The rules
+    of a worktree that is there for a session only are those of the project it is of, and no snapshots of it are kept.
     """
-    directory = directory.resolve()
+    directory, project = directory.resolve(), (worktree_of or directory).resolve()
     if session_id is not None and (there := store.workspace(session_id)) != directory:
         raise ConfigError(f"session {session_id} works in {there}, not in {directory}; go on with it there")
     async with contextlib.AsyncExitStack() as stack:
@@ -144,10 +146,10 @@ async def open_agent(
         ledger = Ledger(config.prices, decoded(journal.path))
         endpoint = Endpoint(config.endpoint, ledger.add)
         stack.push_async_callback(endpoint.close)
-        permissions = load_permissions(directory)
-        sandbox = await open_workspace(directory, _workspace(config.workspace, permissions, directory))
+        permissions = load_permissions(project)
+        sandbox = await open_workspace(directory, confined(config.workspace, permissions, directory))
         stack.push_async_callback(sandbox.destroy)
-        gate = Gate(_judge(permissions, directory, allow), ask, partial(remember, directory))
+        gate = Gate(_judge(permissions, directory, allow), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         for server, why in mcp.failed.items():
             _log.warning("an MCP server lacks tools", server=server, why=why)
@@ -160,7 +162,7 @@ async def open_agent(
             harness,
             config.limits,
             EventLog(on_event, journal),
-            shadow=store.shadow(name, directory),
+            shadow=None if worktree_of else store.shadow(name, directory),
             tools=gate.guard(guard.guard(tools)),
             review=gate.review,
             on_output=on_output,
@@ -176,7 +178,7 @@ async def open_agent(
         yield agent
 
 
-def _workspace(config: WorkspaceConfig, permissions: PermissionConfig, directory: Path) -> WorkspaceConfig:
+def confined(config: WorkspaceConfig, permissions: PermissionConfig, directory: Path) -> WorkspaceConfig:
     """Without the user's secrets in its environment, and without files that nothing may read."""
     env = {**without_secrets(os.environ), **config.env}
     masked = (*config.masked, *unreadable(permissions, directory))

@@ -14,6 +14,7 @@ from etude.config import Config
 from etude.environments.local import WorkspaceConfig
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.endpoint import EndpointConfig
+from etude.harness.fleet import FleetConfig, RankingConfig
 from etude.harness.mcp import McpConfig
 from etude.product.cost import Price
 from etude.records import Limits
@@ -39,6 +40,11 @@ class AgentConfig(Config):
     workspace: WorkspaceConfig = WorkspaceConfig()
     mcp: McpConfig = McpConfig()
     """Servers whose tools the agent has beside its own. They are the user's to name, never a repository's."""
+
+    fleet: FleetConfig = FleetConfig()
+    """Of agents side by side: what their worktrees start from and how each is made ready."""
+    ranking: RankingConfig = RankingConfig()
+    """What tells which of them did best."""
 
     @property
     def limits(self) -> Limits:

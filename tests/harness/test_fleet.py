@@ -387,14 +387,17 @@ def test_agents_that_are_stopped_hand_over_what_they_had(project: Path) -> None:
     assert git(project, "worktree", "list").count("\n") == 1
 
 
-def test_what_was_half_made_is_cleared_up_when_it_is_old(project: Path) -> None:
+def test_what_was_half_made_or_half_removed_is_cleared_up(project: Path) -> None:
     async def scenario(trees: Worktrees) -> None:
         home = (await trees.add("one")).path.parents[1]
+        removed = home / "1-0-killed"
+        removed.mkdir()
+        (removed / "start").write_text(trees.start)
         for name, age_s in {"new-old": 3600, "new-young": 0, "etude-index-old": 3600}.items():
             (home / name).mkdir()
             (home / name / "file").touch()
             os.utime(home / name, (time.time() - age_s,) * 2)
-        await trees.prune()
+        assert await trees.prune() == []
         left = {path.name for path in home.iterdir()}
         assert "new-young" in left and not left & {"new-old", "etude-index-old"} and len(left) == 2
 

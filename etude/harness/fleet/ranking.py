@@ -122,7 +122,8 @@ async def side_by_side(
     """Let agents work at the same time, by name; what each left, in the order of `plays`.
 
     `on_phase` is told when an agent begins to work and when it is measured; `on_done` is awaited with each as it ends,
-    in whatever way: where all of them are cancelled it is given what those that worked had done, as interrupted.
+    in whatever way: where all of them are cancelled it is given what those that worked had done, as interrupted. A
+    worktree is removed when its agent has ended, and the result is what is left of it.
     """
     config = config or RankingConfig()
     if not 1 <= len(plays) <= trees.config.max_agents:
@@ -146,6 +147,8 @@ async def side_by_side(
             raise
         if on_done is not None:
             await on_done(entry)
+        if tree is not None:
+            await trees.remove(name)
         return entry
 
     async with asyncio.TaskGroup() as group:

@@ -236,8 +236,9 @@ class Worktrees:
         return await self.repository.snapshot(path / _TREE, start, message, path / _INDEX, brought, path)
 
     async def _keep(self, path: Path) -> str | None:
-        """Keep an orphan's work under a ref; None where it had done nothing, or was not finished being made."""
-        if not (path / _START).exists():
+        """Keep an orphan's work under a ref; None where it had done nothing, was not finished being made, or was being
+        removed."""
+        if not (path / _START).exists() or not (path / _TREE).is_dir():
             return None
         start = (path / _START).read_text().strip()
         work = await self._read_back(path, start, f"What {path.name} had done")
@@ -248,6 +249,7 @@ class Worktrees:
         return ref
 
     async def _discard(self, path: Path) -> None:
+        (path / _START).unlink(missing_ok=True)  # what is half removed, if we are killed now, is nobody's work
         with contextlib.suppress(GitError):  # half made, it is no worktree to git
             await self.repository.git("worktree", "remove", "--force", "--force", str(path / _TREE))
         await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
