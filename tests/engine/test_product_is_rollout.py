@@ -1,8 +1,13 @@
-"""The product over HTTP is the session that trains: same prompt, same calls, same results, token for token."""
+"""Product, rollout and evaluation are one session: same prompt, same tools, same calls, same results, token for token.
+
+What is compared is recorded where all three end: at the engine, which is asked with token ids and answers with some.
+The product reaches it over HTTP, a rollout directly, and an evaluation by `evaluate`, with what a session worker plays.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from engine_serving import TOKEN, serving
@@ -20,7 +25,10 @@ from etude.harness.session import Session
 from etude.harness.tools import ToolConfig
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
-from etude.records import Limits
+from etude.records import Limits, Scored
+from etude.rollouts.config import EvaluationConfig, RunConfig
+from etude.rollouts.evaluate import evaluate
+from etude.rollouts.session import play
 from etude.tasks.ladder import ladder_task
 
 CONFIG = HarnessConfig(max_turn_tokens=160, tool=ToolConfig(max_observation_bytes=1500))
@@ -47,9 +55,33 @@ async def played(task, dialogue):
             await session.prompt(task.instruction)
     finally:
         await backend.close()
-    done = [event for event in log.events if event.kind in ("tool_call", "tool_result")]
-    contexts = [event.data["context"] for event in log.events if event.kind == "completion"]
+    return told(log.events)
+
+
+def told(events):
+    """The calls, their results, and how long the context was after each message."""
+    done = [event for event in events if event.kind in ("tool_call", "tool_result")]
+    contexts = [event.data["context"] for event in events if event.kind == "completion"]
     return [{**event.data, "kind": event.kind} for event in done], contexts
+
+
+@pytest.fixture
+def asked(shipped, monkeypatch):
+    """Takes what the engine was asked since it was last asked for: the ids of each context, and those of the answer."""
+    seen, sample = [], shipped.service.engine.sample
+
+    async def recording(request, *more):
+        completion = await sample(request, *more)
+        seen.append((tuple(request.prompt_ids), tuple(completion.token_ids)))
+        return completion
+
+    def taken():
+        found = list(seen)
+        seen.clear()
+        return found
+
+    monkeypatch.setattr(shipped.service.engine, "sample", recording)
+    return taken
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
@@ -77,3 +109,47 @@ def test_the_product_is_the_rollout(shipped, monkeypatch, dialect, stream, task)
     assert product == rollout and len(rollout[0]) >= 4
     assert shipped.service.memory.hits - hits == counters["requests"] - 1, "the model's own ids were tokenised again"
     assert counters["cached_tokens"] > 0 and counters["retries"] == 0
+
+
+class Place:
+    """Where `evaluate` has its rollouts played: in this process, by the very function of a session worker."""
+
+    def __init__(self, engine, chat):
+        self.engine, self.chat, self.backend = engine, chat, NamespaceBackend()
+
+    async def play(self, order):
+        config = RunConfig(name="three ways", harness=CONFIG)
+        return await play(order, config, self.backend, self.engine, self.chat, lambda order, event: None)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["rung 1", "rung 3"])
+def test_an_evaluation_is_the_same_session_too(shipped, asked, monkeypatch, task):
+    monkeypatch.setenv("ETUDE_TEST_KEY", TOKEN)
+    task, engine = replace(task, limits=LIMITS), shipped.service.engine
+    chat = ChatRenderer(shipped.service.chat.tokenizer)
+    config = EndpointConfig(url=f"{shipped.url}/v1", model="etude-tiny", temperature=0.0, key_env="ETUDE_TEST_KEY")
+
+    async def every_way():
+        tokens = TokenDialogue(engine, chat, CONFIG.chosen(), session_id="rollout", seed=0, temperature=0.0)
+        rollout = await played(task, tokens), asked()
+        endpoint = Endpoint(config)
+        try:
+            dialogue = EndpointDialogue(endpoint, CONFIG.chosen(), session_id="product")
+            product = await played(task, dialogue), asked()
+        finally:
+            await endpoint.close()
+        place = Place(engine, chat)
+        try:
+            _, [trajectory] = await evaluate(place, [task], EvaluationConfig(temperature=0.0), "before")
+        finally:
+            await place.backend.close()
+        assert isinstance(trajectory.outcome, Scored)
+        [segment] = trajectory.segments
+        return rollout, product, (told(trajectory.events), asked()), segment
+
+    rollout, product, evaluation, segment = asyncio.run(every_way())
+    (calls, _), requests = rollout
+    assert len(calls) >= 4 and len(requests) >= 2
+    assert product == rollout and evaluation == rollout
+    prompt, answer = requests[-1]
+    assert tuple(segment.token_ids) == prompt + answer, "what is trained on is what the engine was asked and said"
