@@ -22,7 +22,7 @@ COMMANDS = {
     "agent": "let a model work in your directory, with any OpenAI-compatible endpoint",
     "acp": "speak with an editor by the Agent Client Protocol, on stdin and stdout",
     "play": "let a checkpoint play a generated task in a sandbox, while you watch",
-    "sessions": "write a session as a trajectory in Harbor's format",
+    "sessions": "serve sessions over HTTP, or write one as a trajectory in Harbor's format",
     "serve": "serve a checkpoint to OpenAI's clients until SIGTERM",
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",

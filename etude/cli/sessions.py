@@ -1,4 +1,4 @@
-"""`etude sessions`: one as Harbor's trajectory format."""
+"""`etude sessions`: a server of them over HTTP, and one as Harbor's trajectory format."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    serve = actions.add_parser("serve", help="serve sessions over HTTP until SIGTERM")
+    serve.add_argument("config", nargs="?", type=Path, help="a TOML file of the server's config")
+    serve.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    serve.add_argument("--agent", type=Path, metavar="FILE", help="agent.toml (default: as `etude agent` takes it)")
+    serve.add_argument("--agent-set", action="append", default=[], metavar="KEY=VALUE", help="override one key of that")
+    serve.add_argument("--json", action="store_true", help="say where it is as a JSON line")
     export = actions.add_parser("export", help="write a session as a trajectory in ATIF v1.8")
     export.add_argument("session", metavar="SESSION", help="its id; `etude agent --list` shows those there are")
     export.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it there (default: stdout)")
@@ -17,7 +23,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return {"export": _export}[options.action](options)
+    return {"serve": _serve, "export": _export}[options.action](options)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from etude.config import load_recipe
+    from etude.errors import MissingDependency
+    from etude.product.config import AgentConfig, config_file
+
+    try:
+        from etude.product.sessions.app import serve
+        from etude.product.sessions.config import SessionsConfig
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        raise MissingDependency(f"a server needs {error.name}: pip install 'etude[environments]'") from None
+    config = load_recipe(options.config, SessionsConfig, options.set)
+    file = options.agent or (config_file() if config_file().exists() else None)
+    agent = load_recipe(file, AgentConfig, options.agent_set)
+
+    def ready(url: str) -> None:
+        said = {"url": url, "token_file": str(config.token_path)}
+        text = json.dumps(said) if options.json else f"serving sessions at {url}; token in {said['token_file']}"
+        print(text, flush=True)
+
+    asyncio.run(serve(config, agent, ready))
+    return 0
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -54,9 +54,16 @@ class SessionStore:
             raise CheckpointError(f"session {session_id} {what}")
         return Journal(path)
 
+    def log(self, session_id: str) -> Path:
+        """The file of its log. CheckpointError where there is no such session."""
+        path = self._path(session_id)
+        if not path.exists():
+            raise CheckpointError(f"session {session_id} is not in {self.home}")
+        return path
+
     def events(self, session_id: str) -> Iterator[tuple[Event, Record]]:
         """All that ever happened in it, whoever has it open."""
-        return decoded(self._existing(session_id))
+        return decoded(self.log(session_id))
 
     def key(self, session_id: str) -> bytes:
         """A secret of the session's own, for as long as it is kept."""
@@ -73,7 +80,7 @@ class SessionStore:
 
     def workspace(self, session_id: str) -> Path:
         """Where it works."""
-        listed = _listed(self._existing(session_id))
+        listed = _listed(self.log(session_id))
         if listed is None or not listed.workspace:
             raise CheckpointError(f"session {session_id} does not say where it works; its log has no beginning")
         return Path(listed.workspace)
@@ -90,7 +97,7 @@ class SessionStore:
         """A new session with the same past, up to so many lines of its log or all of it. Returns its id.
 
         Both go on in the same workspace, unless the caller gives one of them another."""
-        lines = list(whole_lines(self._existing(session_id)))
+        lines = list(whole_lines(self.log(session_id)))
         if line is not None and not 1 <= line <= len(lines):
             raise ConfigError(f"line {line}: the log of {session_id} has lines 1 to {len(lines)}")
         first, *rest = lines[:line]
@@ -104,12 +111,6 @@ class SessionStore:
         if workspace := about.get("workspace"):
             await self.shadow(forked, Path(workspace)).adopt(session_id)
         return forked
-
-    def _existing(self, session_id: str) -> Path:
-        path = self._path(session_id)
-        if not path.exists():
-            raise CheckpointError(f"session {session_id} is not in {self.home}")
-        return path
 
     def _path(self, session_id: str) -> Path:
         if not _ID.fullmatch(session_id):

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from etude.engine.server.errors import error_object
-from etude.environments.server.sse import never_silent
+from etude.environments.server import sse
 from etude.environments.wire import Answer, dump
 from etude.errors import EtudeError
 
@@ -43,21 +42,11 @@ def event(value: object, kind: str | None = None) -> bytes:
     return b"%sdata: %s\n\n" % (head, dump(value))
 
 
-class EventStream(StreamingResponse):
-    """Server-sent events. `held` is let go when the last was sent, or nobody listens any more."""
+class EventStream(sse.EventStream):
+    """Server-sent events, and what ends them early as the last of them."""
 
     def __init__(self, events: AsyncGenerator[bytes], held: ExitStack) -> None:
-        self._events, self._held = never_silent(_with_errors(events)), held
-        super().__init__(self._events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            try:
-                await self._events.aclose()
-            finally:
-                self._held.close()
+        super().__init__(_with_errors(events), held)
 
 
 async def _with_errors(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

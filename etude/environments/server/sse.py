@@ -1,13 +1,18 @@
 """Streams of server-sent events that say that they are alive.
 
 Owns the silence: a comment is sent after a while without events, so that who listens, and what stands between, knows we
-are there. Knows nothing of what the events say.
+are there; and the end: whatever a stream holds is let go with it, however that came about. Knows nothing of what the
+events say.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import ExitStack
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 SILENCE_S = 15.0
 """After so long without an event a comment is sent."""
@@ -30,3 +35,20 @@ async def never_silent(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         following.cancel()
         await asyncio.wait({following})
         await events.aclose()
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. `held` is let go when the last was sent, or nobody listens any more."""
+
+    def __init__(self, events: AsyncGenerator[bytes], held: ExitStack) -> None:
+        self._events, self._held = never_silent(events), held
+        super().__init__(self._events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            try:
+                await self._events.aclose()
+            finally:
+                self._held.close()

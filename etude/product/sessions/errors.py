@@ -1,0 +1,64 @@
+"""What the server of sessions says no to, in the form that Etude's servers have.
+
+Owns `Refused` and the one mapping of our errors to status and kind. A message says what to change; what went wrong on
+our side never tells more than its kind.
+"""
+
+from __future__ import annotations
+
+from etude.environments.wire import Answer, ServerError, dump
+from etude.errors import CheckpointError, ConfigError, DeadlineExceeded, EtudeError, MissingDependency, Overloaded
+
+_STATUS = {
+    "invalid": 400,
+    "not_found": 404,
+    "conflict": 409,
+    "working": 409,
+    "idle": 409,
+    "busy": 429,
+    "draining": 503,
+}
+_RETRYABLE = {"working", "busy", "draining", "deadline"}
+_GUARD = {"unauthorized": 401, "forbidden": 403, "too_large": 413}
+
+
+class Refused(EtudeError):
+    """A request is refused, for a reason that `kind` names to programs."""
+
+    def __init__(self, kind: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.retry_after_s = kind, retry_after_s
+
+
+def answer_of(error: Exception) -> Answer:
+    """An error as a whole answer: {"error": {"kind", "message", "retryable"}}."""
+    status, kind, message = _said(error)
+    retry_after_s = error.retry_after_s if isinstance(error, Refused) else None
+    said = {"kind": kind, "message": message, "retryable": kind in _RETRYABLE}
+    return Answer(status, dump({"error": said}), retry_after_s)
+
+
+def told(error: Exception) -> str:
+    """An error as a sentence, for who watches a session."""
+    return _said(error)[2]
+
+
+def _said(error: Exception) -> tuple[int, str, str]:
+    match error:
+        case Refused():
+            return _STATUS[error.kind], error.kind, str(error)
+        case ServerError() if error.kind in _GUARD:
+            return _GUARD[error.kind], error.kind, str(error)
+        case ConfigError():
+            return 400, "invalid", str(error)
+        case CheckpointError():
+            return 409, "conflict", str(error)
+        case DeadlineExceeded():
+            return 504, "deadline", str(error)
+        case MissingDependency():
+            return 501, "missing", str(error)
+        case Overloaded():
+            return 429, "busy", str(error)
+        case EtudeError():
+            return 502, "failed", str(error)
+    return 500, "internal", f"a bug of the server: {type(error).__name__}; its log has the rest"
