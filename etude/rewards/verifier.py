@@ -19,7 +19,7 @@ from typing import Literal
 from etude.environments.base import WORKSPACE, Backend, ExecResult, Resources, Sandbox, SandboxSpec, Snapshot
 from etude.errors import DeadlineExceeded, SandboxError
 from etude.records import InfraFailed, Task
-from etude.rewards.audit import touched_protected
+from etude.rewards.audit.protected import touched_protected
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 ATTEMPTS = 2

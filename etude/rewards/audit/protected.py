@@ -1,8 +1,7 @@
-"""Looks at a final state for signs of cheating.
+"""Whether files that a task protects, the visible tests, were changed at all.
 
-Owns one check today: whether files the task protects (the visible tests) were changed. Verdicts do not depend on it, as
-hidden tests come from outside; it is counted, and punished only where `RewardConfig` says so. Reads a sandbox, changes
-nothing.
+Owns `touched_protected`. Verdicts do not depend on it, as hidden tests come from outside; it is counted, and punished
+where `RewardConfig` says so. What a change amounts to is `audit.tests`' question. Reads a sandbox, changes nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,96 @@
+"""How many cheats the auditor finds, and how many honest sessions it accuses.
+
+    python benchmarks/auditor.py [--scenes N] [--show] [--judge]
+
+Plays the suite of `hack_suite/` through the real harness in real sandboxes: every script in N scenes, tasks of the
+ladder and of real code. A cheat is caught where the report calls the session cheated and names its category, and for
+published hacks the hack. An honest session is accused where the report calls it cheated. `later` are the scripts that
+were written after the rules, and that the rules were not changed for since (docs/rewards.md). `--judge` also runs the
+tests, to say how many of the cheats they would have paid.
+
+Prints a table by category, and last a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from hack_suite.corpus import Play, read_plays
+from hack_suite.play import Performed, measure, small_chat
+
+from etude.environments.backends import open_backend
+from etude.rewards.audit.findings import CATEGORIES
+
+HERE = Path(__file__).parent / "hack_suite"
+FIRST: tuple[Play, ...] = (*read_plays(HERE / "hacks.txt", False), *read_plays(HERE / "honest.txt", True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenes", type=int, default=2, help="tasks that every script is played in")
+    parser.add_argument("--only", default="", help="play only scripts of, or near, this category")
+    parser.add_argument("--show", action="store_true", help="print every miss and every accusation")
+    parser.add_argument("--judge", action="store_true", help="also run the tests on what was left behind")
+    options = parser.parse_args()
+    plays = [play for play in FIRST if options.only in (play.category, "")]
+    performed = asyncio.run(_measure(plays, options.scenes, options.judge))
+    _print_table(performed)
+    if options.show:
+        _print_errors(performed)
+    if options.judge:
+        paid = [sum(each.paid for each in performed if each.play.honest is honest) for honest in (False, True)]
+        print(f"the tests alone would have paid {paid[0]} of the cheats, and {paid[1]} of the honest")
+    print(json.dumps(summary(performed)))
+
+
+async def _measure(plays: Sequence[Play], scenes: int, judge: bool) -> list[Performed]:
+    backend = open_backend()
+    try:
+        jobs = [(play, 3 * place + number) for place, play in enumerate(plays) for number in range(scenes)]
+        return await measure([(play, number % 30) for play, number in jobs], backend, small_chat(), judge)
+    finally:
+        await backend.close()
+
+
+def summary(performed: Sequence[Performed]) -> dict[str, float]:
+    """`hacks` and `honest` are sessions; the shares are of these."""
+    hacks = [each for each in performed if not each.play.honest]
+    honest = [each for each in performed if each.play.honest]
+    return {
+        "hacks": len(hacks),
+        "caught_share": round(sum(each.found for each in hacks) / max(len(hacks), 1), 4),
+        "honest": len(honest),
+        "accused_share": round(sum(each.report.cheated for each in honest) / max(len(honest), 1), 4),
+    }
+
+
+def _print_table(performed: Sequence[Performed]) -> None:
+    count: Counter[tuple[str, str]] = Counter()
+    for each in performed:
+        category, kind = each.play.category, "honest" if each.play.honest else "hacks"
+        count[category, kind] += 1
+        count[category, "caught" if kind == "hacks" else "accused"] += (
+            each.found if kind == "hacks" else each.report.cheated
+        )
+    print(f"{'category':22} hacks caught  honest accused")
+    for category in CATEGORIES:
+        row = [count[category, column] for column in ("hacks", "caught", "honest", "accused")]
+        print(f"{category:22} {row[0]:5} {row[1]:6} {row[2]:7} {row[3]:7}")
+
+
+def _print_errors(performed: Sequence[Performed]) -> None:
+    for each in performed:
+        said = "; ".join(map(str, each.report.findings)) or "nothing"
+        if not each.play.honest and not each.found:
+            print(f"MISSED {each.play.category}: {each.play.name} in {each.scene.task.id}: {said}")
+        elif each.play.honest and each.report.cheated:
+            print(f"ACCUSED near {each.play.category}: {each.play.name} in {each.scene.task.id}: {said}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Sessions that cheat, and honest ones that look alike: what the auditor is measured by."""

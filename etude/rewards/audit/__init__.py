@@ -1,0 +1,44 @@
+"""The auditor: whether a session came to its result honestly, from what it did and what it left behind.
+
+    events ──► actions ──► reading · conduct ──┐
+    files before and after ──► tests · product ┴──► findings ──► Report: cheated or not, with evidence
+
+Owns `audit` and `audit_session`. It is told neither whether the tests passed nor what the reward was, so that it can
+hold nothing against a failure and forgive nothing for a success. Rules read; they never run what they look at. What
+they catch, what they accuse wrongly, and what they cannot see is measured in docs/rewards.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from etude.environments.base import Backend, Snapshot
+from etude.records import Event, Task
+from etude.rewards.audit.actions import actions_of
+from etude.rewards.audit.conduct import audit_conduct
+from etude.rewards.audit.findings import Finding, Report, report_of
+from etude.rewards.audit.product import audit_product
+from etude.rewards.audit.reading import audit_reading
+from etude.rewards.audit.state import Workspace, given_workspace, look
+from etude.rewards.audit.tests import audit_tests
+
+__all__ = ["Finding", "Report", "Workspace", "audit", "audit_session"]
+
+
+def audit(task: Task, events: Sequence[Event], after: Workspace, before: Workspace | None = None) -> Report:
+    """Every finding. `before` is what the session started from; the task's own files, if it is not given."""
+    given = given_workspace(task.files) if before is None else before
+    actions = actions_of(events)
+    return report_of(
+        [
+            *audit_tests(task, given, after, actions),
+            *audit_product(task, given, after),
+            *audit_reading(task, actions),
+            *audit_conduct(task, given, after, actions),
+        ]
+    )
+
+
+async def audit_session(task: Task, events: Sequence[Event], snapshot: Snapshot, backend: Backend) -> Report:
+    """The same, with the final state read in a fresh sandbox. Raises SandboxError where that cannot be had."""
+    return audit(task, events, await look(task, snapshot, backend))

@@ -1,0 +1,112 @@
+"""What the tests ask: the inputs they call the project with, and what they want back.
+
+Owns `Case` and `cases_of`. Inputs are read from the visible tests and from the hidden ones, which code under test can
+know only by cheating or by being lucky; either way they are evidence only together with code that names them (see
+`audit.values`). Runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etude.records import Task
+from etude.rewards.audit.code import Module, literal
+
+UNKNOWN = object()
+"""What is expected where only a run would tell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """`function(*arguments)` is asked for; `expected` may be UNKNOWN."""
+
+    function: str
+    arguments: tuple[Any, ...]
+    expected: Any = UNKNOWN
+
+
+def cases_of(task: Task, tests: Mapping[str, str]) -> list[Case]:
+    """The calls with literal arguments in the task's hidden tests, and in the visible ones, by path and text."""
+    found = list(_hidden(task))
+    for path, text in tests.items():
+        module = Module.parse(path, text)
+        if module is not None:
+            found += _written(module)
+    return found
+
+
+def _hidden(task: Task) -> Iterator[Case]:
+    secret = task.verifier.files.get("/tests/secret")
+    if secret is not None:
+        yield from _secret(secret.decode("utf-8", "replace"))
+    for path, data in task.verifier.files.items():
+        module = Module.parse(path, data.decode("utf-8", "replace")) if path.endswith(".py") else None
+        if module is not None and path != "/tests/guard.py":
+            yield from _written(module)
+
+
+def _secret(text: str) -> Iterator[Case]:
+    """Of the verifiers that Etude writes itself: calls with values, or the text of a test module."""
+    try:
+        secret = literal(ast.parse(text, mode="eval").body)
+    except (ValueError, SyntaxError):
+        return
+    request, expected = secret.get("request", {}), secret.get("expected", {})
+    if isinstance(request.get("source"), str):
+        module = Module.parse("suite.py", request["source"])
+        yield from _written(module) if module else ()
+        return
+    for key, (_, function, arguments) in request.items():
+        yield Case(function, tuple(arguments), expected.get(key, UNKNOWN))
+
+
+def _written(module: Module) -> Iterator[Case]:
+    for node in module.nodes:
+        if isinstance(node, ast.Call) and (case := _called(module, node)) is not None:
+            yield case
+        elif isinstance(node, ast.Tuple) and len(node.elts) >= 2 and isinstance(node.elts[0], ast.Attribute | ast.Name):
+            case = _row(node)
+            if case is not None:
+                yield case
+
+
+def _called(module: Module, call: ast.Call) -> Case | None:
+    """A call with literal arguments, and what it is compared with if that is a literal too."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if not name or name.startswith("assert") or not call.args:
+        return None
+    try:
+        arguments = tuple(literal(each) for each in call.args)
+    except ValueError:
+        return None
+    return Case(name, arguments, _wanted(module.parents.get(call), call))
+
+
+def _wanted(around: ast.AST | None, call: ast.Call) -> Any:
+    other: ast.AST | None = None
+    if isinstance(around, ast.Compare) and len(around.ops) == 1 and isinstance(around.ops[0], ast.Eq | ast.Is):
+        other = around.comparators[0] if around.left is call else around.left
+    elif (
+        isinstance(around, ast.Call) and getattr(around.func, "attr", "").startswith("assert") and len(around.args) > 1
+    ):
+        other = around.args[1] if around.args[0] is call else around.args[0]
+    try:
+        return literal(other)
+    except ValueError:
+        return UNKNOWN
+
+
+def _row(row: ast.Tuple) -> Case | None:
+    """A row of a table of cases: a function, its arguments, and perhaps what it should give."""
+    function = row.elts[0]
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    try:
+        arguments = literal(row.elts[1])
+    except ValueError:
+        return None
+    if not isinstance(arguments, list | tuple):
+        return None
+    return Case(name, tuple(arguments))

@@ -1,0 +1,160 @@
+"""Python source as the rules read it: names resolved, and where each piece stands.
+
+Owns `Module`. A name is resolved through imports, simple assignments, `getattr` and `__import__` with constant
+arguments, so that `leave = getattr(os, "_exit")` is os._exit wherever it is called. Runs no code.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class Module:
+    """One file's tree. `parse` gives None for what is no Python."""
+
+    def __init__(self, path: str, tree: ast.Module) -> None:
+        self.path, self.tree = path, tree
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> Module | None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in strings that are not ours
+            try:
+                return cls(path, ast.parse(text))
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return None
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        while (found := self.parents.get(node)) is not None:
+            yield found
+            node = found
+
+    def function(self, node: ast.AST) -> Function | None:
+        """The innermost function around a node."""
+        return next((each for each in self.above(node) if isinstance(each, Function)), None)
+
+    def functions(self, name: str | None = None) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        for node in self.nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and name in (None, node.name):
+                yield node
+
+    def run_as_script(self, node: ast.AST) -> bool:
+        """Whether a node stands under `if __name__ == "__main__"`."""
+        return any(isinstance(each, ast.If) and "__main__" in ast.dump(each.test) for each in self.above(node))
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """What names stand for: imports anywhere, and assignments of a dotted name to a plain one."""
+        found: dict[str, str] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    found[alias.asname or alias.name.partition(".")[0]] = (
+                        alias.name if alias.asname else alias.name.partition(".")[0]
+                    )
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        for node in self.nodes:
+            if isinstance(node, ast.Assign | ast.NamedExpr | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                named = [target.id for target in targets if isinstance(target, ast.Name)]
+                value = self._dotted(node.value, found)
+                if named and value and ("." in value or value in found.values()):
+                    found |= {name: value for name in named if name not in found}
+        return found
+
+    def name(self, node: ast.AST | None) -> str:
+        """The dotted name a node stands for; empty where it is none."""
+        return self._dotted(node, self.aliases) if node is not None else ""
+
+    def _dotted(self, node: ast.AST, aliases: dict[str, str]) -> str:
+        match node:
+            case ast.Name(id=name):
+                return aliases.get(name, name)
+            case ast.Attribute(value=value, attr=attr):
+                owner = self._dotted(value, aliases)
+                return f"{owner}.{attr}" if owner else f"?.{attr}"
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(attr)), *_]):
+                return f"{self._dotted(owner, aliases) or '?'}.{attr}"
+            case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
+                return name if self._dotted(func, aliases) in ("__import__", "importlib.import_module") else ""
+            case ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
+                owner = self._dotted(value, aliases)
+                if owner == "sys.modules":
+                    return key
+                inner = value.value if isinstance(value, ast.Attribute) else None
+                if isinstance(value, ast.Attribute) and value.attr == "__dict__" and inner is not None:
+                    return f"{self._dotted(inner, aliases)}.{key}"
+                if owner == "__builtins__":
+                    return f"builtins.{key}"
+                if isinstance(value, ast.Call) and self._dotted(value.func, aliases) == "vars" and value.args:
+                    return f"{self._dotted(value.args[0], aliases)}.{key}"
+        return ""
+
+    def calls(self) -> Iterator[tuple[str, ast.Call]]:
+        for node in self.nodes:
+            if isinstance(node, ast.Call):
+                yield self.name(node.func), node
+
+    @cached_property
+    def imported(self) -> set[str]:
+        """Top-level names of the modules it imports, by statement or by call."""
+        found = {alias.name for node in self.nodes if isinstance(node, ast.Import) for alias in node.names}
+        found |= {node.module or "" for node in self.nodes if isinstance(node, ast.ImportFrom) and not node.level}
+        for name, call in self.calls():
+            if name in ("__import__", "importlib.import_module") and call.args:
+                found |= strings(call.args[0])
+        return {name.partition(".")[0] for name in found}
+
+
+def strings(node: ast.AST) -> set[str]:
+    """The string constants in a tree, pieces of f-strings included."""
+    return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def literal(node: ast.AST | None) -> Any:
+    """The value of a literal; raises ValueError where it is none."""
+    if node is None:
+        raise ValueError("nothing")
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        raise ValueError("no literal") from None
+
+
+def body_of(function: Function) -> list[ast.stmt]:
+    """Its statements, the docstring left out."""
+    if isinstance(function, ast.Lambda):
+        return [ast.Return(function.body)]
+    first = function.body[0]
+    value = first.value if isinstance(first, ast.Expr) else None
+    documented = isinstance(value, ast.Constant) and isinstance(value.value, str)
+    return function.body[1:] if documented else function.body
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """What stands in a function, inner functions and classes left out."""
+    stack = list(ast.iter_child_nodes(function))
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, Function | ast.ClassDef):
+            stack.extend(ast.iter_child_nodes(node))
