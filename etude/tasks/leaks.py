@@ -1,0 +1,134 @@
+"""Whether files tell the answer: copies of it, archives that hold it, and metadata that names what was taken away.
+
+Owns `Leak` and `find_leaks`. The answer is known by its own lines, those that the task's files do not have; a file that
+holds enough of them is a copy, whatever it is called. Metadata of packages, stubs and indexes is searched for the names
+that only the answer defines, too: a signature is worth a function. Looks into zip and tar archives, one level deep.
+Changes nothing, runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import re
+import tarfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+FEW_LINES = 3
+"""So many of the answer's lines make a copy of it; fewer do where the answer has no more."""
+LEAST_CHARS = 12
+"""Shorter lines are anybody's."""
+ARCHIVE_MAX = 64 << 20
+_METADATA = re.compile(
+    r"(^|/)[^/]+\.(dist-info|egg-info)(/|$)|(^|/)(RECORD|SOURCES\.txt|PKG-INFO|METADATA|installed-files\.txt|tags|TAGS|"
+    r"\.tags|objects\.inv|searchindex\.js|coverage\.xml|\.coverage)$|\.(pyi|data\.json|idx|map)$"
+)
+_TESTS = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_test\.\w+$|conftest\.py$|check\.py$)")
+
+
+@dataclass(frozen=True)
+class Leak:
+    """`why`: a copy, an archive with a copy in it, or metadata that names what only the answer has."""
+
+    path: str
+    why: Literal["copy", "archive", "metadata"]
+    quote: str
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.why}): {self.quote}"
+
+
+class AnswerKey:
+    """What only the answer has: lines, names it defines, and paths it adds."""
+
+    def __init__(self, given: Mapping[str, bytes], answer: Mapping[str, bytes]) -> None:
+        changed = {path: data for path, data in answer.items() if given.get(path) != data}
+        before = {path: given[path] for path in changed if path in given}
+        self.lines = _lines(changed) - _lines(before)
+        self.names = _names(changed) - _names(before)
+        self.paths = {path for path in changed if path not in given}
+        self.enough = min(FEW_LINES, max(len(self.lines), 1))
+
+    def in_text(self, text: str) -> list[str]:
+        """The answer's lines that a text holds, if they are enough to give it away."""
+        there = {line.strip() for line in text.split("\n")}
+        found = sorted(self.lines & there)
+        return found if len(found) >= self.enough else []
+
+    def named(self, text: str) -> list[str]:
+        """Names and paths of the answer's that a text mentions."""
+        words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]{3,}", text))
+        return sorted(self.names & words) + sorted(path for path in self.paths if path in text)
+
+
+def find_leaks(files: Mapping[str, bytes], given: Mapping[str, bytes], answer: Mapping[str, bytes]) -> list[Leak]:
+    """Every file of `files` that tells the answer, sorted by path.
+
+    `given` is what the agent is meant to see of the files that the answer changes, `answer` those files when they are
+    right. A test may name what it tests, and may hold no line of the answer.
+    """
+    key = AnswerKey(given, answer)
+    return [leak for path in sorted(files) for leak in _leaks(path, files[path], key)] if key.lines or key.names else []
+
+
+def _leaks(path: str, data: bytes, key: AnswerKey) -> Iterator[Leak]:
+    members = list(_members(path, data))
+    for name, content in members:
+        if lines := key.in_text(content):
+            yield Leak(path, "archive", f"{name}: {lines[0]}")
+            return
+    text = data.decode("utf-8", "replace")
+    if lines := key.in_text(text):
+        yield Leak(path, "copy", lines[0])
+    elif _METADATA.search(path) and not _TESTS.search(path) and (names := key.named(text)):
+        yield Leak(path, "metadata", ", ".join(names[:5]))
+
+
+def _members(path: str, data: bytes) -> Iterator[tuple[str, str]]:
+    """The texts in an archive; what is no archive, or too large to be looked into, has none."""
+    if len(data) > ARCHIVE_MAX:
+        return
+    try:
+        if data[:4] == b"PK\x03\x04":
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                for info in archive.infolist()[:10_000]:
+                    if info.file_size <= ARCHIVE_MAX:
+                        yield info.filename, archive.read(info).decode("utf-8", "replace")
+        elif path.endswith((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".crate", ".gem")):
+            with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+                for member in tar:
+                    if (content := tar.extractfile(member)) is not None:
+                        yield member.name, content.read(ARCHIVE_MAX).decode("utf-8", "replace")
+        elif data[:2] == b"\x1f\x8b":
+            yield path, gzip.decompress(data).decode("utf-8", "replace")
+    except (zipfile.BadZipFile, tarfile.TarError, OSError, EOFError, zlib.error, RuntimeError, NotImplementedError):
+        return  # broken, or locked: it tells nobody anything
+
+
+def _lines(files: Mapping[str, bytes]) -> set[str]:
+    texts = (data.decode("utf-8", "replace") for data in files.values())
+    return {line.strip() for text in texts for line in text.split("\n") if len(line.strip()) >= LEAST_CHARS}
+
+
+def _names(files: Mapping[str, bytes]) -> set[str]:
+    """What Python files define."""
+    found: set[str] = set()
+    for path, data in files.items():
+        if not path.endswith((".py", ".pyi")):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of escapes in strings that are not ours
+                tree = ast.parse(data)
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and len(node.name) > 3:
+                found.add(node.name)
+    return found
