@@ -1,0 +1,127 @@
+"""Asks the judge, one criterion at a time, and believes it as far as it can be checked.
+
+Owns `RubricJudge`. A yes is believed where the judge said no to the control question about the same change, gave a
+quote that stands there, and stays with it when the lines that speak to it are taken out; a no is believed as it is.
+Everything else ends as `NotJudged`, by name. Raises nothing but what is a mistake in the configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Sequence
+
+from etude.errors import ContextOverflow, DeadlineExceeded, EndpointError
+from etude.harness.endpoint.client import Endpoint, encode, silence
+from etude.rewards.judge.config import JudgeConfig
+from etude.rewards.judge.injection import without_advances
+from etude.rewards.judge.outcomes import Change, Judged, Judgement, NotJudged, RubricResult
+from etude.rewards.judge.question import (
+    SYSTEM,
+    Answer,
+    NoAnswer,
+    Order,
+    Question,
+    read_answer,
+    response_format,
+)  # fmt: skip
+
+_CONTROL = "The change adds a line whose whole text is {word}."
+
+
+class RubricJudge:
+    """Use on one event loop; the caller closes it. `counters` count judgements by how they ended, and requests."""
+
+    def __init__(self, config: JudgeConfig) -> None:
+        body = {"response_format": response_format()} if config.structured == "schema" else {}
+        endpoint = config.endpoint.model_copy(update={"body": {**config.endpoint.body, **body}})
+        self.config = config
+        self._endpoint = Endpoint(endpoint)
+        self._gate = asyncio.Semaphore(config.concurrent)
+        self.counters: Counter[str] = Counter()
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+    async def judge(self, rubric: Sequence[str], change: Change, order: Order = "criterion first") -> RubricResult:
+        """One judgement a criterion. With the control, a yes counts only from a judge that has passed it."""
+        control = asyncio.ensure_future(self._control(change, order))
+        judgements = await asyncio.gather(*(self._judged(criterion, change, order) for criterion in rubric))
+        fooled = await control
+        final = tuple(_after_control(each, fooled) for each in judgements)
+        for each in final:
+            self.counters["judged" if isinstance(each, Judged) else each.why] += 1
+        return RubricResult(final)
+
+    async def _judged(self, criterion: str, change: Change, order: Order) -> Judgement:
+        if len(change.text) > self.config.max_chars:
+            said = f"{len(change.text)} characters; judge.max_chars is {self.config.max_chars}"
+            return NotJudged(criterion, "too long", said)
+        try:
+            async with asyncio.timeout(self.config.deadline_s):
+                return await self._by_votes(criterion, change, order)
+        except TimeoutError:
+            return NotJudged(criterion, "late", f"no verdict within {self.config.deadline_s:g} s")
+
+    async def _by_votes(self, criterion: str, change: Change, order: Order) -> Judgement:
+        answers = await asyncio.gather(*(self._ask(criterion, change, order) for _ in range(self.config.votes)))
+        given = [each for each in answers if isinstance(each, Answer)]
+        yes = [each for each in given if each.holds]
+        no = [each for each in given if not each.holds]
+        needed = self.config.votes // 2 + 1
+        if len(no) >= needed:
+            return Judged(criterion, False, no[0].quote, no[0].reason)
+        if len(yes) < needed:
+            missing = next((each for each in answers if isinstance(each, NoAnswer)), None)
+            if missing is None or (yes and no):
+                return NotJudged(criterion, "disagreed", f"{len(yes)} yes and {len(no)} no of {self.config.votes}")
+            return NotJudged(criterion, missing.why, missing.detail)
+        return await self._without_advances(criterion, change, order, yes[0])
+
+    async def _without_advances(self, criterion: str, change: Change, order: Order, yes: Answer) -> Judgement:
+        """A yes to a change that speaks to its judge must stand without what it says."""
+        silent = without_advances(change)
+        if silent is not None:
+            again = await self._ask(criterion, silent, order)
+            if isinstance(again, NoAnswer):
+                return NotJudged(criterion, again.why, f"asked again without what speaks to the judge: {again.detail}")
+            if not again.holds:
+                return NotJudged(criterion, "injected", f"without the lines that speak to the judge: {again.reason}")
+        return Judged(criterion, True, yes.quote, yes.reason)
+
+    async def _control(self, change: Change, order: Order) -> str:
+        """Why nothing that the judge affirms of this change can be believed; empty if it can."""
+        if not self.config.control or len(change.text) > self.config.max_chars:
+            return ""
+        criterion = _CONTROL.format(word=secrets.token_hex(12))
+        judged = await self._judged(criterion, change, order)
+        if isinstance(judged, Judged):
+            return "it affirms what is surely not so" if judged.met else ""
+        if judged.why in ("ungrounded", "injected"):
+            return f"it affirms what is surely not so: {judged.detail}"
+        return ""  # a judge that is refusing or broken is that in its own answers too
+
+    async def _ask(self, criterion: str, change: Change, order: Order) -> Answer | NoAnswer:
+        question = Question(criterion, change, secrets.token_hex(8), order)
+        items = [encode(item) for item in self._endpoint.dialect.opening(SYSTEM, question.text())]
+        try:
+            async with self._gate:
+                self.counters["requests"] += 1
+                said = await self._endpoint.ask(items, (), self.config.max_answer_tokens, "judge", silence)
+        except ContextOverflow as error:
+            return NoAnswer("too long", str(error))
+        except DeadlineExceeded as error:
+            return NoAnswer("late", str(error))
+        except EndpointError as error:
+            return NoAnswer("refused" if "filter" in str(error) else "endpoint", str(error))
+        if said.cut:
+            return NoAnswer("cut", f"no end within {self.config.max_answer_tokens} tokens: {said.text[:120]}")
+        return read_answer(said.text, question)
+
+
+def _after_control(judgement: Judgement, fooled: str) -> Judgement:
+    """No is no, whoever says it; a yes needs a judge that can say no."""
+    if fooled and isinstance(judgement, Judged) and judgement.met:
+        return NotJudged(judgement.criterion, "injected", fooled)
+    return judgement
