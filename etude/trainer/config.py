@@ -67,6 +67,11 @@ class TrainerConfig(Config):
     rate smaller in proportion: a policy that has run ahead waits for samples of its own. None: no step does."""
     piece_tokens: int = 8192
     """Tokens of one forward and backward."""
+    witness_tokens: int = Field(1024, ge=0)
+    """Tokens a step, context included, that are recomputed with the older version that sampled them, so that every step
+    says whether trainer and sampler agree; 0: none."""
+    witness_versions: int = Field(6, ge=1)
+    """How many versions are kept for it, at 2 bytes a parameter: more than samples may be old."""
     max_skipped: int = 3
     """Steps in a row that may be skipped for a gradient that is not finite."""
     threads: int = 1

@@ -80,25 +80,20 @@ def split(batch: Batch, max_tokens: int) -> Iterator[Batch]:
     start = end = 0
     for length in lengths:
         if end > start and end + length - start > max_tokens:
-            yield _slice(batch, start, end)
+            yield part_of(batch, slice(start, end))
             start = end
         end += int(length)
-    yield _slice(batch, start, end)
+    yield part_of(batch, slice(start, end))
 
 
-def _slice(batch: Batch, start: int, end: int) -> Batch:
+def part_of(batch: Batch, places: slice | np.ndarray) -> Batch:
+    """A batch of these positions alone; where segments begin and end is the caller's to respect."""
     aligned = (
-        "token_ids",
-        "positions",
-        "segment_ids",
-        "loss_mask",
-        "advantages",
-        "behaviour_logprobs",
-        "ages",
-        "routed_mask",
-    )
-    parts = {name: getattr(batch, name)[start:end] for name in aligned}
-    return replace(batch, **parts, routed_experts=batch.routed_experts[start:end])
+        "token_ids", "positions", "segment_ids", "loss_mask", "advantages", "behaviour_logprobs", "ages", "routed_mask",
+    )  # fmt: skip
+    parts = {name: getattr(batch, name)[places] for name in aligned}
+    routes = batch.routed_experts
+    return replace(batch, **parts, routed_experts=routes[places] if len(routes) else routes)
 
 
 def segment_lengths(batch: Batch) -> list[int]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from etude.errors import ConfigError, EtudeError
 from etude.models.attention import PackedAttention
-from etude.models.decoder import Decoder
+from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import Bits, export_bits, round_to_bf16
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
@@ -24,6 +25,7 @@ from etude.trainer.losses import LossTerms, policy_loss
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
+from etude.trainer.witness import Witness
 
 
 class Trainer:
@@ -39,15 +41,18 @@ class Trainer:
         self.masters = copy.deepcopy(decoder)
         round_to_bf16(self.policy)
         self.optimizer = build_optimizer(self.masters, config.optimizer)
+        self.witness = Witness(config.witness_tokens, config.witness_versions)
         self.version = Version(0)
         self.skipped = 0
+        self.witness.remember(self.version, self.policy)
 
     def step(self, batch: Batch, progress: float = 0.0) -> dict[str, Any]:
         """Train on a batch; returns its metrics. The version moves on unless the step had to be skipped.
 
         `progress` is how much of the run's budget is spent, from 0 to 1; only the learning rate depends on it.
-        `max_abs_dlogp` is the largest difference from the sampler over tokens of sessions that the version trained on
-        sampled alone (None if there is none), `max_abs_drift` over all: it holds what the policy has learnt since.
+        `max_abs_dlogp` is the largest difference from the sampler by the weights that sampled: over tokens of sessions
+        that the version trained on sampled alone, and over those the witness recomputed with an older one (None without
+        any). `max_abs_drift` is the largest of all by the weights trained: it holds what the policy has learnt.
         """
         if self.config.router_replay:
             require_routes(batch, self.policy.config)
@@ -61,32 +66,47 @@ class Trainer:
             terms.loss.backward()
             sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
             mismatch, drift = max(mismatch, largest), max(drift, terms.max_abs_dlogp)
+        witnessed = self._witnessed(batch)
+        sums.update(witnessed_tokens=float(len(witnessed)), witnessed_abs_dlogp=float(witnessed.sum()))
+        mismatch = max(mismatch, float(witnessed.max(initial=0.0)))
         near = self._nearness(sums["k3"] / tokens)
         norm = self._optimize(near * self._schedule(progress))
-        found = {"max_abs_dlogp": mismatch if sums["matched_tokens"] else None, "max_abs_drift": drift}
+        compared = sums["matched_tokens"] + sums["witnessed_tokens"]
+        found = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
         taken = {"grad_norm": norm, "rate_scale": near, "shortened": near < 1, "version": self.version}
         return {**_metrics(sums, batch), **found, **taken}
 
     def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None
-        output = self.policy(
-            torch.from_numpy(piece.token_ids).long(),
-            torch.from_numpy(piece.positions),
-            PackedAttention(segment_lengths(piece)),
-            replay,
-            self.config.replay_margin,
-        )
-        said = torch.from_numpy(np.flatnonzero(piece.loss_mask))
-        logprobs = torch.log_softmax(self.policy.logits(output.hidden_ND[said - 1]) / self.temperature, dim=-1)
-        logps = logprobs.gather(1, torch.from_numpy(piece.token_ids).long()[said, None]).squeeze(1)
+        output, logprobs, logps = self._forward(self.policy, piece, replay)
         entropies = -(logprobs.exp() * logprobs).sum(-1)
-        behaviour = torch.from_numpy(piece.behaviour_logprobs)[said]
-        advantages = torch.from_numpy(piece.advantages)[said]
+        behaviour = torch.from_numpy(piece.behaviour_logprobs[piece.loss_mask])
+        advantages = torch.from_numpy(piece.advantages[piece.loss_mask])
         terms = policy_loss(logps, entropies, behaviour, advantages, self.config.loss, batch_tokens)
         matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_matched(piece))]
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=float(matched.sum()))
         counts = {} if replay is None else replay_counts(replay, output.routing)
         return terms, float(matched.max()) if len(matched) else 0.0, counts
+
+    def _forward(self, policy: Decoder, piece: Batch, replay: Tensor | None) -> tuple[DecoderOutput, Tensor, Tensor]:
+        """The forward's output, and of the S sampled tokens all log-probabilities [S, V] and their own [S]."""
+        token_ids = torch.from_numpy(piece.token_ids).long()
+        mask = PackedAttention(segment_lengths(piece))
+        output = policy(token_ids, torch.from_numpy(piece.positions), mask, replay, self.config.replay_margin)
+        said = torch.from_numpy(np.flatnonzero(piece.loss_mask))
+        logprobs = torch.log_softmax(policy.logits(output.hidden_ND[said - 1]) / self.temperature, dim=-1)
+        return output, logprobs, logprobs.gather(1, token_ids[said, None]).squeeze(1)
+
+    @torch.no_grad()
+    def _witnessed(self, batch: Batch) -> np.ndarray:
+        """|log-probability - the sampler's| of the tokens that the witness chose, by the weights that sampled them."""
+        called = self.witness.call(batch)
+        if called is None:
+            return np.zeros(0, np.float32)
+        piece, version = called
+        replay = replayed_routes(piece) if self.config.router_replay else None
+        logps = self._forward(self.witness.decoder(version, self.policy), piece, replay)[2]
+        return np.abs(logps.numpy() - piece.behaviour_logprobs[piece.loss_mask])
 
     def _nearness(self, k3: float) -> float:
         """What a step is shortened to. Muon's steps are equally long whatever the gradient, so that nothing else would
@@ -118,6 +138,7 @@ class Trainer:
             for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
                 parameter.copy_(master.to(torch.bfloat16))
         self.version = Version(self.version + 1)
+        self.witness.remember(self.version, self.policy)
         return norm
 
     def export(self, into: Bits | None = None) -> Bits:
@@ -139,6 +160,7 @@ class Trainer:
         round_to_bf16(self.policy)
         self.optimizer.load_state_dict(state["optimizer"])
         self.version, self.skipped = Version(state["version"]), state["skipped"]
+        self.witness.remember(self.version, self.policy)
 
 
 def _matched(piece: Batch) -> np.ndarray:
@@ -165,6 +187,8 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "mean_abs_dlogp": sums["abs_dlogp"] / tokens,
         "over_ln2_share": sums["over_ln2"] / tokens,
         "matched_tokens": sums["matched_tokens"],
+        "witnessed_tokens": sums["witnessed_tokens"],
+        "witnessed_abs_dlogp": sums["witnessed_abs_dlogp"] / max(sums["witnessed_tokens"], 1.0),
         "matched_abs_dlogp": sums["matched_abs_dlogp"] / max(sums["matched_tokens"], 1.0),
         "routes_replayed": sums["routes_replayed"],
         "routes_coverage": sums["routes_replayed"] / max(sums["routes"], 1.0),

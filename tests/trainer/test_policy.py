@@ -253,6 +253,25 @@ def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
     assert scale == pytest.approx(0.01 / k3)
 
 
+def test_old_samples_are_compared_with_the_weights_that_sampled_them():
+    rng = np.random.default_rng(3)
+    trainer, blind = policy(router_replay=True), policy(router_replay=True, witness_tokens=0)
+    old = rollouts(trainer, rng, 20)
+    for each in (trainer, blind):
+        train_on(each, np.random.default_rng(4))
+    batch = build_batch(old, [group_advantages(group, AdvantageConfig()) for group in old], trainer.version)
+    line = trainer.step(batch)
+    assert line["witnessed_tokens"] == 64
+    assert line["max_abs_dlogp"] == 0 < line["max_abs_drift"]
+    assert blind.step(batch)["max_abs_dlogp"] is None
+
+    wrong = replace(batch, behaviour_logprobs=batch.behaviour_logprobs + np.float32(0.01), version=trainer.version)
+    assert trainer.witness.call(replace(wrong, ages=np.where(batch.loss_mask, 2, 0))) is not None
+    assert trainer.step(replace(wrong, ages=np.where(batch.loss_mask, 2, 0)))["max_abs_dlogp"] == pytest.approx(
+        0.01, abs=1e-5
+    )
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
     changes = {"optimizer": OptimizerConfig(name=optimizer, lr=0.01)}
