@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,8 @@ class Agent:
     ) -> None:
         self.id, self.directory, self.session, self.endpoint, self.gate = id, directory, session, endpoint, gate
         self.ledger = ledger
+        self.lacking: Mapping[str, str] = {}
+        """MCP servers that have not all the tools they should have, and why."""
         self._at_work: asyncio.Task[Any] | None = None
         self._cancelled = False
 
@@ -174,6 +176,7 @@ async def open_agent(
                 id=name, workspace=str(directory), time=time, model=config.endpoint.model, version=__version__
             )
         agent = Agent(name, directory, session, endpoint, gate, ledger)
+        agent.lacking = mcp.failed
         agent.use_model(config.endpoint.model)
         yield agent
 

@@ -1,15 +1,20 @@
 """An MCP server for tests: tools that answer, wait, fail, say too much, and end the process.
 
-`python mcp_script.py` speaks on stdin and stdout; `http_app()` is the same over HTTP.
+`python mcp_script.py` speaks on stdin and stdout; `serving()` is the same over HTTP.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ImageContent, ToolAnnotations
@@ -72,8 +77,22 @@ def die() -> str:
     os._exit(3)
 
 
-def http_app() -> Any:
-    return server.streamable_http_app()
+@contextlib.contextmanager
+def serving() -> Iterator[str]:
+    """Over HTTP, by a thread of this process; gives the address."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    app = server.streamable_http_app()
+    http = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
+    thread = threading.Thread(target=http.run, args=([listening],), daemon=True)
+    thread.start()
+    until = time.monotonic() + 30
+    while not http.started:
+        assert time.monotonic() < until and thread.is_alive(), "the MCP server does not start"
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
+    http.should_exit = http.force_exit = True
+    thread.join(10)
 
 
 if __name__ == "__main__":

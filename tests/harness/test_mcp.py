@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
@@ -63,20 +59,10 @@ async def called(tools: McpTools, name: str, config: ToolConfig | None = None, /
 @pytest.fixture
 def address() -> Iterator[str]:
     """The scripted server over HTTP."""
-    from mcp_script import http_app
+    from mcp_script import serving
 
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(http_app(), log_level="critical", lifespan="on"))
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-    thread.start()
-    until = time.monotonic() + 30
-    while not server.started:
-        assert time.monotonic() < until and thread.is_alive()
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
-    server.should_exit = server.force_exit = True
-    thread.join(10)
+    with serving() as url:
+        yield url
 
 
 def test_tools_are_listed_named_called_and_cut() -> None:

@@ -23,7 +23,7 @@ from acp.schema import (
 )
 
 Answer = Callable[[ToolCallUpdate, Sequence[PermissionOption]], str | None]
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 class Editor(acp.Client):

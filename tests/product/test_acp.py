@@ -10,7 +10,7 @@ from typing import Any
 
 import acp
 import pytest
-from acp.schema import PermissionOption, ToolCallUpdate
+from acp.schema import HttpMcpServer, McpServerStdio, PermissionOption, ToolCallUpdate
 from acp_editor import WAIT_S, Editor, editor
 from scripted_openai import Reply, ScriptedServer
 
@@ -46,7 +46,7 @@ def test_a_session_with_permissions_diffs_a_plan_and_a_cancel(root: Path) -> Non
         Reply("", [edit, run("sort double.py"), run("sort -r double.py")]),
         Reply("", [todo("completed", "cancelled")]),
         Reply("Mended.", prompt_tokens=700, cached_tokens=600),
-        Reply("", [run("echo begun | tee ledger; sleep 60; echo ended >> ledger")]),
+        Reply("", [run("echo begun >> ledger; echo begun; sleep 60; echo ended >> ledger")]),
         Reply("It was stopped."),
     ]
 
@@ -133,7 +133,7 @@ def test_a_killed_session_is_loaded_with_all_that_was_said(root: Path) -> None:
     edit = ("edit_file", {"path": "double.py", "old": "x + x + x", "new": "x + x"})
     script = [
         Reply("I mend it.", [edit, todo("completed")], "Hm."),
-        Reply("Now this.", [run("echo begun | tee -a ledger; sleep 60; echo ended >> ledger")]),
+        Reply("Now this.", [run("echo begun >> ledger; echo begun; sleep 60; echo ended >> ledger")]),
         Reply("I looked."),
         Reply("Once more."),
     ]
@@ -210,3 +210,103 @@ def runs_in(cmdline: Path, place: str) -> bool:
         return place.encode() in cmdline.read_bytes()
     except OSError:
         return False  # it has ended meanwhile
+
+
+def test_settings_limits_and_errors(root: Path) -> None:
+    """One process: what a client sends wrongly is answered, and what it chooses holds."""
+    from mcp_script import serving
+
+    write = ("write_file", {"path": "new.txt", "content": "new\n"})
+    add = ("mcp__my-sums__add", {"a": 20, "b": 22})
+    script = [
+        Reply("", [write]),
+        Reply("Refused."),
+        Reply("", [write, run("tee made < new.txt"), add]),
+        Reply("", [("read_file", {"path": "new.txt"})]),
+        Reply(status=401, body={"error": {"message": "no such key"}}),
+        Reply("Not known."),
+    ]
+
+    async def play(server: ScriptedServer, mcp: str) -> None:
+        servers = [
+            HttpMcpServer(type="http", name="my sums", url=mcp, headers=[]),
+            McpServerStdio(name="gone", command="etude-no-such-command", args=[], env=[]),
+        ]
+        async with editor(root, *model(server), "--set", "max_turns=2") as (client, agent, process):
+            await refused(agent.new_session(cwd="project"), -32602, "not an absolute path")
+            await refused(agent.new_session(cwd=str(root / "none")), -32602, "is not a directory")
+            await refused(agent.load_session(cwd=str(root), session_id="20200101-000000-abcdef"), -32002, "is not in")
+            await refused(agent.prompt(session_id="s", prompt=text("Hi.")), -32002, "session/load opens it")
+            await wire_errors(client, process)
+            opened = await agent.new_session(cwd=str(root / "project"), mcp_servers=servers)
+            id = opened.session_id
+            assert [each.current_value for each in opened.config_options] == ["scripted", "ask"]
+            await refused(agent.set_session_mode(session_id=id, mode_id="wild"), -32602, "there are ask, read, auto")
+            await refused(agent.set_config_option("model", id, "gpt"), -32602, "it has scripted")
+            await refused(agent.prompt(session_id=id, prompt=[acp.image_block("aGk=", "image/png")]), -32602, "image")
+
+            await agent.set_session_mode(session_id=id, mode_id="read")
+            assert (await agent.prompt(session_id=id, prompt=text("Write."))).stop_reason == "end_turn"
+            assert "etude-no-such-command" in client.text(), "the editor's user sees no log"
+            assert not (root / "project" / "new.txt").exists() and client.calls()[-1]["status"] == "failed"
+            chosen = await agent.set_config_option("mode", id, "auto")
+            assert [each.current_value for each in chosen.config_options] == ["scripted", "auto"]
+            stopped = await agent.prompt(session_id=id, prompt=text("Write."))
+            assert stopped.stop_reason == "max_turn_requests" and "max_turns" in client.text() and not client.questions
+            assert [each.current_mode_id for each in client.of("current_mode_update")] == ["read", "auto"]
+            assert (root / "project" / "made").read_text() == "new\n" and "42" in str(client.calls()[-2]["content"])
+            await refused(agent.prompt(session_id=id, prompt=text("Again.")), -32603, "refuses the key")
+
+            client.updates.clear()
+            assert (await agent.prompt(session_id=id, prompt=text("/undo"))).stop_reason == "end_turn"
+            await agent.prompt(session_id=id, prompt=text("/undo 3x"))
+            assert "the conversation" in client.text() and "takes a number of turns" in client.text()
+            assert (await agent.prompt(session_id=id, prompt=text("/undo"))).stop_reason == "end_turn"
+            assert not (root / "project" / "made").exists() and "made is gone" in client.text()
+            await agent.prompt(session_id=id, prompt=text("/etc/hosts is a file, is it?"))
+            assert client.text().endswith("Not known.")
+            await agent.close_session(session_id=id)
+            await refused(agent.prompt(session_id=id, prompt=text("Hi.")), -32002, "is not open")
+
+    with ScriptedServer(script) as server, serving() as mcp:
+        asyncio.run(play(server, mcp))
+    assert server.bodies[-1]["messages"][-1]["content"].endswith("/etc/hosts is a file, is it?")
+
+
+async def refused(answer: Any, code: int, why: str) -> None:
+    with pytest.raises(acp.RequestError, match=why) as error:
+        await answer
+    assert error.value.code == code
+
+
+async def wire_errors(client: Editor, process: asyncio.subprocess.Process) -> None:
+    """Lines that are no message: each is answered, and none ends the process."""
+    known = len(client.wire)
+    lines = [b"{", b"[]", b'{"id": {}, "method": "initialize"}', b'{"jsonrpc": "2.0", "id": "x", "method": "nothing"}']
+    process.stdin.write(b"\n".join([*lines, b'{"method": "$/progress", "params": {}}', b"", b""]))
+    async with asyncio.timeout(WAIT_S):
+        while len(client.wire) < known + 4:
+            await asyncio.sleep(0.01)
+    assert [message["error"]["code"] for message in client.wire[known:]] == [-32700, -32600, -32600, -32601]
+
+
+def test_a_question_that_is_cancelled(root: Path) -> None:
+    """The editor withdraws the prompt while its user is asked: nothing of the turn happens, and the session goes on."""
+    script = [Reply("", [run("tee made < double.py")]), Reply("Well then.")]
+
+    async def play(server: ScriptedServer) -> None:
+        async with editor(root, *model(server), answer=lambda call, options: None) as (client, agent, _):
+            id = (await agent.new_session(cwd=str(root / "project"))).session_id
+            prompt = asyncio.create_task(agent.prompt(session_id=id, prompt=text("Go.")))
+            await client.until(lambda: client.questions)
+            await refused(agent.prompt(session_id=id, prompt=text("Meanwhile.")), -32600, "is at work")
+            await agent.cancel(session_id=id)
+            assert (await prompt).stop_reason == "cancelled"
+            assert (await agent.prompt(session_id=id, prompt=text("And now?"))).stop_reason == "end_turn"
+            client.dismissed = True
+            await agent.cancel(session_id=id)
+
+    with ScriptedServer(script) as server:
+        asyncio.run(play(server))
+    assert not (root / "project" / "made").exists()
+    assert "not run" in server.bodies[-1]["messages"][-2]["content"]

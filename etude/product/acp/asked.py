@@ -84,6 +84,7 @@ def _named(uri: str, directory: Path) -> str:
     if parts.scheme != "file":
         return uri
     path = Path(unquote(parts.path))
+    path = path if path.is_relative_to(directory) else path.resolve()  # an editor may know the directory by a link
     name = str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
     return f"{name}#{parts.fragment}" if parts.fragment else name
 

@@ -28,7 +28,7 @@ from acp.schema import (
     Usage,
 )
 
-from etude.errors import ConfigError
+from etude.errors import ConfigError, DeadlineExceeded
 from etude.harness.events import decoded
 from etude.harness.permissions.gate import Mode
 from etude.harness.rewind import Rewind
@@ -51,6 +51,7 @@ _STOP: Mapping[Ended, StopReason] = {
     "tokens": "max_tokens",
     "context": "max_tokens",
 }
+_STOP_S = 60.0
 _CURRENCIES = {"$": "USD", "€": "EUR", "£": "GBP", "¥": "JPY"}
 """The protocol's name of a currency; a config that has another sign may hold the name itself."""
 
@@ -63,8 +64,10 @@ class AcpSession:
         self._projection, self._outbox = projection, outbox
         self._size = config.context_tokens
         self._models: list[str] = []
+        self._lacking = list(agent.lacking.values())
         self._held = contextlib.AsyncExitStack()
-        self._busy = False
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._unsaid: list[str] = []
         """Prompts that were cancelled before the log had them: they go with the next."""
 
@@ -109,17 +112,26 @@ class AcpSession:
         return session
 
     async def close(self) -> None:
-        """Stop what runs, commands included, and let another process have the session. Safe to call twice."""
+        """Stop what runs, commands included, and let another process have the session. Safe to call twice.
+
+        Whoever waits for the prompt is answered first."""
         self.agent.cancel()
-        await self._held.aclose()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self._idle.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(f"the prompt of session {self.id} to stop", _STOP_S) from None
+        finally:
+            await self._held.aclose()
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 
     async def prompt(self, text: str) -> PromptResponse:
         """Play a prompt, or do what a slash command says; when it returns the client has been told everything."""
-        if self._busy:
+        if not self._idle.is_set():
             raise RequestError(-32600, f"session {self.id} is at work; cancel that first, or wait for its end")
-        self._busy = True
+        self._idle.clear()
+        self._tell_what_is_lacking()
         try:
             command = asked.command_in(text)
             ended = await (self._play(text) if command is None else self._command(*command))
@@ -129,9 +141,11 @@ class AcpSession:
             self._projection.say(str(error))
             ended = "finished"
         finally:
-            self._busy = False
             self._projection.settle()
-            await self._outbox.flush()
+            try:
+                await self._outbox.flush()
+            finally:
+                self._idle.set()
         return PromptResponse(stop_reason=_STOP[ended], usage=self._usage())
 
     def cancel(self) -> None:
@@ -173,6 +187,7 @@ class AcpSession:
 
     def _show_state(self) -> None:
         state = self.agent.session.state
+        self._projection.turn = state.usage["turns"]
         self._outbox.add(calls.plan_of(state.todos))
         self._projection.context(state.dialogue.tokens)
 
@@ -249,6 +264,12 @@ class AcpSession:
             raise RequestError(-32602, f"the endpoint has no model {model!r}; it has {', '.join(self._models)}")
         self.agent.use_model(model)
         self._tell_options()
+
+    def _tell_what_is_lacking(self) -> None:
+        """Before the first prompt: an editor shows no log, and whoever set up a server waits for its tools."""
+        for why in self._lacking:
+            self._projection.note(why)
+        self._lacking = []
 
     def _tell_options(self) -> None:
         self._outbox.add(ConfigOptionUpdate(session_update="config_option_update", config_options=list(self.options())))
