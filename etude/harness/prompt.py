@@ -29,6 +29,17 @@ def explained_prompt(tools: Iterable[ToolSchema], persona: str) -> str:
     return _with_tools(persona, [*lines, "Write a call in this form:", render_call("NAME", {"PARAMETER": "VALUE"})])
 
 
+def tools_changed(new: Iterable[ToolSchema], gone: Iterable[str]) -> str:
+    """What a model is told whose tools are not those it was told of; empty where nothing has changed."""
+    lines = [line for tool in new for line in _explained(tool)]
+    if lines:
+        form = render_call("NAME", {"PARAMETER": "VALUE"})
+        lines = ["[Tools that are new, or have changed; write a call of one in this form:]", form, *lines]
+    if names := ", ".join(gone):
+        lines.append(f"[Tools that are gone: {names}]")
+    return "\n".join(lines)
+
+
 def _explained(tool: ToolSchema) -> list[str]:
     parameters = [f"  {each.name} ({each.type}): {each.description}".rstrip(": ") for each in tool.parameters]
     return [f"{tool.signature()}: {tool.description}".rstrip(": "), *parameters]

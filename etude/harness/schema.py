@@ -45,6 +45,8 @@ class ToolSchema:
     parameters: tuple[Parameter, ...]
     declared: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """The JSON schema a foreign tool came with: told as it stands, and its owner judges what does not fit it."""
+    gone: bool = field(default=False, kw_only=True)
+    """Whether its owner has taken it away: no model is told of it any more, and a call of it is answered so."""
 
     @cached_property
     def required(self) -> tuple[str, ...]:
@@ -127,7 +129,12 @@ def checked(tool: ToolSchema, arguments: Mapping[str, Argument], raw: str) -> To
 
 
 def no_such_tool(tools: Mapping[str, ToolSchema], name: str, raw: str) -> MalformedCall:
-    return MalformedCall(f"no tool {name or 'without a name'}; there are {', '.join(tools)}", raw)
+    return MalformedCall(f"no tool {name or 'without a name'}; there are {', '.join(present(tools))}", raw)
+
+
+def present(tools: Mapping[str, ToolSchema]) -> dict[str, ToolSchema]:
+    """Those that are not gone."""
+    return {name: tool for name, tool in tools.items() if not tool.gone}
 
 
 def no_such_parameter(tool: ToolSchema, key: str, raw: str) -> MalformedCall:
@@ -146,6 +153,27 @@ def kind_of(schema: Mapping[str, Any]) -> Kind:
     for member in schema.get("anyOf", ()) if isinstance(schema.get("anyOf"), list) else ():
         types = [*types, member.get("type") if isinstance(member, dict) else None]
     return next((kind for each in types for kind in _READERS if kind == each), "string")
+
+
+def foreign_schema(name: str, description: str, declared: Mapping[str, Any]) -> ToolSchema:
+    """A tool that came with a JSON schema, which is told as it stands. Parameters whose names our own form of a call
+    could not hold are left out of what is read of it."""
+    properties, required = declared.get("properties"), declared.get("required")
+    parameters = tuple(
+        Parameter(key, _described(each), kind_of(each if isinstance(each, dict) else {}), key in _list(required))
+        for key, each in (properties if isinstance(properties, dict) else {}).items()
+        if key and not set(key) & set("<>\n")
+    )
+    return ToolSchema(name, description, parameters, declared={"type": "object", **declared})
+
+
+def _described(schema: Any) -> str:
+    said = schema.get("description") if isinstance(schema, dict) else None
+    return said if isinstance(said, str) else ""
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def read_value(kind: Kind, text: str) -> Argument:

@@ -41,6 +41,7 @@ from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
 from etude.product.cost import Ledger
+from etude.product.toolbox import Toolbox
 from etude.records import Event
 
 _log = structlog.get_logger()
@@ -156,17 +157,17 @@ async def open_agent(
         for server, why in mcp.failed.items():
             _log.warning("an MCP server lacks tools", server=server, why=why)
         harness = config.summarised
-        tools = {**harness.chosen(), **mcp.by_name}
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
+        tools = Toolbox(harness.chosen(), mcp, gate, guard)
         session = Session(
             sandbox,
-            EndpointDialogue(endpoint, tools, session_id=name, on_delta=on_delta),
+            EndpointDialogue(endpoint, tools.known, session_id=name, on_delta=on_delta),
             harness,
             config.limits,
             EventLog(on_event, journal),
             shadow=None if worktree_of else store.shadow(name, directory),
-            tools=gate.guard(guard.guard(tools)),
-            review=gate.review,
+            tools=tools.guarded,
+            review=tools.review,
             on_output=on_output,
             persona=lambda: _persona(directory),
         )

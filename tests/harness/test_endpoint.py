@@ -40,7 +40,9 @@ def asked(
         items = [encode(item) for item in endpoint.dialect.opening("Be good.", "Hello.")]
         try:
             for _ in range(messages):
-                said.append(await endpoint.ask(items, [LOOK], 50, "s1", silence if told is None else told.append))
+                said.append(
+                    await endpoint.ask(items, [LOOK.json_schema()], 50, "s1", silence if told is None else told.append)
+                )
                 items += [encode(item) for item in said[-1].items]
                 items += [encode(endpoint.dialect.result(call.id, "ok")) for call in said[-1].calls]
         finally:

@@ -31,7 +31,6 @@ from etude.harness.endpoint.said import (
     sendable_name,
     with_ids,
 )
-from etude.harness.schema import ToolSchema
 
 _CUT = {"length", "max_tokens", "model_length"}
 _REASONING = ("reasoning_content", "reasoning")
@@ -58,14 +57,14 @@ class ChatCompletions:
     def result(self, call_id: str, text: str) -> Json:
         return {"role": "tool", "tool_call_id": call_id, "content": text}
 
-    def head(self, tools: Sequence[ToolSchema], max_tokens: int) -> Json:
+    def head(self, tools: Sequence[Json], max_tokens: int) -> Json:
         head: Json = {"model": self._config.model, self._limit_key: max_tokens, "stream": self._config.stream}
         if self._config.stream and self._asks_usage:
             head["stream_options"] = {"include_usage": True}
         if self._config.temperature is not None:
             head["temperature"] = self._config.temperature
         if tools:
-            head["tools"] = [{"type": "function", "function": tool.json_schema()} for tool in tools]
+            head["tools"] = [{"type": "function", "function": tool} for tool in tools]
         return head
 
     def adapt(self, said: str) -> bool:

@@ -18,7 +18,6 @@ from etude.harness.endpoint.refusals import Unknown
 from etude.harness.endpoint.responses import Responses
 from etude.harness.endpoint.said import Delta, Dialect, Json, Reader, Said, Tell, Usage
 from etude.harness.endpoint.wire import Wire
-from etude.harness.schema import ToolSchema
 
 
 class Endpoint:
@@ -41,7 +40,7 @@ class Endpoint:
     async def ask(
         self,
         items: Iterable[bytes],
-        tools: Sequence[ToolSchema],
+        tools: Sequence[Json],
         max_tokens: int,
         session_id: str,
         tell: Tell,
@@ -83,7 +82,7 @@ class Endpoint:
     async def close(self) -> None:
         await self._wire.close()
 
-    def _body(self, conversation: bytes, tools: Sequence[ToolSchema], max_tokens: int, session_id: str) -> bytes:
+    def _body(self, conversation: bytes, tools: Sequence[Json], max_tokens: int, session_id: str) -> bytes:
         head = self.dialect.head(tools, max_tokens) | self.config.body
         if self.config.cache_key:
             head["prompt_cache_key"] = session_id

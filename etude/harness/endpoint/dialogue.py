@@ -4,6 +4,10 @@ Owns `EndpointDialogue`, the session's seam over an `Endpoint`. What the endpoin
 its calls are checked against the tools' schemas, leniently. A message without native calls may hold some in Etude's own
 form: where the config says so, or where the server's own reader of calls missed them. How long the context is, the
 endpoint tells with each answer; what was added since is estimated. Runs no tool, writes no log.
+
+Tools may come and go while a session runs. Those that stand before a context's first word stay there to its end,
+whatever becomes of them, so that no byte changes that a cache has seen; what has changed is told at the head of the
+user's next words. Both are part of the records, so a session that is taken up says what it said.
 """
 
 from __future__ import annotations
@@ -19,9 +23,16 @@ from etude.harness.dialogue import Words as Prepared
 from etude.harness.endpoint.client import Endpoint, encode, silence
 from etude.harness.endpoint.said import Again, Delta, Json, NativeCall, Said, Tell, Words
 from etude.harness.events import Record
-from etude.harness.prompt import explained_prompt, render_results
+from etude.harness.prompt import explained_prompt, render_results, tools_changed
 from etude.harness.protocol import CallParser, Text, calls_of, parse_message
-from etude.harness.schema import MalformedCall, ToolCall, ToolSchema
+from etude.harness.schema import (
+    MalformedCall,
+    ToolCall,
+    ToolSchema,
+    foreign_schema,
+    no_such_tool,
+    present,
+)
 
 _CHARACTERS_A_TOKEN = 3.5
 _ITEM_TOKENS = 6
@@ -29,12 +40,13 @@ _CUT = "the message was cut off inside this call; write less at once"
 
 
 class EndpointDialogue:
-    """Implements `Dialogue`. `on_delta` is told the model's words as they come, and must be quick."""
+    """Implements `Dialogue`. `tools` may change while it is used; `on_delta` is told the model's words as they
+    come, and must be quick."""
 
     def __init__(
         self, endpoint: Endpoint, tools: Mapping[str, ToolSchema], *, session_id: str, on_delta: Tell = silence
     ) -> None:
-        self._endpoint, self._tools, self._session_id, self._on_delta = endpoint, dict(tools), session_id, on_delta
+        self._endpoint, self._tools, self._session_id, self._on_delta = endpoint, tools, session_id, on_delta
         self._native = endpoint.config.calls == "native"
         self._clear()
 
@@ -43,6 +55,12 @@ class EndpointDialogue:
         self._open_ids: list[str] = []
         """Of the native calls of the last message, whose results come next."""
         self._tokens = 0
+        self._sealed: Sequence[Json] | None = None
+        """The schemas that stand before this context; None in one whose record does not say."""
+        self._known: dict[str, Json] = {}
+        """The schemas that the model has been told by now, by name, and are not gone."""
+        self._told: dict[str, ToolSchema] = {}
+        """All that it was ever told in this context: its messages are read by them, whichever tools there are today."""
 
     @property
     def tokens(self) -> int:
@@ -51,26 +69,30 @@ class EndpointDialogue:
     def system(self, persona: str) -> str:
         """The system prompt. Tools that are told natively need no word of it: Etude's own server makes of persona and
         tools, byte for byte, what its model was trained with."""
-        return persona if self._native else explained_prompt(self._tools.values(), persona)
+        return persona if self._native else explained_prompt(present(self._tools).values(), persona)
 
     def opening(self, system: str, user: str) -> Prepared:
-        told = self._told_tools()
-        estimate = sum(_estimate(encode(tool.json_schema())) for tool in told)
-        return _prepared(self._endpoint.dialect.opening(system, user), estimate)
+        told = self._schemas()
+        estimate = sum(_estimate(encode(schema)) for schema in told)
+        return _prepared(self._endpoint.dialect.opening(system, user), {"tools": told}, estimate)
 
     def observation(self, results: Sequence[str], user: str | None = None) -> Prepared:
         dialect, count = self._endpoint.dialect, min(len(self._open_ids), len(results))
         items = [dialect.result(id, text) for id, text in zip(self._open_ids[:count], results[:count], strict=True)]
         words = [render_results(results[count:])] if results[count:] else []
+        new, gone = self._news() if user is not None else ([], [])
+        if news := tools_changed((self._tools[schema["name"]] for schema in new), gone):
+            words.append(f"{news}\n")
         if said := "\n".join([*words, *([user] if user is not None else [])]):
             items.append(dialect.user(said))
-        return _prepared(items)
+        return _prepared(items, {"new_tools": new, "gone_tools": gone} if news else {})
 
     async def reply(self, max_tokens: int, draw: int) -> Reply:
         """`draw` is of no use here: an endpoint draws as it likes."""
         tell = self._on_delta if self._native else _WordsOnly(self._tools, self._on_delta)
         request_id = uuid4().hex
-        said = await self._endpoint.ask(self._items, self._told_tools(), max_tokens, self._session_id, tell, request_id)
+        told = self._schemas() if self._sealed is None else self._sealed
+        said = await self._endpoint.ask(self._items, told, max_tokens, self._session_id, tell, request_id)
         if isinstance(tell, _WordsOnly):
             tell.finish()
         size = sum(_estimate(encode(item)) for item in said.items)
@@ -82,14 +104,23 @@ class EndpointDialogue:
         native = [NativeCall(*call) for call in reply["calls"]]
         if native:
             return [self._checked(call, cut and call is native[-1]) for call in native]
-        written = calls_of(parse_message(text, self._tools, cut, lenient=True))
+        written = calls_of(parse_message(text, {**self._told, **self._tools}, cut, lenient=True))
         # a model with native calls that writes about the XML form means none of it, unless a call stands there whole
-        return written if not self._native or any(isinstance(call, ToolCall) for call in written) else []
+        if self._native and not any(isinstance(call, ToolCall) for call in written):
+            return []
+        return [self._runnable(call) for call in written]
 
     def hear(self, words: Record) -> None:
         self._add(words["items"])
         self._open_ids = []
         self._tokens += words["tokens"]
+        if "tools" in words:
+            self._sealed, self._known = words["tools"], {}
+        for schema in words.get("tools", words.get("new_tools", ())):
+            self._known[schema["name"]] = schema
+            self._told[schema["name"]] = foreign_schema(schema["name"], schema["description"], schema["parameters"])
+        for name in words.get("gone_tools", ()):
+            self._known.pop(name, None)
 
     def take(self, reply: Record) -> None:
         self._add(reply["items"])
@@ -99,8 +130,22 @@ class EndpointDialogue:
     def seal(self, kind: Literal["turns", "summary"]) -> None:
         self._clear()
 
-    def _told_tools(self) -> Sequence[ToolSchema]:
-        return tuple(self._tools.values()) if self._native else ()
+    def _schemas(self) -> list[Json]:
+        """Of the tools there are now, where they are told natively."""
+        return [tool.json_schema() for tool in present(self._tools).values()] if self._native else []
+
+    def _news(self) -> tuple[list[Json], list[str]]:
+        """What the model does not know yet: the schemas of tools that are new or another's, and names of those gone."""
+        if self._sealed is None:
+            return [], []
+        now = {schema["name"]: schema for schema in self._schemas()}
+        new = [schema for name, schema in now.items() if self._known.get(name) != schema]
+        return new, [name for name in self._known if name not in now]
+
+    def _runnable(self, call: ToolCall | MalformedCall) -> ToolCall | MalformedCall:
+        """A tool that was there in the process that the call was made in may be none of this one's."""
+        gone = isinstance(call, ToolCall) and call.name not in self._tools
+        return no_such_tool(self._tools, call.name, call.raw) if gone else call
 
     def _add(self, items: Sequence[Json]) -> None:
         self._items += map(encode, items)
@@ -136,9 +181,10 @@ class _WordsOnly:
                 self._tell(Words(item.text))
 
 
-def _prepared(items: Sequence[Json], more: int = 0) -> Prepared:
+def _prepared(items: Sequence[Json], tools: Record, more: int = 0) -> Prepared:
+    """Words, with what they tell of tools, which takes so many tokens more."""
     tokens = more + sum(_estimate(encode(item)) for item in items)
-    return Prepared(tokens, {"items": items, "tokens": tokens})
+    return Prepared(tokens, {"items": items, "tokens": tokens, **tools})
 
 
 def _record(said: Said, context: int, request_id: str) -> Record:

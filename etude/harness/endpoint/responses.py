@@ -27,7 +27,6 @@ from etude.harness.endpoint.said import (
     sendable_name,
     with_ids,
 )
-from etude.harness.schema import ToolSchema
 
 _SEALED = "reasoning.encrypted_content"
 _TEXT = {"response.output_text.delta", "response.refusal.delta"}
@@ -54,7 +53,7 @@ class Responses:
     def result(self, call_id: str, text: str) -> Json:
         return {"type": "function_call_output", "call_id": call_id, "output": text}
 
-    def head(self, tools: Sequence[ToolSchema], max_tokens: int) -> Json:
+    def head(self, tools: Sequence[Json], max_tokens: int) -> Json:
         head: Json = {"model": self._config.model, "max_output_tokens": max_tokens, "stream": self._config.stream}
         head["store"] = False
         if self._asks_sealed:
@@ -62,7 +61,7 @@ class Responses:
         if self._config.temperature is not None:
             head["temperature"] = self._config.temperature
         if tools:
-            head["tools"] = [{"type": "function", **tool.json_schema()} for tool in tools]
+            head["tools"] = [{"type": "function", **tool} for tool in tools]
         return head
 
     def adapt(self, said: str) -> bool:

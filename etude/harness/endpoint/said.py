@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from etude.harness.schema import ToolSchema
-
 Json: TypeAlias = dict[str, Any]
 
 
@@ -118,8 +116,8 @@ class Dialect(Protocol):
 
     def result(self, call_id: str, text: str) -> Json: ...
 
-    def head(self, tools: Sequence[ToolSchema], max_tokens: int) -> Json:
-        """A request's body, but for its items."""
+    def head(self, tools: Sequence[Json], max_tokens: int) -> Json:
+        """A request's body, but for its items. `tools` are schemas, as `ToolSchema.json_schema` gives them."""
         ...
 
     def adapt(self, said: str) -> bool:

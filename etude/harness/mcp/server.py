@@ -1,8 +1,9 @@
 """One MCP server: connected to, asked for its tools, called, and let go.
 
 Owns `Server`. The protocol's client must be entered and left in one task, so each connection has a task of its own that
-lives as long as it does. A server that has ended, or lost its connection, is started once more by the next call. What a
-server says on stderr is kept for the error that may come of it. Knows nothing of sessions.
+lives as long as it does. A server that has ended, or lost its connection, is started once more by the next call; one
+that says its tools have changed is asked for them anew. What a server says on stderr is kept for the error that may
+come of it. Knows nothing of sessions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _MAX_PAGES = 50
 _CLOSE_S = 15.0
 _SAID_BYTES = 600
+_RELISTEN_S = 5.0
 
 
 class ServerError(EtudeError):
@@ -34,14 +36,22 @@ class ServerError(EtudeError):
 
 
 class Server:
-    """Use on one event loop. `tools` are those it listed when it was last connected to."""
+    """Use on one event loop. `tools` are those it listed last; `on_tools` is told when it has listed them again."""
 
-    def __init__(self, name: str, config: ServerConfig, directory: Path | None = None) -> None:
-        self.name, self.config, self._directory = name, config, directory
+    def __init__(
+        self,
+        name: str,
+        config: ServerConfig,
+        directory: Path | None = None,
+        on_tools: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name, self.config, self._directory, self._on_tools = name, config, directory, on_tools
         self.tools: list[Tool] = []
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
-        self._leave = asyncio.Event()
+        self._leave = False
+        self._news = asyncio.Event()
+        """Set to leave, or when the tools have changed."""
         self._connecting = asyncio.Lock()
 
     async def connect(self) -> None:
@@ -51,7 +61,8 @@ class Server:
                 return
             await self._end()
             _require_mcp()
-            self._leave = asyncio.Event()
+            self._leave = False
+            self._news.clear()
             ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._task = asyncio.create_task(self._live(ready), name=f"MCP server {self.name}")
             try:
@@ -108,10 +119,12 @@ class Server:
             try:
                 async with contextlib.AsyncExitStack() as held:
                     transport = await self._transport(held, said)
-                    self._client = await held.enter_async_context(Client(transport))
-                    self.tools = await self._listed(self._client)
+                    client = Client(transport, message_handler=self._hear)
+                    self._client = await held.enter_async_context(client)
+                    self.tools = await self._listed(client)
                     ready.set_result(None)
-                    await self._leave.wait()
+                    self._on_tools()
+                    await self._follow(client)
             except asyncio.CancelledError:
                 raise
             except EtudeError as error:
@@ -123,6 +136,48 @@ class Server:
             finally:
                 self._client = None
                 self._fail(ready, ServerError(f"the MCP server {self.name} ended before it answered{_tail(said)}"))
+
+    async def _hear(self, message: Any) -> None:
+        """Must not ask anything of the server: it is called between two of its messages."""
+        from mcp.types import ToolListChangedNotification
+
+        if isinstance(message, ToolListChangedNotification):
+            self._news.set()
+
+    async def _follow(self, client: Client) -> None:
+        """Keep the list of tools what the server says it is, until it is time to leave."""
+        listening = asyncio.create_task(self._listen(client))
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                if self._leave:
+                    return
+                async with asyncio.timeout(self.config.call_s):
+                    self.tools = await self._listed(client)
+                self._on_tools()
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])
+
+    async def _listen(self, client: Client) -> None:
+        """Servers of the protocol's later revisions tell of changes only whom they are asked to."""
+        import anyio
+        from mcp import MCPError
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+        ended = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, OSError, httpx2.HTTPError)
+
+        while True:
+            with contextlib.suppress(SubscriptionLost, TimeoutError):
+                try:
+                    async with client.listen(tools_list_changed=True) as events:
+                        async for _ in events:
+                            self._news.set()
+                except (ListenNotSupportedError, MCPError, *ended):
+                    return  # it tells without being asked, or not at all
+            await asyncio.sleep(_RELISTEN_S)
+            self._news.set()  # nothing is told twice, so what was missed is asked for
 
     async def _transport(self, held: contextlib.AsyncExitStack, said: TextIO) -> Any:
         from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -165,7 +220,8 @@ class Server:
         task, self._task = self._task, None
         if task is None:
             return
-        self._leave.set()
+        self._leave = True
+        self._news.set()
         if self._client is None:
             task.cancel()
         _, late = await asyncio.wait([task], timeout=_CLOSE_S)

@@ -1,8 +1,9 @@
 """What MCP servers list, as tools of a session.
 
 Owns `McpTools`: names that no two servers share, schemas as the servers declare them, and results as a model reads
-them. A server that cannot be had takes nothing from the session but its tools. The list is taken once, when a session
-opens: tools that come and go would change the prompt under the model, and every cache of it.
+them. A server that cannot be had takes nothing from the session but its tools. What a server adds or takes away
+later comes and goes here too: a tool that is gone stays by its name, so that who calls it is told so. When a model is
+told is the business of its dialogue.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from etude.environments.base import Sandbox
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.harness.mcp.config import McpConfig
 from etude.harness.mcp.server import Server, ServerError
-from etude.harness.schema import Parameter, kind_of
+from etude.harness.schema import foreign_schema
 from etude.harness.tools.base import Tool, ToolConfig, ToolError
 
 if TYPE_CHECKING:
@@ -34,14 +36,18 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
 class McpTools:
     """Use as an async context manager, around the sessions that use the tools.
 
-    `tools` are in the order of the servers' names and of their lists; `failed` tells, by server, why it has none.
+    `tools` are in the order of the servers' names and of their lists, and after them those that are gone; `failed`
+    tells, by server, why it has none. `on_change` is told, once all are connected, whenever there are other tools.
     """
 
-    def __init__(self, config: McpConfig, directory: Path | None = None) -> None:
+    def __init__(
+        self, config: McpConfig, directory: Path | None = None, on_change: Callable[[], None] = lambda: None
+    ) -> None:
         """`directory` is where servers start that name none themselves."""
-        self._config = config
+        self._config, self.on_change = config, on_change
+        self._entered = False
         enabled = sorted(name for name, each in config.servers.items() if each.enabled)
-        self.servers = [Server(name, config.servers[name], directory) for name in enabled]
+        self.servers = [Server(name, config.servers[name], directory, self._listed_again) for name in enabled]
         self.tools: tuple[Tool, ...] = ()
         self.failed: dict[str, str] = {}
 
@@ -62,8 +68,28 @@ class McpTools:
             elif isinstance(error, BaseException):
                 await self._close()
                 raise error
-        self.tools = tuple(self._named())
+        self.tools, self._entered = tuple(self._named()), True
         return self
+
+    def _listed_again(self) -> None:
+        if not self._entered:
+            return
+        now = self._named()
+        names = {tool.name for tool in now}
+        gone = [self._gone(tool) for tool in self.tools if tool.name not in names]
+        before = {tool.name: (tool.gone, tool.json_schema()) for tool in self.tools}
+        self.tools = (*now, *gone)
+        if before != {tool.name: (tool.gone, tool.json_schema()) for tool in self.tools}:
+            self.on_change()
+
+    def _gone(self, tool: Tool) -> Tool:
+        async def run(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
+            left = ", ".join(each.name for each in self.tools if not each.gone) or "none"
+            raise ToolError(
+                f"{tool.name} is gone: its server has taken it away; tools of servers that are left: {left}"
+            )
+
+        return replace(tool, gone=True, run=run)
 
     async def __aexit__(self, *_: object) -> None:
         await self._close()
@@ -102,14 +128,7 @@ def full_name(server: str, tool: str) -> str:
 
 def as_tool(server: Server, listed: Listed, name: str, max_description: int) -> Tool:
     """A listed tool as one that a session can run."""
-    schema = listed.input_schema
-    properties = schema.get("properties") if isinstance(schema.get("properties"), dict) else {}
-    required = schema.get("required") if isinstance(schema.get("required"), list) else []
-    parameters = tuple(
-        Parameter(key, _described(each), kind_of(each if isinstance(each, dict) else {}), key in (required or ()))
-        for key, each in (properties or {}).items()
-        if key and not set(key) & set("<>\n")
-    )
+    known = foreign_schema(name, _shortened(listed.description or "", max_description), listed.input_schema)
 
     async def run(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
         try:
@@ -124,11 +143,11 @@ def as_tool(server: Server, listed: Listed, name: str, max_description: int) -> 
     hints = listed.annotations
     return Tool(
         name,
-        _shortened(listed.description or "", max_description),
-        parameters,
+        known.description,
+        known.parameters,
         reads_only=bool(hints and hints.read_only_hint),
         run=run,
-        declared={"type": "object", **schema},
+        declared=known.declared,
     )
 
 
@@ -154,11 +173,6 @@ def _block(block: Any) -> str:
             return f"[{inner.uri}]\n{text}" if text is not None else f"[{inner.uri}, {inner.mime_type or 'bytes'}]"
         case _:
             return f"[{block.type}]"
-
-
-def _described(schema: Any) -> str:
-    said = schema.get("description") if isinstance(schema, dict) else None
-    return said if isinstance(said, str) else ""
 
 
 def _shortened(text: str, limit: int) -> str:
