@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     past.add_argument("--fork", metavar="ID", help="a new session with this one's past")
     past.add_argument("--list", action="store_true", help="the sessions of this directory, the newest first")
+    acts = parser.add_argument_group("to a past session, with -c or -r").add_mutually_exclusive_group()
+    acts.add_argument(
+        "--undo", nargs="?", type=int, const=0, metavar="TURNS", help="take back the last prompt, or so many turns"
+    )
+    acts.add_argument("--redo", action="store_true", help="bring back what was undone")
+    acts.add_argument("--diff", action="store_true", help="print what changed since its start, as a patch")
+    acts.add_argument("--compact", action="store_true", help="have the model summarise now")
     headless = parser.add_argument_group("without anybody watching")
     headless.add_argument(
         "-p", "--print", action="store_true", help="do it, print the answer, and exit with 0, 1, 42 or 53"
@@ -50,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from etude.errors import ConfigError
     from etude.harness.store import SessionStore
 
     store, directory = SessionStore(), (options.dir or Path.cwd()).resolve()
@@ -62,9 +68,32 @@ def run(options: argparse.Namespace) -> int:
         from etude.product.fleet import face
 
         return asyncio.run(face.tell(directory, store, options.results or None, options.json, options.apply))
-    if not options.print:
-        raise ConfigError("say --print: nobody can be asked here")
-    return _print(options, store, directory)
+    if options.undo is not None or options.redo or options.diff or options.compact:
+        return _act(options, store, directory)
+    return (_print if options.print else _terminal)(options, store, directory)
+
+
+def _act(options: argparse.Namespace, store: SessionStore, directory: Path) -> int:
+    from etude.errors import ConfigError
+    from etude.product import headless
+
+    if options.prompt is not None or not (options.latest or options.resume):
+        raise ConfigError("--undo, --redo, --diff and --compact take a session, -c or -r ID, and no prompt")
+    what = "redo" if options.redo else "diff" if options.diff else "compact" if options.compact else "undo"
+    session = _session(options, store, directory)
+    assert session is not None, "one was asked for"
+    act = headless.Act(what, directory, session, options.json, options.undo or None)
+    return asyncio.run(headless.act(_config(options), act, store))
+
+
+def _terminal(options: argparse.Namespace, store: SessionStore, directory: Path) -> int:
+    from etude.errors import ConfigError
+    from etude.product.terminal.face import Face, Opened
+
+    if options.json or options.output_format != "text":
+        raise ConfigError("--json and --output-format are for --print; add it, or leave them out")
+    opened = Opened(directory, _session(options, store, directory), options.prompt, options.allow)
+    return asyncio.run(Face(_config(options), store, opened).run())
 
 
 def _print(options: argparse.Namespace, store: SessionStore, directory: Path) -> int:

@@ -81,6 +81,46 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class Act:
+    """Something done to a session without playing it. `turns`: to undo so many, and not the whole last prompt."""
+
+    what: Literal["undo", "redo", "diff", "compact"]
+    directory: Path
+    session: str
+    as_json: bool = False
+    turns: int | None = None
+
+
+async def act(config: AgentConfig, act: Act, store: SessionStore, out: TextIO | None = None) -> int:
+    """Do it, and print what came of it. Raises ConfigError where there is nothing to undo, redo or summarise."""
+    summaries: list[Event] = []
+
+    def on_event(event: Event) -> None:
+        if event.kind == "summary":
+            summaries.append(event)
+
+    async with open_agent(config, act.directory, store, act.session, on_event=on_event) as agent:
+        checkpoints = agent.session.checkpoints
+        match act.what:
+            case "diff":
+                said: dict[str, Any] = {"diff": await checkpoints.diff()}
+                text = said["diff"].removesuffix("\n")
+            case "compact":
+                await agent.compact()
+                said = {key: summaries[-1].data[key] for key in ("before", "after")} if summaries else {}
+                text = ", ".join(f"{tokens} tokens {when}" for when, tokens in said.items())
+            case _:
+                undo = act.what == "undo"
+                restored = await (checkpoints.undo(act.turns) if undo else checkpoints.redo())
+                said = {"written": restored.written, "removed": restored.removed, "kept": restored.kept}
+                text = "\n".join(f"{what} {path}" for what, paths in said.items() for path in paths)
+    line = json.dumps({"session_id": act.session, **said}) if act.as_json else text
+    if line:
+        print(line, file=out or sys.stdout, flush=True)
+    return 0
+
+
 def told(event: Event) -> Iterator[dict[str, Any]]:
     """An event in the stream's words; nothing for those that only the session itself needs."""
     data, at = event.data, {"at": event.at}

@@ -111,6 +111,23 @@ def test_a_limit_of_turns_and_going_on(here: Setting, capsys: pytest.CaptureFixt
     assert main(other) == 42 and "go on with it there" in capsys.readouterr().err
 
 
+def test_a_past_session_is_undone_shown_and_summarised(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer([Reply("", [WRITE]), Reply("Done."), Reply("A summary.")]) as server:
+        past = [*here.arguments(server), "--continue"]
+        assert main(here.arguments(server, "Write it.")) == 0
+        assert main([*past, "--diff"]) == 0
+        assert "+hello" in capsys.readouterr().out
+        assert main([*past, "--undo"]) == 0
+        assert capsys.readouterr().out == "removed new.txt\n" and not (here.project / "new.txt").exists()
+        assert main([*past, "--undo"]) == 42 and "nothing to undo" in capsys.readouterr().err
+        assert main([*past, "--redo", "--json"]) == 0
+        assert lines(capsys.readouterr().out)[0]["written"] == ["new.txt"]
+        assert main([*past, "--compact"]) == 0
+        assert "tokens before" in capsys.readouterr().out
+        assert main([*past, "--undo", "3"]) == 42 and "not 3 turns" in capsys.readouterr().err
+        assert main(here.arguments(server, "--undo")) == 42 and "-c or -r ID" in capsys.readouterr().err
+
+
 def test_bad_input(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agent", "--print", "--dir", str(here.project), "x"]) == 42
     assert "endpoint" in capsys.readouterr().err

@@ -1,0 +1,285 @@
+"""What stands behind a slash.
+
+Owns the commands, their words and what they answer. Each gets the `Desk` of the session it was typed in and what was
+typed after its name; it returns what the face is to do next, if anything. Reads no keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from etude.errors import ConfigError
+from etude.harness.permissions.gate import Mode
+from etude.harness.shadow import Restored
+from etude.harness.store import Listed, SessionStore
+from etude.product.agent import Agent
+from etude.product.config import AgentConfig
+from etude.product.cost import Spent
+from etude.product.terminal.diffs import patch_rows
+from etude.product.terminal.plain import plain_line
+from etude.product.terminal.screen import Screen
+from etude.product.terminal.show import Show
+
+_PATCH_ROWS = 500
+_SESSIONS = 15
+
+
+@dataclass(frozen=True)
+class Desk:
+    """An open session with all that a command may need."""
+
+    agent: Agent
+    config: AgentConfig
+    store: SessionStore
+    screen: Screen
+    show: Show
+
+
+@dataclass(frozen=True)
+class Leave:
+    """End."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Open this session instead; None is a new one."""
+
+    session: str | None
+
+
+@dataclass(frozen=True)
+class Play:
+    """Go on where the log ends."""
+
+
+Next: TypeAlias = Leave | Switch | Play | None
+
+
+async def run(desk: Desk, line: str) -> Next:
+    """Do what a line that begins with a slash says. Raises ConfigError for a command that is none."""
+    name, _, rest = line[1:].partition(" ")
+    command = COMMANDS.get(name) or COMMANDS.get(_SHORT.get(name, ""))
+    if command is None:
+        raise ConfigError(f"there is no /{plain_line(name)}; /help lists what there is")
+    return await command.run(desk, rest.strip())
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is a command: a path at its start makes it none."""
+    first = line.split(maxsplit=1)[0] if line.strip() else ""
+    return line.startswith("/") and "/" not in first[1:] and len(first) > 1
+
+
+# --- going back -------------------------------------------------------------------------------------------------------
+
+
+async def _undo(desk: Desk, rest: str) -> Next:
+    if rest and not rest.isdigit():
+        raise ConfigError("/undo takes a number of turns, or nothing for the whole last prompt")
+    last = desk.agent.session.state.prompts[-1:]
+    restored = await desk.agent.session.checkpoints.undo(int(rest) if rest else None)
+    what = f"the last {rest} turns" if rest else f"“{_short(last[0])}”" if last else "your last prompt"
+    _restored(desk, f"took back {what}", restored)
+    desk.screen.line(("/redo brings it back, until you say something new", "dim"))
+    return None
+
+
+async def _redo(desk: Desk, rest: str) -> Next:
+    _restored(desk, "brought back what was undone", await desk.agent.session.checkpoints.redo())
+    return None
+
+
+def _restored(desk: Desk, said: str, restored: Restored) -> None:
+    files = [(path, "written back") for path in restored.written] + [(path, "removed") for path in restored.removed]
+    desk.screen.line(("↶ ", "magenta"), said, ("; no file was touched" if not files else "", "dim"))
+    for path, what in files[:20]:
+        desk.screen.line((f"{plain_line(path)}  ", "cyan"), (what, "dim"), indent=2)
+    if len(files) > 20:
+        desk.screen.line((f"and {len(files) - 20} more", "dim"), indent=2)
+    for path in restored.kept:
+        desk.screen.line((f"{plain_line(path)}: left alone, something else is in its place", "yellow"), indent=2)
+
+
+async def _diff(desk: Desk, rest: str) -> Next:
+    patch = await desk.agent.session.checkpoints.diff()
+    if patch:
+        desk.screen.rows(patch_rows(patch, _PATCH_ROWS))
+    else:
+        desk.screen.line(("no file is other than at this session's start", "dim"))
+    return None
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+async def _resume(desk: Desk, rest: str) -> Next:
+    listed = [each for each in desk.store.sessions(desk.agent.directory) if each.id != desk.agent.id and each.task]
+    if rest:
+        return Switch(_chosen(listed, rest))
+    if not listed:
+        desk.screen.line(("there is no other session of this directory", "dim"))
+    for number, each in enumerate(listed[:_SESSIONS], 1):
+        when = f"{each.last_active.astimezone():%Y-%m-%d %H:%M}"
+        desk.screen.line((f"{number:3}  ", "bold"), (f"{when}  ", "dim"), plain_line(each.task), cut=True)
+    if listed:
+        desk.screen.line(("/resume NUMBER opens one", "dim"))
+    return None
+
+
+def _chosen(listed: Sequence[Listed], rest: str) -> str:
+    if rest.isdigit() and len(rest) < 4:
+        if not 1 <= int(rest) <= len(listed):
+            raise ConfigError(f"there are {len(listed)} other sessions; /resume lists them")
+        return listed[int(rest) - 1].id
+    return rest
+
+
+async def _fork(desk: Desk, rest: str) -> Next:
+    forked = await desk.store.fork(rest or desk.agent.id)
+    desk.screen.line(("⑂ ", "magenta"), f"forked; the session before stays as it is: /resume {rest or desk.agent.id}")
+    return Switch(forked)
+
+
+async def _new(desk: Desk, rest: str) -> Next:
+    return Switch(None)
+
+
+async def _continue(desk: Desk, rest: str) -> Next:
+    if desk.agent.session.state.stop is not None or not desk.agent.session.state.prompts:
+        desk.screen.line(("nothing was cut short; say what to do next", "dim"))
+        return None
+    return Play()
+
+
+async def _quit(desk: Desk, rest: str) -> Next:
+    return Leave()
+
+
+# --- the model, and what it costs -------------------------------------------------------------------------------------
+
+
+async def _compact(desk: Desk, rest: str) -> Next:
+    if not await desk.agent.compact():
+        desk.screen.line(("stopped; the context is as it was", "dim"))
+    return None
+
+
+async def _model(desk: Desk, rest: str) -> Next:
+    current = desk.agent.endpoint.config.model
+    if rest:
+        desk.agent.use_model(rest)
+        desk.screen.line(("● ", "blue"), "from the next message on: ", (rest, "cyan"))
+        return None
+    desk.screen.line(("● ", "blue"), (current, "cyan"), (f"  at {desk.agent.endpoint.config.url}", "dim"))
+    for name in await desk.agent.endpoint.models():
+        if name != current:
+            desk.screen.line((plain_line(name), ""), indent=2)
+    desk.screen.line(("/model NAME asks another", "dim"))
+    return None
+
+
+async def _mode(desk: Desk, rest: str) -> Next:
+    if rest and rest not in _MODES:
+        raise ConfigError(f"/mode takes one of {', '.join(_MODES)}")
+    gate = desk.agent.gate
+    gate.mode = _MODES.get(rest, (gate.mode, ""))[0]
+    for name, (mode, does) in _MODES.items():
+        desk.screen.line(("● " if gate.mode == mode else "  ", "blue"), (f"{name:<6}", "bold"), does, hang=8)
+    return None
+
+
+_MODES: dict[str, tuple[Mode, str]] = {
+    "ask": ("ask", "as your rules say; what none allows is asked"),
+    "read": ("read", "nothing is changed, and no command is run"),
+    "auto": ("auto", "what no rule denies is done, without a question; the OS sandbox holds"),
+}
+
+
+async def _cost(desk: Desk, rest: str) -> Next:
+    spent, state = desk.agent.ledger.spent, desk.agent.session.state
+    desk.screen.line("this session: ", (told(spent, desk.config.currency), "bold"))
+    turns = f"{len(state.prompts)} prompts, {state.usage['turns']} turns, {state.usage['tool_calls']} calls"
+    desk.screen.line((f"{turns}, {state.usage['summaries']} summaries; {context(desk)}", "dim"))
+    if spent.money is None and spent.requests:
+        model = desk.agent.endpoint.config.model
+        desk.screen.line((f'no price is set; put [prices."{model}"] with input and output into agent.toml', "dim"))
+    return None
+
+
+def told(spent: Spent, currency: str) -> str:
+    """Tokens, and what they cost where that is known."""
+    cached = f" ({thousands(spent.cached)} cached)" if spent.cached else ""
+    tokens = f"{thousands(spent.prompt)} in{cached}, {thousands(spent.completion)} out"
+    if spent.money is None or not spent.requests:
+        return tokens
+    return f"{tokens} · {currency}{spent.money:.2f}" if spent.money >= 1 else f"{tokens} · {currency}{spent.money:.4f}"
+
+
+def thousands(tokens: int) -> str:
+    """A number of tokens, short."""
+    if tokens < 1000:
+        return str(tokens)
+    text = f"{tokens / 1000:.1f}k" if tokens < 999_950 else f"{tokens / 1e6:.1f}M"
+    return text.replace(".0", "")
+
+
+def context(desk: Desk) -> str:
+    """How full the context is."""
+    tokens = desk.agent.session.dialogue.tokens
+    return f"context {tokens / desk.config.context_tokens:.0%} of {thousands(desk.config.context_tokens)}"
+
+
+async def _todos(desk: Desk, rest: str) -> Next:
+    if desk.agent.session.state.todos:
+        desk.show.todos(desk.agent.session.state.todos)
+    else:
+        desk.screen.line(("there is no list", "dim"))
+    return None
+
+
+async def _help(desk: Desk, rest: str) -> Next:
+    for name, command in COMMANDS.items():
+        usage = f"/{name} {command.takes}".rstrip()
+        desk.screen.line((f"{usage:<18}", "bold"), command.does, hang=18)
+    keys = (
+        ("@", "and a file's name: tab completes it"), ("alt-enter", "another line; so does a \\ at the end of one"),
+        ("ctrl-c", "stops what is going on; twice leaves"), ("ctrl-d", "leaves"),
+    )  # fmt: skip
+    for key, does in keys:
+        desk.screen.line((f"{key:<18}", "bold"), does, hang=18)
+    return None
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: what it takes, what it does, in words and in deed."""
+
+    takes: str
+    does: str
+    run: Callable[[Desk, str], Awaitable[Next]]
+
+
+COMMANDS: dict[str, Command] = {
+    "help": Command("", "this list", _help),
+    "undo": Command("[TURNS]", "take back your last prompt, or so many turns: files and conversation", _undo),
+    "redo": Command("", "bring back what was undone", _redo),
+    "diff": Command("", "what changed since this session's start", _diff),
+    "continue": Command("", "go on with what was stopped or cut short", _continue),
+    "todos": Command("", "the agent's list of what is to do", _todos),
+    "compact": Command("", "have the model summarise now, and go on in a fresh context", _compact),
+    "model": Command("[NAME]", "which models there are; ask another one", _model),
+    "mode": Command("[MODE]", "ask as the rules say, only read, or do all that no rule denies", _mode),
+    "cost": Command("", "tokens so far, and their price", _cost),
+    "resume": Command("[NUMBER]", "sessions of this directory; open one", _resume),
+    "fork": Command("[ID]", "a new session with the same past, and this one stays", _fork),
+    "new": Command("", "a new session", _new),
+    "quit": Command("", "leave; the session is kept", _quit),
+}
+_SHORT = {"exit": "quit", "q": "quit", "clear": "new", "usage": "cost", "todo": "todos", "sessions": "resume"}
+
+
+def _short(text: str) -> str:
+    line = plain_line(text)
+    return line if len(line) <= 60 else f"{line[:59]}…"

@@ -1,0 +1,335 @@
+"""The terminal: opens sessions, reads what the user types, plays it, and can be interrupted at any moment.
+
+Owns `Face`. Ctrl-C stops what is going on, a second one leaves; neither loses anything, since a session is its log.
+What a line means is the business of `commands`, how things look that of `show`. One session is open at a time; another
+is opened by closing this one first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from etude.errors import ConfigError, EtudeError
+from etude.harness.permissions.gate import Answer, Question
+from etude.harness.rewind import Rewind
+from etude.harness.store import SessionStore
+from etude.product.agent import Agent, open_agent
+from etude.product.config import AgentConfig
+from etude.product.cost import Spent
+from etude.product.terminal import commands
+from etude.product.terminal.commands import COMMANDS, Desk, Leave, Next, Play, Switch
+from etude.product.terminal.flow import Flow
+from etude.product.terminal.questions import Questions
+from etude.product.terminal.screen import Screen, usable
+from etude.product.terminal.show import Show, spoken, took
+from etude.product.terminal.typing import Keyboard, quiet_keys
+
+_TICK_S = 0.15
+_INTERRUPTED = 130
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_CLOSING = ".,;:!?)]}'\""
+_MENTION = re.compile(r"(?<!\S)@(\S+)")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """How the terminal was opened: where, on which session (None is a new one), and with what to do first."""
+
+    directory: Path
+    session: str | None = None
+    prompt: str | None = None
+    allow: Sequence[str] = ()
+
+
+class Face:
+    """One terminal, for as long as `run` runs."""
+
+    def __init__(self, config: AgentConfig, store: SessionStore, opened: Opened) -> None:
+        if not usable(sys.stdin) or not usable(sys.stdout):
+            raise ConfigError(
+                "this is no terminal that can be typed in; add --print for a script, or --list to see what there is"
+            )
+        self._config, self._store, self._opened = config, store, opened
+        self._screen = Screen()
+        self._desk: Desk | None = None
+        self._show = Show(self._screen, opened.directory)
+        helped = {name: command.does for name, command in COMMANDS.items()}
+        self._keyboard = Keyboard(store.home / "history", opened.directory, helped, self._toolbar)
+        self._questions = Questions(self._screen, self._keyboard.answer)
+        self._first = opened.prompt
+        self._last: str | None = None
+        """The session that was opened last."""
+        self._began: float | None = None
+        """Since when something is going on that status tells of."""
+        self._asked_to_leave = False
+        self._interrupts = 0
+        self._stopped = False
+        """Whether the last prompt was ended by Ctrl-C."""
+        self._main: asyncio.Task[Any] | None = None
+
+    async def run(self) -> int:
+        """Until the user leaves. Returns the exit code: 0, or 130 where it was left in the middle of something."""
+        loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        for each in _ENDING:
+            loop.add_signal_handler(each, self._leave)
+        ticking = asyncio.create_task(self._tick())
+        session: str | None = self._opened.session
+        try:
+            with quiet_keys(), self._log_on_screen():
+                while (switch := await self._next_session(session)) is not None:
+                    session = switch.session
+            return 0
+        except asyncio.CancelledError:
+            if not self._asked_to_leave:
+                raise
+            return _INTERRUPTED
+        finally:
+            self._show.stop()
+            ticking.cancel()
+            await asyncio.gather(ticking, return_exceptions=True)
+            for each in (signal.SIGINT, *_ENDING):
+                loop.remove_signal_handler(each)
+
+    # --- one session --------------------------------------------------------------------------------------------------
+
+    async def _next_session(self, session: str | None) -> Switch | None:
+        """The same, but for one that cannot be opened: then the one before is opened again."""
+        try:
+            return await self._session(session)
+        except EtudeError as error:
+            if self._last is None:
+                raise
+            self._failed(error)
+            back, self._last = self._last, None
+            return Switch(back)
+
+    async def _session(self, session: str | None) -> Switch | None:
+        """Open it, and talk until another is to be opened; None is the end."""
+        show = self._show = Show(self._screen, self._opened.directory)
+        show.doing = "opening"
+        opening = open_agent(
+            self._config, self._opened.directory, self._store, session,
+            on_event=show.event, on_delta=show.delta, on_output=show.output, ask=self._ask, allow=self._opened.allow,
+        )  # fmt: skip
+        async with contextlib.AsyncExitStack() as stack:
+            with self._working():
+                agent = await stack.enter_async_context(opening)
+            self._last = agent.id
+            self._desk = Desk(agent, self._config, self._store, self._screen, show)
+            switch = None
+            try:
+                self._greet(agent, new=session is None)
+                switch = await self._talk(self._desk)
+                return switch
+            finally:
+                self._desk = None
+                self._show.stop()
+                if switch is None and agent.session.state.prompts:
+                    self._screen.line((f"etude agent -r {agent.id}  goes on with this session", "dim"))
+
+    async def _talk(self, desk: Desk) -> Switch | None:
+        while True:
+            line = await self._line()
+            if line is None:
+                return None
+            if not line.strip():
+                continue
+            try:
+                step = await self._do(desk, line)
+            except EtudeError as error:
+                self._failed(error)
+                if not isinstance(error, ConfigError):
+                    self._screen.line(("/continue tries again from here", "dim"))
+                continue
+            if isinstance(step, Leave):
+                return None
+            if isinstance(step, Switch):
+                return step
+
+    def _failed(self, error: EtudeError) -> None:
+        self._show.stop()
+        self._screen.line(("✗ ", "bold red"), (str(error), "red"))
+
+    async def _line(self) -> str | None:
+        """What is to be done next; None where the user leaves."""
+        if self._first is not None:
+            line, self._first = self._first, None
+            self._screen.line(("› ", "bold"), line)
+            return line
+        self._screen.gap()
+        again, self._stopped = self._stopped, False  # the first of two may have stopped what was going on
+        while True:
+            try:
+                return await self._keyboard.prompt()
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                if again:
+                    return None
+                again = True
+                self._screen.line(("ctrl-c once more leaves", "dim"))
+            finally:
+                self._screen.typed()
+
+    async def _do(self, desk: Desk, line: str) -> Next:
+        if commands.is_command(line):
+            with self._working():
+                step = await commands.run(desk, line.strip())
+            if not isinstance(step, Play):
+                return step
+            await self._play(desk, None)
+        else:
+            await self._play(desk, mentioned(line, desk.agent.directory))
+        return None
+
+    async def _play(self, desk: Desk, prompt: str | None) -> None:
+        agent = desk.agent
+        spent, turns = agent.ledger.spent, agent.session.state.usage["turns"]
+        began = time.monotonic()
+        self._show.doing = "thinking"
+        with self._working():
+            try:
+                ended = await agent.play(prompt)
+            finally:
+                self._show.stop()
+        count = agent.session.state.usage["turns"] - turns
+        self._screen.gap()
+        self._screen.line((self._bill(desk, agent.ledger.spent - spent, count, time.monotonic() - began), "dim"))
+        self._stopped = ended == "cancelled"
+        if self._stopped:
+            self._screen.line(
+                ("stopped. ", "yellow"), ("What was done stays: /continue, /undo, or say what else", "dim")
+            )
+        elif ended != "finished":
+            self._screen.line((f"stopped by a limit: {ended}. ", "yellow"), ("Say something to go on", "dim"))
+
+    def _bill(self, desk: Desk, spent: Spent, turns: int, seconds: float) -> str:
+        told = [f"{turns} turn{'s' * (turns != 1)}"]
+        if spent.requests:
+            told.append(commands.told(spent, self._config.currency))
+        return " · ".join([*told, commands.context(desk), took(seconds)])
+
+    async def _ask(self, questions: Sequence[Question]) -> Sequence[Answer]:
+        """The gate's questions. Ctrl-C there stops the prompt that they are part of."""
+        began, self._began = self._began, None  # no status beside a line that is typed
+        try:
+            return await self._questions.ask(questions)
+        except (KeyboardInterrupt, EOFError):
+            self._interrupt()
+            await asyncio.sleep(0)  # where the cancellation arrives
+            return [Answer(False)] * len(questions)
+        finally:
+            self._began = began
+
+    # --- what stands on the screen ------------------------------------------------------------------------------------
+
+    def _greet(self, agent: Agent, new: bool) -> None:
+        state = agent.session.state
+        where = str(agent.directory).replace(str(Path.home()), "~", 1)
+        self._screen.gap()
+        self._screen.line(("Etude ", "bold"), (state.model, "cyan"), (f" in {where}", "dim"))
+        if new:
+            self._screen.line(("/help lists commands · ctrl-c stops, twice leaves", "dim"))
+            return
+        self._screen.line((f"session {agent.id}: {len(state.prompts)} prompts, {state.usage['turns']} turns", "dim"))
+        self._recall(agent)
+        if state.prompts and state.stop is None:
+            self._screen.line(("it was cut short; ", "yellow"), ("/continue goes on with it", "dim"))
+
+    def _recall(self, agent: Agent) -> None:
+        """The last thing that was asked, and what was answered."""
+        log = agent.session.log
+        rewind = Rewind(log)
+        asked, answered = "", ""
+        for line, event in enumerate(log):
+            if event.kind == "prompt" and rewind.stands(line):
+                asked, answered = event.data["user"], ""
+            elif event.kind == "completion" and rewind.stands(line):
+                answered = spoken(event.data["text"]) or answered
+        if asked:
+            self._screen.gap()
+            self._screen.line(("› ", "bold"), asked)
+        if answered.strip():
+            self._screen.gap()
+            flow = Flow(self._screen.piece, lambda: self._screen.width, marks=not self._screen.coloured)
+            flow.feed(answered.strip())
+            flow.finish()
+        if agent.session.state.todos:
+            self._show.todos(agent.session.state.todos)
+
+    def _toolbar(self) -> str:
+        if self._desk is None:
+            return ""
+        return f" {self._desk.agent.endpoint.config.model} · {commands.context(self._desk)}"
+
+    @contextlib.contextmanager
+    def _working(self) -> Generator[None]:
+        """Something goes on that the status tells of, and that Ctrl-C stops."""
+        self._began, self._interrupts = time.monotonic(), 0
+        try:
+            yield
+        finally:
+            self._began = None
+            self._screen.status("")
+
+    async def _tick(self) -> None:
+        while True:
+            if self._began is not None:
+                doing = "stopping" if self._interrupts else self._show.doing or "working"
+                self._screen.status(f"{doing} · {took(time.monotonic() - self._began)} · ctrl-c stops")
+            await asyncio.sleep(_TICK_S)
+
+    def _interrupt(self) -> None:
+        """The first stops what can be stopped, the second leaves."""
+        self._interrupts += 1
+        stopped = self._interrupts == 1 and self._desk is not None and self._desk.agent.cancel()
+        if not stopped:
+            self._leave()
+
+    def _leave(self) -> None:
+        """End everything in order, from wherever it is: the terminal gets its keys back, commands are stopped."""
+        if self._main is not None:
+            self._asked_to_leave = True
+            self._main.cancel()
+
+    @contextlib.contextmanager
+    def _log_on_screen(self) -> Generator[None]:
+        """What our own rooms warn of is told here like everything else, and as plainly."""
+
+        def on_screen(logger: object, method: str, said: Mapping[str, Any]) -> Mapping[str, Any]:
+            words = ", ".join(f"{key}: {value}" for key, value in said.items() if key != "event")
+            self._screen.line((f"{method}: {said.get('event', '')} {words}", "yellow"))
+            raise structlog.DropEvent
+
+        before = structlog.get_config()
+        structlog.configure(processors=[on_screen])
+        try:
+            yield
+        finally:
+            structlog.configure(**before)
+
+
+def mentioned(line: str, directory: Path) -> str:
+    """A prompt with the files it mentions as their paths alone."""
+
+    def path(found: re.Match[str]) -> str:
+        for word in (found[1], found[1].rstrip(_CLOSING)):
+            with contextlib.suppress(OSError, ValueError):
+                if (directory / word).exists():
+                    return found[0][1:]
+        return found[0]
+
+    return _MENTION.sub(path, line)

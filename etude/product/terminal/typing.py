@@ -1,0 +1,165 @@
+"""The line that a person types: keys, history, completion, and a keyboard that stays quiet while the agent works.
+
+Owns `Keyboard`. Enter sends, Alt-Enter and a backslash at the end of a line begin another, and what is pasted stays as
+it is. Tab completes commands after `/` and files after `@`. Ctrl-C clears the line, on an empty one it raises
+KeyboardInterrupt, and Ctrl-D there EOFError. Knows no session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, ThreadedCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output.color_depth import ColorDepth
+from prompt_toolkit.styles import Style
+
+from etude.product.terminal.plain import is_plain
+
+_STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "prompt": "bold"})
+_MOST_FILES, _MOST_SHOWN = 20_000, 40
+_LISTED_S, _FRESH_S = 10.0, 5.0
+
+
+class Keyboard:
+    """Reads lines from the terminal. `commands` are the words after a slash, and what they do."""
+
+    def __init__(
+        self, history: Path, directory: Path, commands: Mapping[str, str], toolbar: Callable[[], str] | None = None
+    ) -> None:
+        history.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        history.touch(mode=0o600)
+        depth = ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None
+        self._session: PromptSession[str] = PromptSession(
+            history=FileHistory(str(history)), completer=ThreadedCompleter(Words(directory, commands)), multiline=True,
+            key_bindings=_keys(), prompt_continuation="… ", bottom_toolbar=toolbar, style=_STYLE, color_depth=depth,
+            reserve_space_for_menu=6, enable_suspend=True, complete_while_typing=False,
+        )  # fmt: skip
+        self._short: PromptSession[str] = PromptSession(style=_STYLE, color_depth=depth)
+
+    async def prompt(self) -> str:
+        """What the user wants, of any number of lines."""
+        return await self._session.prompt_async("› ", handle_sigint=False)
+
+    async def answer(self, question: str) -> str:
+        """One line that answers a question. What was typed before it was asked is no answer to it."""
+        with contextlib.suppress(termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        return await self._short.prompt_async(question, handle_sigint=False)
+
+
+@contextlib.contextmanager
+def quiet_keys() -> Generator[None]:
+    """Keys are kept for the next prompt and not shown, or they would stand in the middle of what the agent says. Ctrl-C
+    still interrupts."""
+    file = sys.stdin.fileno()
+    try:
+        before = termios.tcgetattr(file)
+    except termios.error:
+        yield
+        return
+    silent = [*before]
+    silent[3] &= ~(termios.ECHO | termios.ICANON)  # ICANON would take Ctrl-D for itself
+    termios.tcsetattr(file, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.complete_state and buffer.complete_state.current_completion:
+            buffer.complete_state = None  # it is taken; another enter sends
+        elif buffer.document.current_line_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt)
+
+    return keys
+
+
+class Words(Completer):
+    """Commands at the start of a line, files behind an @."""
+
+    def __init__(self, directory: Path, commands: Mapping[str, str]) -> None:
+        self._directory, self._commands = directory, commands
+        self._files: list[str] = []
+        self._listed = -_FRESH_S
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        before = document.text_before_cursor
+        if before.startswith("/") and not any(char.isspace() for char in before):
+            for name, does in self._commands.items():
+                if name.startswith(before[1:]):
+                    yield Completion(f"/{name}", start_position=-len(before), display_meta=does)
+            return
+        word = before.split()[-1] if before and not before[-1].isspace() else ""
+        if word.startswith("@"):
+            for path in matching(self._listing(), word[1:])[:_MOST_SHOWN]:
+                yield Completion(f"@{path}", start_position=-len(word), display=path)
+
+    def _listing(self) -> list[str]:
+        if time.monotonic() - self._listed >= _FRESH_S:
+            self._files = [path for path in list_files(self._directory) if is_plain(path)]
+            self._listed = time.monotonic()
+        return self._files
+
+
+def matching(paths: Iterable[str], typed: str) -> list[str]:
+    """Those that begin so first, then those whose name does, then those that have it anywhere."""
+    low = typed.lower()
+
+    def rank(path: str) -> int:
+        lower = path.lower()
+        return 0 if lower.startswith(low) else 1 if lower.rpartition("/")[2].startswith(low) else 2
+
+    return sorted((path for path in paths if low in path.lower()), key=lambda path: (rank(path), len(path), path))
+
+
+def list_files(directory: Path) -> list[str]:
+    """The files of a project, those that git ignores left out; without git, those that are not hidden."""
+    ask = ["git", "-C", str(directory), "-c", "core.fsmonitor=false", "ls-files", "-z", "-co", "--exclude-standard"]
+    try:
+        done = subprocess.run(ask, capture_output=True, stdin=subprocess.DEVNULL, timeout=_LISTED_S, check=True)
+        return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path][:_MOST_FILES]
+    except (OSError, subprocess.SubprocessError):
+        return list(_walked(directory))
+
+
+def _walked(directory: Path) -> Iterable[str]:
+    count, until = 0, time.monotonic() + _LISTED_S
+    for root, directories, names in os.walk(directory):
+        directories[:] = sorted(name for name in directories if not name.startswith("."))
+        for name in sorted(names):
+            if count >= _MOST_FILES or time.monotonic() > until:
+                return
+            if not name.startswith("."):
+                count += 1
+                yield os.path.relpath(os.path.join(root, name), directory)

@@ -1,0 +1,303 @@
+"""`etude agent` as a person has it: the real command on a real pseudo-terminal, against a real HTTP server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from pseudo_terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB, Terminal
+from scripted_openai import Reply, ScriptedServer
+
+BILL = r"turns? ·"
+
+
+class Setting:
+    """A project, a home for sessions, and a terminal with `etude agent` in both."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.project = root, root / "project"
+        self.project.mkdir()
+        (self.project / "a.py").write_text("def f(x):\n    return x - 1\n")
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "CI")}
+        return {**kept, "ETUDE_HOME": str(self.root / "home"), "XDG_CONFIG_HOME": str(self.root / "config")}
+
+    def argv(self, server: ScriptedServer, *more: str) -> list[str]:
+        given = ["--endpoint", server.url, "--model", "m", "--dir", str(self.project), *more]
+        return [sys.executable, "-m", "etude.cli.main", "agent", *given]
+
+    def terminal(
+        self, server: ScriptedServer, *more: str, env: Mapping[str, str] | None = None, columns: int = 80
+    ) -> Terminal:
+        return Terminal(self.argv(server, *more), {**self.env, **(env or {})}, columns)
+
+
+@pytest.fixture
+def here() -> Iterator[Setting]:
+    root = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))  # the sandbox has a /tmp of its own
+    yield Setting(root)
+    shutil.rmtree(root)
+
+
+def run(command: str) -> tuple[str, dict[str, str]]:
+    return "run_terminal_cmd", {"command": command}
+
+
+def colours(written: bytes) -> set[bytes]:
+    """The parameters of every escape sequence that sets a colour."""
+    given = {part for found in re.findall(rb"\x1b\[([0-9;]*)m", written) for part in found.split(b";")}
+    return {part for part in given if re.fullmatch(rb"(3|4|9|10)[0-8]", part)}
+
+
+def test_a_first_session(here: Setting) -> None:
+    """What is read stands in a line, edits are diffs, commands print as they run, and what it cost is told."""
+    todos = [{"content": "mend f", "status": "completed"}, {"content": "test it", "status": "in_progress"}]
+    edit = ("edit_file", {"path": "a.py", "old": "x - 1", "new": "x + 1"})
+    script = [
+        Reply("I **look** first.", [("read_file", {"path": "a.py"}), ("grep", {"pattern": "return"})]),
+        Reply("", [edit, ("todo_write", {"todos": todos})]),
+        Reply("", [run("seq 1 40; exit 3")]),
+        Reply("It is mended."),
+    ]
+    with ScriptedServer(script) as server:
+        price = ("--set", "prices.m={input=2.0,output=10.0}", "--set", "endpoint.stream=true")
+        with here.terminal(server, *price, "--allow", "run(seq *)", "Mend f.") as terminal:
+            terminal.see("› Mend f.")
+            terminal.see("^I look first.$")
+            terminal.see(r"^● Read a.py  2 lines$")
+            terminal.see(r"^● Search return  1 line$")
+            terminal.see(r"^● Edit a.py  \+1 -1$")
+            terminal.see(r"^ +2 -     return x - 1$")
+            terminal.see(r"^ +2 \+     return x \+ 1$")
+            terminal.see(r"☑ mend f$")
+            terminal.see(r"▸ test it$")
+            terminal.see(r"^\$ seq 1 40; exit 3$")
+            terminal.see(r"^  1$")
+            terminal.see(r"^  … 22 lines$")
+            terminal.see(r"^  40$")
+            terminal.see(r"\[exit 3\]")
+            terminal.see("^It is mended.$")
+            terminal.see(r"^4 turns · 400 in, 40 out · \$0.0012 · context 0% of 128k")
+            terminal.say("/undo")
+            terminal.see("took back “Mend f.”")
+            terminal.see("a.py  written back")
+            assert "x - 1" in (here.project / "a.py").read_text()
+            terminal.say("/redo")
+            terminal.see("brought back what was undone")
+            terminal.say("/diff")
+            terminal.see(r"^\+    return x \+ 1$")
+            terminal.say("/cost")
+            terminal.see(r"this session: 400 in, 40 out · \$0.0012")
+            terminal.say("/nonsense")
+            terminal.see("there is no /nonsense; /help lists what there is")
+            terminal.type(CTRL_D)
+            assert terminal.end() == 0
+            assert terminal.written.count(b"It is mended.") == 1, "what was written once is never written again"
+            assert b"\x1b[2J" not in terminal.written and b"\x1b[?1049h" not in terminal.written
+            assert b"32" in colours(bytes(terminal.written)) and "etude agent -r" in terminal.text
+
+
+def test_permissions(here: Setting) -> None:
+    """All of a turn at once, with the rule; once, for the session, for good, or no, with a word to the model."""
+    script = [
+        Reply("", [run("git push origin x"), run("make one")]),
+        Reply("", [run("make one && sort a.py")]),
+        Reply("", [run("make one -k")]),
+        Reply("", [run("sort -u a.py")]),
+        Reply("Done."),
+        Reply("", [("write_file", {"path": ".envrc", "content": "export A=1\n"})]),
+        Reply("Well."),
+    ]
+    with ScriptedServer(script) as server, here.terminal(server) as terminal:
+        terminal.say("Go.")
+        terminal.see(r"^\? 1\. \$ git push origin x$")
+        terminal.see(r"git push origin x: rule ask run\(git push \*\), which is built in")
+        terminal.see(r"^\? 2\. \$ make one$")
+        terminal.see(r"e each by itself")
+        terminal.type("e" + ENTER)
+        terminal.see(r"^\? 1\.")
+        terminal.see(r"allow\? $|allow\?$")
+        terminal.type("use the mirror" + ENTER)
+        terminal.see(r"^\? 2\.")
+        terminal.see(r"allow\?$")
+        terminal.type("s" + ENTER)
+        terminal.see("sort a.py: no rule matches; commands are ask by default")
+        terminal.see(r"s and a allow run\(sort \*\)$")
+        terminal.see(r"allow\?$")
+        terminal.type("a" + ENTER)
+        terminal.see("^Done.$")
+        terminal.say("And the environment.")
+        terminal.see(r"^\? Write .envrc$")
+        terminal.see(r"^  \+ export A=1$")
+        terminal.see(r"allow\?$")
+        terminal.type("n" + ENTER)
+        terminal.see("✗ Write .envrc: the user refused this")
+        terminal.see(BILL)
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    told = [each["content"] for each in server.bodies[1]["messages"] if each["role"] == "tool"]
+    assert told[0] == "error: the user refused this, and said: use the mirror" and "make" in told[1]
+    assert (here.root / "config" / "etude" / "permissions.toml").read_text().count("run(sort *)") == 1
+    assert "make" not in (here.root / "config" / "etude" / "permissions.toml").read_text()
+    assert not (here.project / ".envrc").exists()
+
+
+def test_interrupting_going_on_and_coming_back(here: Setting) -> None:
+    sleep = run("echo begun; echo one >> ledger; sleep 100; echo two >> ledger")
+    script = [Reply("", [sleep]), Reply("I went on."), Reply("Slow.", stall_s=100), Reply("", [sleep])]
+    with ScriptedServer(script) as server:
+        with here.terminal(server, "--allow", "run") as terminal:
+            terminal.say("Go.")
+            terminal.see("^  begun$")
+            terminal.type(CTRL_C)
+            terminal.see("^stopped. What was done stays")
+            terminal.say("/continue")
+            terminal.see("^I went on.$")
+            terminal.say("Again.")
+            terminal.wait(lambda: len(server.requests) == 3, "the request to be made")
+            terminal.type(CTRL_C)
+            terminal.see("^stopped")
+            terminal.say("Once more.")
+            terminal.see("^  begun$")
+            terminal.type(CTRL_C)
+            terminal.see("^stopped")
+            terminal.see("› *$")
+            terminal.type(CTRL_C)
+            terminal.see("etude agent -r")
+            assert terminal.end() == 0
+        assert (here.project / "ledger").read_text() == "one\none\n", "what was stopped does not go on behind"
+        with here.terminal(server, "-c") as terminal:
+            terminal.see("3 prompts, 3 turns")
+            terminal.see("^› Once more.$")
+            terminal.see("it was cut short; /continue goes on with it")
+            terminal.see("› *$")
+            terminal.type("half a line" + CTRL_C + CTRL_C)
+            terminal.see("ctrl-c once more leaves")
+            terminal.type(CTRL_C)
+            assert terminal.end() == 0
+    roles = [(each["role"], str(each["content"])[:20]) for each in server.bodies[1]["messages"]]
+    assert roles[-1] == ("tool", "error: interrupted: ")
+
+
+EVIL = "\x1b]0;owned\x07\x1b[13;37H\x1b[?1049h\x9b5m\x1bP+q\x1b\\\u202e\x1b]52;c;aGk=\x07"
+MARKS = [b"\x1b]", b"\x1b[13;37H", b"\x1b[?1049h", b"\xc2\x9b", b"\x1bP", "\u202e".encode(), b"\x07"]
+
+
+def test_nothing_that_a_model_or_a_tool_says_drives_the_terminal(here: Setting) -> None:
+    (here.project / "evil.txt").write_bytes(EVIL.encode())
+    todos = [{"content": f"do {EVIL}", "status": "pending"}]
+    script = [
+        Reply(f"Words {EVIL} and\rmore.\n", [("read_file", {"path": f"none{EVIL}"}), (f"tool{EVIL}", {"x": EVIL})]),
+        Reply("", [("write_file", {"path": f"new{EVIL[-4:]}.txt", "content": EVIL}), ("todo_write", {"todos": todos})]),
+        Reply("", [run(f"cat evil.txt; printf '50%%\\r100%%\\n' # {EVIL}")]),
+        Reply(status=400, body={"error": {"message": f"no {EVIL}"}}),
+        Reply("Fine.", reasoning=EVIL),
+    ]
+    with ScriptedServer(script) as server, here.terminal(server, columns=100) as terminal:
+        terminal.say("Go.")
+        terminal.see("Words ␛]0;owned␇␛")
+        terminal.see(r"^\? \$ cat evil.txt")
+        terminal.see(r"allow\?$")
+        terminal.type("y" + ENTER)
+        terminal.see("^  ␛]0;owned")
+        terminal.see("^  .*100%$")
+        terminal.see("✗ .*does not take the request")
+        terminal.see(r"^  ␛]0;owned.*\)$")
+        terminal.say("/continue")
+        terminal.see("^Fine.$")
+        terminal.see(BILL)
+        terminal.say("/todos")
+        terminal.see("☐ do ␛]0")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+        assert [mark for mark in MARKS if mark in terminal.written] == []
+
+
+def test_narrow_and_without_colours(here: Setting) -> None:
+    words = "This answer is longer than the narrow terminal is wide.\n\n- a point that needs two lines\n\n`code`"
+    script = [
+        Reply(words, [("edit_file", {"path": "a.py", "old": "x - 1", "new": "x + 1  # " + "y" * 40})]),
+        Reply("Ok."),
+    ]
+    with ScriptedServer(script) as server, here.terminal(server, env={"NO_COLOR": "1"}, columns=32) as terminal:
+        terminal.say("Go.")
+        terminal.see("^This answer is longer than the$")
+        terminal.see("^narrow terminal is wide.$")
+        terminal.see("^- a point that needs two lines$")
+        terminal.see("^`code`$")
+        terminal.see(r"^ +2 \+     return x \+ 1  # y")
+        terminal.see(BILL)
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+        assert colours(bytes(terminal.written)) == set()
+
+
+def test_sessions_models_and_summaries(here: Setting) -> None:
+    replies = ["One.", "The summary.", "Two.", "Three.", "Four."]
+    with ScriptedServer([Reply(text) for text in replies]) as server:
+        with here.terminal(server) as terminal:
+            terminal.say("First task.")
+            terminal.see("^One.$")
+            terminal.say("/compact")
+            terminal.see(r"summarised, as you asked: 110 tokens before, [\d,]+ after")
+            terminal.say("/model")
+            terminal.see("^  scripted$")
+            terminal.say("/model other")
+            terminal.see("from the next message on: other")
+            terminal.see("› *$")
+            terminal.type("Second" + ALT_ENTER + "task." + ENTER)
+            terminal.see("^Two.$")
+            terminal.say("/fork")
+            terminal.see("forked; the session before stays as it is")
+            terminal.see("^… task.$|^  task.$|^task.$")
+            terminal.say("In the fork.")
+            terminal.see("^Three.$")
+            terminal.say("/resume")
+            terminal.see("  1  .*First task.")
+            terminal.say("/resume 1")
+            terminal.see("2 prompts, 2 turns")
+            terminal.say("/resume nowhere")
+            terminal.see("✗ session nowhere is not in")
+            terminal.see("2 prompts, 2 turns")
+            terminal.say("/new")
+            terminal.see("/help lists commands")
+            terminal.type("/hel" + TAB)
+            terminal.see("› /help$")
+            terminal.type(ENTER)
+            terminal.see("^ctrl-d")
+            terminal.type("Look at @a" + TAB)
+            terminal.see("Look at @a.py$")
+            terminal.type(" please." + ENTER)
+            terminal.see("^Four.$")
+            terminal.see(BILL)
+            terminal.say("/quit")
+            assert terminal.end() == 0
+        said = [body["messages"][-1]["content"] for body in server.bodies]
+        assert "Then you were asked:\nSecond\ntask.\n\n" in said[2], "in two lines, as it was typed"
+        assert "The summary." in said[2] and said[3] == "In the fork." and said[4] == "Look at a.py please."
+        assert [body["model"] for body in server.bodies] == ["m", "m", "other", "m", "m"]
+        with here.terminal(server) as terminal:
+            terminal.see("/help lists commands")
+            terminal.type("\x1b[A")  # up: what was typed last, in a process that is gone
+            terminal.see("› /quit")
+            terminal.type(CTRL_C + CTRL_D)
+            assert terminal.end() == 0
+    assert (here.root / "home" / "history").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_without_a_terminal_it_says_what_to_do(here: Setting, more: Sequence[str]) -> None:
+    with ScriptedServer([]) as server:
+        done = subprocess.run(
+            here.argv(server, *more), env=here.env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
+    assert done.returncode == 42 and "--print" in done.stderr and len(done.stderr.splitlines()) == 1

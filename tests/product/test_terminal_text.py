@@ -1,0 +1,130 @@
+"""Text on the terminal: what may be sent, how words flow as they come, and what a change looks like."""
+
+from __future__ import annotations
+
+import io
+import random
+
+from rich.console import Console
+
+from etude.product.cost import Spent
+from etude.product.terminal.commands import is_command, thousands, told
+from etude.product.terminal.diffs import edit_rows, patch_rows
+from etude.product.terminal.face import mentioned
+from etude.product.terminal.flow import Flow
+from etude.product.terminal.plain import is_plain, plain, plain_output
+from etude.product.terminal.screen import Screen
+from etude.product.terminal.typing import list_files, matching
+
+
+def test_no_character_that_drives_a_terminal_is_left() -> None:
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x202E, 0x2066, 0x200B, 0xE0041, 0xD800):
+        shown = plain(f"a{chr(code)}b")
+        if chr(code) != "\n":
+            assert chr(code) not in shown and len(shown) > 2, hex(code)
+    assert plain("naïve 日本 👩\u200d💻 ok\n") == "naïve 日本 👩\u200d💻 ok\n", "what people write stays as it is"
+    assert is_plain("src/a b.py") and not is_plain("a\x1b.py") and not is_plain("a\u202e.py")
+    assert plain_output("\x1b[1;32mok\x1b[0m 50%\rdone\r") == "done" and plain_output("\x1b]0;x\x07") == "␛]0;x␇"
+
+
+def flowed(text: str, width: int, sizes: random.Random | None = None, marks: bool = False) -> tuple[str, list[str]]:
+    """What is written, and the pieces in a style; fed in pieces of any size."""
+    out: list[tuple[str, str]] = []
+    flow = Flow(lambda piece, style: out.append((piece, style)), lambda: width, marks)
+    at = 0
+    while at < len(text):
+        size = sizes.randint(1, 9) if sizes else len(text)
+        flow.feed(text[at : at + size])
+        at += size
+    flow.finish()
+    return "".join(piece for piece, _ in out), [f"{style}:{piece}" for piece, style in out if style]
+
+
+MESSAGE = """# What I did
+I made `parse` **much** faster: it was 2 ** 3 times slower, see `a b c`, and *args and **kwargs stay.
+
+- a first point that is long enough to be wrapped
+  1. deeper and deeper it goes, and is wrapped as well
+> a quotation
+```python
+x = "a line of code that is much longer than the terminal is wide, and must not be lost"
+    y = **z
+```
+Averyveryverylongwordthatfitsonnolineatallandmustbebroken 日本語の長い文章もここで折り返されます end"""
+
+
+def test_words_flow_as_they_would_all_at_once_and_none_is_lost() -> None:
+    numbers = random.Random(3)
+    for width in (8, 20, 33, 80):
+        whole, _ = flowed(MESSAGE, width)
+        for _ in range(5):
+            assert flowed(MESSAGE, width, numbers)[0] == whole
+        console = Console(width=1000)
+        assert all(console.measure(line).maximum <= max(width, 8) for line in whole.split("\n") if line)
+        kept = MESSAGE.replace("`", "").replace("**much**", "much")
+        assert "".join(whole.replace("`", "").split()) == "".join(kept.split())
+        assert "".join(flowed(MESSAGE, width, marks=True)[0].split()) == "".join(MESSAGE.split())
+
+
+def test_marks_become_styles_and_lines_hang() -> None:
+    text, styled = flowed(MESSAGE, 33)
+    assert "bold:much" in styled and "cyan:parse" in styled and "cyan:c" in styled and "bold:What" in styled
+    assert "- a first point that is long\n  enough to be wrapped\n" in text
+    assert "     and is wrapped as well\n" in text, "under the first word of its point"
+    assert "\n    y = **z\n" in text, "code is not set otherwise than it is written"
+
+
+def test_a_span_that_is_never_closed_is_not_waited_for() -> None:
+    written: list[str] = []
+    flow = Flow(lambda piece, style: written.append(piece), lambda: 80)
+    flow.feed("see `this and no more, " + "word " * 60)
+    assert "this" in "".join(written)
+    flow.feed("\n**open")
+    flow.finish()
+    assert "".join(written).endswith("**open\n")
+
+
+def test_what_an_edit_changed() -> None:
+    before = "\n".join(f"line {number}" for number in range(1, 31)) + "\n"
+    after = before.replace("line 4\n", "").replace("line 20\n", "line twenty\nand more\n")
+    rows, added, removed = edit_rows(before, after, 60)
+    assert (added, removed) == (2, 2)
+    text = [row for row, _ in rows]
+    assert "   4 - line 4" in text and "  19 + line twenty" in text and "  20 - line 20" in text and "   ⋮" in text
+    assert ("  20 + and more", "green") in rows and ("   4 - line 4", "red") in rows
+    cut, *_ = edit_rows("", before, 10)
+    assert len(cut) == 11 and cut[-1][0] == "   … 20 more lines"
+    assert [row for row, _ in edit_rows(before * 2000, before * 2000 + "x\n", 9)[0]][-1] == "60001 + x"
+    assert patch_rows("--- a/x\n+++ b/x\n-gone\n+new\n same", 9)[2:] == [
+        ("-gone", "red"),
+        ("+new", "green"),
+        (" same", ""),
+    ]
+
+
+def test_the_screen_is_only_written_to_at_its_end() -> None:
+    file = io.StringIO()
+    screen = Screen(Console(file=file, width=20, force_terminal=True, color_system=None, legacy_windows=False))
+    screen.status("thinking for a long time, longer than the line")
+    screen.line("one", (" two", "bold"), hang=2)
+    screen.gap()
+    screen.gap()
+    screen.piece("half")
+    screen.status("not now")
+    screen.line("\x1b[2J[red]whole[/red] and wrapped")
+    written = file.getvalue()
+    assert written.count("\r\x1b[2K") == 1 and "\x1b[2J" not in written and "␛[2J[red]whole" in written
+    assert "longer than the line" not in written and "\n\nhalf\n" in written and "\n\n\n" not in written
+
+
+def test_lines_that_are_typed(tmp_path) -> None:
+    assert is_command("/undo 2") and not is_command("/etc/hosts is wrong") and not is_command("/ x")
+    (tmp_path / "src").mkdir()
+    for name in ("src/parse.py", "parser.md", ".hidden"):
+        (tmp_path / name).write_text("")
+    assert mentioned("mend @src/parse.py, as @nobody said", tmp_path) == "mend src/parse.py, as @nobody said"
+    assert mentioned("mend @src/parse.py as a@b.c said", tmp_path) == "mend src/parse.py as a@b.c said"
+    assert matching(list_files(tmp_path), "pars") == ["parser.md", "src/parse.py"]
+    assert thousands(999) == "999" and thousands(128_000) == "128k" and thousands(1_250_000) == "1.2M"
+    assert told(Spent(1, 12_000, 4000, 80, 1.5), "€") == "12k in (4k cached), 80 out · €1.50"
+    assert told(Spent(1, 12, 0, 80, None), "$") == "12 in, 80 out"
