@@ -290,6 +290,28 @@ async def wire_errors(client: Editor, process: asyncio.subprocess.Process) -> No
     assert [message["error"]["code"] for message in client.wire[known:]] == [-32700, -32600, -32600, -32601]
 
 
+def test_a_trainer_learns_how_requests_follow_from_each_other(root: Path) -> None:
+    """Summarised by command; the ids are those of the requests' own headers."""
+    read = ("read_file", {"path": "double.py"})
+    script = [Reply("", [read]), Reply("One."), Reply("I have read it."), Reply("Two.")]
+
+    async def play(server: ScriptedServer) -> list[tuple[str, str, str]]:
+        async with editor(root, *model(server)) as (client, agent, _):
+            id = (await agent.new_session(cwd=str(root / "project"))).session_id
+            for words in ("Go.", "/compact", "On."):
+                assert (await agent.prompt(session_id=id, prompt=text(words))).stop_reason == "end_turn"
+            assert client.text("agent_thought_chunk") == "I have read it." and "was summarised" in client.text()
+            closed = await agent.close_session(session_id=id)
+            edges = closed.field_meta["ai.prime.acp/semantic-edges-v1"]["edges"]
+            return [(each["source_request_id"], each["target_request_id"], each["type"]) for each in edges]
+
+    with ScriptedServer(script) as server:
+        edges = asyncio.run(play(server))
+    ids = [request.headers["x-acp-model-request-id"] for request in server.requests]
+    kinds = ["continuation", "compaction_attempt", "compaction"]
+    assert edges == list(zip(ids, ids[1:], kinds, strict=False))
+
+
 def test_a_question_that_is_cancelled(root: Path) -> None:
     """The editor withdraws the prompt while its user is asked: nothing of the turn happens, and the session goes on."""
     script = [Reply("", [run("tee made < double.py")]), Reply("Well then.")]

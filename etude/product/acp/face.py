@@ -48,6 +48,7 @@ from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.store import SessionStore
 from etude.product.acp import asked
 from etude.product.acp.calls import shortened
+from etude.product.acp.edges import KEY
 from etude.product.acp.session import AcpSession
 from etude.product.acp.stdio import Stdio
 from etude.product.config import AgentConfig
@@ -194,8 +195,9 @@ class Face:
     async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
         session = self._session(session_id)
         del self._sessions[session_id]
+        edges = await asyncio.to_thread(session.edges)
         await session.close()
-        return CloseSessionResponse()
+        return CloseSessionResponse(field_meta={KEY: {"edges": edges}})
 
     async def _open(self, cwd: str, mcp_servers: Any, more: list[str] | None, session_id: str | None) -> AcpSession:
         directory = Path(cwd)

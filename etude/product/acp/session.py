@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,16 +29,18 @@ from acp.schema import (
 )
 
 from etude.errors import ConfigError, DeadlineExceeded
-from etude.harness.events import decoded
+from etude.harness.events import Record, decoded
 from etude.harness.permissions.gate import Mode
 from etude.harness.rewind import Rewind
 from etude.harness.store import SessionStore
 from etude.product.acp import asked, calls
+from etude.product.acp.edges import edges_of
 from etude.product.acp.outbox import Outbox
 from etude.product.acp.permission import Asking
 from etude.product.acp.projection import Projection
 from etude.product.agent import Agent, Ended, open_agent
 from etude.product.config import AgentConfig
+from etude.records import Event
 
 if TYPE_CHECKING:
     from acp.interfaces import Client
@@ -205,9 +207,6 @@ class AcpSession:
 
     async def replay(self) -> None:
         """Show the client everything that still stands; when it returns the client has been told."""
-        journal = self.agent.session.log.journal
-        assert journal is not None, "a session of the store has its log there"
-        rewind = Rewind(self.agent.session.log)
         past = Projection(
             self._outbox.add,
             self.directory,
@@ -216,12 +215,21 @@ class AcpSession:
             text_calls=self.agent.endpoint.config.calls == "text",
         )
         past.live = False
-        for line, (event, record) in enumerate(decoded(journal.path)):
-            if rewind.stands(line):
-                past.event(event, record)
-                await asyncio.sleep(0)
+        for event, record in self._standing():
+            past.event(event, record)
+            await asyncio.sleep(0)
         past.settle("interrupted")
         await self._outbox.flush()
+
+    def edges(self) -> list[dict[str, str]]:
+        """How the requests to the model follow from each other."""
+        return edges_of(self._standing())
+
+    def _standing(self) -> Iterator[tuple[Event, Record]]:
+        journal = self.agent.session.log.journal
+        assert journal is not None, "a session of the store has its log there"
+        rewind = Rewind(self.agent.session.log)
+        return (each for line, each in enumerate(decoded(journal.path)) if rewind.stands(line))
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
