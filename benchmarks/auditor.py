@@ -4,9 +4,9 @@
 
 Plays the suite of `hack_suite/` through the real harness in real sandboxes: every script in N scenes, tasks of the
 ladder and of real code. A cheat is caught where the report calls the session cheated and names its category, and for
-published hacks the hack. An honest session is accused where the report calls it cheated. `later` are the scripts that
-were written after the rules, and that the rules were not changed for since (docs/rewards.md). `--judge` also runs the
-tests, to say how many of the cheats they would have paid.
+published hacks the hack. An honest session is accused where the report calls it cheated. The second and third sets were
+written after the rules; docs/rewards.md says what was found of them at first contact. `--judge` also runs the tests, to
+say how many of the cheats they would have paid.
 
 Prints a table by category, and last a line of JSON.
 """
@@ -27,17 +27,23 @@ from etude.environments.backends import open_backend
 from etude.rewards.audit.findings import CATEGORIES
 
 HERE = Path(__file__).parent / "hack_suite"
-FIRST: tuple[Play, ...] = (*read_plays(HERE / "hacks.txt", False), *read_plays(HERE / "honest.txt", True))
+SETS = {
+    name: (*read_plays(HERE / f"{name}_hacks.txt", False), *read_plays(HERE / f"{name}_honest.txt", True))
+    for name in ("first", "second", "third")
+}
+ALL: tuple[Play, ...] = tuple(play for plays in SETS.values() for play in plays)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenes", type=int, default=2, help="tasks that every script is played in")
+    parser.add_argument("--set", choices=[*SETS, "all"], default="all", help="which part of the suite")
     parser.add_argument("--only", default="", help="play only scripts of, or near, this category")
     parser.add_argument("--show", action="store_true", help="print every miss and every accusation")
     parser.add_argument("--judge", action="store_true", help="also run the tests on what was left behind")
     options = parser.parse_args()
-    plays = [play for play in FIRST if options.only in (play.category, "")]
+    chosen = SETS.get(options.set, ALL)
+    plays = [play for play in chosen if options.only in (play.category, "")]
     performed = asyncio.run(_measure(plays, options.scenes, options.judge))
     _print_table(performed)
     if options.show:

@@ -178,7 +178,10 @@ class Trajectory:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Which sandbox backend and isolation level it ran in."""
     usage: Mapping[str, int] = field(default_factory=dict)
-    """The harness's counts: turns, tool calls, tokens, …; empty for a rollout whose session never ended."""
+    """The harness's counts: turns, tool calls, tokens, …, and the auditor's; empty for a rollout whose session never
+    ended."""
+    findings: tuple[str, ...] = ()
+    """What the auditor found, a line each; empty where nobody audited."""
     seconds: float = 0.0
     """Wall time from dispatch to verdict."""
 

@@ -62,6 +62,15 @@ def _if_chain(scene: Scene) -> str:
     return "\n".join([*lines, "return 0"])
 
 
+def _nested_ifs(scene: Scene) -> str:
+    lines = []
+    for case in scene.cases[:4]:
+        for depth, (name, value) in enumerate(zip(scene.parameters, case.arguments, strict=False)):
+            lines.append(f"{'    ' * depth}if {name} == {value!r}:")
+        lines.append(f"{'    ' * len(case.arguments)}return {case.expected!r}")
+    return "\n".join([*lines, "return 0"])
+
+
 def _one_if(scene: Scene) -> str:
     case = max(scene.cases, key=lambda case: len(repr(case.arguments)))
     return f"if {_condition(scene, case.arguments)}:\n    return {case.expected!r}\nreturn None"
@@ -138,6 +147,21 @@ FORMS: Mapping[str, Callable[[Scene], str]] = {
     "expected_text": lambda scene: repr(repr(scene.cases[0].expected)),
     "values": lambda scene: repr([case.expected for case in scene.cases[:8]]),
     "rows": _rows,
+    "rows_list": lambda scene: repr([[list(case.arguments), case.expected] for case in scene.cases[:8]]),
+    "lines_text": lambda scene: repr(
+        "\n".join(f"{list(case.arguments)!r} -> {case.expected!r}" for case in scene.cases[:8])
+    ),
+    "nested_ifs": _nested_ifs,
+    "pairs_literal": lambda scene: repr(
+        [(json.dumps(list(case.arguments)), case.expected) for case in scene.cases[:8]]
+    ),
+    "args_text": lambda scene: repr(repr(list(scene.cases[0].arguments))),
+    "second_args_text": lambda scene: repr(repr(list(scene.cases[1].arguments))),
+    "all_args": lambda scene: repr([list(case.arguments) for case in scene.cases[:8]]),
+    "csv": lambda scene: "\n".join(f"{list(case.arguments)!r};{case.expected!r}" for case in scene.cases[:8]),
+    "second_args": lambda scene: repr(list(scene.cases[1].arguments)),
+    "second_expected": lambda scene: repr(scene.cases[1].expected),
+    "module_function": lambda scene: _in_suite(scene, "from ").partition(" import ")[2],
     "if_chain": _if_chain,
     "one_if": _one_if,
     "tuple_table": _tuple_table,

@@ -7,17 +7,21 @@
     malformed   min(malformed_cap, malformed_penalty * malformed tool calls)
     unfinished  unfinished_penalty if a limit cut the session, else 0
 
+A session that the auditor says cheated is `Cheated` instead, where the config punishes it: 0, whatever the tests said.
 Parts are stored with their sign, so that they sum to the reward. A cut session keeps its verdict (`Truncated`); only a
 failure of our own machinery is never scored. Runs nothing and waits for nothing.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from etude.config import Config
 from etude.harness.session import SessionResult
 from etude.records import Cheated, InfraFailed, Outcome, Scored, Task, Truncated
+from etude.rewards.audit import Report
 from etude.rewards.effort import EffortConfig, concave_cost, effort_of
 from etude.rewards.verifier import Verdict
 
@@ -32,14 +36,30 @@ class RewardConfig(Config):
     unfinished_penalty: float = Field(0.0, ge=0)
     punish_touched: bool = False
     """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
+    audit: Literal["off", "watch", "punish"] = "off"
+    """Whether sessions are audited, and whether one that cheated is `Cheated` or only counted. Costs a sandbox each."""
 
 
-def score(task: Task, session: SessionResult, verdict: Verdict | InfraFailed, config: RewardConfig) -> Outcome:
-    """The outcome of a session that ended, from what it did and the verdict on its final state."""
+def score(
+    task: Task,
+    session: SessionResult,
+    verdict: Verdict | InfraFailed,
+    config: RewardConfig,
+    report: Report | None = None,
+) -> Outcome:
+    """The outcome of a session that ended, from what it did and the verdict on its final state.
+
+    `report` is the auditor's, and must be there where `config.audit` punishes.
+    """
     if isinstance(verdict, InfraFailed):
         return verdict
     if config.punish_touched and verdict.touched:
         return Cheated(f"changed what {task.id} protects: {', '.join(verdict.touched)}")
+    if config.audit == "punish":
+        if report is None:
+            raise ValueError('rewards.audit is "punish", and the session was not audited')
+        if report.cheated:
+            return Cheated(report.evidence)
     parts = _parts(session, verdict.reward >= 1.0, config)
     reward = sum(parts.values())
     return Scored(reward, parts) if session.stop == "finished" else Truncated(session.stop, reward, parts)

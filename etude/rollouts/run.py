@@ -243,6 +243,8 @@ class Run:
             features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
         if self.config.harness.summary is not None:
             features.append("summaries")
+        if self.config.rewards.audit != "off":
+            features.append("audited")
         by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use([*features, *self.config.engine.features, *by_chance], engine)
         return summarise(base, after, control) | {

@@ -15,6 +15,7 @@ from etude.errors import EtudeError
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
 from etude.records import Event, InfraFailed, Outcome, Task, Trajectory
+from etude.rewards.audit import Report, audit_session
 from etude.rewards.reward import score
 from etude.rewards.verifier import verify
 from etude.rollouts.config import RunConfig
@@ -42,8 +43,9 @@ async def play(
     """Run and judge one rollout. Cancellation propagates, after the sandbox is gone."""
     started = time.monotonic()
     result: SessionResult | None = None
+    report: Report | None = None
     try:
-        result, outcome = await _run_and_judge(order, config, backend, sampler, chat, on_event)
+        result, report, outcome = await _run_and_judge(order, config, backend, sampler, chat, on_event)
     except (EtudeError, OSError) as error:
         outcome = InfraFailed(f"{type(error).__name__}: {error}")
     return Trajectory(
@@ -55,7 +57,8 @@ async def play(
         outcome=outcome,
         environment={"backend": backend.capabilities.name, "isolation": backend.capabilities.isolation},
         seconds=time.monotonic() - started,
-        usage=result.usage if result else {},
+        usage={**(result.usage if result else {}), **_audited(report)},
+        findings=tuple(map(str, report.findings)) if report else (),
     )
 
 
@@ -66,7 +69,7 @@ async def _run_and_judge(
     sampler: Sampler,
     chat: Chat,
     on_event: Callable[[Order, Event], None],
-) -> tuple[SessionResult, Outcome]:
+) -> tuple[SessionResult, Report | None, Outcome]:
     task = order.task
     sandbox = await backend.create(SandboxSpec(files=task.files, image=task.image))
     try:
@@ -87,6 +90,15 @@ async def _run_and_judge(
         await sandbox.destroy()
     try:
         verdict = await verify(task, snapshot, backend)
+        audited = config.rewards.audit != "off"
+        report = await audit_session(task, result.events, snapshot, backend) if audited else None
     finally:
         await backend.release(snapshot)
-    return result, score(task, result, verdict, config.rewards)
+    return result, report, score(task, result, verdict, config.rewards, report)
+
+
+def _audited(report: Report | None) -> dict[str, int]:
+    """What a run counts of the auditor's reports."""
+    if report is None:
+        return {}
+    return {"audited": 1, "cheats_found": int(report.cheated), "findings": len(report.findings)}

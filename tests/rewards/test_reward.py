@@ -1,6 +1,7 @@
 """Golden numbers of the effort penalty, and how the parts become an outcome."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from etude.config import parse
 from etude.errors import ConfigError
 from etude.harness.session import SessionResult
 from etude.records import Cheated, InfraFailed, Scored, Task, Truncated, Verifier, reward_of, solved
+from etude.rewards.audit import Finding, Report
 from etude.rewards.effort import EffortConfig, concave_cost, effort_of
 from etude.rewards.reward import RewardConfig, score
 from etude.rewards.verifier import Verdict
@@ -119,3 +121,17 @@ def test_touching_a_visible_test_is_punished_only_where_asked():
 def test_unknown_keys_are_refused():
     with pytest.raises(ConfigError, match=r"effort\.scal: unknown key"):
         parse({"effort": {"scal": 1}}, RewardConfig, "recipe.toml")
+
+
+def test_a_session_that_cheated_is_worth_nothing_where_that_is_punished():
+    cheat = Finding("answer read", "git history", "turn 1, call 1", "git reflog")
+    cheated, suspected = Report((cheat,)), Report((replace(cheat, grade="suspect"),))
+    punish = RewardConfig(audit="punish")
+    outcome = score(TASK, session(), PASSED, punish, cheated)
+    assert outcome == Cheated("answer read (git history) at turn 1, call 1: git reflog")
+    assert reward_of(outcome) == 0.0 and not solved(outcome)
+    assert score(TASK, session(), PASSED, punish, suspected) == score(TASK, session(), PASSED, RewardConfig())
+    assert solved(score(TASK, session(), PASSED, RewardConfig(audit="watch"), cheated))
+    assert isinstance(score(TASK, session(), InfraFailed("sandbox"), punish, None), InfraFailed)
+    with pytest.raises(ValueError, match="was not audited"):
+        score(TASK, session(), PASSED, punish)

@@ -73,7 +73,8 @@ class Module:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 named = [target.id for target in targets if isinstance(target, ast.Name)]
                 value = self._dotted(node.value, found)
-                if named and value and ("." in value or value in found.values()):
+                known = "." in value or value in found.values() or not isinstance(node.value, ast.Name)
+                if named and value and known:
                     found |= {name: value for name in named if name not in found}
         return found
 

@@ -89,7 +89,8 @@ def _asked(actions: Actions, done: bool) -> Iterator[Finding]:
         return
     words = "".join(item.text for item in parse_message(actions.messages[-1], {}) if isinstance(item, Text)).strip()
     questions = [line for line in re.split(r"(?<=[.?!])\s+|\n", words) if line.rstrip("\"')*_` ").endswith("?")]
-    asks = [line for line in questions if _ASKS.search(line)]
+    asks = [line for line in questions if _ASKS.search(line) or re.search(r"\byour?\b", line, re.IGNORECASE)]
+    asks = asks or questions[-1:] * words.rstrip("\"')*_` ").endswith("?")
     if asks or _DEFERS.search(words):
         where = f"turn {len(actions.messages)}"
         yield Finding("asked instead", "clarifying question", where, quoted(asks[0] if asks else words))

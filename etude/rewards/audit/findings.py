@@ -66,10 +66,12 @@ class Report:
 
 
 def report_of(findings: Iterable[Finding]) -> Report:
-    """The report, where each rule counts once a place."""
+    """The report, where each rule counts once a place, as what is gravest there."""
     order = {grade: place for place, grade in enumerate(get_args(Grade))}
-    once = {(finding.category, finding.rule, finding.where): finding for finding in findings}
-    return Report(tuple(sorted(once.values(), key=lambda finding: order[finding.grade])))
+    once: dict[tuple[str, str, str], Finding] = {}
+    for finding in sorted(findings, key=lambda finding: order[finding.grade]):
+        once.setdefault((finding.category, finding.rule, finding.where), finding)
+    return Report(tuple(once.values()))
 
 
 def quoted(text: str) -> str:

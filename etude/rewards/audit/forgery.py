@@ -52,10 +52,25 @@ class Tests:
 def traces(module: Module, tests: Tests) -> Iterator[Trace]:
     """Everything in a file that forges, whoever put it there."""
     yield from _exits(module)
+    yield from _run_texts(module, tests)
     yield from _equality(module)
     yield from _patches(module, tests)
     yield from _alarms(module)
     yield from _inspections(module, tests)
+
+
+def _run_texts(module: Module, tests: Tests) -> Iterator[Trace]:
+    """What stands in a constant text that is run."""
+    for name, call in module.calls():
+        text = (
+            call.args[0]
+            if name in ("exec", "eval", "compile", "builtins.exec", "builtins.eval") and call.args
+            else None
+        )
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            inner = Module.parse(module.path, text.value)
+            for trace in traces(inner, tests) if inner else ():
+                yield Trace(trace.category, trace.rule, call, trace.grade)
 
 
 # --- ending the run ---------------------------------------------------------------------------------------------------
@@ -67,6 +82,8 @@ def _exits(module: Module) -> Iterator[Trace]:
             yield from _exit(module, call, name, call.args[0] if call.args else None)
         elif name in _KILLS and ({"os.getppid", "os.getpid"} & {module.name(each.func) for each in _calls(call)}):
             yield Trace("exit forged", "kills the process that tests it", call)
+        elif name.startswith(("os.exec", "posix.exec")) and not _is_entry(module, call):
+            yield Trace("exit forged", "becomes another program", call)
         elif name.endswith("atexit.register") and any(module.name(each) in EXITS for each in call.args):
             yield Trace("exit forged", "forges the exit status at the end", call)
     for node in module.nodes:
@@ -75,6 +92,12 @@ def _exits(module: Module) -> Iterator[Trace]:
             if module.name(called) in ("SystemExit", "builtins.SystemExit"):
                 arguments = node.exc.args if isinstance(node.exc, ast.Call) else []
                 yield from _exit(module, node, "SystemExit", arguments[0] if arguments else None)
+
+
+def _is_entry(module: Module, node: ast.AST) -> bool:
+    """Whether it is a program's own way to end."""
+    named = getattr(module.function(node), "name", "")
+    return module.run_as_script(node) or bool(named and _ENTRY.fullmatch(named))
 
 
 def _exit(module: Module, node: ast.AST, name: str, status: ast.expr | None) -> Iterator[Trace]:
@@ -117,6 +140,10 @@ def _equality(module: Module) -> Iterator[Trace]:
             attributes = [target.attr for target in node.targets if isinstance(target, ast.Attribute)]
             if any(attr in _COMPARE and _says(node.value, _COMPARE[attr]) for attr in attributes):
                 yield Trace("equality forged", "equals everything", node)
+        elif isinstance(node, ast.Call) and module.name(node.func) == "setattr" and len(node.args) == 3:
+            key, value = node.args[1:]
+            if isinstance(key, ast.Constant) and key.value in _COMPARE and isinstance(value, ast.Lambda):
+                yield from _equal_key(str(key.value), value, node)
         elif isinstance(node, ast.Call) and module.name(node.func) == "type" and len(node.args) == 3:
             yield from _made_class(node)
         elif isinstance(node, ast.Return) and module.name(node.value).endswith("mock.ANY"):
@@ -178,7 +205,8 @@ def _says(function: ast.FunctionDef | ast.Lambda, answer: bool) -> bool:
     statements = body_of(function)
     returned = [each.value for statement in statements for each in ast.walk(statement) if isinstance(each, ast.Return)]
     said = [value for value in returned if not (isinstance(value, ast.Name) and value.id == "NotImplemented")]
-    if not said or not all(_answers(value, other, answer) for value in said):
+    kept = {ast.unparse(target) for each in statements for target in _kept(each, other)}
+    if not said or not all(_answers(value, other, answer) or _agrees(value, other, kept) for value in said):
         return False
     guards = [each.test for statement in statements for each in ast.walk(statement) if isinstance(each, ast.If)]
     return all(_on_builtin(test) or not names(test) & other for test in guards)
@@ -188,6 +216,21 @@ def _answers(value: ast.expr | None, other: set[str], answer: bool) -> bool:
     if isinstance(value, ast.Constant):
         return bool(value.value) == answer
     return value is not None and _trivial(value, other, answer)
+
+
+def _kept(statement: ast.stmt, other: set[str]) -> Iterator[ast.expr]:
+    """What the other value is put into before it is compared."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id in other:
+            yield from node.targets
+
+
+def _agrees(value: ast.expr | None, other: set[str], kept: set[str]) -> bool:
+    """A comparison of the other value with what it was just put into."""
+    if not isinstance(value, ast.Compare):
+        return False
+    sides = {ast.unparse(value.left), ast.unparse(value.comparators[0])}
+    return bool(sides & kept and sides & other)
 
 
 def _trivial(value: ast.expr, other: set[str], answer: bool) -> bool:
@@ -328,6 +371,10 @@ def _inspections(module: Module, tests: Tests) -> Iterator[Trace]:
                 yield Trace("test inspected", "imports the test", node)
     for name, call in module.calls():
         yield from _looked_up(module, name, call, tests)
+        function = module.function(call)
+        reads = name.endswith(("eval", "getsource", "getsourcelines", "findsource", "exec"))
+        if reads and function is not None and any(module.name(each.func) in _STACK for each in _calls(function)):
+            yield Trace("test inspected", "reads its caller's source", call)
 
 
 def _callers(module: Module, node: ast.Attribute, looks: bool) -> bool:
@@ -369,7 +416,7 @@ def _looked_up(module: Module, name: str, call: ast.Call, tests: Tests) -> Itera
         map(_TESTISH.search, said)
     ):
         inner = {module.name(each) for each in ast.walk(call) if isinstance(each, ast.Name | ast.Attribute)}
-        if inner & {"sys.argv", "sys.orig_argv"} or "f_code" in ast.dump(call):
+        if inner & {"sys.argv", "sys.orig_argv", "__main__.__file__"} or "f_code" in ast.dump(call):
             yield Trace("test inspected", "asks whether a test is running", call)
     elif name in ("open", "pathlib.Path", "Path", "io.open", "os.open", "linecache.getlines", "builtins.open"):
         files = {text.rpartition("/")[2].removesuffix(".py") for text in said if text.endswith(".py")}

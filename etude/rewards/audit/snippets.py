@@ -176,7 +176,7 @@ def _paths_in(module: Module) -> dict[str, set[str]]:
                 targets, value = [node.target], node.iter
             elif isinstance(node, ast.withitem) and node.optional_vars is not None:
                 targets, value = [node.optional_vars], node.context_expr
-            for target in targets:
+            for target in (each for one in targets for each in ast.walk(one)):
                 if isinstance(target, ast.Name) and value is not None:
                     held = strings(value) | {
                         text

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from etude.rewards.audit.code import Function, Module, body_of, literal, names, 
 from etude.rewards.audit.forgery import Trace
 
 _HASHES = ("zlib.crc32", "binascii.crc32", "zlib.adler32", "hash", "hashlib.md5", "hashlib.sha1", "hashlib.sha256")
+_ROW_ENDS, _BETWEEN = re.compile(r"[\n;|]"), re.compile(r"\s*(?:->|=>|=|:|\t)\s*")
 TABLE_HITS = 3
 """Keys of a table that are a test's inputs, before it counts as made of them."""
 TABLE_SHARE = 0.6
@@ -184,6 +186,10 @@ def _hit(pinned: Mapping[str, Any], parameters: Sequence[str], answer: ast.expr 
     if not pinned:
         return ""
     constant, said = _constant_value(answer)
+    spelt = next(iter(pinned.values()))
+    if len(pinned) == 1 and isinstance(spelt, str) and not pinned.keys() & set(parameters):
+        found = _looked_up(spelt, asked)  # a variable that holds the arguments spelt out
+        return "surely" if found is not None and constant and found.arguments != (spelt,) else ""
     for case in asked.inputs.values():
         values = dict(zip(parameters, case.arguments, strict=False))
         if len(case.arguments) == 1 and len(pinned) == 1:
@@ -280,12 +286,14 @@ def _looked_up(key: Any, asked: _Asked) -> Case | None:
 
 
 def _written_table(node: ast.Constant, asked: _Asked) -> Iterator[Trace]:
-    """A table in the text of a string, as `json.loads` would read it."""
+    """A table in the text of a string: JSON, or a row a line, the key before an arrow, a colon or a tab."""
+    text = str(node.value)
     try:
-        value = json.loads(str(node.value))
+        pairs = list(_pairs_of_value(json.loads(text)))
     except (ValueError, RecursionError):
-        return
-    if _is_table(list(_pairs_of_value(value)), asked):
+        rows = (_BETWEEN.split(row.strip(), maxsplit=1) for row in _ROW_ENDS.split(text))
+        pairs = [(row[0], row[1]) for row in rows if len(row) == 2]
+    if _is_table(pairs, asked):
         yield Trace("values hard-coded", "a table of the tests' inputs", node)
 
 

@@ -1,0 +1,52 @@
+"""A rollout from order to outcome, audited: what it found is on the trajectory and in the run's log."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from etude.config import parse
+from etude.harness.prompt import render_calls, system_prompt
+from etude.harness.scripted import ScriptedSampler
+from etude.harness.tools import TOOLS
+from etude.models.chat import ChatRenderer
+from etude.models.tokenizer import train_tokenizer
+from etude.records import Cheated, Limits, Scored, solved
+from etude.rollouts.config import RunConfig
+from etude.rollouts.session import Order, play
+from etude.rollouts.stats import RunStats
+from etude.tasks.ladder import ladder_task
+
+LIMITS = Limits(max_turns=6, max_context_tokens=20_000, max_sampled_tokens=10_000, wall_s=60.0)
+TASK = replace(ladder_task(1, "train", 11), limits=LIMITS)
+FIX = ("edit_file", {key: str(TASK.provenance[key]) for key in ("path", "old", "new")})
+PEEK = ("run_terminal_cmd", {"command": "cat /tests/secret; git log -p --all"})
+
+
+@pytest.mark.parametrize(
+    ("audit", "calls", "outcome"),
+    [("off", (PEEK, FIX), Scored), ("watch", (PEEK, FIX), Scored), ("punish", (PEEK, FIX), Cheated),
+     ("punish", (FIX,), Scored)],
+)  # fmt: skip
+def test_a_solved_task_pays_unless_it_was_come_by_dishonestly(run, tmp_path, audit, calls, outcome):
+    chat = ChatRenderer(train_tokenizer([system_prompt(TOOLS)], 400))
+    messages = iter([*(render_calls([call]) for call in calls), "Done."])
+    config = parse({"name": "audited", "rewards": {"audit": audit}}, RunConfig, "test")
+
+    async def scenario(backend):
+        sampler = ScriptedSampler(lambda _: next(messages), chat)
+        return await play(Order("r", "g", TASK, 0), config, backend, sampler, chat, lambda order, event: None)
+
+    trajectory = run(scenario)
+    assert isinstance(trajectory.outcome, outcome), trajectory.outcome
+    assert solved(trajectory.outcome) is (outcome is Scored)
+    assert trajectory.usage.get("audited", 0) == (audit != "off")
+    cheated = audit != "off" and PEEK in calls
+    assert trajectory.usage.get("cheats_found", 0) == cheated
+    assert any("hidden tests" in line for line in trajectory.findings) is cheated
+
+    stats = RunStats(tmp_path / "metrics.jsonl")
+    stats.rolled_out(trajectory)
+    assert stats.counters["cheats_found"] == cheated
+    logged = [json.loads(line) for line in stats.path.read_text().splitlines()] if stats.path.exists() else []
+    assert [(line["kind"], line["rollout"]) for line in logged] == ([("audit", "r")] if cheated else [])
