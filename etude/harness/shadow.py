@@ -22,12 +22,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import CheckpointError, DeadlineExceeded, MissingDependency
+from etude.errors import CheckpointError, MissingDependency
+from etude.harness.git import run_git
 
-_DEADLINE_S = 300.0
 _ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
-_IDENTITY = ("-c", "user.name=etude", "-c", "user.email=etude@localhost", "-c", "commit.gpgSign=false")
-_INERT = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 
 
 @dataclass(frozen=True)
@@ -173,8 +171,8 @@ class Shadow:
 
     async def _ask_user(self, *arguments: str) -> str:
         """What the user's own git says; empty where the workspace is in no repository, or git will not speak of it."""
-        code, output, _ = await _git([*_INERT, "-C", str(self._workspace), *arguments], _plain_environment(), b"")
-        return os.fsdecode(output).rstrip("\n") if code == 0 else ""
+        ran = await run_git(*arguments, cwd=self._workspace)
+        return os.fsdecode(ran.output).rstrip("\n") if ran.code == 0 else ""
 
     def _sorted(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
         """Those that are gone, or have become what no snapshot can hold; and those that one can. A repository within,
@@ -197,16 +195,14 @@ class Shadow:
         return list(zip(fields[::2], fields[1::2], strict=True))
 
     async def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        env = _plain_environment() | {
+        env = {
             "GIT_DIR": str(self._git), "GIT_WORK_TREE": str(self._workspace), "GIT_INDEX_FILE": str(self._index),
-            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C",
+            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
         }  # fmt: skip
-        line = ["-C", str(self._workspace), *_INERT, *_IDENTITY, *arguments]
-        code, output, said = await _git(line, env, stdin)
-        if code:
-            reason = said.decode("utf-8", "replace").strip()
-            raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {reason}")
-        return output
+        ran = await run_git(*arguments, cwd=self._workspace, env=env, given=stdin)
+        if ran.code:
+            raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {ran.reason}")
+        return ran.output
 
 
 @dataclass(frozen=True)
@@ -221,29 +217,6 @@ class Past:
 
     async def read(self, path: str) -> bytes | None:
         return await self.shadow.read(self.snapshot, path)
-
-
-def _plain_environment() -> dict[str, str]:
-    """Ours, without what would point git elsewhere: it is set inside a hook, for one."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-
-
-async def _git(arguments: list[str], env: dict[str, str], stdin: bytes) -> tuple[int, bytes, bytes]:
-    process = await asyncio.create_subprocess_exec(
-        "git", *arguments, env=env, start_new_session=True,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(_DEADLINE_S):
-            output, said = await process.communicate(stdin)
-    except TimeoutError:
-        raise DeadlineExceeded(f"git {' '.join(arguments[-3:])}", _DEADLINE_S) from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    return process.returncode, output, said
 
 
 def _split(output: bytes) -> list[str]:

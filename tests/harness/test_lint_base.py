@@ -71,9 +71,8 @@ def play(
                 events = log.events[before:]
             finally:
                 await workspace.destroy()
-        return [
-            each.data["text"] for each in events if each.kind == "tool_result" and each.data["name"] == "read_lints"
-        ]
+        done = [each.data for each in events if each.kind == "tool_result" and each.data["name"] == "read_lints"]
+        return [each["text"] for each in sorted(done, key=lambda each: (each["turn"], each["index"]))]
 
     return asyncio.run(whole())
 

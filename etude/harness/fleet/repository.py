@@ -1,29 +1,22 @@
 """A user's git repository, and the few things done to it on agents' behalf.
 
 Owns `Repository`: running git in it, and keeping the state of a working tree as a commit without touching the index,
-HEAD, the stash or what is ignored. Git is run without hooks, prompts, signatures and file-system monitors: nothing that
-a repository's config names is started by us.
+HEAD, the stash or what is ignored. How git is run is the business of `harness.git`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from etude.errors import ConfigError, DeadlineExceeded, EtudeError, MissingDependency
+from etude.errors import ConfigError, EtudeError, MissingDependency
+from etude.harness.git import run_git
 
-_INERT = (
-    "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0",
-    "-c", "core.quotePath=false", "-c", "advice.detachedHead=false", "-c", "submodule.recurse=false",
-    "-c", "user.name=Etude", "-c", "user.email=etude@localhost",
-)  # fmt: skip
+_QUIET = ("-c", "gc.auto=0", "-c", "advice.detachedHead=false", "-c", "submodule.recurse=false")
 SCRATCH = "etude-index-"
 """What directories of an index for the moment are called."""
-_ENV = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
 
 
 class GitError(EtudeError):
@@ -72,25 +65,11 @@ class Repository:
         fine: Sequence[int] = (0,),
     ) -> bytes:
         """Run git and return what it prints. Raises GitError for an exit code that is not `fine`."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        process = await asyncio.create_subprocess_exec(
-            "git", *_INERT, *words, cwd=cwd or self.root, env={**inherited, **_ENV, **(env or {})},
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                output, said = await process.communicate(given)
-        except BaseException as error:
-            process.kill()
-            await process.wait()
-            if isinstance(error, TimeoutError):
-                raise DeadlineExceeded(f"git {' '.join(words)[:80]} in {cwd or self.root}", self._timeout_s) from None
-            raise
-        code = process.returncode or 0
-        if code not in fine:
-            text = said.decode(errors="replace").strip()[-800:] or f"it ended with {code}"
-            raise GitError(f"git {' '.join(words)[:80]} in {cwd or self.root}: {text}", code, output)
-        return output
+        where = cwd or self.root
+        ran = await run_git(*_QUIET, *words, cwd=where, env=env, given=given, deadline_s=self._timeout_s)
+        if ran.code not in fine:
+            raise GitError(f"git {' '.join(words)[:80]} in {where}: {ran.reason}", ran.code, ran.output)
+        return ran.output
 
     async def line(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
         """The one line git prints."""
