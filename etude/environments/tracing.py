@@ -10,12 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from etude.environments.wire import ServerError
 from etude.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 SANDBOX = "etude.sandbox"
 BACKEND = "etude.backend"
@@ -56,12 +60,9 @@ def outgoing() -> dict[str, str]:
     return headers
 
 
-@asynccontextmanager
-async def exported(endpoint: str | None) -> AsyncGenerator[None]:
-    """In the block, send this process's spans to a collector, in OTLP over HTTP; None sends them nowhere."""
-    if endpoint is None:
-        yield
-        return
+def collected(endpoint: str | None, service: str) -> TracerProvider:
+    """What makes spans that are sent to a collector, in OTLP over HTTP; None: to the one that OTEL_EXPORTER_OTLP_*
+    name. Its `shutdown` sends those that still wait. Raises MissingDependency without the SDK."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -69,8 +70,18 @@ async def exported(endpoint: str | None) -> AsyncGenerator[None]:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise MissingDependency(f"spans_to: {error.name} is not installed: pip install 'etude[otel]'") from None
-    provider = TracerProvider(resource=Resource.create({"service.name": _SERVICE}))
+    provider = TracerProvider(resource=Resource.create({"service.name": service}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=_EXPORT_DEADLINE_S)))
+    return provider
+
+
+@asynccontextmanager
+async def exported(endpoint: str | None) -> AsyncGenerator[None]:
+    """In the block, send this process's spans to a collector, in OTLP over HTTP; None sends them nowhere."""
+    if endpoint is None:
+        yield
+        return
+    provider = collected(endpoint, _SERVICE)
     trace.set_tracer_provider(provider)
     try:
         yield

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import structlog
 
@@ -42,7 +42,11 @@ from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
 from etude.product.cost import Ledger
 from etude.product.toolbox import Toolbox
+from etude.product.tracing import spans_of, watched
 from etude.records import Event
+
+if TYPE_CHECKING:
+    from etude.product.spans import Spans
 
 _log = structlog.get_logger()
 
@@ -55,10 +59,17 @@ class Agent:
     """An open session, as a face drives it: one thing at a time, and any of them can be cancelled."""
 
     def __init__(
-        self, id: str, directory: Path, session: Session, endpoint: Endpoint, gate: Gate, ledger: Ledger
+        self,
+        id: str,
+        directory: Path,
+        session: Session,
+        endpoint: Endpoint,
+        gate: Gate,
+        ledger: Ledger,
+        spans: Spans | None = None,
     ) -> None:
         self.id, self.directory, self.session, self.endpoint, self.gate = id, directory, session, endpoint, gate
-        self.ledger = ledger
+        self.ledger, self.spans = ledger, spans
         self.lacking: Mapping[str, str] = {}
         """MCP servers that have not all the tools they should have, and why."""
         self._at_work: asyncio.Task[Any] | None = None
@@ -98,6 +109,15 @@ class Agent:
         if self._at_work is not None:
             work.close()
             raise ConfigError(f"session {self.id} is at work; wait for its end, or cancel it")
+        if self.spans is None:
+            return await self._cancellable(work)
+        with self.spans.invoked():
+            done = await self._cancellable(work)
+            if done is None:
+                self.spans.cancelled()
+            return done
+
+    async def _cancellable(self, work: Coroutine[Any, Any, _T]) -> _T | None:
         self._at_work, self._cancelled = asyncio.ensure_future(work), False
         try:
             return await self._at_work
@@ -147,7 +167,9 @@ async def open_agent(
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))
         ledger = Ledger(config.prices, decoded(journal.path))
-        endpoint = Endpoint(config.endpoint, ledger.add)
+        spans = await stack.enter_async_context(spans_of(config, name))
+        on_event, on_delta, used = watched(spans, on_event, on_delta, ledger.add)
+        endpoint = Endpoint(config.endpoint, used)
         stack.push_async_callback(endpoint.close)
         permissions = load_permissions(project)
         sandbox = await open_workspace(directory, confined(config.workspace, permissions, directory))
@@ -171,15 +193,18 @@ async def open_agent(
             on_output=on_output,
             persona=lambda: _persona(directory),
         )
-        if not session.state.begun:
-            time = datetime.now(UTC).isoformat(timespec="seconds")
-            session.begin(
-                id=name, workspace=str(directory), time=time, model=config.endpoint.model, version=__version__
-            )
-        agent = Agent(name, directory, session, endpoint, gate, ledger)
+        _begin(session, name, directory, config.endpoint.model)
+        agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
         agent.lacking = mcp.failed
         agent.use_model(config.endpoint.model)
         yield agent
+
+
+def _begin(session: Session, name: str, directory: Path, model: str) -> None:
+    """Say who it is, unless its log does."""
+    if not session.state.begun:
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        session.begin(id=name, workspace=str(directory), time=time, model=model, version=__version__)
 
 
 def confined(config: WorkspaceConfig, permissions: PermissionConfig, directory: Path) -> WorkspaceConfig:

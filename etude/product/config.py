@@ -46,6 +46,12 @@ class AgentConfig(Config):
     ranking: RankingConfig = RankingConfig()
     """What tells which of them did best."""
 
+    spans_to: str | None = Field(None, pattern=r"^https?://")
+    """A collector of OpenTelemetry spans, in OTLP over HTTP: http://127.0.0.1:4318/v1/traces, say. None: the one that
+    OTEL_EXPORTER_OTLP_ENDPOINT names, or none. Needs the extra `otel`."""
+    spans_content: bool = False
+    """Whether prompts, messages, arguments and results stand in the spans."""
+
     @property
     def limits(self) -> Limits:
         return Limits(self.max_turns, self.context_tokens, self.max_sampled_tokens, self.wall_s)

@@ -78,6 +78,7 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
         "usage": {**agent.session.state.usage, **agent.endpoint.counters},
         "cost": agent.ledger.spent.money,
         "permissions": dict(agent.gate.counts),
+        **({"spans": dict(agent.spans.ended)} if agent.spans is not None else {}),
     }
 
 

@@ -1,18 +1,16 @@
 """Spans of what is done to sandboxes, by the SDK of OpenTelemetry: their names, their outcomes, and whose they are."""
 
 import asyncio
-import http.server
 import socket
-import threading
 
 import httpx2
 import pytest
 import uvicorn
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from span_collector import attributes_of, collecting
 
 from etude.environments.base import SandboxSpec
 from etude.environments.client import RemoteBackend
@@ -135,27 +133,10 @@ def test_who_is_cancelled_and_what_is_refused_say_so(traced):
     assert "cancelled" in [span.attributes["etude.outcome"] for span in spans if span.name == "sandbox.exec"]
 
 
-class Collector(http.server.BaseHTTPRequestHandler):
-    """Takes spans as a collector does: protobuf over HTTP."""
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.taken.append((self.path, ExportTraceServiceRequest.FromString(body)))
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def collector():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        server.taken = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with collecting() as server:
         yield server
-        server.shutdown()
 
 
 def test_a_server_sends_its_spans_to_a_collector(make_server, collector):
@@ -164,16 +145,10 @@ def test_a_server_sends_its_spans_to_a_collector(make_server, collector):
     with httpx2.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as http:
         box = http.post("/sandboxes", json={}).json()["id"]
     server.stop()  # sends what still waits
-    sent = [
-        (path, {each.key: each.value.string_value for each in resource.resource.attributes}, span)
-        for path, body in collector.taken
-        for resource in body.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
+    sent = collector.sent
     assert [span.name for _, _, span in sent] == ["sandbox.create", "sandbox.destroy"]
     path, resource, span = sent[0]
     assert path == "/v1/traces" and resource["service.name"] == "etude-environments"
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == tuple(PARENT.split("-")[1:3])
-    attributes = {each.key: each.value.string_value for each in span.attributes}
+    attributes = attributes_of(span)
     assert attributes["etude.sandbox"] == box and attributes["etude.outcome"] == "ok"
