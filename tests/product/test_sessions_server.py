@@ -206,7 +206,7 @@ def test_words_and_output_as_they_come_and_for_latecomers(root: Path) -> None:
 
 def test_killed_and_started_again(root: Path) -> None:
     script = [
-        Reply("", [run("echo one >> ledger; sleep 60; echo two >> ledger")]),
+        Reply("", [run("echo one >> ledger; echo begun; sleep 60; echo two >> ledger")]),
         Reply("I looked."),
         Reply("Done."),
     ]
@@ -214,9 +214,11 @@ def test_killed_and_started_again(root: Path) -> None:
         first = Serving(root, server)
         id = first.begin(prompt="Go.", mode="auto")
         with first.listening(id) as events:
-            seen = [next(event for event in events if event[0] == "message") for _ in range(6)]
-            while not (root / "project/ledger").exists():
-                next(events)
+            seen = []
+            for event in events:
+                if event[0] == "printed":
+                    break
+                seen += [event] if event[0] == "message" else []
             first.process.kill()
             with contextlib.suppress(httpx2.TransportError):
                 seen += [event for event in events if event[0] == "message"]

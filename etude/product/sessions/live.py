@@ -23,6 +23,7 @@ from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
 from etude.product.sessions.channel import Channel, Json
 from etude.product.sessions.errors import Refused, told
+from etude.records import Event
 
 _CLOSE_S = 60.0
 """Longest that a prompt takes to let go of its commands, and a session of its sandbox."""
@@ -45,11 +46,13 @@ class Live:
         self._work: asyncio.Task[Any] | None = None
         self._to_its_end = False
         """Whether what it works on is not to be cancelled."""
+        self._over = False
+        """Whether the log says by now that what it works on has ended."""
         self._closing = asyncio.Event()
         self._agent: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         opening = open_agent(
             config, directory, store, session_id,
-            on_event=channel.logged, on_delta=channel.said, on_output=channel.printed, ask=self._ask,
+            on_event=self._logged, on_delta=channel.said, on_output=channel.printed, ask=self._ask,
         )  # fmt: skip
         self._holding = asyncio.create_task(self._hold(opening))
 
@@ -95,15 +98,25 @@ class Live:
         """Begin, and return; how it went is told. `work` returns how it ended."""
         self.must_rest()
         self.channel.stands("working")
-        self._work, self._to_its_end = asyncio.create_task(self._run(work)), False
+        self._over = self._to_its_end = False
+        self._work = asyncio.create_task(self._run(work))
 
     async def briefly(self, work: Callable[[Agent], Coroutine[Any, Any, _T]]) -> _T:
         """What `work` returns, which needs the session at rest, and which nobody cancels."""
         self.must_rest()
         task = asyncio.ensure_future(work(self.agent))
-        self._work, self._to_its_end = task, True
+        self._work, self._to_its_end, self._over = task, True, False
         task.add_done_callback(self._rest)
         return await asyncio.shield(task)
+
+    async def settled(self) -> None:
+        """Return when a prompt whose end is in the log has let go: who has read of it may ask for more at once."""
+        if self._work is not None and self._over:
+            await _ended(self._work, f"{self._name} to come to rest")
+
+    def _logged(self, event: Event) -> None:
+        self._over = self._over or event.kind == "end"
+        self.channel.logged(event)
 
     def must_rest(self) -> None:
         """Raises Refused while the session is at work."""

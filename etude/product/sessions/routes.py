@@ -182,7 +182,9 @@ class Routes:
         return reply({"closed": await self._hub.close(id)})
 
     async def _live(self, request: Request) -> Live:
-        return await self._hub.live(request.path_params["session"])
+        live = await self._hub.live(request.path_params["session"])
+        await live.settled()
+        return live
 
     async def _shown(self, id: str) -> Json:
         told = await asyncio.to_thread(about, self._hub.log(id))
