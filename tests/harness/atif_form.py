@@ -1,7 +1,7 @@
 """The form of ATIF v1.8, as its description has it, with nothing else allowed; and Harbor's own word where it is there.
 
 `accepted` checks a trajectory. Set ETUDE_HARBOR_PYTHON to the Python (3.12 or newer) of an environment that has harbor,
-and its models are asked as well: `pip install --no-deps harbor==0.25.0 pydantic` is enough for those.
+and its models are asked as well: `pip install --no-deps harbor==0.25.0 && pip install agent-client-protocol` is enough.
 """
 
 from __future__ import annotations

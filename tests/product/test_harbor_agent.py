@@ -12,7 +12,8 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 import pytest
-from atif_form import harbor_takes
+from atif_form import HARBOR, harbor_takes
+from scripted_openai import Reply, ScriptedServer
 
 from etude import __version__
 from etude.config import load_recipe
@@ -82,3 +83,29 @@ def test_what_is_missing_is_said(project: Path, missing: str, says: str) -> None
         check=False,
     )
     assert done.returncode == 42 and says in done.stderr and done.stdout == ""
+
+
+@pytest.mark.skipif(HARBOR is None, reason="ETUDE_HARBOR_PYTHON names no Python that has harbor")
+def test_harbors_own_runner_plays_a_task(project: Path, tmp_path: Path) -> None:
+    """As in a task's container: its script, our launcher, a directory, and what it writes of it."""
+    logs, workspace, launch = tmp_path / "logs", tmp_path / "workspace", tmp_path / "launch.sh"
+    workspace.mkdir()
+    launch.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} {project / "etude_harbor.py"} "$@"\n')
+    launch.chmod(0o755)
+    find = "import harbor, pathlib; print(pathlib.Path(harbor.__file__).parent / 'agents/installed/acp_runner.py')"
+    found = subprocess.run([HARBOR, "-c", find], capture_output=True, text=True, timeout=120, check=True).stdout.strip()
+    runner = tmp_path / "runner.py"  # alone, as Harbor uploads it
+    runner.write_bytes(Path(found).read_bytes())
+    calls = [
+        ("write_file", {"path": "a.txt", "content": "hi\n"}),
+        ("run_terminal_cmd", {"command": "cat a.txt > b.txt"}),
+    ]
+    with ScriptedServer([Reply("I write.", calls), Reply("Done.")]) as server:
+        homes = {"ETUDE_HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+        env = {**os.environ, **ENV, **homes, "OPENAI_BASE_URL": server.url, "HARBOR_ACP_REQUESTED_MODEL": "scripted"}
+        line = [HARBOR, str(runner), "--instruction=Write it.", f"--logs-dir={logs}", f"--launcher={launch}"]
+        done = subprocess.run(line, cwd=workspace, env=env, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (workspace / "b.txt").read_text() == "hi\n" and [body["model"] for body in server.bodies] == ["scripted"] * 2
+    summary = json.loads((logs / "acp-summary.json").read_text())
+    assert summary["agent_info"]["name"] == "etude" and summary["resolved_session_model_id"] == "scripted"
