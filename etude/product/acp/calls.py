@@ -92,7 +92,7 @@ def locations_of(directory: Path, arguments: Mapping[str, Any], result: str = ""
         line = int(edited[1])
     line = max(line, 0) if isinstance(line, int) else None
     return [
-        ToolCallLocation(path=str(on_this_machine(directory, str(path))), line=line)
+        ToolCallLocation(path=clean(str(on_this_machine(directory, str(path)))), line=line)
         for path in (given if isinstance(given, list) else [given])
     ]
 
@@ -108,7 +108,7 @@ def will_change(directory: Path, name: str, arguments: Mapping[str, Any], *, liv
     path = on_this_machine(directory, str(arguments.get("path", "")))
     if name == "write_file":
         old = text_of(directory, path) if live else None
-        return [tool_diff_content(str(path), clean(str(arguments.get("content", ""))), old)]
+        return [tool_diff_content(clean(str(path)), clean(str(arguments.get("content", ""))), old)]
     if (hunks := arguments.get("hunks")) is None:
         pairs = [(str(arguments.get("old", "")), str(arguments.get("new", "")))]
     else:
@@ -116,14 +116,14 @@ def will_change(directory: Path, name: str, arguments: Mapping[str, Any], *, liv
             pairs = [(edit.old, edit.new) for edit in parse_hunks(str(hunks))]
         except ValueError:
             return []  # the call will be answered with why
-    return [tool_diff_content(str(path), clean(new), clean(old)) for old, new in pairs]
+    return [tool_diff_content(clean(str(path)), clean(new), clean(old)) for old, new in pairs]
 
 
 def has_changed(path: Path, before: str | None, after: str | None) -> list[Content] | None:
     """What an edit has done; None where that cannot be shown. `before` None: there was no such file."""
     if after is None or before == after:
         return None
-    return [tool_diff_content(str(path), after, before)]
+    return [tool_diff_content(clean(str(path)), after, before)]
 
 
 def text_of(directory: Path, path: Path) -> str | None:
