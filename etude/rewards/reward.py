@@ -22,7 +22,7 @@ from etude.config import Config
 from etude.harness.session import SessionResult
 from etude.records import Cheated, InfraFailed, Outcome, Scored, Task, Truncated
 from etude.rewards.audit import Report
-from etude.rewards.effort import EffortConfig, concave_cost, effort_of
+from etude.rewards.effort import EffortConfig, concave_cost, effort_in, effort_of
 from etude.rewards.verifier import Verdict
 
 
@@ -67,7 +67,7 @@ def score(
 
 def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[str, float]:
     effort, usage = config.effort, session.usage
-    x = effort_of(usage["sampled_tokens"], usage["tool_calls"], usage["turns"], effort)
+    x = effort_of(effort_in(session), effort) if passed and effort.enabled else 0.0
     cost = min(effort.cap, effort.scale * concave_cost(x, effort.k, effort.q)) if passed and effort.enabled else 0.0
     return {
         "tests": float(passed),

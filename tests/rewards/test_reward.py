@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from etude.config import parse
 from etude.errors import ConfigError
+from etude.harness.events import EventLog
+from etude.harness.prompt import render_call
 from etude.harness.session import SessionResult
 from etude.records import Cheated, InfraFailed, Scored, Task, Truncated, Verifier, reward_of, solved
 from etude.rewards.audit import Finding, Report
-from etude.rewards.effort import EffortConfig, concave_cost, effort_of
+from etude.rewards.effort import Effort, EffortConfig, concave_cost, effort_in, effort_of
 from etude.rewards.reward import RewardConfig, score
 from etude.rewards.verifier import Verdict
 
@@ -60,10 +62,34 @@ def test_cost_is_continuous_where_the_formula_changes(x, k):
     assert concave_cost(x, k, 1.0) == pytest.approx(concave_cost(x, k, 1.0 + 1e-7), rel=1e-4)
 
 
-def test_effort_is_the_weighted_sum():
-    config = EffortConfig(token_unit=100, tokens_weight=1, calls_weight=0.25, turns_weight=1)
-    assert effort_of(250, 6, 4, config) == 2.5 + 1.5 + 4
-    assert effort_of(250, 6, 2, config) < effort_of(250, 6, 4, config)  # the same calls in fewer turns are cheaper
+def test_effort_is_the_weighted_sum_of_six_quantities():
+    config = EffortConfig(
+        token_unit=100, thinking_weight=1, call_tokens_weight=2, output_weight=0.5, final_weight=3, calls_weight=0.25,
+        turns_weight=1,
+    )  # fmt: skip
+    effort = Effort(100, 50, 300, 20, 6, 4)
+    assert effort_of(effort, config) == (100 + 100 + 150 + 60) / 100 + 1.5 + 4
+    assert effort_of(replace(effort, turns=2), config) < effort_of(effort, config)  # parallel calls are cheaper
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 99), st.integers(0, 99))
+def test_by_default_all_that_was_sampled_weighs_the_same(thinking, called, final, calls, turns):
+    effort = Effort(thinking, called, 12_345, final, calls, turns)
+    plain = (thinking + called + final) / 100.0 + 0.25 * calls + 1.0 * turns
+    assert effort_of(effort, EffortConfig()) == plain  # to the bit: runs must be comparable
+
+
+def test_the_tokens_of_a_message_are_divided_by_its_words_and_its_calls():
+    call = render_call("read_file", {"path": "a.py"})
+    log = EventLog()
+    log.add("completion", turn=1, text=f"{'x' * len(call)}{call}", tokens=40)  # half words, half a call
+    log.add("tool_call", turn=1, index=0, name="read_file", arguments={"path": "a.py"})
+    log.add("completion", turn=2, text="", tokens=10)  # all of it a native call
+    log.add("tool_call", turn=2, index=0, name="read_file", arguments={"path": "b.py"})
+    log.add("completion", turn=3, text=f"<think>{'y' * 85}</think>{'z' * 100}", tokens=60)  # half thought, half said
+    usage = {"sampled_tokens": 117, "observed_tokens": 70, "tool_calls": 2, "turns": 3}  # 7 more, of a summary
+    found = effort_in(SessionResult("s", (), log.events, "finished", usage))
+    assert found == Effort(thinking_tokens=57, call_tokens=30, output_tokens=70, final_tokens=30, calls=2, turns=3)
 
 
 def test_a_solved_session_pays_for_its_effort():
