@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -208,6 +209,32 @@ def test_a_kill_leaves_nothing_that_the_next_run_does_not_clear_up(
     [ref] = git(here.project, "for-each-ref", "--format=%(refname)", "refs/etude/orphans").split()
     assert ref in ended.err and git(here.project, "show", f"{ref}:c.py") == "x = 2\n"
     assert here.left() == [] and here.users() == before
+
+
+def test_ctrl_c_keeps_what_each_had_done(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    def script(body: Json) -> Reply:
+        if body["messages"][-1]["role"] == "user":
+            return write("a.py", "x = 2\n")
+        return Reply("", [("run_terminal_cmd", {"command": "touch begun; sleep 100"})])
+
+    before = here.users()
+    with ScriptedServer(script) as server:
+        command = [sys.executable, "-m", "etude.cli.main"]
+        command += here.arguments(server, "Go.", "--best-of", "2", "--json", "--allow", "run")
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as child:
+            until = time.monotonic() + 60
+            while len(list(here.trees.glob("*/*/tree/begun"))) < 2:
+                assert time.monotonic() < until and child.poll() is None
+                time.sleep(0.01)
+            os.killpg(child.pid, signal.SIGINT)  # as a terminal does, to everything that was started
+            said = child.communicate(timeout=60)[1]
+    assert child.returncode == 130 and "what each had done is kept" in said
+    assert here.left() == [] and here.users() == before
+    assert main(["agent", "--results", "--json", "--dir", str(here.project)]) == 0
+    run = told(capsys)
+    assert [each["error"] for each in run["agents"]] == ["interrupted"] * 2 and run["best"] is None
+    assert main(["agent", "--apply", "2", "--dir", str(here.project)]) == 0
+    assert (here.project / "a.py").read_text() == "x = 2\n"
 
 
 def test_old_runs_are_forgotten_with_what_they_held(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
