@@ -109,12 +109,14 @@ def test_the_screen_is_only_written_to_at_its_end() -> None:
     screen.line("one", (" two", "bold"), hang=2)
     screen.gap()
     screen.gap()
+    screen.line("aaa bbb ccc ddd eee fff ggg hhh iii\njjj", hang=4)
     screen.piece("half")
     screen.status("not now")
     screen.line("\x1b[2J[red]whole[/red] and wrapped")
     written = file.getvalue()
     assert written.count("\r\x1b[2K") == 1 and "\x1b[2J" not in written and "␛[2J[red]whole" in written
-    assert "longer than the line" not in written and "\n\nhalf\n" in written and "\n\n\n" not in written
+    assert "longer than the line" not in written and "\nhalf\n" in written and "\n\n\n" not in written
+    assert "aaa bbb ccc ddd eee\n    fff ggg hhh iii\n    jjj\n" in written, "only further lines are set in"
 
 
 def test_lines_that_are_typed(tmp_path) -> None:

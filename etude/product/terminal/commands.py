@@ -200,8 +200,11 @@ _MODES: dict[str, tuple[Mode, str]] = {
 async def _cost(desk: Desk, rest: str) -> Next:
     spent, state = desk.agent.ledger.spent, desk.agent.session.state
     desk.screen.line("this session: ", (told(spent, desk.config.currency), "bold"))
-    turns = f"{len(state.prompts)} prompts, {state.usage['turns']} turns, {state.usage['tool_calls']} calls"
-    desk.screen.line((f"{turns}, {state.usage['summaries']} summaries; {context(desk)}", "dim"))
+    counts = (
+        (len(state.prompts), "prompt"), (state.usage["turns"], "turn"), (state.usage["tool_calls"], "call"),
+        (state.usage["summaries"], "summary"),
+    )  # fmt: skip
+    desk.screen.line((f"{', '.join(counted(*each) for each in counts)}; {context(desk)}", "dim"))
     if spent.money is None and spent.requests:
         model = desk.agent.endpoint.config.model
         desk.screen.line((f'no price is set; put [prices."{model}"] with input and output into agent.toml', "dim"))
@@ -215,6 +218,12 @@ def told(spent: Spent, currency: str) -> str:
     if spent.money is None or not spent.requests:
         return tokens
     return f"{tokens} · {currency}{spent.money:.2f}" if spent.money >= 1 else f"{tokens} · {currency}{spent.money:.4f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
+    many = f"{noun[:-1]}ies" if noun[-1:] == "y" else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
 
 
 def thousands(tokens: int) -> str:

@@ -217,7 +217,7 @@ class Face:
             self._screen.line((f"stopped by a limit: {ended}. ", "yellow"), ("Say something to go on", "dim"))
 
     def _bill(self, desk: Desk, spent: Spent, turns: int, seconds: float) -> str:
-        told = [f"{turns} turn{'s' * (turns != 1)}"]
+        told = [commands.counted(turns, "turn")]
         if spent.requests:
             told.append(commands.told(spent, self._config.currency))
         return " · ".join([*told, commands.context(desk), took(seconds)])
@@ -244,7 +244,8 @@ class Face:
         if new:
             self._screen.line(("/help lists commands · ctrl-c stops, twice leaves", "dim"))
             return
-        self._screen.line((f"session {agent.id}: {len(state.prompts)} prompts, {state.usage['turns']} turns", "dim"))
+        said = f"{commands.counted(len(state.prompts), 'prompt')}, {commands.counted(state.usage['turns'], 'turn')}"
+        self._screen.line((f"session {agent.id}: {said}", "dim"))
         self._recall(agent)
         if state.prompts and state.stop is None:
             self._screen.line(("it was cut short; ", "yellow"), ("/continue goes on with it", "dim"))
@@ -288,6 +289,7 @@ class Face:
     async def _tick(self) -> None:
         while True:
             if self._began is not None:
+                self._show.tick()
                 doing = "stopping" if self._interrupts else self._show.doing or "working"
                 self._screen.status(f"{doing} · {took(time.monotonic() - self._began)} · ctrl-c stops")
             await asyncio.sleep(_TICK_S)

@@ -61,9 +61,21 @@ class Screen:
             text.truncate(max(self.width - indent, 1), overflow="ellipsis")
             self._write_text(Text(" " * indent).append_text(text))
             return
-        rows = text.wrap(self.console, max(self.width - indent - hang, _NARROWEST), tab_size=4) or [Text("")]
-        for number, row in enumerate(rows):
-            self._write_text(Text(" " * (indent + hang * (number > 0))).append_text(row))
+        first, rest = self._split(text, self.width - indent)
+        self._write_text(Text(" " * indent).append_text(first))
+        if rest is not None:
+            for row in rest.wrap(self.console, max(self.width - indent - hang, _NARROWEST)):
+                self._write_text(Text(" " * (indent + hang)).append_text(row))
+
+    def _split(self, text: Text, width: int) -> tuple[Text, Text | None]:
+        """What stands on the first line, and what is left; None if nothing is."""
+        first, *more = text.wrap(self.console, max(width, _NARROWEST)) or [Text("")]
+        if not more:
+            return first, None
+        rest = text[len(first) :]
+        first.rstrip()
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip(" ")) :]
+        return first, rest[rest.plain.startswith("\n") :]
 
     def rows(self, rows: Iterable[tuple[str, str]], indent: int = 0) -> None:
         """Lines that are code or output: each broken where the terminal ends, never at words."""

@@ -26,6 +26,7 @@ from etude.records import Event
 
 _HEAD_LINES, _TAIL_LINES = 12, 6
 _DIFF_ROWS = 60
+_SILENT_S = 0.5
 _LARGEST_SHOWN = 2_000_000
 _WRITES = ("edit_file", "write_file")
 _SIGNS = {"pending": ("☐", ""), "in_progress": ("▸", "bold"), "completed": ("☑", "green"), "cancelled": ("☒", "dim")}
@@ -47,6 +48,8 @@ class _Output:
     partial: str = ""
     lines: int = 0
     tail: list[str] = field(default_factory=list)
+    command: str = ""
+    """What runs, until that is shown: a command that is refused at once is not shown as one that ran."""
     began: float = field(default_factory=time.monotonic)
 
     def feed(self, piece: bytes, final: bool = False) -> list[str]:
@@ -103,6 +106,12 @@ class Show:
         """More of what the command in this place of the turn prints."""
         self._printed(self._outputs.setdefault(index, _Output()), piece)
 
+    def tick(self) -> None:
+        """Time has passed: a command that has printed nothing yet is shown all the same."""
+        for output in self._outputs.values():
+            if time.monotonic() - output.began >= _SILENT_S:
+                self._announced(output)
+
     def stop(self) -> None:
         """Nothing goes on any more: the line that was being written is ended."""
         self._hush()
@@ -154,9 +163,7 @@ class Show:
         if name in _WRITES:
             self._before[index] = self._content(arguments)
         elif name == "run_terminal_cmd":
-            self._outputs[index] = _Output()
-            self._screen.gap()
-            self._screen.line(("$ ", "bold blue"), (command_shown(arguments), "bold"))
+            self._outputs[index] = _Output(command=command_shown(arguments))
         self.doing = f"{_VERBS.get(name, name)} {_target(name, arguments)}".strip()
 
     def _result(self, data: Mapping[str, Any]) -> None:
@@ -225,7 +232,14 @@ class Show:
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
+    def _announced(self, output: _Output) -> None:
+        if output.command:
+            self._screen.gap()
+            self._screen.line(("$ ", "bold blue"), (output.command, "bold"))
+            output.command = ""
+
     def _printed(self, output: _Output, piece: bytes, final: bool = False) -> None:
+        self._announced(output)
         for line in output.feed(piece, final):
             output.lines += 1
             if output.lines <= _HEAD_LINES:
@@ -239,7 +253,8 @@ class Show:
         output = self._outputs.pop(index, None)
         *_, last = text.rstrip("\n").split("\n")
         if failed:
-            self._screen.line((f"✗ {text.removeprefix('error: ')}", "red"), indent=2)
+            refused = output.command if output is not None else ""
+            self._screen.line(("✗ ", "red"), (f"{refused}: " if refused else ""), (text.removeprefix("error: "), "red"))
             return
         if output is None or not (output.lines or output.partial):  # its output was not told while it ran
             output = output or _Output()
