@@ -245,7 +245,8 @@ class Run:
             features.append("summaries")
         if self.config.rewards.audit != "off":
             features.append("audited")
-        by_chance = ["in_flight_swaps"] if training["steps"] >= ENOUGH_STEPS else []
+        witnessed = ["witnessed_tokens"] if self.config.trainer.witness_tokens else []
+        by_chance = ["in_flight_swaps", *witnessed] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use([*features, *self.config.engine.features, *by_chance], engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,

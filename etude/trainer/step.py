@@ -67,7 +67,7 @@ class Trainer:
             sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
             mismatch, drift = max(mismatch, largest), max(drift, terms.max_abs_dlogp)
         witnessed = self._witnessed(batch)
-        sums.update(witnessed_tokens=float(len(witnessed)), witnessed_abs_dlogp=float(witnessed.sum()))
+        sums.update({"witnessed_tokens": len(witnessed), "witnessed_abs_dlogp": witnessed.sum().item()})
         mismatch = max(mismatch, float(witnessed.max(initial=0.0)))
         near = self._nearness(sums["k3"] / tokens)
         norm = self._optimize(near * self._schedule(progress))

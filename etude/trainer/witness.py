@@ -58,10 +58,10 @@ class Witness:
         return part_of(batch, places), version
 
     def _fitting(self, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """As many as fit, the shortest first; at least one."""
+        """As many as fit, the shortest first and at least one, in the batch's order."""
         ordered = sorted(spans, key=lambda span: span[1] - span[0])
         total = np.cumsum([end - start for start, end in ordered])
-        return ordered[: max(1, int((total <= self.tokens).sum()))]
+        return sorted(ordered[: max(1, int((total <= self.tokens).sum()))])
 
     def decoder(self, version: Version, like: Decoder) -> Decoder:
         """The policy of a kept version, in a decoder that is used again for the next."""

@@ -19,6 +19,7 @@ from etude.trainer.config import AdvantageConfig, LossConfig, OptimizerConfig, T
 from etude.trainer.losses import policy_loss
 from etude.trainer.packing import build_batch, segment_lengths, split
 from etude.trainer.step import Trainer
+from etude.trainer.witness import Witness
 
 torch.set_num_threads(1)
 CONFIG = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16)
@@ -265,11 +266,31 @@ def test_old_samples_are_compared_with_the_weights_that_sampled_them():
     assert line["max_abs_dlogp"] == 0 < line["max_abs_drift"]
     assert blind.step(batch)["max_abs_dlogp"] is None
 
-    wrong = replace(batch, behaviour_logprobs=batch.behaviour_logprobs + np.float32(0.01), version=trainer.version)
-    assert trainer.witness.call(replace(wrong, ages=np.where(batch.loss_mask, 2, 0))) is not None
-    assert trainer.step(replace(wrong, ages=np.where(batch.loss_mask, 2, 0)))["max_abs_dlogp"] == pytest.approx(
-        0.01, abs=1e-5
-    )
+    wrong = replace(batch, behaviour_logprobs=batch.behaviour_logprobs + np.float32(0.01))
+    line = trainer.step(replace(wrong, version=trainer.version, ages=np.where(batch.loss_mask, 2, 0)))
+    assert line["max_abs_dlogp"] == pytest.approx(0.01, abs=1e-5)
+
+
+def test_the_witness_takes_beginnings_of_one_older_version_in_the_order_of_the_batch():
+    keeper = Witness(tokens=12, versions=2)
+    for version in (3, 4, 5):
+        keeper.remember(Version(version), policy().policy)
+
+    def said(length, *versions):  # the last tokens are sampled, one by each of these versions
+        row = segment(range(length), [0] * (length - len(versions)) + [1] * len(versions))
+        return replace(row, versions=np.array([0] * (length - len(versions)) + list(versions), np.int32))
+
+    rows = [said(7, 4, 4), said(9, 5, 5), said(5, 4, 5, 5), said(4, 3), said(30, 4)]
+    group = Group("g", TASK, (trajectory("a", Scored(1, {}), *rows),))
+    called = keeper.call(build_batch([group], [np.ones(1, np.float32)], Version(5)))
+    assert called is not None
+    piece, version = called
+    assert version == 4  # 5 is the newest, 3 no longer kept
+    assert segment_lengths(piece) == [
+        7,
+        3,
+    ]  # the first, and the third as far as version 4 sampled; the last is too long
+    assert piece.positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
