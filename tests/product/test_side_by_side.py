@@ -147,7 +147,9 @@ def test_nothing_good_enough_is_no_best(here: Setting, capsys: pytest.CaptureFix
     assert "answers to one task" in capsys.readouterr().err
 
 
-def test_several_tasks_whose_conflict_is_seen_while_they_work(here: Setting) -> None:
+def test_several_tasks_whose_conflict_is_seen_while_they_work(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
     tasks = tasks_in("# two\nMake x two.\n\nMake x three.\n")
     board = Board(tasks)
 
@@ -169,7 +171,10 @@ def test_several_tasks_whose_conflict_is_seen_while_they_work(here: Setting) -> 
     [conflict] = played.conflicts
     assert {conflict.first, conflict.second} == {"agent-1", "agent-2"} and conflict.paths == ("a.py",)
     assert main(["agent", "--apply", "best", "--dir", str(here.project)]) == 42
-    assert main(["agent", "--apply", "1", "--dir", str(here.project)]) == 0
+    assert "had different tasks" in capsys.readouterr().err
+    assert main(["agent", "--apply", "all", "--dir", str(here.project)]) == 42
+    said = capsys.readouterr()
+    assert "brought agent-1 into your tree: a.py" in said.out and "agent-2 conflicts with your changes" in said.err
     assert (here.project / "a.py").read_text() == "x = 2\n"
 
 

@@ -81,7 +81,8 @@ async def _told(
     refused: ConfigError | None = None
     if apply is not None:
         try:
-            brought = dict(await take_over(repository, run, apply))
+            async for name, paths in take_over(repository, run, apply):
+                brought[name] = paths
         except ConfigError as error:
             refused = error
     if as_object:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,16 +101,14 @@ async def conflicts_of(repository: Repository, run: KeptRun) -> list[Conflict]:
     return await trial_merges(repository, [done.entry.result for done in run.done if done.entry.result])
 
 
-async def take_over(repository: Repository, run: KeptRun, which: str) -> list[tuple[str, list[str]]]:
-    """Bring results into the user's tree: "best", "all", or an agent by name or number. Returns each agent's name and
-    the paths that changed. Raises ConfigError where there is no such result, or it conflicts with the user's changes;
-    of "all" those before it have then been brought."""
-    brought = []
+async def take_over(repository: Repository, run: KeptRun, which: str) -> AsyncGenerator[tuple[str, list[str]]]:
+    """Bring results into the user's tree: "best", "all", or an agent by name or number. Tells of each as it has been
+    brought: the agent's name, and the paths that changed. Raises ConfigError where there is no such result, or it
+    conflicts with what the user, or one brought before it, has changed; that one is then not brought, nor any after."""
     for done in _chosen(run, which):
         if done.entry.result is None:
             raise ConfigError(f"{done.name} left no result: {done.entry.error}")
-        brought.append((done.name, await apply_result(repository, done.entry.result)))
-    return brought
+        yield done.name, await apply_result(repository, done.entry.result)
 
 
 def _chosen(run: KeptRun, which: str) -> list[Done]:
