@@ -16,6 +16,7 @@ from etude.harness.mcp import McpConfig, ServerConfig
 from etude.product.acp import asked, calls
 from etude.product.acp.outbox import Outbox, Update
 from etude.product.acp.projection import Projection
+from etude.product.files import text_of
 from etude.records import Event
 
 
@@ -109,7 +110,7 @@ def test_no_link_leads_a_diff_out_of_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (workspace / "link").symlink_to(tmp_path / "secret")
     [preview] = calls.will_change(workspace, "write_file", {"path": "link", "content": "new"}, live=True)
-    assert preview.old_text is None and calls.text_of(workspace, workspace / "link") is None
+    assert preview.old_text is None and text_of(workspace, workspace / "link", 1000) is None
 
 
 def test_words_wait_for_a_slow_client_together() -> None:

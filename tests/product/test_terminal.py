@@ -153,7 +153,7 @@ def test_permissions(here: Setting) -> None:
 
 
 def test_interrupting_going_on_and_coming_back(here: Setting) -> None:
-    sleep = run("echo begun; echo one >> ledger; sleep 100; echo two >> ledger")
+    sleep = run("echo one >> ledger; echo begun; sleep 100; echo two >> ledger")
     script = [Reply("", [sleep]), Reply("I went on."), Reply("Slow.", stall_s=100), Reply("", [sleep])]
     with ScriptedServer(script) as server:
         with here.terminal(server, "--allow", "run") as terminal:

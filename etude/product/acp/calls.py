@@ -7,7 +7,6 @@ will change is told from its arguments before it runs, and from the file afterwa
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,10 +22,10 @@ from acp.schema import (
     ToolKind,
 )
 
-from etude.environments.base import WORKSPACE
 from etude.harness.edits import parse_hunks
 from etude.harness.tools.agent.todo import parse_todos
-from etude.harness.tools.base import absolute, relative
+from etude.harness.tools.base import relative
+from etude.product.files import on_this_machine, text_of
 
 Content = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
 
@@ -44,7 +43,7 @@ KINDS: Mapping[str, ToolKind] = {
 PLAN = "todo_write"
 """The tool whose calls are shown as the plan, and not as calls."""
 EDITS, COMMAND = ("edit_file", "write_file"), "run_terminal_cmd"
-_MAX_SHOWN_BYTES = 500_000
+MAX_SHOWN_BYTES = 500_000
 """Largest file that is shown whole, as it was and as it is; of others only what the arguments say."""
 _TITLE = 200
 _EDITED = re.compile(r"ok, lines? (\d+)")
@@ -97,17 +96,11 @@ def locations_of(directory: Path, arguments: Mapping[str, Any], result: str = ""
     ]
 
 
-def on_this_machine(directory: Path, path: str) -> Path:
-    """Where a path of the tools' lies for the user."""
-    full = absolute(path)
-    return directory / full[len(WORKSPACE) + 1 :] if f"{full}/".startswith(f"{WORKSPACE}/") else Path(full)
-
-
 def will_change(directory: Path, name: str, arguments: Mapping[str, Any], *, live: bool) -> list[Content]:
     """What an edit is about to do, from its arguments. `live`: the file is as it will be found."""
     path = on_this_machine(directory, str(arguments.get("path", "")))
     if name == "write_file":
-        old = text_of(directory, path) if live else None
+        old = text_of(directory, path, MAX_SHOWN_BYTES) if live else None
         return [tool_diff_content(clean(str(path)), clean(str(arguments.get("content", ""))), old)]
     if (hunks := arguments.get("hunks")) is None:
         pairs = [(str(arguments.get("old", "")), str(arguments.get("new", "")))]
@@ -124,17 +117,6 @@ def has_changed(path: Path, before: str | None, after: str | None) -> list[Conte
     if after is None or before == after:
         return None
     return [tool_diff_content(clean(str(path)), after, before)]
-
-
-def text_of(directory: Path, path: Path) -> str | None:
-    """A file of the workspace, if it is text and not large; no link leads out."""
-    try:
-        real = Path(os.path.realpath(path))
-        if not real.is_relative_to(directory) or real.stat().st_size > _MAX_SHOWN_BYTES:
-            return None
-        return real.read_bytes().decode()
-    except (OSError, ValueError):
-        return None
 
 
 def exit_code_of(result: str) -> int | None:

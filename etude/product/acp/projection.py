@@ -31,6 +31,7 @@ from etude.harness.protocol import Text, parse_message
 from etude.product.acp import calls
 from etude.product.acp.commands import Screen
 from etude.product.acp.outbox import Update
+from etude.product.files import on_this_machine, text_of
 from etude.records import Event
 
 _WHY = {
@@ -226,8 +227,8 @@ class Projection:
         if (call := self._open.get(id)) is None:
             return
         if self.live and call.name in calls.EDITS:
-            path = calls.on_this_machine(self._directory, str(call.arguments.get("path", "")))
-            call.before = calls.text_of(self._directory, path)
+            path = on_this_machine(self._directory, str(call.arguments.get("path", "")))
+            call.before = text_of(self._directory, path, calls.MAX_SHOWN_BYTES)
             call.comparable = call.before is not None or not path.exists()
         if self.live:
             self._update(id, status="in_progress")
@@ -253,8 +254,8 @@ class Projection:
             return calls.output(text), None
         if not call.comparable:
             return None, None
-        path = calls.on_this_machine(self._directory, str(call.arguments["path"]))
-        return calls.has_changed(path, call.before, calls.text_of(self._directory, path)), None
+        path = on_this_machine(self._directory, str(call.arguments["path"]))
+        return calls.has_changed(path, call.before, text_of(self._directory, path, calls.MAX_SHOWN_BYTES)), None
 
     def _end(self, id: str, status: Literal["completed", "failed"], content: Any = None, **more: Any) -> None:
         call = self._open.pop(id)

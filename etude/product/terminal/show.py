@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.environments.base import WORKSPACE
 from etude.harness.endpoint import Again, CallPiece, Delta, Words
 from etude.harness.permissions.rules import READS
 from etude.harness.tools.agent.todo import parse_todos
+from etude.product.files import on_this_machine, text_of
 from etude.product.terminal.diffs import edit_rows
 from etude.product.terminal.flow import Flow
 from etude.product.terminal.plain import plain_line, plain_output
@@ -220,15 +220,8 @@ class Show:
 
     def _content(self, arguments: Mapping[str, Any]) -> str | None:
         """A file as it is now, to be compared; None where there is none, or none that can be shown."""
-        name = str(arguments.get("path", ""))
-        inside = name[len(WORKSPACE) :].lstrip("/") if f"{name}/".startswith(f"{WORKSPACE}/") else name
-        try:
-            path = self._directory / inside
-            if not path.is_file() or path.stat().st_size > _LARGEST_SHOWN:
-                return None
-            return path.read_bytes().decode("utf-8", "replace")
-        except (OSError, ValueError):
-            return None
+        path = on_this_machine(self._directory, str(arguments.get("path", "")))
+        return text_of(self._directory, path, _LARGEST_SHOWN)
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
