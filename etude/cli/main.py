@@ -26,7 +26,7 @@ COMMANDS = {
     "serve": "serve a checkpoint to OpenAI's clients until SIGTERM",
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",
-    "tasks": "generate and validate tasks",
+    "tasks": "mine tasks from a repository, generate and validate them",
     "weights": "log, inspect, verify, pin, roll back and sign a chain of versions",
     "doctor": "say what this machine can run, and how to get the rest",
 }

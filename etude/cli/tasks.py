@@ -1,11 +1,20 @@
-"""`etude tasks generate|validate`: generated tasks as Harbor directories, and whether tasks are sound."""
+"""`etude tasks mine|generate|validate`: tasks of history or the ladder as Harbor directories; are they sound?."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from etude.environments.base import Backend
+    from etude.rewards.mining.journal import Decision
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +27,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     generate.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     validate = actions.add_parser("validate", help="the solution must score 1, doing nothing 0, again and again")
     validate.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories")
-    for action in (generate, validate):
+    mine = actions.add_parser("mine", help="make tasks of a git repository's commits; run again to go on")
+    mine.add_argument("repository", type=Path, metavar="REPO")
+    mine.add_argument("--out", type=Path, required=True, help="directory that gets the tasks, a journal and a report")
+    mine.add_argument("--revision", default="HEAD", help="where the walk starts")
+    mine.add_argument("--most", type=int, default=500, metavar="N", help="commits looked at, newest first")
+    mine.add_argument("--jobs", type=int, default=2, metavar="N", help="commits tried at the same time")
+    mine.add_argument("--config", type=Path, help="a TOML file of the run's config")
+    mine.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    for action in (mine, validate):
+        action.add_argument("--environments", type=Path, help="where installed packages are kept")
+    for action in (generate, validate, mine):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    return _generate(options) if options.action == "generate" else asyncio.run(_validate(options))
+    if options.action == "generate":
+        return _generate(options)
+    return asyncio.run(_mine(options) if options.action == "mine" else _validate(options))
 
 
 def _generate(options: argparse.Namespace) -> int:
@@ -40,11 +61,11 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 async def _validate(options: argparse.Namespace) -> int:
-    from etude.environments.backends import open_backend
     from etude.rewards.validate import validate
     from etude.tasks.harbor import read_task
+    from etude.tasks.mined.environment import default_root
 
-    backend = open_backend()
+    backend = _open(options.environments or default_root())
     try:
         found = {str(path): await validate(read_task(path), backend) for path in options.tasks}
     finally:
@@ -55,3 +76,46 @@ async def _validate(options: argparse.Namespace) -> int:
         for path, one in found.items():
             print(f"{'✓' if one.sound else '✗'} {path}" + "".join(f"\n    {problem}" for problem in one.problems))
     return 0 if all(one.sound for one in found.values()) else 1
+
+
+def _open(environments: Path) -> Backend:
+    """Sandboxes that see the environments, where there are some."""
+    from etude.environments.backends import open_backend
+    from etude.environments.namespace import NamespaceConfig
+    from etude.tasks.mined.environment import PLACE
+
+    return open_backend(NamespaceConfig(binds={PLACE: environments} if environments.is_dir() else {}))
+
+
+async def _mine(options: argparse.Namespace) -> int:
+    from etude.config import load_recipe
+    from etude.rewards.mining.mine import MineConfig, mine
+    from etude.tasks.mined.environment import Environments, default_root
+
+    own = [f"revision={json.dumps(options.revision)}", f"most={options.most}", f"jobs={options.jobs}"]
+    config = load_recipe(options.config, MineConfig, [*own, *options.set])
+    environments = Environments(options.environments or default_root())
+    backend = _open(environments.root)
+    try:
+        found = await mine(options.repository, options.out, backend, environments, config, _progress())
+    finally:
+        await backend.close()
+    print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))
+    return 1 if found.undecided else 0
+
+
+def _progress() -> Callable[[int, int, Decision | None], None]:
+    """A line for each decision; on a terminal one that is written over."""
+    tty = sys.stderr.isatty()
+
+    def tell(done: int, of: int, decision: Decision | None) -> None:
+        said = "" if decision is None else f"{decision.commit[:12]} {decision.reason or f'kept as {decision.task}'}"
+        line = f"{done}/{of} commits {said}"
+        print(
+            f"\r\x1b[2K{line[:100]}" if tty else line,
+            end="" if tty and done < of else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return tell

@@ -1,12 +1,13 @@
-"""The two verifiers Etude writes itself: hidden calls with expected values, and a package's own tests.
+"""The verifiers Etude writes itself: hidden calls with expected values, a module of tests, and a repository's tests.
 
-Owns `calls_verifier` and `suite_verifier`. Both put a trusted parent (`inside.guard`) between the code under test and
-the reward. Runs nothing; `rewards.verifier` does.
+Owns `calls_verifier`, `suite_verifier` and `pytest_verifier`. All put a trusted parent (`inside.guard`) between the
+code under test and the reward. Runs nothing; `rewards.verifier` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -36,6 +37,35 @@ def suite_verifier(source: str, name: str, tests: Sequence[str], timeout_s: floa
     request = {"source": source, "name": name, "tests": [*tests, *CANARY_TESTS]}
     expected = {**dict.fromkeys(tests, "ok"), **dict.fromkeys(CANARY_TESTS, "failed")}
     return _guarded("suite", request, expected, timeout_s)
+
+
+@dataclass(frozen=True)
+class PytestRun:
+    """What `inside.pytests` needs: where packages are, inside; the files tests run with; the modules to run."""
+
+    environment: str
+    files: Mapping[str, bytes]
+    modules: tuple[str, ...]
+
+    def request(self, tests: Sequence[str] = ()) -> dict[str, Any]:
+        return {
+            "environment": self.environment, "files": dict(self.files), "modules": list(self.modules),
+            "tests": list(tests),
+        }  # fmt: skip
+
+
+def pytest_verifier(run: PytestRun, tests: Sequence[str], timeout_s: float) -> Verifier:
+    """Every test, by pytest's id, must pass in the run: failed, skipped and missing are all no."""
+    expected = {**dict.fromkeys(range(len(tests)), "passed"), len(tests): "failed"}
+    return _guarded("pytests", run.request(tests), expected if tests else {}, timeout_s)
+
+
+def pytest_discovery(run: PytestRun) -> tuple[dict[str, bytes], str]:
+    """Files (by absolute path) and the command that write the outcome of every test to /logs/outcomes."""
+    request = run.request()
+    _check_literal(request)
+    files = {"/tests/pytests.py": _inside("pytests"), "/tests/request": repr(request).encode()}
+    return files, "exec python3 -I -S -B /tests/pytests.py"
 
 
 def _guarded(program: str, request: Any, expected: Mapping[Any, Any], timeout_s: float) -> Verifier:

@@ -1,0 +1,109 @@
+"""What a mining run has decided, on disk: one line a commit, so that a killed run goes on where it was.
+
+Owns `Journal` and the `Funnel` that is reported. The first line says what was asked for; another question needs another
+directory. A line that was torn by a kill is cut off, and its commit decided again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from etude.errors import ConfigError
+from etude.tasks.mined.split import Reason
+
+
+@dataclass(frozen=True)
+class Decision:
+    """On one commit: a task's id, or the reason why there is none. `sandbox_s` is what its runs took."""
+
+    commit: str
+    task: str | None
+    reason: str | None
+    detail: str = ""
+    sandbox_s: float = 0.0
+
+
+class Journal:
+    """Append-only; open in one process at a time. Close it."""
+
+    def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
+        """Raises ConfigError where another process has it, or it holds the answers to another question."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "a+b")  # noqa: SIM115  # it lives as long as this object
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise ConfigError(f"{path}: another process mines into this directory; wait for it") from None
+        self.decisions = self._read(path, dict(asked))
+
+    def add(self, decision: Decision) -> None:
+        """Noted, and on disk when this returns."""
+        self._write(asdict(decision))
+        self.decisions[decision.commit] = decision
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self, path: Path, asked: dict[str, Any]) -> dict[str, Decision]:
+        self._file.seek(0)
+        whole, end, _ = self._file.read().rpartition(b"\n")
+        self._file.truncate(len(whole) + len(end))
+        lines = whole.splitlines()
+        if not lines:
+            self._write(asked)
+            return {}
+        try:
+            first, *rest = (json.loads(line) for line in lines)
+            found = [Decision(**line) for line in rest]
+        except (ValueError, TypeError):
+            raise ConfigError(f"{path}: not a journal of mining; remove it, or name another directory") from None
+        if first != asked:
+            differ = sorted(key for key in first.keys() | asked.keys() if first.get(key) != asked.get(key))
+            raise ConfigError(
+                f"{path}: this directory was mined with another {', '.join(differ)}; name another with --out"
+            )
+        return {decision.commit: decision for decision in found}
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """How many commits were looked at, how many were dropped for each reason, and the tasks that were kept."""
+
+    commits: int
+    dropped: dict[str, int]
+    kept: tuple[str, ...]
+    undecided: dict[str, str]
+    """Commits on which our own machinery failed, with what it said; to be tried again."""
+    sandbox_s: float
+
+    def lines(self) -> list[str]:
+        """For people: what was left after each reason, in the order in which they are looked at."""
+        left = self.commits
+        told = [f"{left:6d} commits with one parent"]
+        for reason, count in self.dropped.items():
+            left -= count
+            told.append(f"{-count:6d} {reason:<32}{left:6d} left")
+        told += [f"{-1:6d} undecided: {commit[:12]} {why}" for commit, why in self.undecided.items()]
+        return [*told, f"{len(self.kept):6d} tasks kept, {self.sandbox_s:.0f} s of sandboxes"]
+
+
+def funnel(decisions: Mapping[str, Decision], undecided: Mapping[str, str]) -> Funnel:
+    """The report of a run."""
+    counted = Counter(decision.reason for decision in decisions.values())
+    dropped = {reason: counted[reason] for reason in get_args(Reason) if counted[reason]}
+    kept = tuple(sorted(decision.task for decision in decisions.values() if decision.task))
+    spent = sum(decision.sandbox_s for decision in decisions.values())
+    return Funnel(len(decisions) + len(undecided), dropped, kept, dict(undecided), round(spent, 3))

@@ -1,0 +1,249 @@
+"""Mines a repository: every commit that changes source and tests is tried, and becomes a task or is dropped.
+
+    commit ─split─► two patches ─message─► instruction ─requirements─► environment
+           ─before ×2, after ×3─► which tests tell ─scrub─► task ─validate─► Harbor directory
+
+Owns `mine`. All runs are in fresh sandboxes without a network, and every decision is in the journal before the next is
+made. A failure of our machinery decides nothing: the commit stays undecided, and the next run tries it again.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.environments.base import Backend, Resources, SandboxSpec
+from etude.errors import DeadlineExceeded, SandboxError
+from etude.records import Limits, Task
+from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
+from etude.rewards.validate import validate
+from etude.tasks.harbor import write_task
+from etude.tasks.mined.environment import Environment, Environments, Unavailable, requirements_of
+from etude.tasks.mined.history import Commit, History
+from etude.tasks.mined.instruction import instruction_of
+from etude.tasks.mined.split import Candidate, Dropped, MineLimits, split
+from etude.tasks.scrub import scrub_task
+from etude.tasks.verifiers import PytestRun, pytest_discovery, pytest_verifier
+
+Outcomes = dict[str, str]
+_OUTCOMES_MAX = 8 << 20
+
+
+class MineConfig(Config):
+    """What is mined, and how sure one wants to be."""
+
+    revision: str = "HEAD"
+    most: int = Field(500, ge=1)
+    """Commits looked at, from the newest back."""
+    limits: MineLimits = MineLimits()
+    before: int = Field(2, ge=2)
+    after: int = Field(3, ge=3)
+    """Runs without and with the source patch. The validator's runs come on top."""
+    test_timeout_s: float = Field(120.0, gt=0)
+    """For one run of a commit's test modules."""
+    memory_mb: int = Field(1024, ge=64)
+    jobs: int = Field(2, ge=1)
+    eval_since: date | None = None
+    """Commits from this day on (UTC) are for evaluation, those before it for training; None: all for training."""
+
+
+async def mine(
+    repository: Path,
+    out: Path,
+    backend: Backend,
+    environments: Environments,
+    config: MineConfig,
+    progress: Callable[[int, int, Decision | None], None] = lambda done, of, decision: None,
+) -> Funnel:
+    """Write a Harbor directory below `out` for every task found; what `out` has already is not done again.
+
+    `backend` shows `environments.root` at `environment.PLACE`. `progress` is told how many commits of how many are
+    decided, and the latest decision. Raises ConfigError for a repository that cannot be read or another run's `out`.
+    """
+    history = History(repository)
+    head = history.head(config.revision)
+    name = re.sub(r"[^a-z0-9._-]+", "-", repository.resolve().name.lower()).strip("-.") or "repository"
+    asked = {"repository": name, **config.model_dump(mode="json", exclude={"jobs", "revision", "most"})}
+    journal = Journal(out / "journal.jsonl", asked)
+    try:
+        for torn in out.glob(".writing-*"):  # by a run that was killed
+            shutil.rmtree(torn)
+        commits = await asyncio.to_thread(history.commits, head, config.most)
+        miner = _Miner(history, name, out, backend, environments, config)
+        undecided: dict[str, str] = {}
+        gate = asyncio.Semaphore(config.jobs)
+
+        async def decide(commit: Commit) -> None:
+            async with gate:
+                try:
+                    decision = await miner.decide(commit)
+                except (SandboxError, DeadlineExceeded) as error:
+                    undecided[commit.id] = str(error)
+                    return
+                journal.add(decision)
+                progress(sum(each.id in journal.decisions for each in commits), len(commits), decision)
+
+        progress(sum(each.id in journal.decisions for each in commits), len(commits), None)
+        async with asyncio.TaskGroup() as group:
+            for commit in commits:
+                if commit.id not in journal.decisions:
+                    group.create_task(decide(commit))
+        found = funnel(journal.decisions, undecided)
+        (out / "report.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
+        return found
+    finally:
+        journal.close()
+
+
+class _Miner:
+    def __init__(
+        self, history: History, name: str, out: Path, backend: Backend, environments: Environments, config: MineConfig
+    ) -> None:
+        self.history, self.name, self.out, self.config = history, name, out, config
+        self.backend, self.environments = backend, environments
+
+    async def decide(self, commit: Commit) -> Decision:
+        """A task on disk, or a reason. Raises what our own machinery raises."""
+        spent = _Clock()
+        found = await self._try(commit, spent)
+        if isinstance(found, Dropped):
+            return Decision(commit.id, None, found.reason, found.detail[:500], round(spent.seconds, 3))
+        directory = self.out / found.id
+        if directory.exists():  # a run was killed between this and its line in the journal
+            await asyncio.to_thread(shutil.rmtree, directory)
+        await asyncio.to_thread(write_task, found, directory)
+        return Decision(commit.id, found.id, None, "", round(spent.seconds, 3))
+
+    async def _try(self, commit: Commit, spent: _Clock) -> Task | Dropped:
+        candidate = await asyncio.to_thread(split, self.history, commit, self.config.limits)
+        if isinstance(candidate, Dropped):
+            return candidate
+        instruction = await asyncio.to_thread(instruction_of, candidate)
+        if isinstance(instruction, Dropped):
+            return instruction
+        try:
+            environment = await self.environments.get(requirements_of(candidate.after.files))
+        except Unavailable as error:
+            return Dropped("no environment", str(error))
+        run = PytestRun(environment.path, candidate.restored, candidate.test_modules)
+        with spent:
+            tests = await self._telling(candidate, run)
+        if isinstance(tests, Dropped):
+            return tests
+        task = self._task(candidate, instruction, environment, run, *tests)
+        task, scrubbed = await asyncio.to_thread(scrub_task, task)
+        if scrubbed.leaks:
+            return Dropped("answer is in the workspace", "; ".join(map(str, scrubbed.leaks[:3])))
+        runs = [path for path in candidate.before.executable if path in task.files]
+        task = replace(task, provenance={**task.provenance, **({"executable": runs} if runs else {})})
+        with spent:
+            validation = await validate(task, self.backend, runs=1)
+        return task if validation.sound else Dropped("not sound", "; ".join(validation.problems))
+
+    async def _telling(self, candidate: Candidate, run: PytestRun) -> tuple[list[str], list[str]] | Dropped:
+        """(fail-to-pass, pass-to-pass), both sorted."""
+        given, answered = candidate.before.files, {**candidate.before.files, **candidate.answer}
+        after = await self._repeated(answered, run, self.config.after)
+        if isinstance(after, Dropped):
+            return after
+        before = await self._repeated(given, run, self.config.before)
+        if isinstance(before, Dropped):
+            if before.reason == "flaky":
+                return before
+            before = {}  # what the commit mends may be that they do not even start
+        passing = {test for test, outcome in after.items() if outcome == "passed"}
+        kept = {test for test in passing if before.get(test) == "passed"}
+        if not passing:
+            return Dropped("tests do not run", "none passes after the commit")
+        return (sorted(passing - kept), sorted(kept)) if passing - kept else Dropped("no fail-to-pass")
+
+    async def _repeated(self, files: dict[str, bytes], run: PytestRun, times: int) -> Outcomes | Dropped:
+        """What every one of the runs says."""
+        first = await self._outcomes(files, run)
+        for _ in range(times - 1):
+            if (again := await self._outcomes(files, run)) == first:
+                continue
+            if isinstance(first, Dropped) or isinstance(again, Dropped):
+                if type(first) is type(again):  # it is their words that differ
+                    continue
+                return Dropped("flaky", "one run ended, another did not")
+            other = sorted(test for test in first.keys() | again.keys() if first.get(test) != again.get(test))
+            return Dropped("flaky", ", ".join(other[:5]))
+        return first
+
+    async def _outcomes(self, files: dict[str, bytes], run: PytestRun) -> Outcomes | Dropped:
+        """One run in a fresh sandbox. Code under test that kills it, or that runs too long, is no failure of ours."""
+        program, command = pytest_discovery(run)
+        said = ""
+        sandbox = await self.backend.create(SandboxSpec(files, resources=Resources(memory_mb=self.config.memory_mb)))
+        try:
+            for path, content in program.items():
+                await sandbox.write_file(path, content)
+            done = await sandbox.exec(command, timeout_s=self.config.test_timeout_s, max_output_bytes=2000)
+            said = done.output.decode("utf-8", "replace")[-300:]
+            if done.timed_out:
+                return Dropped("tests do not run", f"longer than {self.config.test_timeout_s:g} s")
+            found = ast.literal_eval((await sandbox.read_file("/logs/outcomes", _OUTCOMES_MAX)).decode())
+        except (OSError, ValueError) as error:
+            return Dropped("tests do not run", f"{error}: {said}")
+        finally:
+            await sandbox.destroy()
+        canary = [found.pop(test) for test in list(found) if test.endswith("::test_canary")]
+        return found if canary == ["failed"] else Dropped("tests do not run", said)
+
+    def _task(
+        self, candidate: Candidate, instruction: str, environment: Environment, run: PytestRun,
+        fail_to_pass: list[str], pass_to_pass: list[str],
+    ) -> Task:  # fmt: skip
+        commit, since = candidate.commit, self.config.eval_since
+        when = datetime.fromtimestamp(commit.when, UTC)
+        return Task(
+            id=f"mined-{self.name}-{commit.id[:12]}",
+            instruction=f"{instruction}\nTests run with PYTHONPATH={run.environment} python3 -m pytest\n",
+            files=candidate.before.files,
+            verifier=pytest_verifier(run, [*fail_to_pass, *pass_to_pass], self.config.test_timeout_s),
+            setup=(environment.setup,),
+            solution=candidate.answer,
+            limits=Limits(max_turns=60, max_context_tokens=32_768, max_sampled_tokens=32_768, wall_s=1800.0),
+            split="eval" if since is not None and when.date() >= since else "train",
+            provenance={
+                "family": "mined",
+                "repository": self.name,
+                "commit": commit.id,
+                "parent": commit.parent,
+                "committed": when.isoformat(),
+                "environment": environment.key,
+                "fail_to_pass": fail_to_pass,
+                "pass_to_pass": pass_to_pass,
+                "test_modules": list(candidate.test_modules),
+                "left_out": list(candidate.before.left_out),
+                "difficulty": {
+                    "files": len(candidate.answer), "lines": candidate.lines, "fail_to_pass": len(fail_to_pass),
+                },
+            },
+        )  # fmt: skip
+
+
+class _Clock:
+    """Adds up the time spent inside `with`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._started = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *exception: object) -> None:
+        self.seconds += time.monotonic() - self._started

@@ -1,0 +1,84 @@
+"""Child of `guard`: runs tests under pytest and reports how each ended; or, by itself, finds out which there are.
+
+The request is {"environment": directory of packages, "files": {path below /workspace: content}, "modules": paths of
+test modules, "tests": [pytest's ids]}; the answer to the number of a test is "passed", "failed", "skipped" or
+"missing". The files, tests and pytest's settings, come from outside and go in before anything is imported; settings and
+conftest files that are not among them go, for they could decide what passes. A canary, a test that must fail, runs
+last: its answer is the last number's. pytest is taken from the environment, whatever the workspace calls itself.
+
+Alone (`python3 -I -S -B /tests/pytests.py`) it reads its request in /tests/request and writes the outcome of every
+test to /logs/outcomes, both Python literals.
+"""
+
+import os
+import sys
+
+WORKSPACE = "/workspace"
+SETTINGS = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml")
+CANARY = "test_canary_of_the_verifier.py"
+CANARY_SOURCE = "def test_canary():\n    assert [1] == [2]\n"
+
+
+def run(request, report):
+    found = outcomes(request)
+    for number, test in enumerate(request["tests"]):
+        report(number, repr(found.get(test, "missing")))
+    report(len(request["tests"]), repr(found.get(f"{CANARY}::test_canary", "missing")))
+
+
+def outcomes(request):
+    """{pytest's id: how it ended} of every test in the modules, and of the canary."""
+    restore({**request["files"], CANARY: CANARY_SOURCE.encode()})
+    os.chdir(WORKSPACE)
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    sys.path.append(request["environment"])
+    import pytest
+
+    sys.path[:0] = [f"{WORKSPACE}/src", WORKSPACE] if os.path.isdir(f"{WORKSPACE}/src") else [WORKSPACE]
+    os.environ["PYTHONPATH"] = ":".join(sys.path)  # of what tests start themselves
+    seen = Seen()
+    modules = [path for path in request["modules"] if os.path.exists(f"{WORKSPACE}/{path}")]
+    options = ["-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors", "--rootdir", WORKSPACE]
+    pytest.main([*options, *modules, CANARY], plugins=[seen])
+    return seen.found
+
+
+class Seen:
+    """A plugin that notes how each test ended: passed is what passed in every phase."""
+
+    def __init__(self):
+        self.found = {}
+
+    def pytest_runtest_logreport(self, report):
+        before = self.found.get(report.nodeid)
+        if report.outcome == "failed" or before == "failed":
+            self.found[report.nodeid] = "failed"
+        elif report.outcome == "skipped" or before == "skipped" or hasattr(report, "wasxfail"):
+            self.found[report.nodeid] = "skipped"
+        else:
+            self.found[report.nodeid] = "passed"
+
+
+def restore(files):
+    for parent, directories, names in os.walk(WORKSPACE):
+        directories[:] = [name for name in directories if name != ".git"]
+        for name in names:
+            path = os.path.join(parent, name)
+            settings = parent == WORKSPACE and name in SETTINGS
+            if (settings or name == "conftest.py") and os.path.relpath(path, WORKSPACE) not in files:
+                os.unlink(path)
+    for path, content in files.items():
+        place = os.path.join(WORKSPACE, path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if os.path.islink(place):
+            os.unlink(place)
+        with open(place, "wb") as file:
+            file.write(content)
+
+
+if __name__ == "__main__":
+    with open("/tests/request", encoding="utf-8") as asked:
+        wanted = eval(asked.read())
+    ended = outcomes(wanted)
+    with open("/logs/outcomes", "w", encoding="utf-8") as written:
+        written.write(repr(ended))

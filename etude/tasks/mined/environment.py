@@ -1,0 +1,180 @@
+"""Installs what a repository's tests need, once for each set of requirements.
+
+Owns `requirements_of` and `Environments`. An environment is a directory of packages, named by the hash of what
+was asked for; sandboxes see all of them, read-only, at `PLACE`. Only wheels are installed, and without running anything
+of theirs or of the repository: building a source package would run its code here. Where everything cannot be had, the
+optional part is left away, and then the installer gives up and says why. A directory appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.environments.build import default_cache_dir
+from etude.errors import ConfigError, DeadlineExceeded
+
+PLACE = "/opt/etude/environments"
+"""Where a sandbox finds the environments."""
+RUNNER = "pytest>=8"
+INSTALL_TIMEOUT_S = 600.0
+_FILES = re.compile(r"(^|/)(requirements[\w.-]*|[\w-]*requirements)\.(txt|in)$|^requirements/[\w.-]+\.txt$")
+_OPTIONAL = ("test", "tests", "testing", "dev")
+_SAID = "etude.json"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a commit asks for: `needed` to be imported, `wanted` for its tests. Lines as pip takes them."""
+
+    needed: tuple[str, ...]
+    wanted: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """Names the environment; the interpreter's version counts, as wheels are made for one."""
+        text = json.dumps([self.needed, self.wanted, RUNNER, sys.version_info[:2]])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """`pins` are what was installed, `name==version`; `left_away` whether the optional part could not be had."""
+
+    key: str
+    pins: tuple[str, ...]
+    left_away: bool
+
+    @property
+    def path(self) -> str:
+        """The directory of packages, inside a sandbox."""
+        return f"{PLACE}/{self.key}"
+
+    @property
+    def setup(self) -> str:
+        """The command that makes the same environment in an image."""
+        return f"pip install --no-cache-dir --target {self.path} {' '.join(self.pins)}"
+
+
+class Unavailable(Exception):
+    """An environment that cannot be had; its text is what the installer said."""
+
+
+def requirements_of(files: Mapping[str, bytes]) -> Requirements:
+    """From pyproject.toml and requirements files; what a repository computes in setup.py is not known."""
+    needed, wanted = [], []
+    try:
+        project = tomllib.loads(files.get("pyproject.toml", b"").decode("utf-8", "replace"))
+    except tomllib.TOMLDecodeError:
+        project = {}
+    table = project.get("project", {})
+    needed += [line for line in table.get("dependencies", []) if isinstance(line, str)]
+    for extras in (table.get("optional-dependencies", {}), project.get("dependency-groups", {})):
+        for name in _OPTIONAL:
+            wanted += [line for line in extras.get(name, []) if isinstance(line, str)]
+    for path in sorted(files):
+        if _FILES.search(path) and not path.startswith("docs"):
+            lines = [line.split(" #")[0].strip() for line in files[path].decode("utf-8", "replace").splitlines()]
+            plain = [line for line in lines if re.match(r"[A-Za-z0-9]", line) and "://" not in line]
+            (needed if path == "requirements.txt" else wanted).extend(line.rstrip("\\ ") for line in plain)
+    return Requirements(tuple(sorted(set(needed))), tuple(sorted(set(wanted))))
+
+
+def default_root() -> Path:
+    """Where they are kept when nobody says otherwise: below XDG_CACHE_HOME, or ~/.cache."""
+    return default_cache_dir() / "environments"
+
+
+class Environments:
+    """The environments below one directory of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        root.chmod(0o755)
+        for torn in root.glob(".installing-*"):  # by a process that was killed; others may be installing now
+            if time.time() - torn.stat().st_mtime > 2 * INSTALL_TIMEOUT_S:
+                shutil.rmtree(torn, ignore_errors=True)
+        self._one_each: dict[str, asyncio.Lock] = {}
+        self._failed: dict[str, str] = {}
+
+    async def get(self, requirements: Requirements) -> Environment:
+        """The environment for these, installed now if it is not there. Raises Unavailable."""
+        key = requirements.key
+        async with self._one_each.setdefault(key, asyncio.Lock()):
+            if key in self._failed:
+                raise Unavailable(self._failed[key])
+            said = self.root / key / _SAID
+            if not said.exists():
+                try:
+                    await self._make(requirements)
+                except Unavailable as error:
+                    self._failed[key] = str(error)
+                    raise
+            found = json.loads(said.read_text())
+        return Environment(key, tuple(found["pins"]), found["left_away"])
+
+    async def _make(self, requirements: Requirements) -> None:
+        attempts = [(*requirements.needed, *requirements.wanted, RUNNER), (*requirements.needed, RUNNER)]
+        why = ""
+        for number, lines in enumerate(dict.fromkeys(attempts)):
+            with tempfile.TemporaryDirectory(prefix=".installing-", dir=self.root) as name:
+                packages = Path(name, "packages")
+                try:
+                    await _pip(
+                        "install", "-q", "--only-binary", ":all:", "--no-compile", "--target", str(packages), *lines
+                    )
+                    frozen = await _pip("list", "--format=json", "--path", str(packages))
+                except Unavailable as error:
+                    why = why or str(error)
+                    continue
+                pins = sorted(f"{one['name']}=={one['version']}" for one in json.loads(frozen))
+                said = {"pins": pins, "left_away": number > 0, "asked": list(lines)}
+                (packages / _SAID).write_text(json.dumps(said, indent=1))
+                _readable(packages)
+                shutil.rmtree(self.root / requirements.key, ignore_errors=True)
+                packages.rename(self.root / requirements.key)
+                return
+        raise Unavailable(why)
+
+
+async def _pip(action: str, *words: str) -> str:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", action, *words]
+    variables = {**os.environ, "PYTHONNOUSERSITE": "1"}
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, env=variables, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, cwd=tempfile.gettempdir(),
+        )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"pip cannot be started: {error}") from None
+    try:
+        async with asyncio.timeout(INSTALL_TIMEOUT_S):
+            out, err = await process.communicate()
+    except TimeoutError:
+        raise DeadlineExceeded(f"pip {action}", INSTALL_TIMEOUT_S) from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise Unavailable(err.decode("utf-8", "replace").strip()[-300:])
+    return out.decode("utf-8", "replace")
+
+
+def _readable(directory: Path) -> None:
+    """The sandbox's user is nobody here."""
+    for path in (directory, *directory.rglob("*")):
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)

@@ -1,0 +1,118 @@
+"""What of a commit is source, what is test, and whether it is one that could be a task.
+
+Owns the classes of paths, `MineLimits` and `split`: a commit becomes a `Candidate`, or is dropped for a reason with a
+name. Looks at paths and contents only; whether the tests tell before from after is found out by running them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pydantic import Field
+
+from etude.config import Config
+from etude.tasks.mined.history import Change, Commit, History, Tree
+
+Reason: TypeAlias = Literal[
+    "no source", "no tests", "too many files", "too many lines", "binary change", "source removed",
+    "workspace too large", "message says too little", "message gives the answer away", "answer is in the workspace",
+    "no environment", "tests do not run", "flaky", "no fail-to-pass", "not sound",
+]  # fmt: skip
+"""Why a commit is no task, in the order in which it is looked at."""
+
+_TEST = re.compile(r"(^|/)(tests?|testing)/|(^|/)(test_[^/]*|[^/]*_tests?|conftest)\.py$")
+_TEST_MODULE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
+_SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""Where pytest takes its settings from, at the top of a repository."""
+
+
+class MineLimits(Config):
+    """What a commit may be to become a task."""
+
+    source_files: int = Field(6, ge=1)
+    source_lines: int = Field(200, ge=1)
+    """Added plus removed, in the source alone."""
+    test_lines: int = Field(600, ge=1)
+    files: int = Field(20, ge=1)
+    workspace_mb: int = Field(32, ge=1, le=48)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A commit that is no task, and why."""
+
+    reason: Reason
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A commit in two patches. All paths are relative to the repository's top.
+
+    `answer` is the source patch: the files it changes, as they are after it. `restored` are the files the tests run
+    with, as they are after it: the tests, their helpers, and pytest's settings; they come from outside every time.
+    """
+
+    commit: Commit
+    before: Tree
+    after: Tree
+    answer: dict[str, bytes]
+    restored: dict[str, bytes]
+    test_modules: tuple[str, ...]
+    """Those the commit changes; they are what is run."""
+    lines: int
+    """Of the source patch, added plus removed."""
+
+
+def is_test(path: str) -> bool:
+    """Whether a file belongs to the tests: a test module, or anything below a directory of tests."""
+    return _TEST.search(path) is not None
+
+
+def is_source(path: str) -> bool:
+    """Python that is not a test, a script of the project's upkeep, or documentation."""
+    return (
+        path.endswith(".py") and not is_test(path) and not re.match(r"(docs?|examples?|benchmarks?)/|setup\.py$", path)
+    )
+
+
+def look(changes: Sequence[Change], limits: MineLimits) -> Dropped | None:
+    """What can be said of a commit by its list of files alone; cheap, so it goes first."""
+    source = [change for change in changes if is_source(change.path)]
+    tests = [change for change in changes if _TEST_MODULE.search(change.path) and change.status != "D"]
+    if not source:
+        return Dropped("no source")
+    if not tests:
+        return Dropped("no tests")
+    if len(changes) > limits.files or len(source) > limits.source_files:
+        return Dropped("too many files", f"{len(source)} of source, {len(changes)} in all")
+    if any(change.lines is None for change in changes if not is_test(change.path)):
+        return Dropped("binary change")
+    lines, test_lines = (sum(change.lines or 0 for change in some) for some in (source, tests))
+    if lines > limits.source_lines or test_lines > limits.test_lines:
+        return Dropped("too many lines", f"{lines} of source, {test_lines} of tests")
+    if removed := [change.path for change in source if change.status not in ("A", "M")]:
+        return Dropped("source removed", removed[0])
+    return None
+
+
+def split(history: History, commit: Commit, limits: MineLimits) -> Candidate | Dropped:
+    """The two patches of a commit. Raises what reading the repository raises."""
+    changes = history.changes(commit)
+    if (dropped := look(changes, limits)) is not None:
+        return dropped
+    most = limits.workspace_mb << 20
+    before, after = history.tree(commit.parent, most), history.tree(commit.id, most)
+    if before is None or after is None:
+        return Dropped("workspace too large", f"more than {limits.workspace_mb} MB")
+    changed = {change.path for change in changes}
+    answer = {path: data for path, data in after.files.items() if path in changed and is_source(path)}
+    restored = {path: data for path, data in after.files.items() if is_test(path) or path in _SETTINGS}
+    modules = tuple(sorted(path for path in changed & restored.keys() if _TEST_MODULE.search(path)))
+    if not answer or not modules:
+        return Dropped("no source" if not answer else "no tests", "only links changed")
+    lines = sum(change.lines or 0 for change in changes if change.path in answer)
+    return Candidate(commit, before, after, answer, restored, modules, lines)

@@ -1,0 +1,246 @@
+"""Mining a real git repository, made here commit by commit, with the real installer and in real sandboxes."""
+
+import asyncio
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from users_git import git
+
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.errors import ConfigError
+from etude.rewards.mining.journal import Decision, Journal, funnel
+from etude.rewards.validate import validate
+from etude.rewards.verifier import verify
+from etude.tasks.harbor import read_task
+from etude.tasks.mined.environment import PLACE
+
+ROOT = Path(__file__).parents[2]
+CART = """
+def total(prices, discount=0):
+    return sum(prices) - discount
+
+
+def largest(prices):
+    return max(prices)
+"""
+MENDED = CART.replace("return sum(prices) - discount", "return max(0, sum(prices) - discount)")
+TESTS = """
+from shop.cart import largest, total
+
+def test_total():
+    assert total([1, 2]) == 3
+"""
+BELOW_ZERO = TESTS + "\n\ndef test_the_total_is_never_negative():\n    assert total([1], discount=5) == 0\n"
+RANDOM = """
+import random
+import pytest
+from shop.luck import draw
+
+@pytest.mark.parametrize("number", range(40))
+def test_draw(number):
+    assert draw() and random.random() < 0.5
+"""
+PARCEL = '''"""Parcels."""
+
+def weight_of(items):
+    grams_each = 250
+    return len(items) * grams_each
+'''
+PATCHED = b"""
+import _pytest.reports as r
+r.TestReport.outcome = property(lambda self: "passed", lambda self, value: None)
+total = largest = None
+"""
+WEIGHT_TEST = "from shop.parcel import weight_of\n\ndef test():\n    assert weight_of([1]) == 250\n"
+STORY = [
+    ("A shop", {"shop/__init__.py": "", "shop/cart.py": CART, "tests/test_cart.py": TESTS}),
+    ("Say what the shop is for", {"README.md": "A shop."}),
+    (
+        "fix(cart): Totals must not fall below zero (#12)\n\nA discount may be larger than the price. It now takes "
+        "max(0, sum(prices) - discount).\n\nSigned-off-by: A <a@b>",
+        {"shop/cart.py": MENDED, "tests/test_cart.py": BELOW_ZERO},
+    ),
+    ("Test the largest price", {"tests/test_more.py": "def test_true():\n    assert True\n"}),
+    ("Customers can draw a prize", {"shop/luck.py": "def draw():\n    return True\n", "tests/test_luck.py": RANDOM}),
+    (
+        "Add a table of all rates",
+        {
+            "shop/rates.py": "".join(f"RATE_{n} = {n}\n" for n in range(300)),
+            "tests/test_rates.py": "from shop.rates import RATE_1\n\ndef test_rate():\n    assert RATE_1 == 1\n",
+        },
+    ),
+    (
+        "Explain the largest price better",
+        {
+            "shop/cart.py": MENDED.replace("(prices):\n", '(prices):\n    """The largest."""\n'),
+            "tests/test_cart.py": BELOW_ZERO + "\n\ndef test_largest():\n    assert largest([1, 2]) == 2\n",
+        },
+    ),
+    (
+        "Make smallest use return sorted(prices)[0] for speed",
+        {
+            "shop/small.py": "def smallest(prices):\n    return sorted(prices)[0]\n",
+            "tests/test_small.py": "from shop.small import smallest\n\ndef test():\n    assert smallest([2, 1]) == 1\n",
+        },
+    ),
+    (
+        "Parcels have a weight now",
+        {
+            "shop/parcel.py": PARCEL,
+            "tests/test_parcel.py": WEIGHT_TEST,
+        },
+    ),
+    (
+        "Prices can be printed in colour",
+        {
+            "requirements.txt": "no-such-package-anywhere==1.0\n",
+            "shop/colour.py": "def colour():\n    return 'red'\n",
+            "tests/test_colour.py": "from shop.colour import colour\n\ndef test_it():\n    assert colour()\n",
+        },
+    ),
+]
+EXPECTED = {
+    "Say what": "no source", "fix(cart)": None, "Test the": "no source", "Customers": "flaky",
+    "Add a": "too many lines", "Explain": "no fail-to-pass", 
+    "Make": "message gives the answer away", "Parcels": None, "Prices": "no environment",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """pytest and what it needs, packed again from what is installed here, so that pip needs no network."""
+    directory = tmp_path_factory.mktemp("wheels")
+    for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
+        found = importlib.metadata.distribution(name)
+        with zipfile.ZipFile(directory / f"{name}-{found.version}-py3-none-any.whl", "w") as wheel:
+            for file in found.files or []:
+                if ".." not in file.parts and file.suffix != ".pyc":
+                    wheel.write(file.locate(), str(file))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def mined(tmp_path_factory, wheels):
+    """(what mining printed, the directory), of a run that was killed once on its way."""
+    base = tmp_path_factory.mktemp("mining")
+    shop = base / "shop"
+    shop.mkdir()
+    git(shop, "init", "-q")
+    for message, files in STORY:
+        for path, text in files.items():
+            (shop / path).parent.mkdir(parents=True, exist_ok=True)
+            (shop / path).write_text(text)
+        git(shop, "add", "-A")
+        git(shop, "commit", "-q", "-m", message)
+    out = base / "out"
+    command = [
+        sys.executable, "-m", "etude.cli.main", "tasks", "mine", str(shop), "--out", str(out), "--json",
+        "--environments", str(base / "environments"), "--set", "eval_since=2020-01-01",
+    ]  # fmt: skip
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    first = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    for line in first.stderr:
+        if "kept as" in line:
+            break
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate(timeout=30)
+    journal = (out / "journal.jsonl").read_bytes()
+    (out / "journal.jsonl").write_bytes(journal + b'{"commit": "torn')
+    second = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
+    assert second.returncode == 0, second.stderr
+    assert (out / "journal.jsonl").read_bytes().startswith(journal)
+    assert "kept as" in second.stderr, "the first run was to be killed before it was done"
+    return json.loads(second.stdout), out
+
+
+def decisions(out):
+    lines = (out / "journal.jsonl").read_text().splitlines()[1:]
+    return {line["commit"]: line for line in map(json.loads, lines)}
+
+
+def test_every_commit_is_kept_or_dropped_for_its_own_reason(mined):
+    said, out = mined
+    found = decisions(out)
+    shop = out.parent / "shop"
+    titles = {commit: git(shop, "log", "-1", "--format=%s", commit) for commit in found}
+    reasons = {
+        start: line["reason"]
+        for start in EXPECTED
+        for commit, line in found.items()
+        if titles[commit].startswith(start)
+    }
+    assert reasons == EXPECTED, found
+    assert said == json.loads((out / "report.json").read_text())
+    assert said["commits"] == len(EXPECTED) == sum(said["dropped"].values()) + len(said["kept"])
+    assert {path.name for path in out.iterdir() if path.is_dir()} == set(said["kept"])
+
+
+def by_module(mined, module):
+    said, out = mined
+    tasks = [read_task(out / name) for name in said["kept"]]
+    return next(task for task in tasks if task.provenance["test_modules"] == [module])
+
+
+def test_a_task_says_what_is_wanted_and_no_more(mined):
+    cart, parcel = by_module(mined, "tests/test_cart.py"), by_module(mined, "tests/test_parcel.py")
+    assert cart.instruction.startswith("Totals must not fall below zero. A discount may be larger than the price.\n")
+    assert "max(0" not in cart.instruction and "#12" not in cart.instruction and "Signed" not in cart.instruction
+    assert "weight_of" in parcel.instruction and "grams_each" not in parcel.instruction
+    assert cart.files["shop/cart.py"].decode() == CART and b"negative" not in cart.files["tests/test_cart.py"]
+    assert cart.provenance["fail_to_pass"] == ["tests/test_cart.py::test_the_total_is_never_negative"]
+    assert cart.provenance["pass_to_pass"] == ["tests/test_cart.py::test_total"]
+    assert cart.split == "eval" and "pytest==" in cart.setup[0]
+
+
+def test_tests_come_from_outside_whatever_the_agent_did(mined):
+    """Each of these passes a plain `pytest` in the workspace; only the solution is worth anything."""
+    task = by_module(mined, "tests/test_cart.py")
+    hook = b"import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n    (yield)"
+    hook += b".get_result().outcome = 'passed'\n"
+    cheats = {
+        "tests emptied": {"tests/test_cart.py": b"def test_total(): pass\n"},
+        "a conftest that passes all": {"conftest.py": hook},
+        "settings that skip": {"pytest.ini": b"[pytest]\naddopts = --collect-only\n"},
+        "a pytest of its own": {"pytest.py": b"def main(*a, **k): pass\n", "_pytest/__init__.py": b""},
+        "an early end": {"shop/cart.py": b"import os\nos._exit(0)\n"},
+        "reports patched": {"shop/cart.py": PATCHED},
+    }  # fmt: skip
+
+    async def scenario():
+        binds = {PLACE: mined[1].parent / "environments"}
+        backend = NamespaceBackend(NamespaceConfig(binds=binds))
+        try:
+            sound = await validate(task, backend, runs=1)
+            assert sound.sound, sound.problems
+            for name, files in cheats.items():
+                verdict = await verify(task, {**task.files, **files}, backend)
+                assert (name, verdict.reward) == (name, 0.0), verdict
+            extra = {**task.files, **task.solution, "conftest.py": b"raise SystemExit(3)", "tests/test_cart.py": b"no"}
+            assert (await verify(replace(task), extra, backend)).reward == 1.0
+        finally:
+            await backend.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_journal_answers_one_question_for_one_process(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path, {"before": 2})
+    journal.add(Decision("a", None, "flaky"))
+    with pytest.raises(ConfigError, match="another process"):
+        Journal(path, {"before": 2})
+    journal.close()
+    with pytest.raises(ConfigError, match="another before"):
+        Journal(path, {"before": 3})
+    again = Journal(path, {"before": 2})
+    report = funnel(again.decisions, {"b": "no room"})
+    assert report.dropped == {"flaky": 1} and report.commits == 2 and any("no room" in line for line in report.lines())
+    again.close()
