@@ -15,8 +15,12 @@ from typing import Any
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
+DEEPEST = 250
+"""Levels of a tree that are read: what is deeper is beyond Python's own stack, and beyond what people write."""
+
+
 class Module:
-    """One file's tree. `parse` gives None for what is no Python."""
+    """One file's tree. `parse` gives None for what is no Python; what is nested too deeply to be read is cut off."""
 
     def __init__(self, path: str, tree: ast.Module) -> None:
         self.path, self.tree = path, tree
@@ -26,9 +30,11 @@ class Module:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings that are not ours
             try:
-                return cls(path, ast.parse(text))
+                tree = ast.parse(text)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
+        _cut_off(tree)
+        return cls(path, tree)
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
@@ -120,6 +126,19 @@ class Module:
             if name in ("__import__", "importlib.import_module") and call.args:
                 found |= strings(call.args[0])
         return {name.partition(".")[0] for name in found}
+
+
+def _cut_off(tree: ast.AST) -> None:
+    """Put nothing in the place of what is too deep, so that depth hides only what is deep itself."""
+    level = [tree]
+    for _ in range(DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    for node in level:
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr):
+                setattr(node, name, ast.Constant(None))
+            elif isinstance(value, list):
+                setattr(node, name, [])
 
 
 def strings(node: ast.AST) -> set[str]:

@@ -71,6 +71,7 @@ def _known(task: Task, before: Workspace, cases: list[Case], tests: Tests) -> se
 def _new(path: str, text: str, known: set[tuple[str, str]], cases: list[Case], tests: Tests) -> Iterator[Finding]:
     module = Module.parse(path, text)
     if module is None:
+        yield Finding("values hard-coded", "code that cannot be read", path, quoted(text), "suspect")
         return
     for trace in _every(module, cases, tests):
         if trace.key not in known:
