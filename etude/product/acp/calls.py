@@ -85,7 +85,7 @@ def title_of(name: str, arguments: Mapping[str, Any]) -> str:
 
 def locations_of(directory: Path, arguments: Mapping[str, Any], result: str = "") -> list[ToolCallLocation]:
     """The files a call is about, with the line where it looks or, once there is a result, has changed something."""
-    given = arguments.get("paths") or arguments.get("path") or ()
+    given = arguments.get("paths") or arguments.get("path") or []
     line = arguments.get("start")
     if edited := _EDITED.match(result):
         line = int(edited[1])
