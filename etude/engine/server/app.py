@@ -30,13 +30,13 @@ from etude.engine.server.completions import Completions
 from etude.engine.server.control import Control
 from etude.engine.server.errors import ApiError, answer_of
 from etude.engine.server.generate import Generate
-from etude.engine.server.http import respond
 from etude.engine.server.responses import Responses
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.environments.server.guard import Guard, own_token
+from etude.environments.server.http import respond
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.errors import EtudeError
 from etude.models.chat import ChatRenderer

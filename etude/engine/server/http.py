@@ -7,7 +7,6 @@ request holds is let go when its answer is over, however that came about.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from starlette.responses import Response
 
 from etude.engine.server.errors import error_object
 from etude.environments.server import sse
+from etude.environments.server.http import respond
 from etude.environments.wire import Answer, dump
 from etude.errors import EtudeError
 
@@ -28,12 +28,6 @@ DONE = b"data: [DONE]\n\n"
 def reply(value: object) -> Response:
     """An answer in JSON."""
     return respond(Answer(200, dump(value)))
-
-
-def respond(answer: Answer) -> Response:
-    """An answer as it is sent."""
-    headers = {} if answer.retry_after_s is None else {"Retry-After": str(math.ceil(answer.retry_after_s))}
-    return Response(answer.body, answer.status, headers, media_type="application/json")
 
 
 def event(value: object, kind: str | None = None) -> bytes:

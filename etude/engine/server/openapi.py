@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude import __version__
 from etude.engine.server import anthropic, blocks, bodies, chat, completions, generate, responses
 from etude.engine.server.http import reply
 from etude.engine.server.service import PauseMode
-
-_AT = "#/components/schemas/"
+from etude.environments.server.openapi import AT, REFUSED, document
 
 
 @dataclass(frozen=True)
@@ -94,42 +91,15 @@ def routes() -> list[Route]:
 
 def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
     """The document."""
-    models = {operation.body for operation in operations if operation.body is not None}
-    _, schemas = models_json_schema(
-        [(model, "validation") for model in sorted(models, key=lambda each: each.__name__)],
-        ref_template=_AT + "{model}",
-    )
     paths: dict[str, Any] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Etude engine", "version": __version__},
-        "paths": paths,
-        "components": {
-            "schemas": {**schemas.get("$defs", {}), "Error": _ERROR},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{"token": []}],
-    }
+    bodies = (operation.body for operation in operations if operation.body is not None)
+    return document("Etude engine", paths, bodies, _ERROR)
 
 
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": "string"},
-            },
-        }
-    },
-}
+_WORD = {"type": "string"}
+_ERROR = {"message": _WORD, "type": _WORD, "param": {"type": ["string", "null"]}, "code": _WORD}
 
 
 def _described(operation: Operation) -> dict[str, Any]:
@@ -138,16 +108,15 @@ def _described(operation: Operation) -> dict[str, Any]:
         content = {"application/json": {"schema": {"type": "object", "required": list(operation.keys)}}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    refused = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}
-    busy = {**refused, "headers": {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}}
+    busy = {**REFUSED, "headers": {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}}
     told: dict[str, Any] = {
         "operationId": f"{operation.method}{operation.path.replace('/', '_').strip('{}')}",
         "summary": operation.summary,
         "parameters": list(operation.parameters),
-        "responses": {"200": {"description": "Done", "content": content}, "429": busy, "default": refused},
+        "responses": {"200": {"description": "Done", "content": content}, "429": busy, "default": REFUSED},
     }
     if operation.body is not None:
-        schema = {"$ref": _AT + operation.body.__name__}
+        schema = {"$ref": AT + operation.body.__name__}
         content = {"application/json": {"schema": schema}}
         told["requestBody"] = {"required": not operation.body_optional, "content": content}
     return told

@@ -25,8 +25,9 @@ from etude.environments.node import Node
 from etude.environments.remote import default_state_dir
 from etude.environments.server.commands import Commands
 from etude.environments.server.guard import Guard, own_token
+from etude.environments.server.http import respond
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
-from etude.environments.server.routes import Routes, respond
+from etude.environments.server.routes import Routes
 from etude.environments.tracing import continued, exported
 from etude.environments.wire import Answer, answer_of, dump
 from etude.errors import EtudeError

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import re
 import secrets
 from collections.abc import Awaitable, Callable
@@ -24,6 +23,7 @@ from starlette.routing import Route
 from etude.environments.base import Resources, SandboxSpec, Snapshot
 from etude.environments.lives import Kept, Live
 from etude.environments.node import Node
+from etude.environments.server.http import respond
 from etude.environments.wire import (
     KEY,
     READ_MAX,
@@ -227,14 +227,6 @@ def digest_of(request: Request, raw: bytes) -> str:
 
 def reply(value: object) -> Response:
     return respond(Answer(200, dump(value)))
-
-
-def respond(answer: Answer, headers: dict[str, str] | None = None) -> Response:
-    """An answer as it is sent."""
-    headers = dict(headers or {})
-    if answer.retry_after_s is not None:
-        headers["Retry-After"] = str(math.ceil(answer.retry_after_s))
-    return Response(answer.body, answer.status, headers, media_type="application/json")
 
 
 def described(live: Live) -> dict[str, Any]:

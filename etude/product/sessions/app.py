@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from etude.environments.server.guard import Guard, own_token
+from etude.environments.server.http import respond
 from etude.environments.server.process import Server, listening, url_of
 from etude.environments.wire import Answer, dump
 from etude.errors import EtudeError
@@ -27,7 +28,7 @@ from etude.product.sessions import openapi
 from etude.product.sessions.config import SessionsConfig
 from etude.product.sessions.errors import answer_of
 from etude.product.sessions.hub import Hub
-from etude.product.sessions.routes import Routes, respond
+from etude.product.sessions.routes import Routes
 
 
 def application(hub: Hub, config: SessionsConfig, token: str) -> Starlette:

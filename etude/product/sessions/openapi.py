@@ -9,17 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic.json_schema import models_json_schema
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude import __version__
 from etude.config import Config
+from etude.environments.server.openapi import AT, REFUSED, document
 from etude.environments.wire import dump
 from etude.product.sessions.bodies import AnswersBody, CreateBody, ForkBody, PromptBody, UndoBody
-
-_AT = "#/components/schemas/"
 
 
 @dataclass(frozen=True)
@@ -78,38 +75,12 @@ def routes() -> list[Route]:
 
 def openapi() -> dict[str, Any]:
     """The document."""
-    bodies = sorted({each.body for each in OPERATIONS if each.body is not None}, key=lambda body: body.__name__)
-    _, schemas = models_json_schema([(body, "validation") for body in bodies], ref_template=_AT + "{model}")
     paths: dict[str, Any] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method] = _described(operation)
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Etude sessions", "version": __version__},
-        "paths": paths,
-        "components": {
-            "schemas": {**schemas.get("$defs", {}), "Error": _ERROR},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{"token": []}],
-    }
-
-
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["kind", "message", "retryable"],
-            "properties": {
-                "kind": {"type": "string"},
-                "message": {"type": "string"},
-                "retryable": {"type": "boolean"},
-            },
-        }
-    },
-}
+    bodies = (each.body for each in OPERATIONS if each.body is not None)
+    error = {"kind": {"type": "string"}, "message": {"type": "string"}, "retryable": {"type": "boolean"}}
+    return document("Etude sessions", paths, bodies, error)
 
 
 def _described(operation: Operation) -> dict[str, Any]:
@@ -117,7 +88,6 @@ def _described(operation: Operation) -> dict[str, Any]:
     content = (
         {"text/event-stream": {"schema": {"type": "string"}}} if operation.streams else {"application/json": answer}
     )
-    refused = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}
     named = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
     inside: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in named
@@ -130,10 +100,10 @@ def _described(operation: Operation) -> dict[str, Any]:
         "operationId": "_".join([operation.method, *operation.path.replace("{", "").replace("}", "").split("/")[1:]]),
         "summary": operation.summary,
         "parameters": [*inside, *asked],
-        "responses": {str(operation.status): {"description": "Done", "content": content}, "default": refused},
+        "responses": {str(operation.status): {"description": "Done", "content": content}, "default": REFUSED},
     }
     if operation.body is not None:
-        schema = {"$ref": _AT + operation.body.__name__}
+        schema = {"$ref": AT + operation.body.__name__}
         needed = any(field.is_required() for field in operation.body.model_fields.values())
         told["requestBody"] = {"required": needed, "content": {"application/json": {"schema": schema}}}
     return told

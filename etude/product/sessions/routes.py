@@ -7,7 +7,6 @@ how it goes is told to who listens; everything else is answered when it is done.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.environments.server.sse import EventStream
-from etude.environments.wire import Answer, dump, parse_body
+from etude.environments.wire import dump, parse_body
 from etude.harness.shadow import Restored
 from etude.product.agent import Agent
 from etude.product.sessions.about import about
@@ -95,8 +94,11 @@ class Routes:
             raise Refused("conflict", f"after: the log of {id} has {count} events; begin again, after 0")
         with ExitStack() as stack:
             stack.enter_context(self._hub.listening())
+            channel = self._hub.channel(id)
+            listener = channel.listen()
+            stack.callback(channel.leave, listener)
             held = stack.pop_all()
-        return EventStream(followed(log, self._hub.channel(id), after), held)
+        return EventStream(followed(log, channel, listener, after), held)
 
     async def diff(self, request: Request) -> Response:
         """What changed in the directory since the session began, as a patch."""
@@ -201,12 +203,6 @@ class Routes:
 def reply(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer in JSON."""
     return Response(dump(value), status, headers, media_type="application/json")
-
-
-def respond(answer: Answer) -> Response:
-    """An answer as it is sent."""
-    headers = {} if answer.retry_after_s is None else {"Retry-After": str(math.ceil(answer.retry_after_s))}
-    return Response(answer.body, answer.status, headers, media_type="application/json")
 
 
 async def _compacted(agent: Agent) -> str:

@@ -14,37 +14,36 @@ from pathlib import Path
 
 from etude.environments.wire import dump
 from etude.harness.journal import whole_lines
-from etude.product.sessions.channel import LINE, Channel
+from etude.product.sessions.channel import LINE, Channel, Listener
 
 _LOOK_S = 1.0
 """How often the file is looked at for what another process writes."""
 _RETRY_MS = 1000
 
 
-async def followed(log: Path, channel: Channel, after: int) -> AsyncGenerator[bytes]:
-    """Every line after the first so many, and then as they come, until the channel lets its listeners go."""
-    listener, tail = channel.listen(), Tail(log, after)
-    try:
-        yield b"retry: %d\n\n" % _RETRY_MS
-        for line in tail:
-            yield line
-        listener.forget()  # from here to the snapshot nothing is awaited: what it was told of is in one of the two
-        rest, now = list(tail), channel.snapshot()
-        for line in rest:
-            yield line
-        yield named("now", now)
-        while not listener.over:
-            told = await listener.next(_LOOK_S)
-            if told is None:
-                for line in tail:
-                    yield line
-            elif told is LINE:
-                for line in tail.one():
-                    yield line
-            else:
-                yield named(told.name, told.data)
-    finally:
-        channel.leave(listener)
+async def followed(log: Path, channel: Channel, listener: Listener, after: int) -> AsyncGenerator[bytes]:
+    """Every line after the first so many, and then as they come, until the channel lets its listeners go.
+
+    `listener` listens to the channel already, so that nothing is missed."""
+    tail = Tail(log, after)
+    yield b"retry: %d\n\n" % _RETRY_MS
+    for line in tail:
+        yield line
+    listener.forget()  # from here to the snapshot nothing is awaited: what it was told of is in one of the two
+    rest, now = list(tail), channel.snapshot()
+    for line in rest:
+        yield line
+    yield named("now", now)
+    while not listener.over:
+        told = await listener.next(_LOOK_S)
+        if told is None:
+            for line in tail:
+                yield line
+        elif told is LINE:
+            for line in tail.one():
+                yield line
+        else:
+            yield named(told.name, told.data)
 
 
 def line_count(log: Path) -> int:
