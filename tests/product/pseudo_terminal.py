@@ -83,6 +83,12 @@ class Terminal:
     def text(self) -> str:
         return "\n".join(self.lines)
 
+    @property
+    def echoes(self) -> bool:
+        """Whether keys are shown as they are typed, and taken line by line: as a shell finds and wants it."""
+        flags = termios.tcgetattr(self._file)[3]
+        return bool(flags & termios.ECHO and flags & termios.ICANON)
+
     def type(self, keys: str) -> None:
         os.write(self._file, keys.encode())
 

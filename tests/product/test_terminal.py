@@ -294,6 +294,21 @@ def test_sessions_models_and_summaries(here: Setting) -> None:
     assert (here.root / "home" / "history").stat().st_mode & 0o077 == 0
 
 
+def test_a_full_context_is_announced_and_sigterm_gives_the_keys_back(here: Setting) -> None:
+    read = Reply("", [("read_file", {"path": "a.py"})], prompt_tokens=6600)
+    script = [read, Reply("I have read it."), Reply("Mended."), Reply("Never.", stall_s=100)]
+    with ScriptedServer(script) as server, here.terminal(server, "--set", "context_tokens=8192", "Go.") as terminal:
+        assert terminal.echoes
+        terminal.see(r"summarised, the context was full: 6,6\d\d tokens before, [\d,]+ after")
+        terminal.see("^Mended.$")
+        assert "I have read it" not in terminal.text, "what the model writes for itself is not told as an answer"
+        terminal.say("Again.")
+        terminal.wait(lambda: len(server.requests) == 4, "the request to be made")
+        assert not terminal.echoes
+        terminal.process.terminate()
+        assert terminal.end() == 130 and terminal.echoes and "etude agent -r" in terminal.text
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_without_a_terminal_it_says_what_to_do(here: Setting, more: Sequence[str]) -> None:
     with ScriptedServer([]) as server:
