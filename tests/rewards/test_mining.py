@@ -65,7 +65,7 @@ STORY = [
     ("Say what the shop is for", {"README.md": "A shop."}),
     (
         "fix(cart): Totals must not fall below zero (#12)\n\nA discount may be larger than the price. It now takes "
-        "max(0, sum(prices) - discount).\n\nSigned-off-by: A <a@b>",
+        "max(0, sum(prices) - discount). Pinned by test_the_total.\n\nSigned-off-by: A <a@b>",
         {"shop/cart.py": MENDED, "tests/test_cart.py": BELOW_ZERO},
     ),
     ("Test the largest price", {"tests/test_more.py": "def test_true():\n    assert True\n"}),
@@ -193,6 +193,7 @@ def test_a_task_says_what_is_wanted_and_no_more(mined):
     cart, parcel = by_module(mined, "tests/test_cart.py"), by_module(mined, "tests/test_parcel.py")
     assert cart.instruction.startswith("Totals must not fall below zero. A discount may be larger than the price.\n")
     assert "max(0" not in cart.instruction and "#12" not in cart.instruction and "Signed" not in cart.instruction
+    assert "Pinned" not in cart.instruction
     assert "weight_of" in parcel.instruction and "grams_each" not in parcel.instruction
     assert cart.files["shop/cart.py"].decode() == CART and b"negative" not in cart.files["tests/test_cart.py"]
     assert cart.provenance["fail_to_pass"] == ["tests/test_cart.py::test_the_total_is_never_negative"]

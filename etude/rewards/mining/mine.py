@@ -24,7 +24,7 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.environments.base import Backend, Resources, SandboxSpec
-from etude.errors import DeadlineExceeded, SandboxError
+from etude.errors import EtudeError
 from etude.records import Limits, Task
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.validate import validate
@@ -43,6 +43,8 @@ _OUTCOMES_MAX = 8 << 20
 class MineConfig(Config):
     """What is mined, and how sure one wants to be."""
 
+    name: str | None = None
+    """What tasks call the repository; None: its directory's name."""
     revision: str = "HEAD"
     most: int = Field(500, ge=1)
     """Commits looked at, from the newest back."""
@@ -73,8 +75,9 @@ async def mine(
     """
     history = History(repository)
     head = history.head(config.revision)
-    name = re.sub(r"[^a-z0-9._-]+", "-", repository.resolve().name.lower()).strip("-.") or "repository"
-    asked = {"repository": name, **config.model_dump(mode="json", exclude={"jobs", "revision", "most"})}
+    given = config.name or repository.resolve().name.removesuffix(".git")
+    name = re.sub(r"[^a-z0-9._-]+", "-", given.lower()).strip("-.") or "repository"
+    asked = {"repository": name, **config.model_dump(mode="json", exclude={"name", "jobs", "revision", "most"})}
     journal = Journal(out / "journal.jsonl", asked)
     try:
         for torn in out.glob(".writing-*"):  # by a run that was killed
@@ -88,17 +91,20 @@ async def mine(
             async with gate:
                 try:
                     decision = await miner.decide(commit)
-                except (SandboxError, DeadlineExceeded) as error:
+                except EtudeError as error:
                     undecided[commit.id] = str(error)
                     return
                 journal.add(decision)
                 progress(sum(each.id in journal.decisions for each in commits), len(commits), decision)
 
         progress(sum(each.id in journal.decisions for each in commits), len(commits), None)
-        async with asyncio.TaskGroup() as group:
-            for commit in commits:
-                if commit.id not in journal.decisions:
-                    group.create_task(decide(commit))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for commit in commits:
+                    if commit.id not in journal.decisions:
+                        group.create_task(decide(commit))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         found = funnel(journal.decisions, undecided)
         (out / "report.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
         return found

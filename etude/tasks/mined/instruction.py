@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from etude.tasks.mined.split import Candidate, Dropped
 
-MOST_CHARS = 900
+MOST_CHARS = 600
 LEAST_WORDS = 3
 QUOTED_CHARS = 12
 """So many characters of a line of the patch in a row, spaces not counted, quote it if there is code among them."""
@@ -23,7 +23,9 @@ _REFERENCE = re.compile(
 _NOTHING = re.compile(
     r"(wip|fixup!?|squash!?|bump|release|version|merge|revert|typo|update|changes|misc)\b[^a-z]*", re.I
 )
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_SENTENCE = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z`\"'*-])|\n+")
+_OF_THE_COMMIT = re.compile(r"\b(doc)?tests?\b|\btest_\w+|\bchange ?log\b|\bTODO\b|\bcommit\b|\bpatch\b", re.I)
+"""A sentence about these says what was done, not what is wanted."""
 _SIGNS = re.compile(r"[^\w\s]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
 
@@ -36,7 +38,7 @@ def instruction_of(candidate: Candidate) -> str | Dropped:
         return Dropped("message says too little", title[:80])
     if told := secrets.told_by(title):
         return Dropped("message gives the answer away", told)
-    kept = [part for part in body if not secrets.told_by(part)]
+    kept = [part for part in body if not _OF_THE_COMMIT.search(part) and not secrets.told_by(part)]
     text = title if title[-1] in ".!?:" else f"{title}."
     for part in kept:
         if len(text) + len(part) > MOST_CHARS:
@@ -45,7 +47,7 @@ def instruction_of(candidate: Candidate) -> str | Dropped:
     unsaid = [name for name in secrets.asked if not re.search(rf"\b{name}\b", text)]
     if unsaid:
         text += "\n\nTests will use " + ", ".join(f"`{name}`" for name in unsaid) + "."
-    return text + "\n"
+    return re.sub(r"(?<!\.)\.\.(?!\.)", ".", text) + "\n"
 
 
 class Secrets:
