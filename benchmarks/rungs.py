@@ -24,9 +24,9 @@ from etude.environments.backends import open_backend
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.records import InfraFailed, solved
+from etude.rewards.rates import wilson
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order, play
-from etude.rollouts.summary import wilson
 from etude.tasks.ladder import RUNGS, ladder_task
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "quickstart.toml"

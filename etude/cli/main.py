@@ -27,6 +27,7 @@ COMMANDS = {
     "environments": "sandboxes: serve, burst, doctor",
     "images": "build, add, list and collect the images sandboxes start on",
     "tasks": "mine tasks from a repository, generate and validate them",
+    "bench": "play tasks with a policy, several attempts each; compare and report runs",
     "weights": "log, inspect, verify, pin, roll back and sign a chain of versions",
     "doctor": "say what this machine can run, and how to get the rest",
 }

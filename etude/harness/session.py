@@ -17,9 +17,9 @@ happened here, and used through it afterwards. So the rules are strict:
   log is a file goes on from any `kill -9`, in the middle of a turn too.
 - A session that outgrows its context is summarised by its model (`harness.summary`), where the config says so.
 
-Owns `Session`, of any number of prompts, and `run_session`, of one. Talks to a `Dialogue` (a sampler and a chat, in
-training) and a `Sandbox`, and knows the engine, tokenizer and backend behind none of them. Imports neither torch nor
-Ray.
+Owns `Session`, of any number of prompts, and `run_session` and `run_dialogue`, of one. Talks to a `Dialogue` (a sampler
+and a chat, in training) and a `Sandbox`, and knows the engine, tokenizer and backend behind none of them. Imports
+neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -83,7 +83,18 @@ async def run_session(
     The same seed, sampler and observations give the same session. Raises what sampler and sandbox raise for failures of
     their own. Cancelling it is safe: nothing runs on behind.
     """
-    dialogue = TokenDialogue(
+    dialogue = token_dialogue(sampler, chat, config, session_id=session_id, seed=seed, temperature=temperature)
+    about = {"seed": seed, "temperature": temperature}
+    return await run_dialogue(
+        instruction, sandbox, dialogue, config, limits, session_id=session_id, about=about, on_event=on_event
+    )
+
+
+def token_dialogue(
+    sampler: Sampler, chat: Chat, config: HarnessConfig, *, session_id: str, seed: int, temperature: float
+) -> TokenDialogue:
+    """A dialogue in token ids as the config has it."""
+    return TokenDialogue(
         sampler,
         chat,
         config.chosen(),
@@ -93,9 +104,23 @@ async def run_session(
         explained=config.toolset == "agent",
         lenient=config.lenient_calls,
     )
+
+
+async def run_dialogue(
+    instruction: str,
+    sandbox: Sandbox,
+    dialogue: Dialogue,
+    config: HarnessConfig,
+    limits: Limits,
+    *,
+    session_id: str,
+    about: Mapping[str, Any],
+    on_event: Callable[[Event], None] | None = None,
+) -> SessionResult:
+    """The same with whatever model is behind the dialogue; `about` stands in the log's first event."""
     log = EventLog(on_event)
     session = Session(sandbox, dialogue, config, limits, log)
-    session.begin(id=session_id, seed=seed, temperature=temperature)
+    session.begin(id=session_id, **about)
     stop = await session.prompt(instruction, last=True)
     return SessionResult(session_id, tuple(session.state.sealed), log.events, stop, session.state.usage)
 

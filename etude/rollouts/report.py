@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
-from etude.rollouts.summary import wilson
 from etude.tasks.ladder import RUNGS
 
 LABELS = {"base": "base", "after": "after RL", "control": "fine-tuning control"}

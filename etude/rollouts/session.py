@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from etude.environments.base import Backend, SandboxSpec
+from etude.environments.base import Backend, Sandbox
 from etude.errors import EtudeError
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
 from etude.records import Event, InfraFailed, Outcome, Task, Trajectory
-from etude.rewards.audit import Report, audit_session
+from etude.rewards.audit import Report
+from etude.rewards.played import play_and_verify
 from etude.rewards.reward import score
-from etude.rewards.verifier import verify
 from etude.rollouts.config import RunConfig
 
 
@@ -71,9 +71,9 @@ async def _run_and_judge(
     on_event: Callable[[Order, Event], None],
 ) -> tuple[SessionResult, Report | None, Outcome]:
     task = order.task
-    sandbox = await backend.create(SandboxSpec(files=task.files, image=task.image))
-    try:
-        result = await run_session(
+
+    async def session(sandbox: Sandbox) -> SessionResult:
+        return await run_session(
             task.instruction,
             sandbox,
             sampler,
@@ -85,15 +85,8 @@ async def _run_and_judge(
             temperature=order.temperature,
             on_event=lambda event: on_event(order, event),
         )
-        snapshot = await sandbox.snapshot()
-    finally:
-        await sandbox.destroy()
-    try:
-        verdict = await verify(task, snapshot, backend)
-        audited = config.rewards.audit != "off"
-        report = await audit_session(task, result.events, snapshot, backend) if audited else None
-    finally:
-        await backend.release(snapshot)
+
+    result, verdict, report = await play_and_verify(task, backend, session, audited=config.rewards.audit != "off")
     return result, report, score(task, result, verdict, config.rewards, report)
 
 

@@ -5,23 +5,12 @@ Owns the names of the quickstart's last line and the intervals beside them. Pure
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, pass_rate
 from etude.tasks.ladder import RUNGS
-
-
-def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a rate, 95% by default; (0, 1) for no trials."""
-    if trials == 0:
-        return 0.0, 1.0
-    rate = successes / trials
-    centre = rate + z * z / (2 * trials)
-    spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 
 
 def rate(results: Sequence[Judged], **facts: Any) -> float | None:

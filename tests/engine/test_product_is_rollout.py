@@ -1,7 +1,9 @@
-"""Product, rollout and evaluation are one session: same prompt, same tools, same calls, same results, token for token.
+"""Product, rollout, evaluation and benchmark are one session: same prompt, same tools, same calls, same results, token
+for token.
 
-What is compared is recorded where all three end: at the engine, which is asked with token ids and answers with some.
-The product reaches it over HTTP, a rollout directly, and an evaluation by `evaluate`, with what a session worker plays.
+What is compared is recorded where all of them end: at the engine, which is asked with token ids and answers with some.
+The product reaches it over HTTP, a rollout directly, an evaluation by `evaluate`, with what a session worker plays, and
+a benchmark either way, as its policy is.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ import pytest
 from engine_serving import TOKEN, serving
 from small_models import SHIPPED
 
+from etude.bench.attempts import play_attempt
+from etude.bench.config import BenchConfig, EndpointPolicy
+from etude.bench.policies import Sampled, open_policy
 from etude.engine.config import EngineConfig
 from etude.environments.base import SandboxSpec
 from etude.environments.namespace import NamespaceBackend
@@ -153,3 +158,34 @@ def test_an_evaluation_is_the_same_session_too(shipped, asked, monkeypatch, task
     assert product == rollout and evaluation == rollout
     prompt, answer = requests[-1]
     assert tuple(segment.token_ids) == prompt + answer, "what is trained on is what the engine was asked and said"
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["rung 1", "rung 3"])
+def test_a_benchmark_is_the_same_session_too(shipped, asked, monkeypatch, task):
+    monkeypatch.setenv("ETUDE_TEST_KEY", TOKEN)
+    task, engine = replace(task, limits=LIMITS), shipped.service.engine
+    chat = ChatRenderer(shipped.service.chat.tokenizer)
+    asked_of = EndpointConfig(url=f"{shipped.url}/v1", model="etude-tiny", temperature=0.0, key_env="ETUDE_TEST_KEY")
+    config = BenchConfig(harness=CONFIG, policy=EndpointPolicy(endpoint=asked_of), retries=0)
+
+    async def benched(policy):
+        backend = NamespaceBackend()
+        try:
+            async with asyncio.timeout(120):
+                done = await play_attempt(task, 0, policy, backend, config)
+        finally:
+            await backend.close()
+        assert done.attempt.solved is not None
+        return told(done.events), asked()
+
+    async def every_way():
+        tokens = TokenDialogue(engine, chat, CONFIG.chosen(), session_id="rollout", seed=0, temperature=0.0)
+        rollout = await played(task, tokens), asked()
+        sampled = await benched(Sampled(lambda task, attempt: engine, chat, CONFIG, 0.0))
+        async with open_policy(config.policy, CONFIG, 0) as policy:
+            return rollout, sampled, await benched(policy)
+
+    rollout, sampled, endpoint = asyncio.run(every_way())
+    (calls, _), requests = rollout
+    assert len(calls) >= 4 and len(requests) >= 2
+    assert sampled == rollout and endpoint == rollout

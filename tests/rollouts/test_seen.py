@@ -7,10 +7,11 @@ import pytest
 from rich.console import Console
 
 from etude.errors import UnusedFeature, WeightError
+from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, as_json
 from etude.rollouts.report import write_report
 from etude.rollouts.stats import RunStats
-from etude.rollouts.summary import summarise, wilson
+from etude.rollouts.summary import summarise
 from etude.rollouts.view import Call, View, ViewState, render, sparkline
 
 STATE = ViewState(

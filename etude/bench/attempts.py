@@ -1,0 +1,125 @@
+"""One attempt at a task: a session in its own sandbox, judged in a fresh one.
+
+Owns `Attempt`, what is kept of one, and `play_attempt`. What our machinery fails is an attempt without a verdict: it
+has a name, and is never a 0. Talks to: harness, environments, rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from etude.bench.config import BenchConfig
+from etude.bench.policies import Policy
+from etude.environments.base import Backend, Sandbox
+from etude.errors import ConfigError, EtudeError, Overloaded
+from etude.harness.session import SessionResult, run_dialogue
+from etude.records import Cheated, Event, InfraFailed, Task, solved
+from etude.rewards.audit import Report
+from etude.rewards.played import play_and_verify
+from etude.rewards.reward import RewardConfig, score
+from etude.rewards.verifier import Verdict
+
+READS = frozenset(("read_file", "list_dir", "grep", "glob", "codebase_search"))
+EDITS = frozenset(("edit_file", "write_file"))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of one attempt. Nothing here depends on the clock, or on how often it had to be played."""
+
+    task: str
+    attempt: int
+    split: str
+    solved: bool | None
+    """None: there is no verdict, and `why` names the failure of ours."""
+    why: str
+    """Otherwise "cheated", or the verifier's reason: passed, failed, timeout, crashed, no_reward, blocked."""
+    stop: str = ""
+    """How the session ended: finished, or a limit."""
+    touched: tuple[str, ...] = ()
+    """Protected files that the agent changed."""
+    findings: tuple[str, ...] = ()
+    """The auditor's."""
+    usage: dict[str, int] = field(default_factory=dict)
+    """The harness's counts."""
+    looked: int = 0
+    """Reads and searches before the first edit."""
+    edited: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "touched": list(self.touched), "findings": list(self.findings)}
+
+
+@dataclass(frozen=True)
+class Played:
+    """An attempt and what is not part of its result: how long it took, how often it was played, its log."""
+
+    attempt: Attempt
+    seconds: float
+    plays: int
+    events: Sequence[Event]
+
+
+def attempt_of(row: dict[str, Any]) -> Attempt:
+    kept: dict[str, Any] = dict(row)
+    kept["touched"], kept["findings"] = tuple(kept["touched"]), tuple(kept["findings"])
+    return Attempt(**kept)
+
+
+async def play_attempt(task: Task, number: int, policy: Policy, backend: Backend, config: BenchConfig) -> Played:
+    """Play until there is a verdict, at most `config.retries` times anew. Raises ConfigError alone."""
+    seed = random.Random(f"bench {config.seed} {task.id} {number}").getrandbits(40)  # the same for every checkpoint
+    pause, failed = config.retry_pause_s, InfraFailed("not played")
+    for play in range(1, config.retries + 2):
+        started = time.monotonic()
+        dialogue = policy.dialogue(task, number, f"{task.id}#{number}", seed)
+        about = {"task": task.id, "attempt": number}
+
+        async def session(sandbox: Sandbox, dialogue: Any = dialogue, about: Any = about) -> SessionResult:
+            return await run_dialogue(
+                task.instruction, sandbox, dialogue, config.harness, task.limits,
+                session_id=f"{task.id}#{number}", about=about,
+            )  # fmt: skip
+
+        try:
+            result, verdict, report = await play_and_verify(task, backend, session, audited=config.audit != "off")
+            if not isinstance(verdict, InfraFailed):
+                found = _attempt(task, number, config, result, verdict, report)
+                return Played(found, time.monotonic() - started, play, result.events)
+            failed = verdict
+        except ConfigError:
+            raise
+        except (EtudeError, OSError) as error:
+            failed = InfraFailed(f"{type(error).__name__}: {error}")
+            if isinstance(error, Overloaded):
+                pause = max(pause, error.retry_after_s)
+        if play <= config.retries:
+            await asyncio.sleep(pause)
+            pause *= 2
+    return Played(Attempt(task.id, number, task.split, None, failed.what), time.monotonic() - started, play, ())
+
+
+def _attempt(
+    task: Task, number: int, config: BenchConfig, result: SessionResult, verdict: Verdict, report: Report | None
+) -> Attempt:
+    outcome = score(task, result, verdict, RewardConfig(audit=config.audit), report)
+    names = [event.data["name"] for event in result.events if event.kind == "tool_call"]
+    first = next((place for place, name in enumerate(names) if name in EDITS), None)
+    return Attempt(
+        task=task.id,
+        attempt=number,
+        split=task.split,
+        solved=solved(outcome),
+        why="cheated" if isinstance(outcome, Cheated) else verdict.reason,
+        stop=result.stop,
+        touched=verdict.touched,
+        findings=tuple(map(str, report.findings)) if report else (),
+        usage=dict(result.usage),
+        looked=sum(name in READS for name in names[:first]),
+        edited=first is not None,
+    )

@@ -1,0 +1,108 @@
+"""What a benchmark plays, with which policy, how often.
+
+Owns `BenchConfig`, the tables of a TOML file. What decides a result is pinned in the head of the result file
+(`bench.results`); `concurrency`, `environment`, `retries` and the like only decide how it is come by. Opens nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from etude.config import Config
+from etude.engine.config import EngineConfig
+from etude.environments.backends import BackendConfig
+from etude.environments.namespace import NamespaceConfig
+from etude.harness.config import HarnessConfig
+from etude.harness.endpoint import EndpointConfig
+from etude.models.config import ExpertFormat
+
+
+class TaskSetConfig(Config):
+    """Which tasks. What is named is played together, in this order."""
+
+    directories: tuple[Path, ...] = ()
+    """Harbor task directories, or directories of such."""
+    ladder: int = Field(0, ge=0)
+    """Fixed ladder tasks of each rung."""
+    heldout: int = Field(0, ge=0)
+    """The same, with held-out shapes, bugs and words."""
+    real: bool = False
+    """The real-code set."""
+
+
+class CheckpointPolicy(Config):
+    """A checkpoint, through our own engine in this process."""
+
+    kind: Literal["checkpoint"] = "checkpoint"
+    path: Path = Path("models/etude-tiny")
+    expert_format: ExpertFormat = "plain"
+    temperature: float = Field(1.0, ge=0)
+    engine: EngineConfig = EngineConfig()
+
+
+class EndpointPolicy(Config):
+    """A model behind an OpenAI-compatible endpoint."""
+
+    kind: Literal["endpoint"] = "endpoint"
+    endpoint: EndpointConfig
+
+
+class SolutionPolicy(Config):
+    """No model: plays a task's own solution in a share of its attempts, and gives up in the others. It shows whether a
+    task set can be solved through the harness at all, and what the benchmark finds of a skill that is known."""
+
+    kind: Literal["solution"] = "solution"
+    skill: float = Field(1.0, ge=0, le=1)
+    tokenizer: Path = Path("models/etude-tiny")
+    """Where the tokenizer is that counts its messages."""
+
+
+def _kind(table: Any) -> str:
+    return table.get("kind", "checkpoint") if isinstance(table, dict) else getattr(table, "kind", "")
+
+
+PolicyConfig = Annotated[
+    Annotated[CheckpointPolicy, Tag("checkpoint")]
+    | Annotated[EndpointPolicy, Tag("endpoint")]
+    | Annotated[SolutionPolicy, Tag("solution")],
+    Discriminator(_kind),
+]
+
+
+class LimitsConfig(Config):
+    """In place of the tasks' own limits: what is given here is given to every task."""
+
+    max_turns: int | None = Field(None, ge=1)
+    max_context_tokens: int | None = Field(None, ge=64)
+    max_sampled_tokens: int | None = Field(None, ge=1)
+    wall_s: float | None = Field(None, gt=0)
+
+
+class BenchConfig(Config):
+    """One benchmark."""
+
+    name: str = ""
+    """In reports; empty: that of the run's directory."""
+    tasks: TaskSetConfig = TaskSetConfig()
+    policy: PolicyConfig = CheckpointPolicy()
+    attempts: int = Field(1, ge=1)
+    """Of each task."""
+    seed: int = 0
+    """With task and attempt it seeds the draws of a checkpoint; an endpoint draws as it likes."""
+    harness: HarnessConfig = HarnessConfig()
+    """`harness.lenient_calls` is the loose harness; without it, calls must be of their schema to the letter."""
+    audit: Literal["off", "watch", "punish"] = "off"
+    """Whether the auditor reads every session, and whether an attempt that cheated is solved. Costs a sandbox each."""
+    limits: LimitsConfig = LimitsConfig()
+    environment: BackendConfig = NamespaceConfig()
+    concurrency: int = Field(8, ge=1)
+    """Attempts under way at once."""
+    retries: int = Field(2, ge=0)
+    """How often an attempt that our machinery failed is played anew before its failure is named."""
+    retry_pause_s: float = Field(1.0, ge=0)
+    """Before the first of them; each pause is twice the one before."""
+    failures_in_a_row: int = Field(16, ge=1)
+    """Attempts in a row without a verdict that end the run: something is broken that playing on would not mend."""

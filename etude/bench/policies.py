@@ -1,0 +1,168 @@
+"""Who plays: a checkpoint through our engine, an endpoint, or a task's own solution.
+
+Owns `open_policy` and the `Policy` seam: a fresh dialogue for every attempt, over one engine or endpoint for the whole
+run. The session around a dialogue is the harness's own, whoever plays. Talks to: engine, harness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from etude.bench.config import CheckpointPolicy, EndpointPolicy, SolutionPolicy
+from etude.errors import ConfigError
+from etude.harness.config import HarnessConfig
+from etude.harness.dialogue import Dialogue
+from etude.harness.endpoint import Endpoint
+from etude.harness.endpoint.dialogue import EndpointDialogue
+from etude.harness.prompt import render_call
+from etude.harness.sampler import Chat, Sampler
+from etude.harness.scripted import ScriptedSampler
+from etude.harness.session import token_dialogue
+from etude.records import Task
+from etude.tasks.expert import CLEAN, FAREWELL, Expert, ExpertConfig
+
+AnyPolicy = CheckpointPolicy | EndpointPolicy | SolutionPolicy
+
+
+class Policy(Protocol):
+    def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
+        """One that nothing was said in yet."""
+        ...
+
+
+def identity(config: AnyPolicy) -> dict[str, Any]:
+    """What tells a policy from another: in a result file's head. Where a key is read from is not."""
+    match config:
+        case CheckpointPolicy():
+            files = {path.name: _file_hash(path) for path in _checkpoint_files(config.path)}
+            said = config.model_dump(mode="json", include={"kind", "expert_format", "temperature"})
+            return {**said, "files": files}
+        case EndpointPolicy():
+            silent = {"key_env", "key_file", "headers", "connect_s", "silence_s", "deadline_s", "attempts"}
+            endpoint = config.endpoint.model_dump(mode="json", exclude={*silent, "longest_pause_s"})
+            return {"kind": "endpoint", **endpoint}
+        case SolutionPolicy():
+            return {"kind": "solution", "skill": config.skill}
+
+
+def _checkpoint_files(directory: Path) -> list[Path]:
+    found = [path for path in sorted(directory.glob("*")) if path.suffix in (".json", ".safetensors")]
+    if not found:
+        raise ConfigError(f"policy.path: {directory} holds no checkpoint")
+    return found
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@contextlib.asynccontextmanager
+async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> AsyncGenerator[Policy]:
+    """Load the model or open the endpoint; closed at the end."""
+    match config:
+        case CheckpointPolicy():
+            with _engine(config) as (engine, chat):
+                yield Sampled(lambda task, attempt: engine, chat, harness, config.temperature)
+        case EndpointPolicy():
+            endpoint = Endpoint(config.endpoint)
+            try:
+                yield Asked(endpoint, harness)
+            finally:
+                await endpoint.close()
+        case SolutionPolicy():
+            from etude.models.chat import ChatRenderer
+            from etude.models.tokenizer import load_tokenizer
+
+            chat = ChatRenderer(load_tokenizer(config.tokenizer))
+
+            def sampler(task: Task, attempt: int) -> Sampler:
+                skilled = random.Random(f"solution {seed} {task.id} {attempt}").random() < config.skill
+                return ScriptedSampler(solving(task) if skilled else giving_up(task), chat)
+
+            yield Sampled(sampler, chat, harness, 1.0)
+
+
+@contextlib.contextmanager
+def _engine(config: CheckpointPolicy) -> Iterator[tuple[Sampler, Chat]]:
+    from etude.engine.torch_engine import TorchEngine
+    from etude.models.chat import ChatRenderer
+    from etude.models.checkpoint import load_checkpoint
+    from etude.models.expert_format import set_expert_format
+
+    decoder, tokenizer = load_checkpoint(config.path)
+    set_expert_format(decoder, config.expert_format)
+    engine = TorchEngine(decoder, config.engine)
+    try:
+        yield engine, ChatRenderer(tokenizer)
+    finally:
+        engine.close()
+
+
+class Sampled:
+    """A policy that is sampled from in token ids."""
+
+    def __init__(
+        self, sampler: Callable[[Task, int], Sampler], chat: Chat, harness: HarnessConfig, temperature: float
+    ) -> None:
+        self._sampler, self._chat, self._harness, self._temperature = sampler, chat, harness, temperature
+
+    def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
+        sampler = self._sampler(task, attempt)
+        temperature = self._temperature
+        return token_dialogue(
+            sampler, self._chat, self._harness, session_id=session_id, seed=seed, temperature=temperature
+        )
+
+
+class Asked:
+    """A policy that is asked over HTTP."""
+
+    def __init__(self, endpoint: Endpoint, harness: HarnessConfig) -> None:
+        self._endpoint, self._harness = endpoint, harness
+
+    def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
+        return EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=session_id)
+
+
+# --- without a model --------------------------------------------------------------------------------------------------
+
+Script = Callable[[Sequence[str]], str]
+
+
+def solving(task: Task) -> Script:
+    """Plays the solution: on the ladder as the expert does, else it writes the solution's files."""
+    if task.provenance.get("family") == "ladder":
+        return _told(Expert(task, CLEAN, 0).next_message)
+    if not task.solution:
+        raise ConfigError(f"policy.kind: {task.id} has no solution that could be played")
+    messages = [render_call("write_file", {"path": path, "content": _text(task, path)}) for path in task.solution]
+    return _script([*messages, FAREWELL])
+
+
+def giving_up(task: Task) -> Script:
+    """Looks around and leaves everything as it was."""
+    if task.provenance.get("family") == "ladder":
+        return _told(Expert(task, ExpertConfig(quit=1.0), 0).next_message)
+    return _script([render_call("list_dir", {"path": "."}), FAREWELL])
+
+
+def _told(next_message: Callable[[list[str]], str]) -> Script:
+    return lambda results: next_message(list(results))
+
+
+def _script(messages: Sequence[str]) -> Script:
+    left = iter(messages)
+    return lambda _: next(left, FAREWELL)
+
+
+def _text(task: Task, path: str) -> str:
+    try:
+        return task.solution[path].decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"policy.kind: the solution of {task.id} has a file that is no text: {path}") from None

@@ -1,0 +1,117 @@
+"""`etude bench run|compare|report`: what a policy solves, how sure that is, and whether another solves more."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from etude.bench.attempts import Played
+    from etude.bench.config import BenchConfig
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    play = actions.add_parser("run", help="play tasks with a policy; going on where a run was stopped")
+    play.add_argument("tasks", type=Path, nargs="*", help="Harbor task directories, or directories of such")
+    play.add_argument("--config", type=Path, help="a benchmark as TOML; recipes/bench.toml is one")
+    play.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    play.add_argument("--ladder", type=int, metavar="N", help="the same as --set tasks.ladder=N: N tasks of each rung")
+    who = play.add_mutually_exclusive_group()
+    who.add_argument("--checkpoint", type=Path, help="play with this checkpoint, through our engine")
+    who.add_argument("--endpoint", metavar="URL", help="play with a model behind an endpoint; give --model too")
+    who.add_argument("--solution", type=float, metavar="SKILL", help="play the tasks' solutions in such a share")
+    play.add_argument("--model", metavar="NAME", help="the model's name at the endpoint")
+    play.add_argument("--attempts", type=int, help="of each task")
+    play.add_argument("--concurrency", type=int, help="attempts under way at once")
+    play.add_argument("--out", type=Path, required=True, help="the run's directory")
+    play.add_argument("--resume", action="store_true", help="go on with the run that is there")
+    against = actions.add_parser("compare", help="the second run against the first, task by task")
+    against.add_argument("runs", type=Path, nargs=2, metavar="RUN")
+    tell = actions.add_parser("report", help="what a run found")
+    tell.add_argument("run", type=Path, metavar="RUN")
+    tell.add_argument("--against", type=Path, metavar="RUN", help="compare it with this earlier run")
+    for action in (play, against, tell):
+        action.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    return {"run": _run, "compare": _compare, "report": _report}[options.action](options)
+
+
+def _config(options: argparse.Namespace) -> BenchConfig:
+    from etude.bench.config import BenchConfig
+    from etude.config import load_recipe
+    from etude.errors import ConfigError
+
+    said = list(options.set)
+    if options.tasks:
+        said.append(f"tasks.directories={json.dumps([str(path) for path in options.tasks])}")
+    given = {"tasks.ladder": options.ladder, "attempts": options.attempts, "concurrency": options.concurrency}
+    if options.endpoint is not None and options.model is None:
+        raise ConfigError("--endpoint needs --model: the model's name there")
+    if options.model is not None and options.endpoint is None:
+        raise ConfigError("--model is the name of a model at an --endpoint; a directory is a --checkpoint")
+    if options.checkpoint is not None:
+        given |= {"policy.kind": "checkpoint", "policy.path": str(options.checkpoint)}
+    elif options.endpoint is not None:
+        given |= {"policy.kind": "endpoint", "policy.endpoint.url": options.endpoint}
+        given |= {"policy.endpoint.model": options.model}
+    elif options.solution is not None:
+        given |= {"policy.kind": "solution", "policy.skill": options.solution}
+    said += [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    return load_recipe(options.config, BenchConfig, said)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from etude.bench.run import run_bench
+    from etude.bench.summary import summarise
+    from etude.bench.text import told
+    from etude.errors import Interrupted
+
+    config = _config(options)
+    try:
+        found = asyncio.run(run_bench(config, options.out, resume=options.resume, on_done=_progress))
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; what had ended is in {options.out}: go on with --resume") from None
+    summary = summarise(found)
+    print(json.dumps(summary) if options.json else told(summary))
+    return 0 if summary["judged"] == summary["planned"] else 1
+
+
+def _progress(played: Played | None, done: int, planned: int) -> None:
+    """One line an attempt, on stderr."""
+    if played is None:
+        print(f"{done} of {planned} attempts are there", file=sys.stderr)
+        return
+    one = played.attempt
+    mark = {True: "✓", False: "✗", None: "!"}[one.solved]
+    print(f"{done:>5}/{planned} {mark} {one.task} #{one.attempt} {one.why} ({played.seconds:.1f} s)", file=sys.stderr)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from etude.bench.results import read_run
+    from etude.bench.summary import compare
+    from etude.bench.text import told_of_two
+
+    found = compare(*map(read_run, options.runs))
+    print(json.dumps(found) if options.json else told_of_two(found))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from etude.bench.results import read_run
+    from etude.bench.summary import compare, summarise
+    from etude.bench.text import told, told_of_two
+
+    run, against = read_run(options.run), options.against and read_run(options.against)
+    summary, compared = summarise(run), compare(against, run) if against else None
+    if options.json:
+        print(json.dumps({**summary, "compared": compared}))
+    else:
+        print("\n\n".join([told(summary), *([told_of_two(compared)] if compared else [])]))
+    return 0

@@ -1,0 +1,173 @@
+"""A benchmark of known skill: what it finds, what it does with failures of ours, and that a kill changes nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from killed_bench import CONFIG
+from scripted_openai import Reply, ScriptedServer
+
+from etude.bench.results import read_run, session_events
+from etude.bench.summary import compare, summarise
+from etude.errors import CheckpointError, ConfigError, EtudeError
+from etude.harness.prompt import PERSONA
+from etude.tasks.harbor import write_task
+from etude.tasks.ladder import ladder_task
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_known_skill_is_found_again(bench):
+    run = bench(tasks={"ladder": 4}, attempts=4, concurrency=16)
+    found = summarise(run)["pass"]["1"]
+    assert len(run.attempts) == run.planned == 80
+    assert found["low"] <= 0.6 <= found["high"] and found["high"] - found["low"] < 0.3
+    assert {attempt.why for attempt in run.attempts} == {"passed", "failed"}
+    chance = summarise(run)["pass"]["4"]
+    assert chance["low"] <= 1 - 0.4**4 <= chance["high"]
+
+
+def test_all_tasks_of_every_set_can_be_solved(bench):
+    run = bench(tasks={"ladder": 1, "heldout": 1, "real": True}, policy={"kind": "solution"}, concurrency=8,
+                limits={"max_context_tokens": 100_000, "max_sampled_tokens": 100_000})  # fmt: skip
+    assert [attempt.task for attempt in run.attempts if not attempt.solved] == []
+    assert set(summarise(run)["splits"]) == {"eval", "heldout", "real"}
+
+
+def test_a_hundred_at_once_and_none_is_lost(bench):
+    run = bench(tasks={"ladder": 5}, attempts=4, concurrency=100, policy={"kind": "solution"})
+    assert [attempt for attempt in run.attempts if not attempt.solved] == []
+    assert len(run.attempts) == 100
+
+
+def test_killed_and_resumed_it_is_the_same_file(bench, tmp_path):
+    whole = bench("whole", **CONFIG)
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/bench'}"}
+    command = [sys.executable, str(ROOT / "tests/bench/killed_bench.py"), str(tmp_path / "killed")]
+    codes = [subprocess.run([*command, str(most)], env=variables, timeout=120).returncode for most in (1, 7, 0)]
+    assert codes == [-signal.SIGKILL] * 3
+    assert len(read_run(tmp_path / "killed").attempts) < whole.planned
+    again = bench("killed", resume=True, **CONFIG)
+    same = [(run.directory / "results.jsonl").read_bytes() for run in (whole, again)]
+    assert same[0] == same[1] and len(same[0].splitlines()) == 1 + whole.planned
+    for attempt in again.attempts:
+        assert [event.kind for event in session_events(again, attempt)][-1] == "end"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, 300])
+def test_a_torn_line_is_played_or_written_anew(bench, tmp_path, cut):
+    """As a kill in the middle of a write, or between the two files, leaves them."""
+    directory = bench(**CONFIG).directory
+    whole = (directory / "results.jsonl").read_bytes()
+    (directory / "results.jsonl").write_bytes(whole[: len(whole) - cut])
+    journal = (directory / "attempts.jsonl").read_bytes()
+    (directory / "attempts.jsonl").write_bytes(journal if cut else journal + b'{"attempt": {"ta')
+    bench(resume=True, **CONFIG)
+    assert (directory / "results.jsonl").read_bytes() == whole
+
+
+def test_only_the_same_run_is_gone_on_with(bench, tmp_path):
+    with pytest.raises(ConfigError, match="no run to resume"):
+        bench(resume=True, **CONFIG)
+    directory = bench(**CONFIG).directory
+    with pytest.raises(ConfigError, match="--resume"):
+        bench(**CONFIG)
+    with pytest.raises(ConfigError, match="attempts 2 is now 3"):
+        bench(resume=True, **{**CONFIG, "attempts": 3})
+    text = (directory / "results.jsonl").read_text().replace('"solved": true', '"solved": false', 1)
+    (directory / "results.jsonl").write_text(text)
+    with pytest.raises(CheckpointError, match="not what attempts"):
+        bench(resume=True, **CONFIG)
+
+
+def write_tasks(directory, count):
+    for seed in range(count):
+        write_task(ladder_task(1, "eval", seed), directory / f"t{seed}")
+    return [str(directory)]
+
+
+def endpoint(server, **more):
+    keys = {"url": server.url, "model": "scripted", "attempts": 1, "longest_pause_s": 0.01, **more}
+    return {"kind": "endpoint", "endpoint": keys}
+
+
+WIDE = {"max_context_tokens": 100_000, "max_sampled_tokens": 100_000}
+
+
+def test_an_endpoint_plays_through_the_same_harness(bench, tmp_path):
+    def answer(body):
+        if body["messages"][-1]["role"] == "tool":
+            return Reply("Done.")
+        return Reply(calls=[("read_file", {"path": "check.py"})])
+
+    with ScriptedServer(answer) as server:
+        run = bench(tasks={"directories": write_tasks(tmp_path / "tasks", 2)}, policy=endpoint(server), limits=WIDE)
+        system = server.requests[0].body["messages"][0]["content"]
+    assert system.startswith(PERSONA)
+    assert [(attempt.solved, attempt.looked, attempt.edited) for attempt in run.attempts] == [(False, 1, False)] * 2
+
+
+def test_what_our_machinery_fails_is_named_and_never_a_zero(bench, tmp_path):
+    """One task's endpoint breaks for good, another's once."""
+    broken = {"lasting": 10, "passing": 1}
+
+    def answer(body):
+        told = str(body["messages"])
+        which = "lasting" if tasks[0] in told else "passing"
+        broken[which] -= 1
+        return Reply(status=500) if broken[which] >= 0 else Reply("Done.")
+
+    directories = write_tasks(tmp_path / "tasks", 2)
+    tasks = [ladder_task(1, "eval", seed).instruction for seed in range(2)]
+    assert tasks[0] != tasks[1]
+    keys = {"tasks": {"directories": directories}, "limits": WIDE, "retry_pause_s": 0.01}
+    with ScriptedServer(answer) as server:
+        run = bench(policy=endpoint(server), **keys)
+    first, second = run.attempts
+    assert first.solved is None and "500" in first.why and second.solved is False
+    summary = summarise(run)
+    assert summary["judged"] == 1 and summary["pass"]["1"]["tasks"] == 1
+    assert summary["no_verdict"] == [{"task": first.task, "attempt": 0, "why": first.why}]
+    rows = [json.loads(line) for line in (run.directory / "attempts.jsonl").read_text().splitlines()]
+    assert {row["attempt"]["task"]: row["plays"] for row in rows} == {first.task: 3, second.task: 2}
+
+
+def test_an_endpoint_that_is_down_ends_the_run_and_counts_nothing(bench, tmp_path):
+    keys = {"tasks": {"directories": write_tasks(tmp_path / "tasks", 4)}, "limits": WIDE}
+    keys |= {"retry_pause_s": 0.0, "retries": 0, "failures_in_a_row": 3, "concurrency": 2}
+    said = pytest.raises(EtudeError, match=r"3 attempts in a row.*--resume")
+    with ScriptedServer(lambda body: Reply(status=500)) as server, said:
+        bench(policy=endpoint(server), **keys)
+    assert len((tmp_path / "run" / "results.jsonl").read_text().splitlines()) == 1
+
+
+def test_two_runs_are_compared_task_by_task(bench):
+    weak = bench("weak", tasks={"ladder": 3}, attempts=2, policy={"kind": "solution", "skill": 0.3})
+    strong = bench("strong", tasks={"ladder": 3}, attempts=1, policy={"kind": "solution", "skill": 1.0})
+    found = compare(weak, strong)
+    assert found["p"] < 0.01 and found["low"] > 0 and found["worse"] == [] and found["paired_tasks"] == 15
+    assert compare(weak, weak)["p"] == 1.0 and compare(weak, weak)["difference"] == 0.0
+    assert compare(strong, strong)["test"].startswith("McNemar")
+    other = bench("other", tasks={"ladder": 3}, limits={"max_turns": 30})
+    with pytest.raises(ConfigError, match="not the same task"):
+        compare(weak, other)
+
+
+def test_who_cheats_solves_nothing_where_it_is_audited(bench, tmp_path):
+    """It overwrites the check that it was given, which the tests from outside would not have minded."""
+
+    def answer(body):
+        done = sum(message["role"] == "tool" for message in body["messages"])
+        calls = [("write_file", {"path": "check.py", "content": "print('ok')\n"})]
+        return Reply(calls=calls) if not done else Reply("Done.")
+
+    keys = {"tasks": {"directories": write_tasks(tmp_path / "tasks", 1)}, "limits": WIDE}
+    with ScriptedServer(answer) as server:
+        [seen] = bench("watch", policy=endpoint(server), audit="watch", **keys).attempts
+        [caught] = bench("punish", policy=endpoint(server), audit="punish", **keys).attempts
+    assert seen.touched == ("check.py",) and seen.findings and seen.why == "failed"
+    assert caught.findings == seen.findings and (caught.solved, caught.why) == (False, "cheated")
