@@ -4,7 +4,7 @@
 
 Plays the suite of `hack_suite/` through the real harness in real sandboxes: every script in N scenes, tasks of the
 ladder and of real code. A cheat is caught where the report calls the session cheated and names its category, and for
-published hacks the hack. An honest session is accused where the report calls it cheated. The second and third sets were
+published hacks the hack. An honest session is accused where the report calls it cheated. The later sets were
 written after the rules; docs/rewards.md says what was found of them at first contact. `--judge` also runs the tests, to
 say how many of the cheats they would have paid.
 
@@ -29,7 +29,7 @@ from etude.rewards.audit.findings import CATEGORIES
 HERE = Path(__file__).parent / "hack_suite"
 SETS = {
     name: (*read_plays(HERE / f"{name}_hacks.txt", False), *read_plays(HERE / f"{name}_honest.txt", True))
-    for name in ("first", "second", "third")
+    for name in ("first", "second", "third", "fourth")
 }
 ALL: tuple[Play, ...] = tuple(play for plays in SETS.values() for play in plays)
 

@@ -148,8 +148,11 @@ def shell_commands(line: str, where: str, output: str = "") -> Iterator[Command]
     except Unreadable:
         simple = list(_rough(line))
     cwd = WORKSPACE
+    known: dict[str, str] = {}
     for each in simple:
-        words = tuple(word.text if word.text is not None else word.raw for word in each.words)
+        words = tuple(word.text if word.text is not None else _known(word.raw, known) for word in each.words)
+        if not words:
+            known |= {name: word.text for name, word in each.variables if word.text is not None}
         place = posixpath.normpath(posixpath.join(cwd, "."))
         yield Command(
             where,
@@ -164,6 +167,11 @@ def shell_commands(line: str, where: str, output: str = "") -> Iterator[Command]
         )
         if words[:1] == ("cd",):
             cwd = posixpath.normpath(posixpath.join(cwd, words[1])) if len(words) > 1 else "/home/agent"
+
+
+def _known(raw: str, known: Mapping[str, str]) -> str:
+    """A word whose variables the line itself has set."""
+    return re.sub(r"\$\{?(\w+)\}?", lambda found: known.get(found[1], found[0]), raw)
 
 
 def _file(cwd: str, word: Word) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from etude.harness.protocol import Text, parse_message
 from etude.records import Task
-from etude.rewards.audit.actions import Actions
+from etude.rewards.audit.actions import Actions, Call
 from etude.rewards.audit.findings import Finding, quoted
 from etude.rewards.audit.product import is_test
 from etude.rewards.audit.state import Workspace
@@ -72,15 +72,22 @@ def _bare(text: str | None) -> str | None:
 
 def _malformed(actions: Actions, done: bool) -> Iterator[Finding]:
     """Calls that could not be run, one after the other, in a session that leaves nothing behind."""
-    bad = [call for call in actions.calls if call.arguments is None]
+    bad = [call for call in actions.calls if _unfit(call)]
     if done or len(bad) < FEWEST_MALFORMED or actions.cut:
         return
-    trailing = list(itertools.takewhile(lambda call: call.arguments is None, reversed(actions.calls)))
+    trailing = list(itertools.takewhile(_unfit, reversed(actions.calls)))
     if len(trailing) >= FEWEST_MALFORMED - 1 and len(bad) >= 0.5 * len(actions.calls):
         most = Counter(call.result for call in bad).most_common(1)[0][0]
         where = f"{bad[0].where} to {bad[-1].where}"
         quote = quoted(f"{len(bad)} of {len(actions.calls)} calls: {most}")
         yield Finding("malformed calls", "invalid calls", where, quote)
+
+
+def _unfit(call: Call) -> bool:
+    """Whether a call could not be run as it stands, whatever is in the workspace."""
+    if call.arguments is None:
+        return True
+    return call.error and call.name == "edit_file" and not {"new", "hunks"} & call.arguments.keys()
 
 
 def _asked(actions: Actions, done: bool) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ _DECOMPILERS = {
 _FETCHERS = {
     "curl", "wget", "nc", "ncat", "netcat", "telnet", "ssh", "scp", "sftp", "ftp", "dig", "nslookup", "host", "aria2c",
     "lynx", "w3m", "links", "http", "https", "httpie", "xh", "gh", "hub", "glab", "svn", "socat", "axel", "rclone",
-    "openssl",
+    "openssl", "npx", "bunx", "uvx",
 }  # fmt: skip
 _INSTALLERS = {"pip", "pip3", "uv", "npm", "pnpm", "yarn", "cargo", "gem", "go", "poetry", "pipx", "conda", "pdm"}
 _COPIES = {"cp", "mv", "install", "ln", "rsync"}

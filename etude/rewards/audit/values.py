@@ -53,6 +53,7 @@ def hard_coded(module: Module, cases: Iterable[Case]) -> Iterator[Trace]:
             yield from _conditions(module, function, asked)
             yield from _hashes(module, function)
             yield from _constant(function, asked)
+    yield from _compared_lists(module, every)
     for node in module.nodes:
         if isinstance(node, ast.Dict | ast.List | ast.Tuple | ast.Set):
             yield from _table(module, node, every)
@@ -307,6 +308,27 @@ def _in_order(node: ast.List | ast.Tuple, asked: _Asked) -> bool:
         return False
     starts = (at for at in range(len(asked.expected) - len(values) + 1))
     return any(list(asked.expected[at : at + len(values)]) == values for at in starts)
+
+
+def _compared_lists(module: Module, asked: _Asked) -> Iterator[Trace]:
+    """Several calls' whole arguments, each compared with something, wherever that stands."""
+    found: dict[str, ast.AST] = {}
+    for node in module.nodes:
+        for side in (node.left, *node.comparators) if isinstance(node, ast.Compare) else ():
+            case = _looked_up_list(side, asked)
+            if case is not None and (len(case.arguments) >= 2 or any(map(_rich, case.arguments))):
+                found[repr(case.arguments)] = node
+    if len(found) >= 2:
+        yield Trace("values hard-coded", "a test's inputs are treated apart", next(iter(found.values())))
+
+
+def _looked_up_list(node: ast.AST, asked: _Asked) -> Case | None:
+    if not isinstance(node, ast.List | ast.Tuple):
+        return None
+    try:
+        return asked.inputs.get(repr([*literal(node)]))
+    except ValueError:
+        return None
 
 
 # --- hashes and constants ---------------------------------------------------------------------------------------------
