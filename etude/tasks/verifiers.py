@@ -61,7 +61,7 @@ def pytest_verifier(run: PytestRun, tests: Sequence[str], timeout_s: float) -> V
 
 
 def pytest_discovery(run: PytestRun) -> tuple[dict[str, bytes], str]:
-    """Files (by absolute path) and the command that write the outcome of every test to /logs/outcomes."""
+    """Files (by absolute path) and the command that write the outcome of every test to /logs/outcomes, as JSON."""
     request = run.request()
     _check_literal(request)
     files = {"/tests/pytests.py": _inside("pytests"), "/tests/request": repr(request).encode()}

@@ -9,7 +9,6 @@ made. A failure of our machinery decides nothing: the commit stays undecided, an
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import re
@@ -118,6 +117,7 @@ class _Miner:
     ) -> None:
         self.history, self.name, self.out, self.config = history, name, out, config
         self.backend, self.environments = backend, environments
+        self._one_parser = asyncio.Lock()  # CPython 3.11 miscounts when two threads build syntax trees at once
 
     async def decide(self, commit: Commit) -> Decision:
         """A task on disk, or a reason. Raises what our own machinery raises."""
@@ -148,7 +148,8 @@ class _Miner:
         if isinstance(tests, Dropped):
             return tests
         task = self._task(candidate, instruction, environment, run, *tests)
-        task, scrubbed = await asyncio.to_thread(scrub_task, task)
+        async with self._one_parser:
+            task, scrubbed = await asyncio.to_thread(scrub_task, task)
         if scrubbed.leaks:
             return Dropped("answer is in the workspace", "; ".join(map(str, scrubbed.leaks[:3])))
         runs = [path for path in candidate.before.executable if path in task.files]
@@ -200,7 +201,7 @@ class _Miner:
             said = done.output.decode("utf-8", "replace")[-300:]
             if done.timed_out:
                 return Dropped("tests do not run", f"longer than {self.config.test_timeout_s:g} s")
-            found = ast.literal_eval((await sandbox.read_file("/logs/outcomes", _OUTCOMES_MAX)).decode())
+            found = json.loads(await sandbox.read_file("/logs/outcomes", _OUTCOMES_MAX))
         except (OSError, ValueError) as error:
             return Dropped("tests do not run", f"{error}: {said}")
         finally:

@@ -7,7 +7,7 @@ conftest files that are not among them go, for they could decide what passes. A 
 last: its answer is the last number's. pytest is taken from the environment, whatever the workspace calls itself.
 
 Alone (`python3 -I -S -B /tests/pytests.py`) it reads its request in /tests/request and writes the outcome of every
-test to /logs/outcomes, both Python literals.
+test to /logs/outcomes: a Python literal, and JSON.
 """
 
 import os
@@ -80,5 +80,7 @@ if __name__ == "__main__":
     with open("/tests/request", encoding="utf-8") as asked:
         wanted = eval(asked.read())
     ended = outcomes(wanted)
+    import json
+
     with open("/logs/outcomes", "w", encoding="utf-8") as written:
-        written.write(repr(ended))
+        json.dump(ended, written)
