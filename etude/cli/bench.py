@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     play.add_argument("--resume", action="store_true", help="go on with the run that is there")
     against = actions.add_parser("compare", help="the second run against the first, task by task")
     against.add_argument("runs", type=Path, nargs=2, metavar="RUN")
-    tell = actions.add_parser("report", help="what a run found")
-    tell.add_argument("run", type=Path, metavar="RUN")
-    tell.add_argument("--against", type=Path, metavar="RUN", help="compare it with this earlier run")
+    tell = actions.add_parser("report", help="what a run found, as text and as report.html in its directory")
+    tell.add_argument("directory", type=Path, metavar="RUN")
+    tell.add_argument("--against", type=Path, metavar="RUN", help="compare it with this earlier run on the page")
     for action in (play, against, tell):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -104,14 +104,16 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from etude.bench.page import write_page
     from etude.bench.results import read_run
     from etude.bench.summary import compare, summarise
     from etude.bench.text import told, told_of_two
 
-    run, against = read_run(options.run), options.against and read_run(options.against)
+    run, against = read_run(options.directory), options.against and read_run(options.against)
     summary, compared = summarise(run), compare(against, run) if against else None
+    page = write_page(run, summary, compared)
     if options.json:
-        print(json.dumps({**summary, "compared": compared}))
+        print(json.dumps({**summary, "compared": compared, "page": str(page)}))
     else:
-        print("\n\n".join([told(summary), *([told_of_two(compared)] if compared else [])]))
+        print("\n\n".join([told(summary), *([told_of_two(compared)] if compared else []), str(page)]))
     return 0

@@ -1,0 +1,184 @@
+"""The report of a run: one HTML file with everything in it.
+
+Owns how report.html looks: the rates with their intervals, solved against tokens, a row of marks for every task, each
+leading to its session. Everything that was written by a model or a task is escaped; nothing is fetched and no script
+runs. Computes no figure that the summary has.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from etude.bench.attempts import Attempt
+from etude.bench.results import Run, session_events
+from etude.bench.text import CONDUCT, percent, policy_name, told_of_two
+from etude.records import Event
+
+SESSIONS_BYTES = 4_000_000
+"""So much of sessions is on the page; those of attempts that were not solved come first."""
+_SHOWN = 1500
+_STYLE = """
+:root { --ink: #1c2430; --paper: #fff; --line: #d9dee7; --soft: #f5f7fa; --faint: #66708a; --good: #2a8a4a;
+  --bad: #c43d33; --mark: #2f6fed }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --paper: #14181f; --line: #2c3442; --soft: #1c222c;
+  --faint: #98a2b8 } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 62rem; padding: 0 1rem }
+h1 { font-size: 1.5rem; margin-bottom: 0 }
+h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid var(--line) }
+table { border-collapse: collapse } td, th { padding: .15rem .9rem .15rem 0; text-align: left; font-weight: 400 }
+td.n { font-variant-numeric: tabular-nums } .faint { color: var(--faint) }
+.big { display: flex; gap: 2.5rem; flex-wrap: wrap; margin-top: 1rem } .big b { font-size: 1.8rem; display: block }
+.tasks { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .1rem 1.5rem }
+.tasks div { display: flex; justify-content: space-between; gap: 1rem; overflow: hidden }
+.tasks a, .tasks i { font-style: normal; text-decoration: none; padding: 0 .15rem }
+.yes { color: var(--good) } .no { color: var(--bad) } .none { color: var(--faint) }
+pre { background: var(--soft); padding: .5rem .7rem; border-radius: 6px; overflow-x: auto; font-size: 13px;
+  margin: .3rem 0 }
+svg text { fill: var(--faint); font-size: 11px } svg .axis { stroke: var(--line) } svg .bar { stroke: var(--mark) }
+svg .dot { fill: var(--mark); fill-opacity: .55 } summary { cursor: pointer }
+"""
+
+
+def write_page(run: Run, summary: Mapping[str, Any], compared: Mapping[str, Any] | None = None) -> Path:
+    """Write report.html into the run's directory; returns its path."""
+    first = summary["pass"]["1"]
+    big = [
+        (percent(first["rate"]), f"pass@1, 95% interval {percent(first['low'])} to {percent(first['high'])}"),
+        (f"{summary['solved']} of {summary['judged']}", "attempts solved"),
+        (str(summary["tasks"]), "tasks"),
+    ]
+    named = summary["no_verdict"]
+    parts = [
+        f"<h1>{_text(summary['name'])}</h1><div class=faint>{_text(policy_name(summary['policy']))}</div>",
+        "<div class=big>" + "".join(f"<div><b>{one}</b>{what}</div>" for one, what in big) + "</div>",
+        "<h2>Against the earlier run</h2><pre>" + _text(told_of_two(compared)) + "</pre>" if compared else "",
+        "<h2>Rates</h2>" + _rates(summary),
+        "<h2>Solved against tokens</h2>" + _scatter(run),
+        "<h2>Task by task</h2>" + _matrix(run),
+        "<h2>How it works, a session on average</h2>" + _conduct(summary["conduct"]),
+        "<h2>Without a verdict, in no rate</h2><pre>"
+        + _text("\n".join(f"{one['task']} #{one['attempt']}: {one['why']}" for one in named))
+        + "</pre>"
+        if named
+        else "",
+        "<h2>Sessions</h2>" + _sessions(run),
+    ]
+    head = f"<!doctype html><meta charset=utf-8><title>{_text(summary['name'])}</title><style>{_STYLE}</style>"
+    target = run.directory / "report.html"
+    target.write_text(head + "".join(parts), encoding="utf-8", errors="backslashreplace")
+    return target
+
+
+def _text(text: object) -> str:
+    return html.escape(str(text))
+
+
+def _rates(summary: Mapping[str, Any]) -> str:
+    rows = [(f"pass@{k}", found) for k, found in summary["pass"].items()]
+    rows += list(summary["splits"].items()) if len(summary["splits"]) > 1 else []
+    height = 26 * len(rows) + 22
+    lines = [
+        f'<line class=axis x1="{_x(at)}" x2="{_x(at)}" y1=0 y2="{height - 20}"/>' for at in (0, 0.25, 0.5, 0.75, 1)
+    ]
+    lines += [f'<text x="{_x(at) - 10}" y="{height - 5}">{at:.0%}</text>' for at in (0, 0.5, 1)]
+    for place, (name, found) in enumerate(rows):
+        y = 26 * place + 14
+        lines.append(f'<text x=0 y="{y + 4}">{_text(name)}</text>')
+        if found["rate"] is None:
+            continue
+        low, rate, high = (_x(found[key]) for key in ("low", "rate", "high"))
+        lines.append(f'<line class=bar stroke-width=2 x1="{low}" x2="{high}" y1="{y}" y2="{y}"/>')
+        lines.append(f'<circle class=dot style="fill-opacity:1" cx="{rate}" cy="{y}" r=5 />')
+        lines.append(f'<text x=700 y="{y + 4}">{percent(found["rate"])}</text>')
+    return f'<svg viewBox="0 0 760 {height}" width="100%">{"".join(lines)}</svg>'
+
+
+def _x(share: float) -> float:
+    return round(90 + 590 * share, 1)
+
+
+def _scatter(run: Run) -> str:
+    """A dot a task: its mean of sampled tokens, and its share solved."""
+    of: dict[str, list[Attempt]] = {}
+    for attempt in run.attempts:
+        if attempt.solved is not None:
+            of.setdefault(attempt.task, []).append(attempt)
+    points = {
+        task: (fmean(one.usage["sampled_tokens"] for one in each), fmean(bool(one.solved) for one in each))
+        for task, each in of.items()
+    }
+    most = max((tokens for tokens, _ in points.values()), default=0.0) or 1.0
+    dots = [
+        f'<circle class=dot cx="{_x(tokens / most)}" cy="{160 - 140 * rate:.1f}" r=5>'
+        f"<title>{_text(task)}: {rate:.0%}, {tokens:.0f} tokens</title></circle>"
+        for task, (tokens, rate) in points.items()
+    ]
+    frame = [f'<line class=axis x1=90 x2=680 y1="{y}" y2="{y}"/><text x=50 y="{y + 4}">{name}</text>'
+             for y, name in ((20, "100%"), (90, "50%"), (160, "0%"))]  # fmt: skip
+    ends = f"<text x=90 y=182>0</text><text x=600 y=182>{most:,.0f} sampled tokens</text>"
+    return f'<svg viewBox="0 0 760 190" width="100%">{"".join(frame)}{ends}{"".join(dots)}</svg>'
+
+
+def _matrix(run: Run) -> str:
+    rows: dict[str, list[str]] = {}
+    for attempt in sorted(run.attempts, key=lambda one: one.attempt):
+        rows.setdefault(attempt.task, []).append(_mark(attempt))
+    return "<div class=tasks>" + "".join(
+        f"<div><span>{_text(task)}</span><span>{''.join(marks)}</span></div>" for task, marks in rows.items()
+    ) + "</div>"  # fmt: skip
+
+
+def _mark(attempt: Attempt) -> str:
+    kind, sign = {True: ("yes", "✓"), False: ("no", "✗"), None: ("none", "!")}[attempt.solved]
+    return f'<a class={kind} title="{_text(attempt.why)}" href="#{_anchor(attempt)}">{sign}</a>'
+
+
+def _anchor(attempt: Attempt) -> str:
+    return _text(f"{attempt.task}-{attempt.attempt}".replace(" ", "_"))
+
+
+def _conduct(conduct: Mapping[str, float | None]) -> str:
+    rows = [(name, conduct[key]) for key, name in CONDUCT.items()]
+    return "<table>" + "".join(
+        f"<tr><th>{name}</th><td class=n>{value:.2f}</td></tr>" for name, value in rows if value is not None
+    ) + "</table>"  # fmt: skip
+
+
+def _sessions(run: Run) -> str:
+    parts, size, left_out = [], 0, 0
+    for attempt in sorted(run.attempts, key=lambda one: bool(one.solved)):
+        kind, sign = ("yes", "✓") if attempt.solved else ("no", "✗")
+        body = _session(session_events(run, attempt)) if size < SESSIONS_BYTES else ""
+        left_out += not body
+        size += len(body)
+        title = f"{attempt.task} #{attempt.attempt} · {attempt.why} · {attempt.stop}"
+        findings = f"<pre>{_text(chr(10).join(attempt.findings))}</pre>" if attempt.findings else ""
+        parts.append(
+            f'<details id="{_anchor(attempt)}"><summary><span class={kind}>{sign}</span> {_text(title)}</summary>'
+            f"{findings}{body}</details>"
+        )
+    told = f"<p class=faint>{left_out} are in sessions/ only.</p>" if left_out else ""
+    return told + "".join(parts)
+
+
+def _session(events: Iterable[Event]) -> str:
+    parts = []
+    for event in events:
+        data = event.data
+        if event.kind == "prompt":
+            parts.append(f"<p><b>{_text(_cut(data['user']))}</b></p>")
+        elif event.kind == "completion":
+            parts.append(f"<pre>{_text(_cut(data['text']))}</pre>")
+        elif event.kind == "tool_result":
+            kind = "no" if data["error"] else "faint"
+            parts.append(f"<pre class={kind}>{_text(_cut(data['text']))}</pre>")
+    return "".join(parts)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n… {len(text) - _SHOWN} more characters"
