@@ -243,4 +243,4 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}: {count:,}" for name, count in value.items()) or "none"
-    return f"{value:,}"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

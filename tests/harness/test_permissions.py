@@ -129,7 +129,7 @@ def test_the_rule_that_decided_is_named(judge: Judge) -> None:
     assert run(judge, "ls && git -C . push").explain() == "git -C . push: rule deny run(git push *)"
     assert run(judge, "npm run deploy x").explain() == "npm run deploy x: rule ask run(npm run deploy *)"
     assert run(judge, "foo; wget x").explain().splitlines() == [
-        "foo: no rule matches; commands are ask by default",
+        "foo: no rule matches; commands are asked about by default",
         "wget x: rule ask run(wget *), which is built in",
     ]
     assert "only the workspace may be written" in judge.judge("write_file", {"path": "/etc/a"}).explain()

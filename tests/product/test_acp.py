@@ -110,7 +110,7 @@ def check_first(client: Editor, root: Path) -> None:
     assert sort["raw_input"] == {"command": "sort double.py"} and reverse["title"] == "`sort -r double.py`"
     [(asked, options)] = client.questions
     assert asked.tool_call_id == sort["tool_call_id"], "the second command is covered by the answer to the first"
-    assert "no rule matches; commands are ask by default" in asked.content[0].content.text
+    assert "no rule matches; commands are asked about by default" in asked.content[0].content.text
     assert [(option.kind, option.name) for option in options] == [
         ("allow_once", "Allow once"),
         ("allow_always", "Allow run(sort *) in this session"),

@@ -131,7 +131,7 @@ def test_permissions(here: Setting) -> None:
         terminal.see(r"^\? 2\.")
         terminal.see(r"allow\?$")
         terminal.type("s" + ENTER)
-        terminal.see("sort a.py: no rule matches; commands are ask by default")
+        terminal.see("sort a.py: no rule matches; commands are asked about by default")
         terminal.see(r"s and a allow run\(sort \*\)$")
         terminal.see(r"allow\?$")
         terminal.type("a" + ENTER)

@@ -32,6 +32,8 @@ _RULING_VARIABLE = re.compile(
 )
 """Variables by which a harmless command runs, or obeys, something else."""
 
+_DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -130,7 +132,7 @@ class Judge:
             said = f"it is {target.path}, outside the workspace"
             return Reason(self._config.outside, name, said, remember=_for_good("read", target))
         default = self._config.edits if writes else self._config.reads
-        said = f"no rule matches; {'edits' if writes else 'reads'} are {default} by default"
+        said = f"no rule matches; {'edits' if writes else 'reads'} are {_DONE[default]} by default"
         return Reason(default, name, said, remember=_for_good(kind_of(tool), target))
 
     # --- commands -------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ class Judge:
             for rule in builtin.ASK:
                 if rule.names(tool) and rule.matches_command(words) is not False:
                     return Reason("ask", piece, f"rule {rule}, which is built in", builtin.narrowest(words))
-        said = f"no rule matches; commands are {self._config.runs} by default"
+        said = f"no rule matches; commands are {_DONE[self._config.runs]} by default"
         return Reason(self._config.runs, piece, said, builtin.narrowest(words))
 
     def _redirect(self, redirect: Redirect, directories: Sequence[str | None]) -> list[Reason]:
