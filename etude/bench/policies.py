@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -89,7 +89,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
 
 
 @contextlib.contextmanager
-def _engine(config: CheckpointPolicy) -> Iterator[tuple[Sampler, Chat]]:
+def _engine(config: CheckpointPolicy) -> Generator[tuple[Sampler, Chat]]:
     from etude.engine.torch_engine import TorchEngine
     from etude.models.chat import ChatRenderer
     from etude.models.checkpoint import load_checkpoint
