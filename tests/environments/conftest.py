@@ -1,12 +1,11 @@
 """A backend of the test's own, or a real server for whoever restarts none, with nothing left of either afterwards."""
 
 import asyncio
-import os
 import shutil
-import subprocess
 
 import machine_image
 import pytest
+from debian_packages import program
 from scenarios import within
 
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
@@ -50,21 +49,11 @@ def from_afar(served):
     return runner
 
 
-def install(*packages):
-    """Install Debian packages with this machine's package manager; skip the test, saying why, where that cannot be."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.skip(f"this needs {' '.join(packages)}, which only root with apt-get can install")
-    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "--no-install-recommends"]):
-        words = command if "update" in command else [*command, *packages]
-        env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(words, check=True, capture_output=True, timeout=280, env=env)
-
-
 @pytest.fixture(scope="session")
 def machine_images(tmp_path_factory):
     """An image for virtual machines, named `machine`, and what else all kinds of machines need."""
-    if not all(map(shutil.which, ("lz4", "mkfs.erofs"))):
-        install("lz4", "erofs-utils")
+    program("lz4", "lz4")
+    program("mkfs.erofs", "erofs-utils")
     root = tmp_path_factory.mktemp("machine-root")
     root.chmod(0o755)
     machine_image.build(root)
@@ -77,8 +66,7 @@ def machine_images(tmp_path_factory):
 @pytest.fixture(scope="session")
 def machine_config(machine_images):
     """A config for virtual machines that run here, emulated."""
-    if shutil.which("qemu-system-x86_64") is None:
-        install("qemu-system-x86")
+    program("qemu-system-x86_64", "qemu-system-x86")
     return QemuConfig(accel="tcg", image="machine", images=machine_images, boot_timeout_s=180, start_timeout_s=90)
 
 

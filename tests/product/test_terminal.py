@@ -18,6 +18,10 @@ from scripted_openai import Reply, ScriptedServer
 BILL = r"turns? ·"
 
 
+_ABOUT_TERMINALS = ("TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI")
+"""What would tell the command of another terminal than the one it is given."""
+
+
 class Setting:
     """A project, a home for sessions, and a terminal with `etude agent` in both."""
 
@@ -28,7 +32,7 @@ class Setting:
 
     @property
     def env(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "CI")}
+        kept = {name: value for name, value in os.environ.items() if name not in _ABOUT_TERMINALS}
         return {**kept, "ETUDE_HOME": str(self.root / "home"), "XDG_CONFIG_HOME": str(self.root / "config")}
 
     def argv(self, server: ScriptedServer, *more: str) -> list[str]:

@@ -73,6 +73,8 @@ class Face:
         self._began: float | None = None
         """Since when something is going on that status tells of."""
         self._asked_to_leave = False
+        self._idle = False
+        """Whether a line is waited for: a Ctrl-C just before the keyboard is read leaves as one that it reads does."""
         self._interrupts = 0
         self._stopped = False
         """Whether the last prompt was ended by Ctrl-C."""
@@ -95,7 +97,7 @@ class Face:
         except asyncio.CancelledError:
             if not self._asked_to_leave:
                 raise
-            return _INTERRUPTED
+            return 0 if self._idle else _INTERRUPTED
         finally:
             self._show.stop()
             ticking.cancel()
@@ -172,6 +174,7 @@ class Face:
         self._screen.gap()
         again, self._stopped = self._stopped, False  # the first of two may have stopped what was going on
         while True:
+            self._idle = True
             try:
                 return await self._keyboard.prompt()
             except EOFError:
@@ -279,7 +282,7 @@ class Face:
     @contextlib.contextmanager
     def _working(self) -> Generator[None]:
         """Something goes on that the status tells of, and that Ctrl-C stops."""
-        self._began, self._interrupts = time.monotonic(), 0
+        self._began, self._interrupts, self._idle = time.monotonic(), 0, False
         try:
             yield
         finally:

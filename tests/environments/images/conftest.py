@@ -2,38 +2,22 @@
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from debian_packages import program
 
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
 
 BUSYBOX = Path("/bin/busybox")
 
 
-def install_program(program, package):
-    """Tests that need a program install it; where that is not possible they are skipped, saying what is missing."""
-    if shutil.which(program) is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
-        subprocess.run(
-            command, capture_output=True, timeout=120, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        )
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is missing: apt-get install -y {package}")
-
-
-@pytest.fixture(scope="session")
-def install():
-    return install_program
-
-
 @pytest.fixture(scope="session", autouse=True)
 def tools():
     if os.geteuid() != 0:
         pytest.skip("images need root: their files have owners")
-    install_program("mkfs.erofs", "erofs-utils")
-    install_program("busybox", "busybox-static")
+    program("mkfs.erofs", "erofs-utils")
+    program("busybox", "busybox-static")
 
 
 @pytest.fixture(scope="session")

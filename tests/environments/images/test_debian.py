@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+from debian_packages import program
 
 from etude.environments.images.debian import add_debian, apt_sources
 from etude.environments.images.store import ImagesConfig, ImageStore
@@ -37,8 +38,8 @@ def test_options_cannot_be_smuggled_in(store):
             add_debian(store, suite_, packages)
 
 
-def test_a_small_debian(tmp_path, install):
-    install("mmdebstrap", "mmdebstrap")
+def test_a_small_debian(tmp_path):
+    program("mmdebstrap", "mmdebstrap")
     here = suite()
     try:
         asked = subprocess.run(
