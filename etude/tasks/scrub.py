@@ -13,17 +13,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from etude.errors import ConfigError, DeadlineExceeded, MissingDependency
+from etude.errors import ConfigError
 from etude.records import Task
+from etude.tasks.git import run_git
 from etude.tasks.leaks import Leak, find_leaks
 
-GIT_TIMEOUT_S = 120.0
 _INERT = (
     "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0",
     "-c", "core.logAllRefUpdates=false", "-c", "core.autocrlf=false", "-c", "init.defaultBranch=main",
@@ -159,22 +158,4 @@ def _one_commit(root: Path) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    try:
-        done = subprocess.run(
-            ["git", *_INERT, *words],
-            cwd=root,
-            env={**environment, **_ALONE},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise MissingDependency("git is not installed: apt-get install -y git (2.28 or later)") from None
-    except subprocess.TimeoutExpired:
-        raise DeadlineExceeded(f"git {words[0]} in {root}", GIT_TIMEOUT_S) from None
-    if done.returncode:
-        raise ConfigError(f"git {words[0]} in {root} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout
+    return run_git(root, words, _INERT, _ALONE).decode("utf-8", "replace")

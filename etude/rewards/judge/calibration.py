@@ -8,7 +8,6 @@ a change that begs for a yes gets one. Costs about five questions a change.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from etude.config import Config
 from etude.rewards.judge.outcomes import Change, Judged, Judgement
 from etude.rewards.judge.question import Order
 from etude.rewards.judge.rubric import RubricJudge
+from etude.rewards.rates import wilson
 
 PADDING_LINES = 60
 _BEGGING = (
@@ -59,12 +59,7 @@ class Share:
 
     def interval(self, z: float = 1.96) -> tuple[float, float]:
         """(low, high); (0, 1) where nothing was counted."""
-        if self.of == 0:
-            return 0.0, 1.0
-        share, n = self.hits / self.of, self.of
-        middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-        half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-        return max(0.0, middle - half), min(1.0, middle + half)
+        return wilson(self.hits, self.of, z)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,13 @@ that the repository names is run. The repository is never written to.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import ConfigError, DeadlineExceeded, MissingDependency
+from etude.errors import ConfigError
+from etude.tasks.git import run_git
 
-GIT_TIMEOUT_S = 120.0
+_INERT = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
 _QUIET = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
 _FIELDS = "%H%x00%P%x00%ct%x00%B%x00"
 
@@ -116,25 +115,7 @@ class History:
         return found
 
     def _git(self, *words: str, stdin: bytes = b"") -> bytes:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-        try:
-            done = subprocess.run(
-                ["git", "--no-pager", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", *words],
-                cwd=self.path,
-                env={**environment, **_QUIET},
-                input=stdin,
-                capture_output=True,
-                timeout=GIT_TIMEOUT_S,
-                check=False,
-            )
-        except FileNotFoundError:
-            raise MissingDependency("git is not installed: apt-get install -y git") from None
-        except subprocess.TimeoutExpired:
-            raise DeadlineExceeded(f"git {words[0]} in {self.path}", GIT_TIMEOUT_S) from None
-        if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip()[-300:]
-            raise ConfigError(f"{self.path}: git {words[0]} ended with {done.returncode}: {said}")
-        return done.stdout
+        return run_git(self.path, words, _INERT, _QUIET, stdin)
 
 
 def _is_utf8(path: str) -> bool:
