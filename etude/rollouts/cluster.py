@@ -20,7 +20,9 @@ from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import Group, InfraFailed, Trajectory, Version
-from etude.rollouts.actors import EngineActor, SessionWorker, TrainerActor
+from etude.rollouts.actors.engine import EngineActor
+from etude.rollouts.actors.sessions import SessionWorker
+from etude.rollouts.actors.trainer import TrainerActor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from etude.errors import ConfigError, Interrupted
 from etude.records import Task, Trajectory, Version, solved
-from etude.rollouts.actors import ControlActor
+from etude.rollouts.actors.control import ControlActor
 from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part, within
 from etude.rollouts.config import RunConfig

@@ -1,0 +1,74 @@
+"""The engine's process: samples, and follows the weight store.
+
+Holds one engine and passes calls on; knows nothing of rollouts. Torch is imported inside the actor, so that the
+controller's process never loads it. Talks to: engine, weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from etude.environments.cluster.calls import actor
+from etude.harness.sampler import Completion, SampleRequest
+from etude.records import Version
+from etude.rollouts.config import RunConfig
+
+
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
+class EngineActor:
+    """One engine process: samples, and follows the weight store.
+
+    If it dies, Ray starts it anew with the base weights; until its next `load` its tokens carry version 0, so that
+    staleness keeps them out of training.
+    """
+
+    def __init__(self, config: RunConfig, store: str, replica: int) -> None:
+        import torch
+
+        from etude.engine.opening import open_engine
+        from etude.engine.updates import WeightUpdates
+        from etude.models.checkpoint import load_checkpoint
+        from etude.models.expert_format import set_expert_format
+        from etude.weights.store import open_store
+        from etude.weights.subscriber import Subscriber
+
+        torch.set_num_threads(1)
+        decoder, _ = load_checkpoint(config.model.path)
+        self.product = set_expert_format(decoder, config.model.expert_format)
+        self.engine = open_engine(config.engine, decoder, replica)
+        self.updates = WeightUpdates(self.engine, Subscriber(open_store(store, config.weight_store), config.subscriber))
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        return await self.engine.sample(request)
+
+    async def load(self, target: Version) -> dict[str, Any] | None:
+        """Fetch and verify a version in the background, then swap it in between two decode steps.
+
+        None if a later version has come in meanwhile.
+        """
+        served = await self.updates.load(target)
+        if served is None:
+            return None
+        fetched = served.fetched
+        return {
+            "version": int(target),
+            "root": fetched.root,
+            "bytes": fetched.payload_bytes,
+            "deltas": len(fetched.path) - fetched.from_anchor,
+            "pause_ms": 1000 * served.pause_s,
+        }
+
+    async def put(self, bits: Any, version: Version) -> None:
+        """Swap in weights that are on no chain: the control's."""
+        await asyncio.wrap_future(self.engine.swap(bits, version))
+
+    async def cancel(self, sessions: list[str]) -> None:
+        for session in sessions:
+            self.engine.cancel(session)
+
+    async def stats(self) -> dict[str, float]:
+        return {**self.engine.stats(), "low_precision_rows_sampled": self.product.rows if self.product else 0}
+
+    async def close(self) -> None:
+        self.engine.close()

@@ -1,0 +1,94 @@
+"""The processes that run sessions, each with many sandboxes, and how they reach an engine.
+
+A worker plays what it is ordered to and hands the trajectory back; it calls an engine once a turn, and never the
+controller. Talks to: environments, harness, rollouts.session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import ray
+
+from etude.environments.backends import open_backend
+from etude.environments.base import Backend
+from etude.environments.cluster.calls import actor
+from etude.errors import DeadlineExceeded
+from etude.harness.sampler import Completion, SampleRequest
+from etude.records import Event, Trajectory
+from etude.rollouts.config import RunConfig
+from etude.rollouts.session import Order, play
+
+
+class RemoteSampler:
+    """The harness's `Sampler`, over Ray: finds its engine by name."""
+
+    def __init__(self, engine: str, deadline_s: float) -> None:
+        self.engine, self.deadline_s = ray.get_actor(engine), deadline_s
+
+    async def sample(self, request: SampleRequest) -> Completion:
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                return await self.engine.sample.remote(request)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the engine to sample for {request.session_id}", self.deadline_s) from None
+
+
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
+class SessionWorker:
+    """One process of concurrent sessions with their sandboxes. If it dies, its rollouts fail and Ray starts it anew."""
+
+    def __init__(self, config: RunConfig, engine: str) -> None:
+        from etude.models.chat import ChatRenderer
+        from etude.models.tokenizer import load_tokenizer
+
+        self.config = config
+        self.chat = ChatRenderer(load_tokenizer(config.model.path))
+        self.sampler = RemoteSampler(engine, config.rollouts.sample_deadline_s)
+        self._backend: Backend | None = None
+        self.running: dict[str, asyncio.Task[Trajectory]] = {}
+        self.watched: str | None = None
+        self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
+
+    def backend(self) -> Backend:
+        """Opened at first use: a backend belongs to the event loop that uses it, here the actor's."""
+        if self._backend is None:
+            self._backend = open_backend(self.config.environment)
+        return self._backend
+
+    async def play(self, order: Order) -> Trajectory | None:
+        """None for a rollout that was cancelled."""
+        rollout = play(order, self.config, self.backend(), self.sampler, self.chat, self._on_event)
+        task = self.running[order.id] = asyncio.ensure_future(rollout)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+        finally:
+            del self.running[order.id]
+
+    def _on_event(self, order: Order, event: Event) -> None:
+        """Keep the events of one rollout at a time, for the live view."""
+        if self.watched not in self.running:
+            self.watched = order.id
+        if self.watched == order.id:
+            self.recent.append((order.id, order.task.instruction, event))
+
+    async def cancel(self, ids: list[str]) -> None:
+        for rollout in ids:
+            if rollout in self.running:
+                self.running[rollout].cancel()
+
+    async def stats(self) -> dict[str, Any]:
+        self.backend()
+        recent = list(self.recent)
+        self.recent.clear()
+        return {"running": len(self.running), "recent": recent}
+
+    async def close(self) -> None:
+        """Cancel what runs and leave no sandbox."""
+        await self.cancel(list(self.running))
+        await asyncio.gather(*self.running.values(), return_exceptions=True)
+        await self.backend().close()

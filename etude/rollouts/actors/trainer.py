@@ -1,0 +1,123 @@
+"""The trainer's process: steps, hands versions over to be published, checkpoints.
+
+Holds one trainer and its publisher and passes calls on; never calls the controller. Torch is imported inside the actor,
+so that the controller's process never loads it. Talks to: trainer, weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import ray
+
+from etude.environments.cluster.calls import actor
+from etude.records import Group, Version
+from etude.rollouts.config import RunConfig
+
+if TYPE_CHECKING:
+    from etude.weights.publisher import PublishResult
+
+
+@actor(num_cpus=0, concurrency_groups={"publishing": 1})
+class TrainerActor:
+    """The trainer process: steps, hands each version over to be published in the background, checkpoints.
+
+    A checkpoint may be whole before its version is in the store. A run killed in between publishes that version when it
+    resumes: the same bits, and in the same pack unless the version before had not got there either.
+    """
+
+    def __init__(self, config: RunConfig, store: str, directory: Path) -> None:
+        from etude.models.checkpoint import load_checkpoint
+        from etude.models.expert_format import set_expert_format
+        from etude.trainer.step import Trainer
+        from etude.weights.background import BackgroundPublisher
+        from etude.weights.publisher import Publisher
+        from etude.weights.store import open_store
+
+        self.config, self.directory = config, directory
+        self.lock: IO[str] | None = None
+        decoder, self.tokenizer = load_checkpoint(config.model.path)
+        self.product = set_expert_format(decoder, config.model.expert_format)
+        self.trainer = Trainer(decoder, config.trainer, config.rollouts.temperature)
+        direct = config.weight_store.model_copy(update={"relay": None})
+        self.publishing = BackgroundPublisher(Publisher(open_store(store, direct), config.publisher))
+
+    def resume(self) -> dict[str, Any] | None:
+        """Take up the newest checkpoint; returns the controller's state that was saved with it, its `line` now with
+        the metrics of the step that made it, and the `publications` that it had not counted yet; None if there is none.
+        """
+        from etude.trainer.checkpoint import claim, load_latest
+
+        self.lock = claim(self.directory)
+        state = load_latest(self.directory / "checkpoints")
+        if state is None:
+            self.publishing.resume(self.trainer.version)
+            return None
+        self.trainer.load_state_dict(state["trainer"])
+        saved = state["controller"]
+        uncounted = self.publishing.resume(self.trainer.version, state["published"], saved["stats"]["published"])
+        line = saved["line"] | state["metrics"]
+        return {**saved, "line": line, "publications": [_told(result) for result in uncounted]}
+
+    def publish(self) -> dict[str, Any]:
+        """Put the present version into the store; doing so again changes nothing. Waits until it is there."""
+        self.publishing.put(self.trainer.version, self.trainer.export)
+        return self._published(self.trainer.version)
+
+    @ray.method(concurrency_group="publishing")
+    def published(self, version: Version) -> dict[str, Any]:
+        """Wait until that version, or a later one in its place, is in the store. Answers while a step goes on."""
+        return self._published(version)
+
+    def _published(self, version: Version) -> dict[str, Any]:
+        publication = self.publishing.published(version)
+        return _told(publication.result) | {"publish_ms": publication.publish_ms}
+
+    def step(self, groups: list[Group], controller_state: dict[str, Any]) -> dict[str, Any]:
+        """One optimizer step on these groups; the new version is on its way to the store when this returns."""
+        import time
+
+        from etude.trainer.advantages import group_advantages
+        from etude.trainer.checkpoint import save
+        from etude.trainer.packing import build_batch
+
+        started, cpu = time.perf_counter(), time.process_time()
+        rows = self.product.rows if self.product else 0
+        advantages = [group_advantages(group, self.config.trainer.advantages) for group in groups]
+        metrics: dict[str, Any] = self.trainer.step(
+            build_batch(groups, advantages, self.trainer.version), controller_state["progress"]
+        )
+        handed_over = self.publishing.put(self.trainer.version, self.trainer.export)
+        metrics |= {"snapshot_ms": handed_over.snapshot_ms, "publish_stall_ms": handed_over.stall_ms}
+        if self.product is not None:
+            metrics["low_precision_rows_trained"] = self.product.rows - rows
+
+        def spent() -> dict[str, float]:
+            return {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
+
+        if self.trainer.version % self.config.rollouts.checkpoint_every == 0:
+            state = {
+                "trainer": self.trainer.state_dict(),
+                "controller": controller_state,
+                "metrics": metrics | spent(),
+                "published": self.publishing.visible,
+            }
+            save(self.directory / "checkpoints", self.trainer.version, state)
+        return metrics | spent()
+
+    def save_model(self, directory: Path) -> None:
+        from etude.models.checkpoint import save_checkpoint
+
+        save_checkpoint(self.trainer.policy, directory, self.tokenizer)
+
+
+def _told(result: PublishResult) -> dict[str, Any]:
+    """What the controller is told of a version in the store."""
+    return {
+        "version": int(result.version),
+        "root": result.root,
+        "delta_bytes": result.payload_bytes,
+        "raw_bytes": result.raw_bytes,
+        "changed_share": result.changed_share,
+    }
