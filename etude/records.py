@@ -207,6 +207,7 @@ class Batch:
     positions: Ints  # [N], restarting at 0 with every segment
     segment_ids: Ints  # [N], 0, 0, …, 1, 1, …
     loss_mask: Bools  # [N]
+    summary_mask: Bools  # [N], True on the tokens of summaries, whether they are trained on or not
     advantages: Floats  # [N]
     behaviour_logprobs: Floats  # [N]
     ages: Ints  # [N], versions between the one that sampled the token and the one trained on

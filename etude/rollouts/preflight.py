@@ -29,6 +29,8 @@ async def preflight(config: RunConfig, directory: Path) -> None:
         raise ConfigError("trainer.router_replay: the engine gives no routes to replay; set engine.routes or neither")
     if config.model.expert_format != "plain" and config.engine.kind != "etude":
         raise ConfigError("model.expert_format: only Etude's own engine serves the codes that the trainer holds")
+    if config.trainer.credit.needs_segments and config.harness.summary is None:
+        raise ConfigError("trainer.credit: every session is one segment; give it a harness.summary, or leave it out")
     _model(config.model)
     _room(directory)
     if isinstance(config.environment, RemoteConfig):

@@ -242,7 +242,8 @@ class Run:
         if self.config.model.expert_format != "plain":
             features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
         if self.config.harness.summary is not None:
-            features.append("summaries")
+            masked = self.config.trainer.credit.mask_summaries
+            features += ["summaries", "summary_tokens_masked" if masked else "summary_tokens_trained"]
         if self.config.rewards.audit != "off":
             features.append("audited")
         witnessed = ["witnessed_tokens"] if self.config.trainer.witness_tokens else []

@@ -92,7 +92,8 @@ class RunStats:
         self.steps = line["step"]
         for name in ("trained_rollouts", "trained_tokens", "routes_replayed"):
             self.counters[name] += int(line[name])
-        self.counters["witnessed_tokens"] += int(line.get("witnessed_tokens", 0))
+        for name in ("witnessed_tokens", "segments_trained", "summary_tokens_trained", "summary_tokens_masked"):
+            self.counters[name] += int(line.get(name, 0))
         self.counters["steps_shortened"] += line.get("shortened", False)
         self.counters["low_precision_rows_trained"] += line.get("low_precision_rows_trained", 0)
         for name in ("publish_stall_ms", "snapshot_ms"):

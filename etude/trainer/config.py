@@ -49,12 +49,28 @@ class AdvantageConfig(Config):
     """
 
 
+class CreditConfig(Config):
+    """How a trajectory's reward is shared among its segments; `trainer.credit` has the rules."""
+
+    baseline: Literal["trajectory", "segment"] = "trajectory"
+    """`trajectory`: every sampled token has the trajectory's advantage. `segment`: each segment is compared with those
+    at the same place in the trajectories of its group that came as far."""
+    mask_summaries: bool = False
+    """Leave the tokens of summaries out of the loss: the ablation that says what training them is worth."""
+
+    @property
+    def needs_segments(self) -> bool:
+        """Whether it would have no effect on sessions of one segment."""
+        return self != CreditConfig()
+
+
 class TrainerConfig(Config):
     """One step of reinforcement learning."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
     loss: LossConfig = LossConfig()
     advantages: AdvantageConfig = AdvantageConfig()
+    credit: CreditConfig = CreditConfig()
     router_replay: bool = True
     replay_margin: float = 4.0
     """Plausibility filter: how far, in router logits, a replayed expert may lie below the router's own last choice."""

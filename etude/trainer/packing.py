@@ -1,7 +1,8 @@
 """Packing: scored groups into one flat batch, and a batch into pieces that fit memory.
 
-Owns the layout of `records.Batch`: segments end to end, every sampled token of every segment with its trajectory's
-advantage and age. What follows a segment's last sampled token teaches nothing and is cut. No torch, no loss.
+Owns the layout of `records.Batch`: segments end to end, every sampled token of every segment with its advantage and
+age. What follows a segment's last sampled token teaches nothing and is cut. Summaries that are left out of the loss
+stay where they are, so that a run with them and one without compute the same. No torch, no loss.
 """
 
 from __future__ import annotations
@@ -12,25 +13,42 @@ from dataclasses import replace
 import numpy as np
 
 from etude.records import Batch, Floats, Group, Routes, Segment, Version
+from etude.trainer.credit import summary_tokens
 
 
-def build_batch(groups: Sequence[Group], advantages: Sequence[Floats], version: Version) -> Batch:
-    """`advantages[i][j]` belongs to trajectory j of group i; `version` is the one about to be trained."""
+def build_batch(
+    groups: Sequence[Group],
+    advantages: Sequence[Sequence[Floats] | Floats],
+    version: Version,
+    *,
+    mask_summaries: bool = False,
+) -> Batch:
+    """`advantages[i][j]` belongs to trajectory j of group i: one value a segment, or one for all of them. `version` is
+    the one about to be trained. Raises ValueError where nothing is left to train on.
+    """
     rows: list[tuple[Segment, float]] = []
     for group, values in zip(groups, advantages, strict=True):
         for trajectory, value in zip(group.trajectories, values, strict=True):
-            rows += [(_cut(segment), float(value)) for segment in trajectory.segments if segment.sampled.any()]
+            shares = np.broadcast_to(value, len(trajectory.segments))
+            for segment, share in zip(trajectory.segments, shares, strict=True):
+                trained = segment.sampled & ~summary_tokens(segment) if mask_summaries else segment.sampled
+                if trained.any():
+                    rows.append((_cut(segment), float(share)))
     if not rows:
         raise ValueError("nothing to train on: no trajectory of these groups has a sampled token")
     segments = [segment for segment, _ in rows]
     lengths = [len(segment.token_ids) for segment in segments]
+    summaries = np.concatenate([summary_tokens(segment) for segment in segments])
     sampled = np.concatenate([segment.sampled for segment in segments])
+    if mask_summaries:
+        sampled = sampled & ~summaries
     routes, routed = _routes(segments)
     return Batch(
         token_ids=np.concatenate([segment.token_ids for segment in segments]),
         positions=np.concatenate([np.arange(length, dtype=np.int32) for length in lengths]),
         segment_ids=np.repeat(np.arange(len(rows), dtype=np.int32), lengths),
         loss_mask=sampled,
+        summary_mask=summaries,
         advantages=np.where(
             sampled, np.repeat(np.asarray([value for _, value in rows], np.float32), lengths), np.float32(0)
         ),
@@ -89,8 +107,16 @@ def split(batch: Batch, max_tokens: int) -> Iterator[Batch]:
 def part_of(batch: Batch, places: slice | np.ndarray) -> Batch:
     """A batch of these positions alone; where segments begin and end is the caller's to respect."""
     aligned = (
-        "token_ids", "positions", "segment_ids", "loss_mask", "advantages", "behaviour_logprobs", "ages", "routed_mask",
-    )  # fmt: skip
+        "token_ids",
+        "positions",
+        "segment_ids",
+        "loss_mask",
+        "summary_mask",
+        "advantages",
+        "behaviour_logprobs",
+        "ages",
+        "routed_mask",
+    )
     parts = {name: getattr(batch, name)[places] for name in aligned}
     routes = batch.routed_experts
     return replace(batch, **parts, routed_experts=routes[places] if len(routes) else routes)

@@ -78,16 +78,16 @@ class TrainerActor:
         """One optimizer step on these groups; the new version is on its way to the store when this returns."""
         import time
 
-        from etude.trainer.advantages import group_advantages
         from etude.trainer.checkpoint import save
+        from etude.trainer.credit import segment_advantages
         from etude.trainer.packing import build_batch
 
         started, cpu = time.perf_counter(), time.process_time()
         rows = self.product.rows if self.product else 0
-        advantages = [group_advantages(group, self.config.trainer.advantages) for group in groups]
-        metrics: dict[str, Any] = self.trainer.step(
-            build_batch(groups, advantages, self.trainer.version), controller_state["progress"]
-        )
+        config = self.config.trainer
+        advantages = [segment_advantages(group, config.advantages, config.credit) for group in groups]
+        batch = build_batch(groups, advantages, self.trainer.version, mask_summaries=config.credit.mask_summaries)
+        metrics: dict[str, Any] = self.trainer.step(batch, controller_state["progress"])
         handed_over = self.publishing.put(self.trainer.version, self.trainer.export)
         metrics |= {"snapshot_ms": handed_over.snapshot_ms, "publish_stall_ms": handed_over.stall_ms}
         if self.product is not None:

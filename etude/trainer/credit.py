@@ -1,0 +1,47 @@
+"""Credit: what each segment of a trajectory is worth, and which of its tokens are a summary.
+
+Owns `segment_advantages` and `summary_tokens`. A trajectory is a chain of segments, and it has one reward:
+
+- *trajectory* (the default): every segment has the trajectory's advantage, summaries included; in the group's baseline
+  each trajectory counts once, however many segments it has.
+- *segment*: segment k of a trajectory has the advantage of its reward among the rewards of those trajectories of the
+  group that have a segment k. What is common to all that came so far is then credited to none of them, and the later
+  segments are not paid for the luck of having been reached. Where no other came as far, it is the trajectory's.
+
+Knows neither tokens' losses nor models. Golden numbers in tests/trainer/test_credit.py. Shapes: G trajectories of a
+group, T tokens of one segment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etude.records import Bools, Floats, Group, Segment, reward_of
+from etude.trainer.advantages import advantages_of, group_advantages
+from etude.trainer.config import AdvantageConfig, CreditConfig
+
+
+def segment_advantages(group: Group, config: AdvantageConfig, credit: CreditConfig) -> list[Floats]:
+    """For each trajectory of a group, in order, one advantage a segment. Raises ValueError if one has no reward."""
+    counts_G = np.asarray([len(trajectory.segments) for trajectory in group.trajectories])
+    whole_G = group_advantages(group, config)
+    shares = [np.full(count, value, np.float32) for count, value in zip(counts_G, whole_G, strict=True)]
+    if credit.baseline == "trajectory":
+        return shares
+    rewards_G = np.asarray([reward_of(trajectory.outcome) for trajectory in group.trajectories], np.float32)
+    for place in range(counts_G.max(initial=0)):
+        there = np.flatnonzero(counts_G > place)
+        if len(there) > 1:
+            for member, value in zip(there, advantages_of(rewards_G[there], config), strict=True):
+                shares[member][place] = value
+    return shares
+
+
+def summary_tokens(segment: Segment) -> Bools:
+    """[T]: the summary that a segment of that kind ends with, the thinking before it included."""
+    mask = np.zeros(len(segment.token_ids), bool)
+    if segment.kind == "summary":
+        said = np.flatnonzero(segment.sampled)
+        breaks = np.flatnonzero(np.diff(said) > 1)
+        mask[said[breaks[-1] + 1 if len(breaks) else 0] : said[-1] + 1] = True
+    return mask
