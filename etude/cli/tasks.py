@@ -1,4 +1,4 @@
-"""`etude tasks mine|generate|validate`: tasks of history or the ladder as Harbor directories; are they sound?."""
+"""`etude tasks mine|generate|validate|pack|unpack`: tasks as Harbor directories, are they sound, many in one file."""
 
 from __future__ import annotations
 
@@ -35,16 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mine.add_argument("--jobs", type=int, default=2, metavar="N", help="commits tried at the same time")
     mine.add_argument("--config", type=Path, help="a TOML file of the run's config")
     mine.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
-    for action in (mine, validate):
+    pack = actions.add_parser("pack", help="write many task directories into one small file, a git bundle")
+    pack.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories")
+    pack.add_argument("--out", type=Path, required=True, metavar="FILE")
+    unpack = actions.add_parser("unpack", help="write the task directories of bundles, and install what they need")
+    unpack.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
+    unpack.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
+    for action in (mine, validate, unpack):
         action.add_argument("--environments", type=Path, help="where installed packages are kept")
-    for action in (generate, validate, mine):
+    for action in (generate, validate, mine, pack, unpack):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.action == "generate":
-        return _generate(options)
-    return asyncio.run(_mine(options) if options.action == "mine" else _validate(options))
+    if options.action in ("generate", "pack"):
+        return _generate(options) if options.action == "generate" else _pack(options)
+    return asyncio.run({"mine": _mine, "validate": _validate, "unpack": _unpack}[options.action](options))
 
 
 def _generate(options: argparse.Namespace) -> int:
@@ -58,6 +64,36 @@ def _generate(options: argparse.Namespace) -> int:
         written.append(str(options.out / task.id))
     print(json.dumps(written) if options.json else "\n".join(written))
     return 0
+
+
+def _pack(options: argparse.Namespace) -> int:
+    from etude.tasks.packed import pack_tasks
+
+    pack_tasks(options.tasks, options.out)
+    size = options.out.stat().st_size
+    said = {"bundle": str(options.out), "tasks": len(options.tasks), "bytes": size}
+    print(json.dumps(said) if options.json else f"{options.out}: {len(options.tasks)} tasks in {size:,} bytes")
+    return 0
+
+
+async def _unpack(options: argparse.Namespace) -> int:
+    from etude.tasks.harbor import read_task
+    from etude.tasks.mined.environment import Environment, Environments, Unavailable, default_root
+    from etude.tasks.packed import unpack_tasks
+
+    written = [path for bundle in options.bundles for path in unpack_tasks(bundle, options.out)]
+    wanted = {command for path in written for command in read_task(path).setup}
+    environments, missing = Environments(options.environments or default_root()), 0
+    for environment in filter(None, map(Environment.of_setup, sorted(wanted))):
+        print(f"{environment.key}: {', '.join(environment.pins)}", file=sys.stderr)
+        try:
+            await environments.restore(environment)
+        except Unavailable as error:
+            missing += 1
+            print(f"{environment.key} cannot be installed: {error}", file=sys.stderr)
+    paths = [str(path) for path in written]
+    print(json.dumps({"tasks": paths, "environments_missing": missing}) if options.json else "\n".join(paths))
+    return 1 if missing else 0
 
 
 async def _validate(options: argparse.Namespace) -> int:

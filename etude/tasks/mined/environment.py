@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,14 @@ from etude.errors import ConfigError, DeadlineExceeded
 
 PLACE = "/opt/etude/environments"
 """Where a sandbox finds the environments."""
-RUNNER = "pytest>=8"
+RUNNERS = ("pytest>=8,<9", "pytest>=8")
+"""In this order: the ninth refuses conftest files of the years before, whose hooks take arguments it has dropped."""
 INSTALL_TIMEOUT_S = 600.0
 _FILES = re.compile(r"(^|/)(requirements[\w.-]*|[\w-]*requirements)\.(txt|in)$|^requirements/[\w.-]+\.txt$")
 _OPTIONAL = ("test", "tests", "testing", "dev")
 _SAID = "etude.json"
+_INSTALL = "pip install --no-cache-dir --target "
+_PIN = re.compile(r"[A-Za-z0-9][\w.-]*==[A-Za-z0-9][\w.!+-]*")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Requirements:
     @property
     def key(self) -> str:
         """Names the environment; the interpreter's version counts, as wheels are made for one."""
-        text = json.dumps([self.needed, self.wanted, RUNNER, sys.version_info[:2]])
+        text = json.dumps([self.needed, self.wanted, RUNNERS[0], sys.version_info[:2]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -64,7 +67,16 @@ class Environment:
     @property
     def setup(self) -> str:
         """The command that makes the same environment in an image."""
-        return f"pip install --no-cache-dir --target {self.path} {' '.join(self.pins)}"
+        return f"{_INSTALL}{self.path} {' '.join(self.pins)}"
+
+    @classmethod
+    def of_setup(cls, command: str) -> Environment | None:
+        """The environment that a task's setup command makes; None for any other command."""
+        place, *pins = command.removeprefix(_INSTALL).split(" ")
+        key = place.removeprefix(f"{PLACE}/")
+        if not command.startswith(_INSTALL) or not re.fullmatch(r"[0-9a-f]{16}", key):
+            return None
+        return cls(key, tuple(pins), False) if all(_PIN.fullmatch(pin) for pin in pins) else None
 
 
 class Unavailable(Exception):
@@ -125,28 +137,35 @@ class Environments:
             found = json.loads(said.read_text())
         return Environment(key, tuple(found["pins"]), found["left_away"])
 
+    async def restore(self, environment: Environment) -> None:
+        """Install just what it pins, if it is not there: for tasks that were made elsewhere. Raises Unavailable."""
+        async with self._one_each.setdefault(environment.key, asyncio.Lock()):
+            if not (self.root / environment.key / _SAID).exists():
+                await self._install(environment.key, environment.pins, environment.left_away)
+
     async def _make(self, requirements: Requirements) -> None:
-        attempts = [(*requirements.needed, *requirements.wanted, RUNNER), (*requirements.needed, RUNNER)]
+        whole = (*requirements.needed, *requirements.wanted)
+        attempts = [(*lines, runner) for lines in dict.fromkeys([whole, requirements.needed]) for runner in RUNNERS]
         why = ""
-        for number, lines in enumerate(dict.fromkeys(attempts)):
-            with tempfile.TemporaryDirectory(prefix=".installing-", dir=self.root) as name:
-                packages = Path(name, "packages")
-                try:
-                    await _pip(
-                        "install", "-q", "--only-binary", ":all:", "--no-compile", "--target", str(packages), *lines
-                    )
-                    frozen = await _pip("list", "--format=json", "--path", str(packages))
-                except Unavailable as error:
-                    why = why or str(error)
-                    continue
-                pins = sorted(f"{one['name']}=={one['version']}" for one in json.loads(frozen))
-                said = {"pins": pins, "left_away": number > 0, "asked": list(lines)}
-                (packages / _SAID).write_text(json.dumps(said, indent=1))
-                _readable(packages)
-                shutil.rmtree(self.root / requirements.key, ignore_errors=True)
-                packages.rename(self.root / requirements.key)
+        for lines in attempts:
+            try:
+                await self._install(requirements.key, lines, left_away=len(lines) <= len(whole))
                 return
+            except Unavailable as error:
+                why = why or str(error)
         raise Unavailable(why)
+
+    async def _install(self, key: str, lines: Sequence[str], left_away: bool) -> None:
+        with tempfile.TemporaryDirectory(prefix=".installing-", dir=self.root) as name:
+            packages = Path(name, "packages")
+            await _pip("install", "-q", "--only-binary", ":all:", "--no-compile", "--target", str(packages), *lines)
+            frozen = await _pip("list", "--format=json", "--path", str(packages))
+            pins = sorted(f"{one['name']}=={one['version']}" for one in json.loads(frozen))
+            said = {"pins": pins, "left_away": left_away, "asked": list(lines)}
+            (packages / _SAID).write_text(json.dumps(said, indent=1))
+            _readable(packages)
+            shutil.rmtree(self.root / key, ignore_errors=True)
+            packages.rename(self.root / key)
 
 
 async def _pip(action: str, *words: str) -> str:

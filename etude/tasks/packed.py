@@ -1,0 +1,104 @@
+"""Many tasks in one small file: a git bundle whose one commit holds their Harbor directories.
+
+Owns `pack_tasks` and `unpack_tasks`. Tasks of one repository hold nearly the same files again and again, and git stores
+what is the same once: thirty tasks of a megabyte and a half are a bundle of less than half a megabyte. It is git's own
+format: without Etude, `git clone FILE DIRECTORY` gives the directories too. Bytes are stored and given back as they
+are, whatever attributes a workspace names, and nothing that is in a bundle is run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from etude.errors import ConfigError
+from etude.tasks.git import run_git
+from etude.tasks.harbor import read_task
+from etude.tasks.mined.history import History
+
+_INERT = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "init.defaultBranch=main")
+_ALONE = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+_COMMIT = b"""commit refs/heads/main
+committer Etude <etude@localhost> 946684800 +0000
+data 6
+Tasks
+"""
+TASK_MAX = 64 << 20
+"""Most bytes of one task's directory."""
+
+
+def pack_tasks(directories: Sequence[Path], bundle: Path) -> None:
+    """Write the task directories, which keep their names, into a new file. Raises ConfigError with the path of a
+    directory that is no task, or of a file that is there already.
+    """
+    if bundle.exists():
+        raise ConfigError(f"{bundle}: exists already; remove it or name another file")
+    if not directories:
+        raise ConfigError("no task directories to pack; name at least one")
+    for name, times in Counter(directory.resolve().name for directory in directories).items():
+        if times > 1:
+            raise ConfigError(f"{times} of the task directories are called {name}; a bundle holds one of a name")
+    with tempfile.TemporaryDirectory(prefix="etude-pack-") as scratch:
+        root = Path(scratch)
+        _git(root, "init", "-q", "--bare", "--template=")
+        _git(root, "fast-import", "--quiet", given=b"".join(_stream(directories)))
+        _git(root, "repack", "-q", "-a", "-d", "-f", "--depth=50", "--window=250")
+        bundle.parent.mkdir(parents=True, exist_ok=True)
+        _git(root, "bundle", "create", "-q", str(bundle.resolve()), "HEAD", "main")
+
+
+def unpack_tasks(bundle: Path, out: Path) -> list[Path]:
+    """Write every task of a bundle below `out` and return their directories, sorted; one that is there already must
+    not be. Raises ConfigError for a file that is no bundle of tasks.
+    """
+    if not bundle.is_file():
+        raise ConfigError(f"{bundle}: no such file; name a bundle that `etude tasks pack` wrote")
+    with tempfile.TemporaryDirectory(prefix="etude-unpack-") as scratch:
+        root = Path(scratch)
+        _git(root, "init", "-q", "--bare", "--template=")
+        _git(root, "fetch", "-q", str(bundle.resolve()), "HEAD:refs/heads/main")
+        history = History(root)
+        names = _git(root, "ls-tree", "-z", "--name-only", "main").decode("utf-8", "replace").split("\0")[:-1]
+        return [_write(history, bundle, name, out / name) for name in sorted(names)]
+
+
+def _write(history: History, bundle: Path, name: str, directory: Path) -> Path:
+    if directory.exists():
+        raise ConfigError(f"{directory}: exists already; remove it or name another directory")
+    tree = history.tree(f"main:{name}", TASK_MAX)
+    if tree is None or "task.toml" not in tree.files or tree.left_out:
+        raise ConfigError(f"{bundle}: {name} is no task of plain files of at most {TASK_MAX >> 20} MB")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=directory.parent) as partial:
+        root = Path(partial) / "task"
+        for path, content in tree.files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(content)
+        for path in tree.executable:
+            (root / path).chmod(0o755)
+        root.rename(directory)
+    return directory
+
+
+def _stream(directories: Sequence[Path]) -> Iterator[bytes]:
+    """What `git fast-import` reads: a commit of every file, as it is."""
+    yield _COMMIT
+    for directory in sorted(directories, key=lambda path: path.resolve().name):
+        read_task(directory)
+        for path in sorted(directory.rglob("*")):
+            if path.is_file():
+                content, mode = path.read_bytes(), "100755" if path.stat().st_mode & 0o100 else "100644"
+                where = f"{directory.resolve().name}/{path.relative_to(directory).as_posix()}"
+                yield f"M {mode} inline {_quoted(where)}\ndata {len(content)}\n".encode() + content + b"\n"
+
+
+def _quoted(path: str) -> str:
+    """As git writes a path that may hold anything."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _git(root: Path, *words: str, given: bytes = b"") -> bytes:
+    return run_git(root, words, _INERT, _ALONE, given)
