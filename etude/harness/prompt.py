@@ -83,11 +83,6 @@ def render_call(name: str, arguments: Mapping[str, str]) -> str:
     return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
 
 
-def open_call(name: str | None) -> str:
-    """What every call begins with, or every call to one tool: for a message that must hold one."""
-    return "<tool_call>\n" if name is None else f"<tool_call>\n<function={name}>\n"
-
-
 def render_calls(calls: Iterable[tuple[str, Mapping[str, str]]]) -> str:
     """Several calls of one message; they run in parallel where they can."""
     return "\n".join(render_call(name, arguments) for name, arguments in calls)

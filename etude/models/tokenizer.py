@@ -64,3 +64,34 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """What each id stands for. Raises CheckpointError for a tokenizer that is not of bytes."""
+    added = tokenizer.get_added_tokens_decoder()
+    bytes_of = _bytes_of_characters()
+
+    def spelt(token: int) -> bytes:
+        if token in added:
+            return added[token].content.encode()
+        return bytes(bytes_of[each] for each in tokenizer.id_to_token(token) or "")
+
+    try:
+        return [spelt(token) for token in range(tokenizer.get_vocab_size())]
+    except KeyError as error:
+        raise CheckpointError(
+            f"the tokenizer is not byte-level ({error} is no byte): answers cannot be held to a grammar with it"
+        ) from None
+
+
+def is_control(token: bytes) -> bool:
+    """Whether a token frames messages, and is never part of one."""
+    return token.startswith((b"<|", "<｜".encode())) and token.endswith((b"|>", "｜>".encode()))
+
+
+def _bytes_of_characters() -> dict[str, int]:
+    """Byte-level BPE writes a byte as the character of its number where that can be seen, and the others as those from
+    256 on, in order."""
+    seen = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {**{chr(byte): byte for byte in seen}, **{chr(256 + at): byte for at, byte in enumerate(hidden)}}

@@ -1,4 +1,4 @@
-"""Answers that must be JSON of a shape: whatever the model, what it says fits, and nothing else is refused."""
+"""Answers that must be JSON of a shape, or calls of tools: whatever the model, what it says fits."""
 
 import asyncio
 import json
@@ -8,9 +8,13 @@ import jsonschema
 import pytest
 from engine_serving import TOKEN, said_in, serving
 from pydantic import BaseModel
+from small_models import SHAPE as SMALL
 from small_models import SHIPPED, random_decoder
 
 from etude.engine.config import EngineConfig
+from etude.harness.protocol import parse_message
+from etude.harness.schema import Parameter, ToolCall, ToolSchema
+from etude.harness.tools import TOOLS
 from etude.models.checkpoint import load_checkpoint
 
 openai = pytest.importorskip("openai")
@@ -37,7 +41,8 @@ class Finding(BaseModel):
 @pytest.fixture(scope="module")
 def server():
     """Of a model that says anything: it has learnt nothing, and is drawn from at temperature 1."""
-    with serving(random_decoder(), engine=EngineConfig(cache_tokens=8192), max_waiting=64) as made:
+    model = random_decoder(shape=SMALL.model_copy(update={"max_context": 1024}))
+    with serving(model, engine=EngineConfig(cache_tokens=8192), max_waiting=64) as made:
         yield made
         assert made.at_rest()
 
@@ -150,3 +155,71 @@ def test_openais_client_parses_what_it_asked_for(shipped):
             messages=messages, max_tokens=900, temperature=1.2, response_format=Finding, **asked
         )
         assert isinstance(parsed.choices[0].message.parsed, Finding)
+
+
+def tool(name, required, **properties):
+    shape = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
+    return {"type": "function", "function": {"name": name, "parameters": {**shape, "required": required}}}
+
+
+LOOK = tool("look", ["deep"], deep="boolean", far="number")
+COUNT = tool("count", ["least", "of"], least="integer", of="array", how="object")
+OWN = [{"type": "function", "function": each.json_schema()} for each in TOOLS]
+MUST_CALL = {"messages": CHAT["messages"], "max_tokens": 300, "tool_choice": "required"}
+ONE_LOOK = {"tool_choice": {"type": "function", "function": {"name": "look"}}, "parallel_tool_calls": False}
+
+
+def calls_in(choice):
+    return [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in choice["message"]["tool_calls"]]
+
+
+@pytest.mark.parametrize(("model", "tools"), [("server", [LOOK, COUNT]), ("shipped", OWN)])
+def test_a_message_that_must_call_a_tool_is_nothing_but_calls_that_fit(model, tools, request):
+    """Of a model that says anything, and of one whose vocabulary has the tags of its tools."""
+    server = request.getfixturevalue(model)
+    malformed = server.service.parsed["malformed_calls"]
+    told = post(server, "/v1/chat/completions", {**MUST_CALL, "tools": tools, "n": 24, "seed": 5}).json()["choices"]
+    whole = [choice for choice in told if choice["finish_reason"] == "tool_calls"]
+    assert len(whole) > 6  # the others were cut at max_tokens
+    shapes = {each["function"]["name"]: each["function"]["parameters"] for each in tools}
+    for choice in whole:
+        assert choice["message"]["content"] is None
+        for name, arguments in calls_in(choice):
+            jsonschema.validate(arguments, shapes[name])
+    assert server.service.parsed["malformed_calls"] - malformed <= len(told) - len(whole)
+
+
+def test_a_named_tool_is_called_once_where_only_one_call_is_wanted(server):
+    body = {**MUST_CALL, **ONE_LOOK, "tools": [LOOK, COUNT], "n": 12, "seed": 1}
+    told = post(server, "/v1/chat/completions", body).json()["choices"]
+    assert all([name for name, _ in calls_in(choice)] == ["look"] for choice in told)
+
+
+def test_a_required_call_streams_as_it_is_told_whole(server):
+    body = {**MUST_CALL, **ONE_LOOK, "tools": [LOOK, COUNT], "seed": 1}
+    whole = calls_in(post(server, "/v1/chat/completions", body).json()["choices"][0])
+    told = said_in(post(server, "/v1/chat/completions", {**body, "stream": True}).text)
+    deltas = [json.loads(each)["choices"][0]["delta"] for each in told[:-1]]
+    arguments = "".join(piece["function"]["arguments"] for delta in deltas for piece in delta.get("tool_calls", ()))
+    assert [json.loads(arguments)] == [given for _, given in whole]
+
+
+@pytest.mark.parametrize("hostile", ["</parameter>", "<parameter=deep>", "</function>", "<tool_call>", "</tool_call>"])
+@pytest.mark.parametrize("before", ["", "x\n", "x"])
+def test_no_line_of_a_value_can_look_like_a_calls_structure(shipped, hostile, before):
+    """The grammar stops a value where the parser would, whatever token a model would write it in."""
+    chat, look = shipped.service.chat, ToolSchema("look", "", (Parameter("at", ""),))
+    held = shipped.service.grammars.of_calls([look], several=False, where="tools")()
+    opening = f"<tool_call>\n<function=look>\n<parameter=at>\n{before}"
+    said = []
+    for token in chat.encode(f"{opening}{hostile} more\n</parameter>\n</function>\n</tool_call>"):
+        if not held.allowed()[token]:
+            break
+        held.take(token)
+        said.append(token)
+    text = chat.decode(said)
+    if before == "x":
+        (call,) = parse_message(text, {"look": look})
+        assert isinstance(call, ToolCall) and call.arguments["at"] == f"{before}{hostile} more"
+    else:
+        assert text.startswith(opening) and hostile not in text[len(opening) :]

@@ -111,10 +111,8 @@ class _Answer:
         streams = [self.asked.stream(eager=True) for _ in flight.choices]
         told: list[list[Event]] = [[] for _ in flight.choices]
         first = {"prompt_token_ids": list(self.asked.ids)} if self.body.return_token_ids else {}
-        for index, stream in enumerate(streams):
-            opening = stream.feed(self.asked.forced)
-            told[index] += opening
-            yield self._chunk(index, {"role": "assistant", "content": "", **_delta(opening)}, beside=first)
+        for index in range(len(streams)):
+            yield self._chunk(index, {"role": "assistant", "content": ""}, beside=first)
             first = {}
         pieces = flight.pieces()
         try:

@@ -1,27 +1,29 @@
-"""Answers that must be JSON of a given shape.
+"""Answers that must be of a given form: JSON of a schema, or calls of tools.
 
-Owns the grammar of a schema and its state in each choice: which tokens may come next, so that whatever is sampled fits,
-token by token, and only ends where it is whole. The grammars are llguidance's; a schema with words it does not know is
-refused, not followed in part. Knows nothing of bodies or routes.
+Owns a grammar's place in each choice: which tokens may come next, so that whatever is sampled fits, token by token, and
+only ends where it is whole. The grammars are llguidance's; a schema with words it does not know is refused, not
+followed in part. What a call looks like is `call_grammar`'s. Knows nothing of bodies or routes.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
+from etude.engine.server.call_grammar import call_grammar, json_rule
 from etude.engine.server.errors import bad
 from etude.errors import InvalidRequest
+from etude.harness.schema import ToolSchema
 from etude.models.chat import ChatRenderer
+from etude.models.tokenizer import is_control, token_bytes
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-_WHITESPACE = r"[ \n\t\r]{0,16}"
-"""Between the parts of JSON. Bounded, because a model that is forced into JSON may else write spaces for ever."""
+_AS_SAMPLED = '%llguidance {"no_forcing": true}'
+"""Else what the grammar leaves no choice about is spelt out in tokens that no model was trained on."""
 
 
 class Grammars:
@@ -32,20 +34,26 @@ class Grammars:
         self._tokenizer: LLTokenizer | None = None
         self.compiled = 0
 
-    def of_schema(self, schema: Mapping[str, Any], where: str) -> Callable[[], Json]:
+    def of_schema(self, schema: Mapping[str, Any], where: str) -> Callable[[], Constrained]:
         """A maker of constraints, one for each choice. Raises ApiError, which blames `where`, for a bad schema."""
+        return self._compiled(f"start: {json_rule(schema)}", where)
+
+    def of_calls(self, tools: Sequence[ToolSchema], several: bool, where: str) -> Callable[[], Constrained]:
+        """The same, for a message that is nothing but calls of these tools: one, or `several`."""
+        return self._compiled(call_grammar(tools, several), where)
+
+    def _compiled(self, lark: str, where: str) -> Callable[[], Constrained]:
         if self._tokenizer is None:
-            described, ends = self._chat.tokenizer.to_str(), sorted(self._chat.stop_ids)
-            self._tokenizer = LLTokenizer(described, n_vocab=self._vocab_size, eos_token=ends)
-        grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": _WHITESPACE})
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+            vocabulary = TokenizerWrapper(_Vocabulary(self._chat, self._vocab_size))
+            self._tokenizer = LLTokenizer(vocabulary, n_vocab=self._vocab_size, eos_token=sorted(self._chat.stop_ids))
+        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(f"{_AS_SAMPLED}\n{lark}"), log_level=0)
         if matcher.is_error():
             raise bad(where, f"cannot be followed: {matcher.get_error().splitlines()[0][:300]}")
         self.compiled += 1
-        return lambda: Json(matcher.deep_copy(), self._vocab_size)
+        return lambda: Constrained(matcher.deep_copy(), self._vocab_size)
 
 
-class Json:
+class Constrained:
     """One choice's place in its grammar (`engine.running.Constraint`)."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
@@ -60,4 +68,25 @@ class Json:
         """Raises InvalidRequest where the grammar has become too much for its limits."""
         if not self._matcher.consume_token(token):
             said = self._matcher.get_error().splitlines()
-            raise InvalidRequest(f"the JSON schema cannot be followed any further, simplify it: {said[:1]}")
+            raise InvalidRequest(f"the grammar asked for cannot be followed any further, simplify it: {said[:1]}")
+
+
+class _Vocabulary:
+    """A tokenizer as llguidance wants it: the bytes of each token.
+
+    Only a control token is no text. Tags and words that tokenizer.json calls special are: an answer may hold them, and
+    a call is made of them.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, chat: ChatRenderer, vocab_size: int) -> None:
+        self._chat = chat
+        known = token_bytes(chat.tokenizer)
+        self.tokens = [*known, *(b"" for _ in range(vocab_size - len(known)))]  # a checkpoint may pad its vocabulary
+        padding = range(len(known), vocab_size)
+        self.special_token_ids = [*(at for at, token in enumerate(known) if is_control(token)), *padding]
+        self.eos_token_id = min(chat.stop_ids)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._chat.encode(text.decode(errors="replace"))

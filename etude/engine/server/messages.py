@@ -1,7 +1,7 @@
 """One assistant message that is asked for, whichever route asks.
 
-Owns what chat completions, responses and messages have in common: the prompt with its tools, a call that is forced,
-when a message ends, how it is read, and what is remembered of it. The routes own the form of their answers.
+Owns what chat completions, responses and messages have in common: the prompt with its tools, what a message has
+to be, when it ends, how it is read, and what is remembered of it. The routes own the form of their answers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from etude.engine.server.bodies import (
 from etude.engine.server.calls import CallPiece, CallStream, Event, Words
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight
-from etude.engine.server.grammar import ANY_OBJECT, Json
+from etude.engine.server.grammar import ANY_OBJECT, Constrained
 from etude.engine.server.http import EventStream, reply, unless_gone
 from etude.engine.server.prompts import Turn, conversation_ids, remember
 from etude.engine.server.service import Service
-from etude.harness.prompt import open_call
 from etude.harness.schema import ToolSchema
 
 ToolChoice = str | NamedFunction | NamedFlatTool | None
@@ -46,8 +45,6 @@ class Asked:
     turns: tuple[Turn, ...]
     tools: tuple[ToolSchema, ...]
     ids: tuple[int, ...]
-    forced: str
-    """What the message begins with, as part of the prompt."""
     choices: list[Choice]
 
     def stream(self, eager: bool) -> CallStream:
@@ -62,14 +59,13 @@ class Asked:
     def read(self, choice: Choice) -> tuple[list[Event], Turn]:
         """What a choice that has ended says, and the message it makes, which is remembered."""
         stream = self.stream(eager=False)
-        events = [*stream.feed(self.forced + choice.text), *stream.finish(self.was_cut(choice))]
+        events = [*stream.feed(choice.text), *stream.finish(self.was_cut(choice))]
         said = said_by(events)
         self.remember(choice, said, stream)
         return events, said
 
     async def reading(self, flight: Flight, stream: CallStream) -> AsyncGenerator[list[Event]]:
         """What the only choice says, as it says it."""
-        yield stream.feed(self.forced)
         async with aclosing(flight.pieces()) as pieces:
             async for piece in pieces:
                 new = stream.feed(piece.text) if piece.text else []
@@ -128,29 +124,33 @@ def ask(
     shape: Shape = None,
 ) -> Asked:
     """Render and check. Raises ApiError, ContextOverflow or InvalidRequest."""
-    ids, tools, forced = prompt_of(service, turns, tools, tool_choice)
+    ids, tools, required = prompt_of(service, turns, tools, tool_choice)
     constraint = constraint_of(service, body, shape)
     if constraint is not None and tools:
         raise bad("tools", "an answer that must be JSON can call none; leave out the tools or the response format")
-    ends = None if parallel or not tools else lambda: _first_call(tools, forced)
+    if required:
+        if body.ignore_eos:
+            raise bad("ignore_eos", "a message that must call a tool ends where its calls end")
+        constraint = service.grammars.of_calls(required, parallel, "tools")
+    ends = None if parallel or not tools else lambda: _first_call(tools)
     choices = service.choices(
         ids, body, max_tokens=max_tokens, n=n, session_id=body.session_id, top_logprobs=top_logprobs, ends=ends,
         sampling_mask=body.return_sampling_mask, prompt_logprobs=prompt_logprobs, constraint=constraint,
     )  # fmt: skip
-    return Asked(service, tuple(turns), tuple(tools), tuple(ids), forced, choices)
+    return Asked(service, tuple(turns), tuple(tools), tuple(ids), choices)
 
 
 def prompt_of(
     service: Service, turns: Sequence[Turn], tools: Sequence[ToolSchema], tool_choice: ToolChoice
-) -> tuple[list[int], Sequence[ToolSchema], str]:
-    """The prompt's ids, the tools that may be called, and what the message has to begin with."""
-    forced = _forced(tool_choice, tools)
+) -> tuple[list[int], Sequence[ToolSchema], Sequence[ToolSchema]]:
+    """The prompt's ids, the tools that may be called, and those of which one has to be."""
+    required = _required(tool_choice, tools)
     if tool_choice == "none":
         tools = ()
-    return conversation_ids(service.chat, turns, tools, service.memory, forced), tools, forced
+    return conversation_ids(service.chat, turns, tools, service.memory), tools, required
 
 
-def constraint_of(service: Service, body: Common, shape: Shape) -> Callable[[], Json] | None:
+def constraint_of(service: Service, body: Common, shape: Shape) -> Callable[[], Constrained] | None:
     """What an answer of this shape may say. Raises ApiError for a shape that cannot be followed."""
     if shape is None or isinstance(shape, PlainText):
         return None
@@ -176,22 +176,23 @@ def said_by(events: Sequence[Event]) -> Turn:
     return Turn("assistant", text, tuple((names[index], json.loads(arguments[index])) for index in complete))
 
 
-def _forced(choice: ToolChoice, tools: Sequence[ToolSchema]) -> str:
+def _required(choice: ToolChoice, tools: Sequence[ToolSchema]) -> Sequence[ToolSchema]:
+    """The tools of which the message has to call one; none where it need not."""
     if choice is None or choice in ("none", "auto"):
-        return ""
+        return ()
     if not tools:
         raise bad("tool_choice", "there are no tools to choose from")
     if isinstance(choice, str):
-        return open_call(None)
-    if choice.name not in [tool.name for tool in tools]:
+        return tools
+    named = [tool for tool in tools if tool.name == choice.name]
+    if not named:
         raise bad("tool_choice", f"no tool {choice.name[:100]!r} is given")
-    return open_call(choice.name)
+    return named
 
 
-def _first_call(tools: Sequence[ToolSchema], forced: str) -> Callable[[str], bool]:
+def _first_call(tools: Sequence[ToolSchema]) -> Callable[[str], bool]:
     """Ends a message after one call. Told the text on the engine's thread."""
     stream = CallStream({tool.name: tool for tool in tools}, eager=False)
-    stream.feed(forced)
 
     def ends(text: str) -> bool:
         stream.feed(text)

@@ -33,9 +33,9 @@ class Turn:
 
 
 def conversation_ids(
-    chat: ChatRenderer, turns: Sequence[Turn], tools: Sequence[ToolSchema], memory: Turns, forced: str = ""
+    chat: ChatRenderer, turns: Sequence[Turn], tools: Sequence[ToolSchema], memory: Turns
 ) -> list[int]:
-    """The prompt after which the assistant writes. `forced` is what its message begins with, already written."""
+    """The prompt after which the assistant writes."""
     turns = _with_tools(turns, tools)
     known, ids = memory.longest([_key(turn) for turn in turns])
     ids = [*ids, *chat.encode("\n")] if known else []
@@ -49,7 +49,7 @@ def conversation_ids(
             continue
         ids += chat.message(turn.role, _written(turn))
         at += 1
-    return [*ids, *chat.reply, *chat.encode(forced)]
+    return [*ids, *chat.reply]
 
 
 def remember(
