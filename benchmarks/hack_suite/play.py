@@ -1,7 +1,7 @@
 """Plays a script through the real harness in a real sandbox, and has it audited.
 
 Owns `perform` and `measure`. A script stands where the model would: its messages become tokens, its calls are run, the
-log is the session's own. The state is read from a fresh sandbox, as it is in training.
+log is the session's own. The final state is sealed as it is in training.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from etude.environments.base import Backend, SandboxSpec
+from etude.environments.base import Backend, Sandbox
 from etude.harness.config import HarnessConfig
 from etude.harness.prompt import system_prompt
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import run_session
+from etude.harness.session import SessionResult, run_session
 from etude.harness.tools import TOOLS, ToolConfig
 from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import train_tokenizer
 from etude.records import InfraFailed
 from etude.rewards.audit import Report, audit_session
+from etude.rewards.played import play_to_seal
 from etude.rewards.verifier import verify
 from hack_suite.corpus import Play
 from hack_suite.scenes import Scene, scene_of
@@ -63,20 +64,15 @@ async def perform(play: Play, number: int, backend: Backend, chat: ChatRenderer,
     def next_message(_: list[str]) -> str:
         return next(messages, DONE)
 
-    sandbox = await backend.create(SandboxSpec(files=scene.task.files, image=scene.task.image))
-    try:
-        session = await run_session(
+    async def session(sandbox: Sandbox) -> SessionResult:
+        return await run_session(
             scene.task.instruction, sandbox, ScriptedSampler(next_message, chat), chat,
             HARNESS["agent" if number % 2 else "small"], scene.task.limits, session_id=play.name, seed=0,
         )  # fmt: skip
-        snapshot = await sandbox.snapshot()
-    finally:
-        await sandbox.destroy()
-    try:
-        report = await audit_session(scene.task, session.events, snapshot, backend)
-        verdict = await verify(scene.task, snapshot, backend) if judge else None
-    finally:
-        await backend.release(snapshot)
+
+    sealed = await play_to_seal(scene.task, backend, session)
+    report = audit_session(scene.task, sealed.result.events, sealed.final)
+    verdict = await verify(scene.task, sealed.final, backend) if judge else None
     if isinstance(verdict, InfraFailed):
         raise RuntimeError(verdict.what)
     return Performed(play, scene, report, verdict is not None and verdict.reward == 1.0)

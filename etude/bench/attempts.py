@@ -20,7 +20,7 @@ from etude.errors import ConfigError, EtudeError, Overloaded
 from etude.harness.session import SessionResult, run_dialogue
 from etude.records import Cheated, Event, InfraFailed, Task, solved
 from etude.rewards.audit import Report
-from etude.rewards.played import play_and_verify
+from etude.rewards.played import judge, play_to_seal
 from etude.rewards.reward import RewardConfig, score
 from etude.rewards.verifier import Verdict
 
@@ -87,11 +87,12 @@ async def play_attempt(task: Task, number: int, policy: Policy, backend: Backend
             )  # fmt: skip
 
         try:
-            result, verdict, report = await play_and_verify(task, backend, session, audited=config.audit != "off")
-            if not isinstance(verdict, InfraFailed):
-                found = _attempt(task, number, config, result, verdict, report)
-                return Played(found, time.monotonic() - started, play, result.events)
-            failed = verdict
+            sealed = await play_to_seal(task, backend, session)
+            said = await judge(task, sealed, backend, audited=config.audit != "off")
+            if not isinstance(said.verdict, InfraFailed):
+                found = _attempt(task, number, config, sealed.result, said.verdict, said.report)
+                return Played(found, time.monotonic() - started, play, sealed.result.events)
+            failed = said.verdict
         except ConfigError:
             raise
         except (EtudeError, OSError) as error:

@@ -37,7 +37,7 @@ class RewardConfig(Config):
     punish_touched: bool = False
     """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
     audit: Literal["off", "watch", "punish"] = "off"
-    """Whether sessions are audited, and whether one that cheated is `Cheated` or only counted. Costs a sandbox each."""
+    """Whether sessions are audited, and whether one that cheated is `Cheated` or only counted."""
 
 
 def score(

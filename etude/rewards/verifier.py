@@ -1,6 +1,6 @@
 """Judges a final state, in a fresh sandbox the agent never saw.
 
-Owns `verify` and the `Verdict`. The state is a snapshot of the agent's workspace, or plain files; the task's verifier
+Owns `verify` and the `Verdict`. The state is an archive of the agent's workspace, or plain files; the task's verifier
 files are put in after the agent is gone, its command runs under a deadline, and /logs/verifier/reward.txt holds the
 result, as in Harbor. What the code under test brings about (a crash, an endless loop, a broken reward file, a sandbox
 that dies again and again under it) is a verdict of 0 with the reason; a sandbox that cannot be made or reached is
@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from etude.environments.base import WORKSPACE, Backend, ExecResult, Resources, Sandbox, SandboxSpec, Snapshot
+from etude.environments.archive import Archive, lay_down
+from etude.environments.base import WORKSPACE, Backend, ExecResult, Resources, Sandbox, SandboxSpec
 from etude.errors import DeadlineExceeded, SandboxError
 from etude.records import InfraFailed, Task
 from etude.rewards.audit.protected import touched_protected
@@ -26,7 +27,7 @@ ATTEMPTS = 2
 """Sandboxes that may die while the command runs before the code under test is held to be the cause."""
 
 Reason = Literal["passed", "failed", "timeout", "crashed", "no_reward", "blocked"]
-State = Snapshot | Mapping[str, bytes]
+State = Archive | Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -49,23 +50,16 @@ class Verdict:
 async def verify(
     task: Task, state: State, backend: Backend, resources: Resources | None = None
 ) -> Verdict | InfraFailed:
-    """Run the task's verifier on a state. Its sandbox is always destroyed; the snapshot stays the caller's."""
+    """Run the task's verifier on a state. Its sandbox is always destroyed."""
     started = time.monotonic()
-    base, files = (state, {}) if isinstance(state, Snapshot) else (None, state)
-    spec = SandboxSpec(files, task.image, base, resources or Resources())
-    workspace = None
+    archive, files = (state, {}) if isinstance(state, Archive) else (None, state)
+    spec = SandboxSpec(files, task.image, resources=resources or Resources())
     try:
-        if base is not None and backend.capabilities.snapshot == "full":
-            spec = SandboxSpec({}, task.image, None, resources or Resources())
-            try:
-                workspace = await _files_of(base, task, backend)
-            except OSError as error:
-                return Verdict(0.0, "blocked", f"the workspace cannot be taken out: {error}")
         for _ in range(ATTEMPTS - 1):
             with contextlib.suppress(_SandboxDied):
-                return await _verify_once(task, spec, workspace, backend, started)
+                return await _verify_once(task, spec, archive, backend, started)
         try:
-            return await _verify_once(task, spec, workspace, backend, started)
+            return await _verify_once(task, spec, archive, backend, started)
         except _SandboxDied as died:
             detail = f"{ATTEMPTS} sandboxes died under it: {died}"
             return Verdict(0.0, "crashed", detail, wall_s=time.monotonic() - started)
@@ -77,32 +71,13 @@ class _SandboxDied(Exception):
     """The sandbox failed while it ran code under test."""
 
 
-async def _files_of(state: Snapshot, task: Task, backend: Backend) -> bytes:
-    """The workspace alone, of a snapshot that also holds what the agent left running: that must not meet the tests."""
-    sandbox = await backend.create(SandboxSpec(image=task.image, base=state))
-    try:
-        return await sandbox.download(WORKSPACE)
-    finally:
-        await sandbox.destroy()
-
-
-async def _lay_down(workspace: bytes, sandbox: Sandbox) -> None:
-    """In place of what the image has there: what the agent removed stays removed."""
-    try:
-        for entry in await sandbox.list_dir(WORKSPACE):
-            await sandbox.remove(f"{WORKSPACE}/{entry.name}", recursive=True)
-        await sandbox.upload(workspace, WORKSPACE)
-    except OSError as error:
-        raise SandboxError(f"cannot lay the agent's workspace into the verifier's sandbox: {error}") from error
-
-
 async def _verify_once(
-    task: Task, spec: SandboxSpec, workspace: bytes | None, backend: Backend, started: float
+    task: Task, spec: SandboxSpec, archive: Archive | None, backend: Backend, started: float
 ) -> Verdict:
     sandbox = await backend.create(spec)
     try:
-        if workspace is not None:
-            await _lay_down(workspace, sandbox)
+        if archive is not None:
+            await lay_down(archive, sandbox)
         return await _judge(task, sandbox, started)
     finally:
         await sandbox.destroy()

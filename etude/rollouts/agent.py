@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.text import Text
 
 from etude.environments.backends import open_backend
-from etude.environments.base import WORKSPACE, Sandbox, SandboxSpec
+from etude.environments.base import WORKSPACE, Sandbox
 from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
-from etude.harness.session import run_session
+from etude.harness.session import SessionResult, run_session
 from etude.harness.tools import ToolConfig
 from etude.models.config import ExpertFormat
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
-from etude.rewards.verifier import verify
+from etude.rewards.played import judge, play_to_seal
 from etude.tasks.ladder import ladder_task
 
 MAX_FILES, MAX_BYTES = 500, 2_000_000
@@ -84,24 +84,28 @@ class AgentRun:
         set_expert_format(decoder, self.expert_format)
         self.console.print(f"[dim]{self.model} · {self.task.id}[/dim]")
         engine = TorchEngine(decoder, EngineConfig(cache_tokens=16_384))
-        backend = open_backend()
-        try:
-            sandbox = await backend.create(SandboxSpec(files=self.task.files, image=self.task.image))
-            harness = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500))
-            result = await run_session(
+        harness, changed = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500)), ""
+
+        async def session(sandbox: Sandbox) -> SessionResult:
+            nonlocal changed
+            played = await run_session(
                 self.task.instruction, sandbox, engine, ChatRenderer(tokenizer), harness, self.task.limits,
                 session_id="agent", seed=self.seed, temperature=self.temperature, on_event=self.show,
             )  # fmt: skip
             changed = await self._diff(sandbox)
-            snapshot = await sandbox.snapshot()
-            await sandbox.destroy()
-            verdict = await verify(self.task, snapshot, backend) if self.task.verifier.files else None
+            return played
+
+        backend = open_backend()
+        try:
+            sealed = await play_to_seal(self.task, backend, session)
+            verdict = (await judge(self.task, sealed, backend)).verdict if self.task.verifier.files else None
         finally:
             await backend.close()
             engine.close()
         if isinstance(verdict, InfraFailed):
             raise ConfigError(f"the verifier could not run: {verdict.what}")
         solved = None if verdict is None else verdict.reward >= 1.0
+        result = sealed.result
         self._finish(solved, result.stop, changed)
         return {"solved": solved, "stop": result.stop, "usage": dict(result.usage), "diff": changed}
 

@@ -1,24 +1,27 @@
-"""One rollout: a session in its own sandbox, judged in a fresh one.
+"""One rollout: a session in its own sandbox, sealed, and judged in a fresh one.
 
-Owns the path from an `Order` to a `Trajectory`. Every failure of our own machinery ends as `InfraFailed`, never as a
-reward; sandboxes are destroyed whatever happens. Talks to: environments, harness, rewards.
+Owns the path from an `Order` to a `Trajectory`, in two halves that may be done by two processes: `play_order` and
+`judge_order`. Every failure of our own machinery ends as `InfraFailed`, never as a reward; sandboxes are destroyed
+whatever happens. Talks to: environments, harness, rewards.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.environments.base import Backend, Sandbox
 from etude.errors import EtudeError
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
-from etude.records import Event, InfraFailed, Outcome, Task, Trajectory
+from etude.records import Event, InfraFailed, Task, Trajectory
 from etude.rewards.audit import Report
-from etude.rewards.played import play_and_verify
+from etude.rewards.played import Sealed, judge, play_to_seal
 from etude.rewards.reward import score
 from etude.rollouts.config import RunConfig
+
+UNJUDGED = InfraFailed("not judged yet")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,17 @@ class Order:
     temperature: float = 1.0
 
 
+@dataclass(frozen=True)
+class SealedRollout:
+    """A rollout whose session is over: its trajectory as far as it is known without a judge, and what that needs."""
+
+    order: Order
+    trajectory: Trajectory
+    """Its outcome is InfraFailed: `UNJUDGED`, or what kept the session from its end."""
+    sealed: Sealed | None
+    """None where the session did not come to its end."""
+
+
 async def play(
     order: Order,
     config: RunConfig,
@@ -40,37 +54,20 @@ async def play(
     chat: Chat,
     on_event: Callable[[Order, Event], None],
 ) -> Trajectory:
-    """Run and judge one rollout. Cancellation propagates, after the sandbox is gone."""
-    started = time.monotonic()
-    result: SessionResult | None = None
-    report: Report | None = None
-    try:
-        result, report, outcome = await _run_and_judge(order, config, backend, sampler, chat, on_event)
-    except (EtudeError, OSError) as error:
-        outcome = InfraFailed(f"{type(error).__name__}: {error}")
-    return Trajectory(
-        id=order.id,
-        task_id=order.task.id,
-        group_id=order.group_id,
-        segments=result.segments if result else (),
-        events=result.events if result else (),
-        outcome=outcome,
-        environment={"backend": backend.capabilities.name, "isolation": backend.capabilities.isolation},
-        seconds=time.monotonic() - started,
-        usage={**(result.usage if result else {}), **_audited(report)},
-        findings=tuple(map(str, report.findings)) if report else (),
-    )
+    """Run and judge one rollout in this process. Cancellation propagates, after the sandbox is gone."""
+    return await judge_order(await play_order(order, config, backend, sampler, chat, on_event), config, backend)
 
 
-async def _run_and_judge(
+async def play_order(
     order: Order,
     config: RunConfig,
     backend: Backend,
     sampler: Sampler,
     chat: Chat,
     on_event: Callable[[Order, Event], None],
-) -> tuple[SessionResult, Report | None, Outcome]:
-    task = order.task
+) -> SealedRollout:
+    """Run one session to its end and seal what it left. Cancellation propagates, after the sandbox is gone."""
+    started, task = time.monotonic(), order.task
 
     async def session(sandbox: Sandbox) -> SessionResult:
         return await run_session(
@@ -86,8 +83,45 @@ async def _run_and_judge(
             on_event=lambda event: on_event(order, event),
         )
 
-    result, verdict, report = await play_and_verify(task, backend, session, audited=config.rewards.audit != "off")
-    return result, report, score(task, result, verdict, config.rewards, report)
+    sealed, outcome = None, UNJUDGED
+    try:
+        sealed = await play_to_seal(task, backend, session)
+    except (EtudeError, OSError) as error:
+        outcome = InfraFailed(f"{type(error).__name__}: {error}")
+    result = sealed.result if sealed else None
+    trajectory = Trajectory(
+        id=order.id,
+        task_id=task.id,
+        group_id=order.group_id,
+        segments=result.segments if result else (),
+        events=result.events if result else (),
+        outcome=outcome,
+        environment={"backend": backend.capabilities.name, "isolation": backend.capabilities.isolation},
+        seconds=time.monotonic() - started,
+        usage=result.usage if result else {},
+    )
+    return SealedRollout(order, trajectory, sealed)
+
+
+async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backend) -> Trajectory:
+    """Judge a sealed rollout; one that never came to its end stays what it is. Raises nothing but cancellation."""
+    if rollout.sealed is None:
+        return rollout.trajectory
+    started, task, audited = time.monotonic(), rollout.order.task, config.rewards.audit != "off"
+    report = None
+    try:
+        judgement = await judge(task, rollout.sealed, backend, audited=audited)
+        report = judgement.report
+        outcome = score(task, rollout.sealed.result, judgement.verdict, config.rewards, report)
+    except (EtudeError, OSError) as error:
+        outcome = InfraFailed(f"{type(error).__name__}: {error}")
+    return replace(
+        rollout.trajectory,
+        outcome=outcome,
+        seconds=rollout.trajectory.seconds + time.monotonic() - started,
+        usage={**rollout.trajectory.usage, **_audited(report)},
+        findings=tuple(map(str, report.findings)) if report else (),
+    )
 
 
 def _audited(report: Report | None) -> dict[str, int]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from etude.config import Config, parse
+from etude.environments.archive import take_out
 from etude.environments.backends import BackendConfig
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.leftovers import leftovers
@@ -381,10 +382,9 @@ def test_nothing_but_the_workspace_of_an_agents_machine_reaches_the_verifier(mac
         agent = await backend.create(SandboxSpec(files=task.files))
         await agent.start(cheat)
         await agent.exec("touch /tmp/planted; echo 0.5 > answer")
-        snapshot = await agent.snapshot()
+        final = await take_out(agent)
         await agent.destroy()
-        verdict = await verify(task, snapshot, backend)
+        verdict = await verify(task, final, backend)
         assert (verdict.reward, verdict.reason) == (0.5, "failed"), verdict
-        await backend.release(snapshot)
 
     machines(scenario)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from etude.environments.base import Resources, SandboxSpec, Snapshot
+from etude.environments.archive import Archive, take_out
+from etude.environments.base import WORKSPACE, Resources, SandboxSpec
 from etude.records import InfraFailed, Task, Verifier
 from etude.rewards.verifier import verify
 from etude.tasks.verifiers import calls_verifier
@@ -30,16 +31,16 @@ def test_right_and_wrong_code(run):
     run(scenario)
 
 
-def test_the_agents_snapshot_is_judged_and_nothing_is_left(run):
+def test_what_the_agent_left_is_judged_and_nothing_is_left(run):
     async def scenario(backend):
         agent = await backend.create(SandboxSpec(files=BAD))
         await agent.exec("sed -i s/-/+/ m.py; echo 1 > /logs/planted; echo x > /tests/planted")
-        snapshot = await agent.snapshot()
+        final = await take_out(agent)
         await agent.destroy()
         task = adding()
         script = b"ls /logs /tests; exec python3 -I -S -B /tests/guard.py"
         look = Verifier({**task.verifier.files, "/tests/t.sh": script}, "exec sh /tests/t.sh")
-        verdict = await verify(Task("add", "", GOOD, look), snapshot, backend)
+        verdict = await verify(Task("add", "", GOOD, look), final, backend)
         assert verdict.reason == "passed"
         assert "planted" not in verdict.detail
         assert not list((backend.store.root / "b").iterdir())
@@ -76,9 +77,10 @@ def test_every_end_of_a_command_has_its_reason(run, script, reward, reason):
 
 def test_a_sandbox_that_cannot_be_made_is_infrastructure(run):
     async def scenario(backend):
-        failed = await verify(adding(), Snapshot("elsewhere/1"), backend)
+        torn = Archive(parts=((WORKSPACE, b"no tar"),))
+        failed = await verify(adding(), torn, backend)
         assert isinstance(failed, InfraFailed)
-        assert "elsewhere/1" in failed.what
+        assert WORKSPACE in failed.what
         await backend.close()
         assert isinstance(await verify(adding(), GOOD, backend), InfraFailed)
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etude.environments.base import Backend, Snapshot
+from etude.environments.archive import Archive
 from etude.records import Event, Task
 from etude.rewards.audit.actions import actions_of
 from etude.rewards.audit.conduct import audit_conduct
 from etude.rewards.audit.findings import Finding, Report, report_of
 from etude.rewards.audit.product import audit_product
 from etude.rewards.audit.reading import audit_reading
-from etude.rewards.audit.state import Workspace, given_workspace, look
+from etude.rewards.audit.state import Workspace, given_workspace, workspace_of
 from etude.rewards.audit.tests import audit_tests
 
 __all__ = ["Finding", "Report", "Workspace", "audit", "audit_session"]
@@ -39,6 +39,6 @@ def audit(task: Task, events: Sequence[Event], after: Workspace, before: Workspa
     )
 
 
-async def audit_session(task: Task, events: Sequence[Event], snapshot: Snapshot, backend: Backend) -> Report:
-    """The same, with the final state read in a fresh sandbox. Raises SandboxError where that cannot be had."""
-    return audit(task, events, await look(task, snapshot, backend))
+def audit_session(task: Task, events: Sequence[Event], final: Archive) -> Report:
+    """The same, of the workspace as the session left it."""
+    return audit(task, events, workspace_of(final))
