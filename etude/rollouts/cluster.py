@@ -7,9 +7,10 @@ deadline that says what it waited for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,7 @@ from etude.rollouts.actors.sessions import SessionWorker
 from etude.rollouts.actors.trainer import TrainerActor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import Order
+from etude.rollouts.slots import State
 
 if TYPE_CHECKING:
     from etude.environments.cluster.launch import Launched
@@ -92,14 +94,19 @@ class Cluster:
             await within(engine.stats.remote(), START_S, "an engine process to start")
         return cluster
 
-    async def play(self, order: Order) -> Trajectory | None:
-        """Run a rollout on the least loaded worker."""
+    async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Trajectory | None:
+        """Run a rollout on the least loaded worker; `moved` is told how far it is."""
         place = min(range(len(self.workers)), key=self.load.__getitem__)
         self.load[place] += 1
         self.placed[order.id] = place
         deadline = order.task.limits.wall_s + order.task.verifier.timeout_s + 60
         try:
-            return await within(self.workers[place].play.remote(order), deadline, f"rollout {order.id}")
+            playing = within(self.workers[place].play.remote(order), deadline, f"rollout {order.id}")
+            beginning = asyncio.ensure_future(_told(self.workers[place].begins.remote(order.id), moved, "running"))
+            try:
+                return await playing
+            finally:
+                beginning.cancel()
         except (RayError, DeadlineExceeded) as error:  # a process died or hangs: the rollout failed, not its task
             outcome = InfraFailed(f"{type(error).__name__}: {error}")
             return Trajectory(order.id, order.task.id, order.group_id, (), (), outcome)
@@ -140,6 +147,12 @@ class Cluster:
                 await self.sandboxes.close()
         finally:
             ray.shutdown()
+
+
+async def _told(reached: Awaitable[None], moved: Callable[[State], object], at: State) -> None:
+    with contextlib.suppress(RayError):  # the rollout itself will say so
+        await reached
+        moved(at)
 
 
 async def _of_trainer(waiting: Awaitable[T], seconds: float, what: str) -> T:

@@ -50,6 +50,8 @@ class RolloutConfig(Config):
     sample_deadline_s: float = 180.0
     batch_deadline_s: float = 300.0
     """Longest wait for enough groups for one step."""
+    attempts: int = Field(3, ge=1)
+    """At a sample, before infrastructure has failed it for good."""
     max_infra_failures: int = Field(32, ge=1)
     """Infrastructure failures in a row that end the run."""
     rungs: tuple[int, ...] = (1, 2, 3, 4, 5)

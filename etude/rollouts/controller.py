@@ -2,14 +2,14 @@
 
 Owns desired state (how many rollouts should be out, on which tasks) and reconciles it with what is; owns the run's
 clock, counters and the state that a resumed run needs. Never touches a token or a weight: actors do the work. The
-algorithm that drives it is `rollouts.loop`; the rules of groups are `rollouts.groups`.
+algorithm that drives it is `rollouts.loop`; where every sample is, `rollouts.slots` knows; the rules of groups are
+`rollouts.groups`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +23,7 @@ from etude.rollouts.cluster import Cluster, within
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.session import Order
+from etude.rollouts.slots import Slot, Slots, group_id
 from etude.rollouts.stats import RunStats
 
 FETCH_S = 60.0
@@ -56,7 +57,8 @@ class Controller:
     ) -> None:
         """`elapsed_s` is the training time a resumed run has behind it."""
         self.config, self.cluster, self.tasks, self.stats = config, cluster, tasks, stats
-        self.pool = GroupPool(config.groups, stats.dropped)
+        self.slots = Slots(config.seed, stats.ended)
+        self.pool = GroupPool(config.groups, self.slots, stats.dropped)
         self.version = Version(0)
         self.stopping = False
         self.changed = asyncio.Event()
@@ -105,15 +107,17 @@ class Controller:
         ever ahead of the other.
         """
         line = self.stats.before_step(groups, self.pool, self.version, self.elapsed())
+        samples = [member.id for group in groups for member in group.trajectories]
         state = {
             "next_task": self.tasks.next_index,
             "pending": [*self.pool.pending(), *self.tasks.still_owed()],
-            "stats": self.stats.state(),
+            "stats": self.stats.state() | {"ended": self.slots.after_step(samples)},
             "elapsed_s": self.elapsed(),
             "progress": self.progress(),
             "line": line,
         }
         metrics = await self.cluster.step(groups, state)
+        self.pool.trained(groups)
         self.trainer_busy_s += metrics["step_s"]
         self.version = Version(metrics["version"])
         return line | metrics
@@ -181,7 +185,10 @@ class Controller:
     async def _reconcile(self) -> None:
         while not self.stopping:
             while self._wants_another_group():
-                self._dispatch_group()
+                index, task = self.tasks.draw()
+                self.pool.start(index, task)
+                self._dispatch()
+            self._dispatch()
             cancelled = self.pool.close_stragglers(time.monotonic())
             if cancelled:
                 await self.cluster.cancel(cancelled)
@@ -198,32 +205,40 @@ class Controller:
             and not self.finished()
         )
 
-    def _dispatch_group(self) -> None:
-        index, task = self.tasks.draw()
-        group_id = f"g{index}v{self.version}"
-        for member, rollout in enumerate(self.pool.start(group_id, task, index)):
-            seed = random.Random(f"{self.config.seed} {rollout}").getrandbits(48) + member
-            order = Order(rollout, group_id, task, seed, self.config.rollouts.temperature)
-            self.rollouts[rollout] = asyncio.create_task(self._follow(order))
+    def _dispatch(self) -> None:
+        """Send out what is queued, as far as there is room."""
+        for slot in self.slots.within("queued"):
+            if len(self.rollouts) >= self.config.rollouts.concurrency or self.stopping:
+                return
+            self.slots.move(slot.id, "starting")
+            self.rollouts[slot.id] = asyncio.create_task(self._follow(slot, self.pool.task_of(slot)))
 
-    async def _follow(self, order: Order) -> None:
+    async def _follow(self, slot: Slot, task: Task) -> None:
+        """One attempt at a slot, to its end."""
+        attempt = slot.attempts
+        order = Order(slot.id, group_id(slot.index), task, slot.seed, self.config.rollouts.temperature, attempt)
         try:
-            trajectory = await self.cluster.play(order)
+            trajectory = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
         except EtudeError as error:
             trajectory = None
             self.failure = error
         finally:
             self.rollouts.pop(order.id, None)
             self.changed.set()
-        if trajectory is not None:
-            self._take_in(trajectory)
+        if trajectory is not None and slot.id in self.slots:
+            self._take_in(slot, trajectory)
 
-    def _take_in(self, trajectory: Trajectory) -> None:
+    def _take_in(self, slot: Slot, trajectory: Trajectory) -> None:
         self.stats.rolled_out(trajectory)
-        self.pool.add(trajectory, time.monotonic())
         if not isinstance(trajectory.outcome, InfraFailed):
             self.infra_failures_in_a_row = 0
+            self.slots.observe(slot.id, slot.attempts, "scored")
+            self.pool.add(trajectory, time.monotonic())
             return
+        if trajectory.outcome.retryable and slot.attempts < self.config.rollouts.attempts:
+            self.slots.lose(slot.id)
+        else:
+            self.pool.add(trajectory, time.monotonic())
         self.infra_failures_in_a_row += 1
         if self.infra_failures_in_a_row >= self.config.rollouts.max_infra_failures:
             self.failure = EtudeError(

@@ -26,13 +26,14 @@ UNJUDGED = InfraFailed("not judged yet")
 
 @dataclass(frozen=True)
 class Order:
-    """What a worker is asked to play."""
+    """What a worker is asked to play: one attempt at a slot, whose name is `id`."""
 
     id: str
     group_id: str
     task: Task
     seed: int
     temperature: float = 1.0
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,12 @@ async def play(
     sampler: Sampler,
     chat: Chat,
     on_event: Callable[[Order, Event], None],
+    on_begin: Callable[[Order], None] = lambda order: None,
 ) -> Trajectory:
     """Run and judge one rollout in this process. Cancellation propagates, after the sandbox is gone."""
-    return await judge_order(await play_order(order, config, backend, sampler, chat, on_event), config, backend)
+    return await judge_order(
+        await play_order(order, config, backend, sampler, chat, on_event, on_begin), config, backend
+    )
 
 
 async def play_order(
@@ -65,11 +69,15 @@ async def play_order(
     sampler: Sampler,
     chat: Chat,
     on_event: Callable[[Order, Event], None],
+    on_begin: Callable[[Order], None] = lambda order: None,
 ) -> SealedRollout:
-    """Run one session to its end and seal what it left. Cancellation propagates, after the sandbox is gone."""
+    """Run one session to its end and seal what it left; `on_begin` is called when its sandbox is there. Cancellation
+    propagates, after the sandbox is gone.
+    """
     started, task = time.monotonic(), order.task
 
     async def session(sandbox: Sandbox) -> SessionResult:
+        on_begin(order)
         return await run_session(
             task.instruction,
             sandbox,

@@ -41,6 +41,9 @@ class RunStats:
         self.counters: Counter[str] = Counter(saved.get("counters", {}))
         self.ages: Counter[int] = Counter(saved.get("ages", {}))
         self.dropped: dict[DropReason, int] = saved.get("dropped", {})
+        """Groups."""
+        self.ended: dict[str, Any] = saved.get("ended", {})
+        """How many samples had ended, and how: `Slots` counts on from it."""
         self.max_abs_dlogp: float | None = saved.get("max_abs_dlogp")
         """The largest of the steps so far, None while no step had a matched token."""
         self.newest_published = int(saved.get("published", 0))

@@ -49,6 +49,7 @@ class SessionWorker:
         self.sampler = RemoteSampler(engine, config.rollouts.sample_deadline_s)
         self._backend: Backend | None = None
         self.running: dict[str, asyncio.Task[Trajectory]] = {}
+        self.begun: dict[str, asyncio.Event] = {}
         self.watched: str | None = None
         self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
 
@@ -60,14 +61,23 @@ class SessionWorker:
 
     async def play(self, order: Order) -> Trajectory | None:
         """None for a rollout that was cancelled."""
-        rollout = play(order, self.config, self.backend(), self.sampler, self.chat, self._on_event)
+        begun = self.begun[order.id] = asyncio.Event()
+        rollout = play(
+            order, self.config, self.backend(), self.sampler, self.chat, self._on_event, lambda order: begun.set()
+        )
         task = self.running[order.id] = asyncio.ensure_future(rollout)
         try:
             return await task
         except asyncio.CancelledError:
             return None
         finally:
-            del self.running[order.id]
+            begun.set()  # or else never: whoever waits must hear of it
+            del self.running[order.id], self.begun[order.id]
+
+    async def begins(self, order_id: str) -> None:
+        """Wait until the session of a rollout that was ordered before has begun, or is over."""
+        if order_id in self.begun:
+            await self.begun[order_id].wait()
 
     def _on_event(self, order: Order, event: Event) -> None:
         """Keep the events of one rollout at a time, for the live view."""

@@ -1,0 +1,200 @@
+"""Slots: every sample a run wants, and where each of them is.
+
+Owns the state machine. A slot is one sample to be had: member `m` of group `i`, named `g<i>/<m>`, with a seed that
+depends on the run's seed and these two numbers alone; so a run that is resumed wants the same samples. Nothing else may
+say where a sample is, and `move` refuses what this table does not have:
+
+    from       to         when
+    queued     starting   an order for it has gone to a worker
+    starting   running    its sandbox is there, and the session has begun
+    starting   queued     the attempt was lost
+    running    sealed     the session has ended, and its final state is kept
+    running    queued     the attempt was lost
+    sealed     rewarding  a judge has it
+    sealed     queued     what was sealed is lost
+    rewarding  scored     the verdict is there
+    rewarding  sealed     the judge was lost
+    scored     grouped    its group has closed with it, and is ready to be trained on
+    grouped    trained    it was in a batch, and the version that this made is there
+    any        dropped    with a reason; not from trained or dropped
+
+Every slot ends in exactly one of trained and dropped. Does no I/O, holds no trajectory and knows no clock. The
+controller and its GroupPool are the only callers; both live in one event loop.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from etude.errors import EtudeError
+
+State = Literal["queued", "starting", "running", "sealed", "rewarding", "scored", "grouped", "trained", "dropped"]
+Reason = Literal["zero_variance", "too_few_scored", "stale", "straggler", "infra", "run_ended"]
+
+STATES: tuple[State, ...] = get_args(State)
+REASONS: tuple[Reason, ...] = get_args(Reason)
+ENDS: tuple[State, ...] = ("trained", "dropped")
+DROPPED = "with a reason; not from trained or dropped"
+TRANSITIONS: dict[tuple[State, State], str] = {
+    ("queued", "starting"): "an order for it has gone to a worker",
+    ("starting", "running"): "its sandbox is there, and the session has begun",
+    ("starting", "queued"): "the attempt was lost",
+    ("running", "sealed"): "the session has ended, and its final state is kept",
+    ("running", "queued"): "the attempt was lost",
+    ("sealed", "rewarding"): "a judge has it",
+    ("sealed", "queued"): "what was sealed is lost",
+    ("rewarding", "scored"): "the verdict is there",
+    ("rewarding", "sealed"): "the judge was lost",
+    ("scored", "grouped"): "its group has closed with it, and is ready to be trained on",
+    ("grouped", "trained"): "it was in a batch, and the version that this made is there",
+    **{(state, "dropped"): DROPPED for state in STATES if state not in ENDS},
+}
+PLAYED: tuple[State, ...] = ("queued", "starting", "running", "sealed", "rewarding", "scored")
+"""The way of a sample that nothing happens to, as far as workers report it."""
+
+
+@dataclass
+class Slot:
+    """One sample to be had; changed by `Slots` alone."""
+
+    id: str
+    index: int
+    """Of its group."""
+    member: int
+    seed: int
+    state: State = "queued"
+    attempts: int = 0
+    """Orders that were sent for it."""
+
+
+class WrongMove(EtudeError):
+    """A move that the table does not have: a fault of the program, never of a run."""
+
+
+class Slots:
+    """All slots of a run: those alive one by one, those that have ended as counts."""
+
+    def __init__(
+        self,
+        run_seed: int,
+        saved: Mapping[str, Any] | None = None,
+        on_move: Callable[[Slot, State], None] = lambda slot, before: None,
+    ) -> None:
+        """`saved` is a checkpoint's `after_step`; `on_move` is told of every move, with the state before it."""
+        saved = saved or {}
+        self.run_seed, self.on_move = run_seed, on_move
+        self.trained = int(saved.get("trained", 0))
+        self.dropped: Counter[Reason] = Counter(saved.get("dropped", {}))
+        self.moves: Counter[tuple[State, State]] = Counter()
+        """How often each transition was taken in this life of the run."""
+        self._alive: dict[str, Slot] = {}
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    def __getitem__(self, slot_id: str) -> Slot:
+        try:
+            return self._alive[slot_id]
+        except KeyError:
+            raise WrongMove(f"slot {slot_id}: there is none, or it has ended") from None
+
+    def __contains__(self, slot_id: str) -> bool:
+        """Whether it is there and has not ended."""
+        return slot_id in self._alive
+
+    def within(self, *states: State) -> list[Slot]:
+        """Those in these states, in the order of their groups."""
+        return sorted((s for s in self._alive.values() if s.state in states), key=lambda s: (s.index, s.member))
+
+    def counts(self) -> dict[State, int]:
+        """How many are in each state, all states named."""
+        alive = Counter(slot.state for slot in self._alive.values())
+        return {state: alive[state] for state in STATES} | {
+            "trained": self.trained, "dropped": self.dropped.total(),
+        }  # fmt: skip
+
+    # --- what happens to them -----------------------------------------------------------------------------------------
+
+    def open(self, index: int, size: int) -> list[Slot]:
+        """The slots of a new group, queued."""
+        new = [Slot(slot_id(index, m), index, m, slot_seed(self.run_seed, index, m)) for m in range(size)]
+        for slot in new:
+            if slot.id in self._alive:
+                raise WrongMove(f"slot {slot.id}: opened twice")
+            self._alive[slot.id] = slot
+        return new
+
+    def move(self, slot_id: str, to: State, reason: Reason | None = None) -> Slot:
+        """Take one transition of the table; `reason` goes with `dropped`, and only with it. Raises WrongMove."""
+        slot = self[slot_id]
+        if (slot.state, to) not in TRANSITIONS:
+            raise WrongMove(f"slot {slot_id}: no way from {slot.state} to {to}")
+        if (reason is None) == (to == "dropped"):
+            raise WrongMove(f"slot {slot_id}: {to} with reason {reason}")
+        before, slot.state = slot.state, to
+        self.moves[before, to] += 1
+        slot.attempts += to == "starting"
+        if to in ENDS:
+            del self._alive[slot_id]
+        if reason is None:
+            self.trained += to == "trained"
+        else:
+            self.dropped[reason] += 1
+        self.on_move(slot, before)
+        return slot
+
+    def observe(self, slot_id: str, attempt: int, at: State) -> bool:
+        """A worker says that attempt number `attempt` is `at` a state: go there, through all states between.
+
+        What it says of an attempt that was given up, or of a state that is behind, changes nothing: False.
+        """
+        slot = self._alive.get(slot_id)
+        if slot is None or slot.attempts != attempt or slot.state not in PLAYED:
+            return False
+        between = PLAYED[PLAYED.index(slot.state) + 1 : PLAYED.index(at) + 1]
+        for state in between:
+            self.move(slot_id, state)
+        return bool(between)
+
+    def lose(self, slot_id: str) -> Slot:
+        """The attempt is gone with all it had: back to queued."""
+        if self[slot_id].state == "rewarding":
+            self.move(slot_id, "sealed")
+        return self.move(slot_id, "queued")
+
+    def end(self) -> None:
+        """The run is over: what is alive is dropped."""
+        for slot in list(self._alive.values()):
+            self.move(slot.id, "dropped", "run_ended")
+
+    # --- accounting ---------------------------------------------------------------------------------------------------
+
+    def after_step(self, training: Iterable[str]) -> dict[str, Any]:
+        """What has ended once the step that is about to be made is saved: what a resumed run counts on from."""
+        return {"trained": self.trained + sum(1 for _ in training), "dropped": dict(self.dropped)}
+
+
+def slot_id(index: int, member: int) -> str:
+    """The name of a slot; it holds no version and no attempt."""
+    return f"{group_id(index)}/{member}"
+
+
+def group_id(index: int) -> str:
+    return f"g{index}"
+
+
+def slot_seed(run_seed: int, index: int, member: int) -> int:
+    """The seed of all draws of a sample, 48 bits; every attempt at it has the same."""
+    return random.Random(f"{run_seed} {slot_id(index, member)}").getrandbits(48)
+
+
+def table() -> Iterator[str]:
+    """The transitions as lines, as they stand in this module's docstring."""
+    yield f"{'from':<10} {'to':<10} when"
+    for (before, after), when in TRANSITIONS.items():
+        if after != "dropped":
+            yield f"{before:<10} {after:<10} {when}"
+    yield f"{'any':<10} {'dropped':<10} {DROPPED}"
