@@ -30,6 +30,18 @@ def load_recipe(path: Path | None, schema: type[C], overrides: Sequence[str] = (
 
     Raises ConfigError naming the file and the path of the first wrong key.
     """
+    return parse(_read(path, overrides), schema, origin=str(path or "defaults"))
+
+
+def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
+    """As `load_recipe`, but of those keys alone that `schema` has: for whoever needs no more of a recipe, and should
+    not load what the rest describes.
+    """
+    raw = {key: value for key, value in _read(path, overrides).items() if key in schema.model_fields}
+    return parse(raw, schema, origin=str(path))
+
+
+def _read(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
     try:
         raw = tomllib.loads(path.read_text()) if path else {}
     except FileNotFoundError:
@@ -38,7 +50,7 @@ def load_recipe(path: Path | None, schema: type[C], overrides: Sequence[str] = (
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for override in overrides:
         _apply_override(raw, override)
-    return parse(raw, schema, origin=str(path or "defaults"))
+    return raw
 
 
 def parse(raw: dict[str, Any], schema: type[C], origin: str) -> C:

@@ -16,12 +16,13 @@ from measure import Measured, training_task
 
 from etude.config import load_recipe
 from etude.records import Group, Trajectory, Version
-from etude.rollouts.cluster import Cluster, within
+from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller, TaskStream
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.loop import train
 from etude.rollouts.stats import RunStats
+from etude.rollouts.waiting import within
 
 
 class MeasuredStats(RunStats):
@@ -48,7 +49,7 @@ class MeasuredStats(RunStats):
 async def run(config: RunConfig, directory: Path, out: Path) -> None:
     cluster = await Cluster.start(config, directory)
     try:
-        published = await within(cluster.trainer.publish.remote(), 120, "the trainer to publish the base version")
+        published = await cluster.trainer.publish()
         for engine in cluster.engines:
             await within(engine.load.remote(Version(published["version"])), 120, "an engine to load its weights")
         measured = Measured()

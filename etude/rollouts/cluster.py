@@ -12,43 +12,28 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import ray
-from ray.exceptions import ActorDiedError, RayError, RayTaskError
+from ray.exceptions import RayError
 
 from etude.environments.cluster.config import ClusterConfig
-from etude.errors import DeadlineExceeded, EtudeError
+from etude.errors import DeadlineExceeded
 from etude.records import Group, InfraFailed, Trajectory, Version
 from etude.rollouts.actors.engine import EngineActor
 from etude.rollouts.actors.sessions import SessionWorker
-from etude.rollouts.actors.trainer import TrainerActor
 from etude.rollouts.config import RunConfig
+from etude.rollouts.faults import Restarts
+from etude.rollouts.health import Health, Patient
+from etude.rollouts.pool import Member, Pool
 from etude.rollouts.session import Order
 from etude.rollouts.slots import State
+from etude.rollouts.trainer_process import TrainerProcess
+from etude.rollouts.waiting import DIED, START_S, STOP_S, within
 
 if TYPE_CHECKING:
     from etude.environments.cluster.launch import Launched
-
-T = TypeVar("T")
-START_S, STEP_S, STOP_S = 180.0, 600.0, 60.0
-
-
-async def within(waiting: Awaitable[T], seconds: float, what: str) -> T:
-    """Await with a deadline that names what it waits for. Our own errors cross processes unchanged.
-
-    Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with the result.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            return await waiting
-    except TimeoutError:
-        raise DeadlineExceeded(what, seconds) from None
-    except RayTaskError as error:
-        if isinstance(error.cause, EtudeError | OSError):
-            raise error.cause from None
-        raise
 
 
 class Cluster:
@@ -59,12 +44,16 @@ class Cluster:
         store = config.store_of(directory)
         names = [f"engine-{replica}" for replica in range(config.engine.replicas)]
         self.engines = [EngineActor.options(name=name).remote(config, store, at) for at, name in enumerate(names)]
-        self.trainer = TrainerActor.remote(config, store, directory)
-        self.workers = [
-            SessionWorker.remote(config, names[index % len(names)]) for index in range(config.rollouts.workers)
-        ]
-        self.load = [0] * len(self.workers)
-        self.placed: dict[str, int] = {}
+        self.restarts = Restarts(config.faults, directory / "metrics.jsonl")
+        self.trainer = TrainerProcess(config, store, directory, self.restarts)
+
+        def worker(number: int) -> Any:
+            return SessionWorker.options(max_restarts=0).remote(config, names[number % len(names)])
+
+        self.sessions = Pool("sessions", worker, config.rollouts.workers, config.faults.spare_sessions, self.restarts)
+        self.placed: dict[str, Member] = {}
+        self.health = Health(config.faults, self._patients)
+        self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, config: RunConfig, directory: Path) -> Cluster:
@@ -88,21 +77,24 @@ class Cluster:
 
             sandboxes = await launch(config.environment.name, config.cluster)
         cluster = cls(config, directory, sandboxes)
-        for worker in cluster.workers:
-            await within(worker.stats.remote(), START_S, "a session worker to open its sandbox backend")
+        await cluster.sessions.start()
         for engine in cluster.engines:
             await within(engine.stats.remote(), START_S, "an engine process to start")
+        cluster._looking = asyncio.create_task(cluster.health.run())
         return cluster
+
+    def _patients(self) -> list[Patient]:
+        """Whom the health checks look after."""
+        return [Patient("the trainer", self.trainer.actor, self.trainer.identity, "health"), *self.sessions.patients()]
 
     async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Trajectory | None:
         """Run a rollout on the least loaded worker; `moved` is told how far it is."""
-        place = min(range(len(self.workers)), key=self.load.__getitem__)
-        self.load[place] += 1
-        self.placed[order.id] = place
+        member = await self.sessions.place()
+        self.placed[order.id] = member
         deadline = order.task.limits.wall_s + order.task.verifier.timeout_s + 60
         try:
-            playing = within(self.workers[place].play.remote(order), deadline, f"rollout {order.id}")
-            beginning = asyncio.ensure_future(_told(self.workers[place].begins.remote(order.id), moved, "running"))
+            playing = self.sessions.call(member, "play", order, seconds=deadline, what=f"rollout {order.id}")
+            beginning = asyncio.ensure_future(_told(member.actor.begins.remote(order.id), moved, "running"))
             try:
                 return await playing
             finally:
@@ -111,36 +103,37 @@ class Cluster:
             outcome = InfraFailed(f"{type(error).__name__}: {error}")
             return Trajectory(order.id, order.task.id, order.group_id, (), (), outcome)
         finally:
-            self.load[place] -= 1
             del self.placed[order.id]
 
     async def cancel(self, ids: list[str]) -> None:
         """Stop rollouts where they run; their sandboxes are destroyed, their places in the engine given up."""
-        for place, worker in enumerate(self.workers):
-            here = [rollout for rollout in ids if self.placed.get(rollout) == place]
-            if here:
-                await within(worker.cancel.remote(here), STOP_S, "a session worker to cancel rollouts")
+        for member in {member for rollout in ids if (member := self.placed.get(rollout)) is not None}:
+            here = [rollout for rollout in ids if self.placed.get(rollout) is member]
+            what = "a session worker to cancel rollouts"
+            with contextlib.suppress(DIED):  # then they have ended
+                await self.sessions.call(member, "cancel", here, seconds=STOP_S, what=what)
         for engine in self.engines:
             await within(engine.cancel.remote(ids), STOP_S, "an engine to cancel rollouts")
 
     async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
-        return await _of_trainer(self.trainer.step.remote(groups, state), STEP_S, "the trainer's step")
+        return await self.trainer.step(groups, state)
 
     async def published(self, version: Version) -> dict[str, Any]:
         """Wait until the trainer has put that version, or a later one in its place, into the store."""
-        seconds = self.config.publisher.deadline_s + STOP_S  # the trainer's own error says more, and comes first
-        return await _of_trainer(self.trainer.published.remote(version), seconds, f"version {version} to be published")
+        return await self.trainer.published(version)
 
     async def stats(self) -> dict[str, Any]:
-        asked = [actor.stats.remote() for actor in (*self.engines, *self.workers)]
-        answers = [await within(answer, STOP_S, "an actor's statistics") for answer in asked]
-        return {"engine": answers[0], "workers": answers[len(self.engines) :]}
+        asked = [engine.stats.remote() for engine in self.engines]
+        workers = await self.sessions.each("stats", what="a session worker's statistics")
+        answers = [await within(answer, STOP_S, "an engine's statistics") for answer in asked]
+        return {"engine": answers[0], "workers": workers}
 
     async def close(self) -> None:
         """Close sandboxes and engines in order, then the machines of sandboxes, then Ray."""
+        if self._looking is not None:
+            self._looking.cancel()
         try:
-            for worker in self.workers:
-                await within(worker.close.remote(), STOP_S, "a session worker to close its sandboxes")
+            await self.sessions.close()
             for engine in self.engines:
                 await within(engine.close.remote(), STOP_S, "an engine to close")
             if self.sandboxes is not None:
@@ -153,13 +146,6 @@ async def _told(reached: Awaitable[None], moved: Callable[[State], object], at: 
     with contextlib.suppress(RayError):  # the rollout itself will say so
         await reached
         moved(at)
-
-
-async def _of_trainer(waiting: Awaitable[T], seconds: float, what: str) -> T:
-    try:
-        return await within(waiting, seconds, what)
-    except ActorDiedError:
-        raise EtudeError("the trainer process died; its last checkpoint is whole: go on with --resume") from None
 
 
 def cpu_by_part() -> dict[str, float]:

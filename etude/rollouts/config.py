@@ -18,6 +18,7 @@ from etude.environments.namespace import NamespaceConfig
 from etude.harness.config import HarnessConfig
 from etude.models.config import ExpertFormat
 from etude.rewards.reward import RewardConfig
+from etude.rollouts.faults import FaultConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
 from etude.trainer.config import FinetuneConfig, TrainerConfig
@@ -103,6 +104,7 @@ class RunConfig(Config):
     subscriber: SubscriberConfig = SubscriberConfig()
     rewards: RewardConfig = RewardConfig()
     rollouts: RolloutConfig = RolloutConfig()
+    faults: FaultConfig = FaultConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     control: ControlConfig = ControlConfig()
 

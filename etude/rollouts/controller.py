@@ -19,12 +19,13 @@ from ray.exceptions import RayError
 
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import Group, InfraFailed, Task, Trajectory, Version
-from etude.rollouts.cluster import Cluster, within
+from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.session import Order
 from etude.rollouts.slots import Slot, Slots, group_id
 from etude.rollouts.stats import RunStats
+from etude.rollouts.waiting import within
 
 FETCH_S = 60.0
 """For an engine to fetch a version; what it takes to serve it is its own limit."""

@@ -17,15 +17,17 @@ from etude.errors import ConfigError, Interrupted
 from etude.records import Task, Trajectory, Version, solved
 from etude.rollouts.actors.control import ControlActor
 from etude.rollouts.budget import training_minutes
-from etude.rollouts.cluster import Cluster, cpu_by_part, within
+from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import FETCH_S, Controller, TaskStream
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
+from etude.rollouts.faults import restarts_of
 from etude.rollouts.loop import train
 from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
 from etude.rollouts.stats import RunStats, replace_text
 from etude.rollouts.view import View, ViewState
+from etude.rollouts.waiting import within
 from etude.rollouts.watch import Watch
 from etude.tasks.ladder import ladder_task
 
@@ -86,10 +88,10 @@ class Run:
 
     async def _phases(self, started: float) -> dict[str, Any]:
         tasks = evaluation_set(self.config.evaluation)
-        state = await within(self.cluster.trainer.resume.remote(), 120, "the trainer to load its checkpoint") or {}
+        state = await self.cluster.trainer.resume() or {}
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
-        for publication in state.get("publications", ()):
-            self.stats.published(publication)
+        self._count_publications(state)
+        self.cluster.trainer.on_resumed = self._count_publications
         version = await self._engines_at_newest()
         self.watch = Watch(self.view, self.cluster, self.stats)
         watching = asyncio.create_task(self.watch.run())
@@ -98,6 +100,11 @@ class Run:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
+
+    def _count_publications(self, state: dict[str, Any]) -> None:
+        """Those that a trainer found in the store when it resumed, and that nobody had counted."""
+        for publication in state.get("publications", ()):
+            self.stats.published(publication)
 
     async def _measured(
         self, tasks: list[Task], state: dict[str, Any], version: Version, started: float
@@ -116,7 +123,7 @@ class Run:
 
     async def _engines_at_newest(self) -> Version:
         """Every engine has the trainer's version, also one whose process died and came back with the base."""
-        published = await within(self.cluster.trainer.publish.remote(), 120, "the trainer to publish its version")
+        published = await self.cluster.trainer.publish()
         self.stats.published(published)
         version = Version(published["version"])
         for engine in self.cluster.engines:
@@ -197,7 +204,7 @@ class Run:
             "samples_per_s": (after["rollouts"] - before["rollouts"]) / wall,
         }  # fmt: skip
         model = self.directory / "model"
-        await within(self.cluster.trainer.save_model.remote(model), 60, "the trainer to save its model")
+        await self.cluster.trainer.save_model(model)
         _write(path, training)
         return training
 
@@ -253,6 +260,8 @@ class Run:
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},
             "delivery": self.stats.delivery(),
+            "restarts": restarts_of(self.directory / "metrics.jsonl"),
+            "hung": self.cluster.health.hung,
             "counters": counters,
         }  # fmt: skip
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from etude.weights.publisher import PublishResult
 
 
-@actor(num_cpus=0, concurrency_groups={"publishing": 1})
+@actor(num_cpus=0, concurrency_groups={"publishing": 1, "health": 1})
 class TrainerActor:
     """The trainer process: steps, hands each version over to be published in the background, checkpoints.
 
@@ -49,7 +49,7 @@ class TrainerActor:
         """
         from etude.trainer.checkpoint import claim, load_latest
 
-        self.lock = claim(self.directory)
+        self.lock = self.lock or claim(self.directory)
         state = load_latest(self.directory / "checkpoints")
         if state is None:
             self.publishing.resume(self.trainer.version)
@@ -60,9 +60,13 @@ class TrainerActor:
         line = saved["line"] | state["metrics"]
         return {**saved, "line": line, "publications": [_told(result) for result in uncounted]}
 
-    def publish(self) -> dict[str, Any]:
-        """Put the present version into the store; doing so again changes nothing. Waits until it is there."""
+    def hand_over(self) -> None:
+        """Have the present version put into the store; doing so again changes nothing."""
         self.publishing.put(self.trainer.version, self.trainer.export)
+
+    def publish(self) -> dict[str, Any]:
+        """Put the present version into the store, and wait until it is there."""
+        self.hand_over()
         return self._published(self.trainer.version)
 
     @ray.method(concurrency_group="publishing")

@@ -1,0 +1,71 @@
+"""Processes of a run that tests kill: found by what they are, below the command that was started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+from small import ROOT, command, variables
+
+ACTORS = {"trainer": "TrainerActor", "engine": "EngineActor", "sessions": "SessionWorker", "rewards": "RewardWorker"}
+
+
+class Victim:
+    """A run in processes of its own, started as a user starts it."""
+
+    def __init__(self, out, *overrides, resume=False):
+        self.out = out
+        self.started = subprocess.Popen(
+            command(out, *overrides, resume=resume), cwd=ROOT, env=variables(), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        """What is still there is ended: the command takes all below it along."""
+        self.started.kill()
+        self.started.wait()
+
+    def processes(self, kind: str) -> list[psutil.Process]:
+        """Of one kind, the oldest first."""
+        found = []
+        for process in psutil.Process(self.started.pid).children(recursive=True):
+            try:
+                if ACTORS[kind] in " ".join(process.cmdline()[:2]):
+                    found.append((process.create_time(), process))
+            except psutil.Error:
+                continue  # it ended while we looked
+        return [process for _, process in sorted(found, key=lambda pair: pair[0])]
+
+    def controller(self) -> psutil.Process:
+        """The process below the supervisor."""
+        self.wait(lambda: psutil.Process(self.started.pid).children(), "the controller")
+        return psutil.Process(self.started.pid).children()[0]
+
+    def kill(self, kind: str, number: int = signal.SIGKILL) -> int:
+        """Send the first process of a kind a signal, as soon as there is one; returns its pid."""
+        self.wait(lambda: self.processes(kind), f"a process of {kind}")
+        pid = self.processes(kind)[0].pid
+        os.kill(pid, number)
+        return pid
+
+    def wait(self, until: Callable[[], object], what: str, seconds: float = 240.0) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (found := until()):
+            assert self.started.poll() is None, f"the run ended before {what}: {self.started.stderr.read()[-3000:]}"
+            assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"
+            time.sleep(0.05)
+        return found
+
+    def end(self, seconds: float = 400.0) -> str:
+        """Wait for the run to end by itself; returns what it printed."""
+        stdout, stderr = self.started.communicate(timeout=seconds)
+        assert self.started.returncode == 0, stderr[-3000:]
+        return stdout

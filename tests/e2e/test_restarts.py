@@ -1,0 +1,30 @@
+"""Processes of a run that die or hang are replaced, and the run goes on as if nothing had been."""
+
+import json
+import signal
+
+import pytest
+from killing import Victim
+from small import left, lines, steps
+
+pytestmark = pytest.mark.timeout(420)
+
+
+def test_a_trainer_and_workers_that_die_or_hang_are_replaced(tmp_path):
+    out = tmp_path / "run"
+    pace = ("rollouts.max_steps=5", "rollouts.max_minutes=10", "rollouts.checkpoint_every=2")
+    health = ("faults.ping_every_s=0.5", "faults.ping_deadline_s=3", "faults.spare_sessions=1")
+    with Victim(out, *pace, *health) as run:
+        run.wait(lambda: len(steps(out)) >= 1, "the first step")
+        first = run.kill("trainer")
+        run.wait(lambda: len(steps(out)) >= 2, "the second step")
+        assert run.processes("trainer")[0].pid != first
+        run.kill("sessions")
+        run.wait(lambda: len(lines(out, "restart")) >= 2, "the worker's restart")
+        run.kill("sessions", signal.SIGSTOP)
+        summary = json.loads(run.end().splitlines()[-1])
+    assert [(line["step"], line["version"]) for line in steps(out)] == [(step, step) for step in range(1, 6)]
+    assert summary["restarts"] == {"trainer": 1, "sessions": 2}
+    assert summary["hung"] == 1
+    assert summary["counters"]["deltas_published"] == 5
+    assert left() == []
