@@ -53,7 +53,8 @@ class TorchEngine:
         self._idle: OrderedDict[str, Sequence] = OrderedDict()  # sessions between turns, least recent first
         self._cancelled: list[tuple[str, list[Running]]] = []
         self._abandoned: list[Running] = []
-        self._swap: tuple[Mapping[str, np.ndarray], Version, Future[float]] | None = None
+        self._swap: tuple[Mapping[str, np.ndarray], Version, int, Future[float]] | None = None
+        self._prefixes: int = version
         self._paused: Literal["keep", "wait"] | None = None
         self._resting: list[Future[None]] = []
         self._closed = False
@@ -111,16 +112,18 @@ class TorchEngine:
                     self._abandoned.append(running)
                     self._wake.notify()
 
-    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[float]:
+    def swap(self, bits: Mapping[str, np.ndarray], version: Version, line: int = 0) -> Future[float]:
         """Stage new weights; the future ends when they are in, with the seconds that took between two steps. A swap
         staged before this one and not yet in is superseded: 0.
+
+        `line` tells versions of another origin apart that have the same number: the prefix cache must not mix them.
         """
         done: Future[float] = Future()
         with self._wake:
             self._raise_if_down()
             if self._swap is not None:
-                settle(self._swap[2], 0.0)
-            self._swap = (bits, version, done)
+                settle(self._swap[-1], 0.0)
+            self._swap = (bits, version, line, done)
             self._wake.notify()
         return done
 
@@ -226,7 +229,7 @@ class TorchEngine:
         for future in rested:
             settle_with(future, error)
         if swap is not None:
-            settle_with(swap[2], error)
+            settle_with(swap[-1], error)
 
     def _between_steps(self) -> None:
         with self._wake:
@@ -272,7 +275,7 @@ class TorchEngine:
         self.counters["cancelled"] += 1
         self.cache.release(running.sequence)
 
-    def _put_in(self, bits: Mapping[str, np.ndarray], version: Version, done: Future[float]) -> None:
+    def _put_in(self, bits: Mapping[str, np.ndarray], version: Version, line: int, done: Future[float]) -> None:
         started = time.perf_counter()
         try:
             load_bits(self.decoder, bits)
@@ -281,14 +284,14 @@ class TorchEngine:
             if isinstance(error, EtudeError):  # nothing was changed; the engine goes on
                 return
             raise
-        self.version = version
+        self.version, self._prefixes = version, version + (line << 32)
         self.counters["swaps"] += 1
         self.counters["in_flight_swaps"] += bool(self._running)
         for sequence in [*self._idle.values(), *(running.sequence for running in self._running)]:
             if self.config.in_flight == "recompute":
                 self.counters["recomputed_tokens"] += sequence.computed
                 self.cache.forget(sequence)
-                self.cache.adopt_prefix(sequence, version, most=0)  # its pages are the new version's from the first on
+                self.cache.adopt_prefix(sequence, self._prefixes, most=0)  # its pages are the new version's
             else:
                 sequence.prefix_id = None  # from here on its pages mix versions
         settle(done, time.perf_counter() - started)
@@ -311,7 +314,7 @@ class TorchEngine:
             if previous is not None:
                 self.cache.release(previous)
             most = 0 if scored else None
-            self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self.version, most)
+            self.counters["prefix_hit_tokens"] += self.cache.adopt_prefix(running.sequence, self._prefixes, most)
         if running.cached is None:
             running.cached = running.sequence.computed
 

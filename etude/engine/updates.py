@@ -8,16 +8,28 @@ never backwards. Talks to: the engine, and `weights.subscriber`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
-from etude.engine.base import Engine
+import numpy as np
+
 from etude.engine.lag import Lag
 from etude.errors import DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
 from etude.weights.manifest import Bits
 from etude.weights.slices import join
 from etude.weights.subscriber import FetchResult, Subscriber, WrongBase
+
+
+class TakesWeights(Protocol):
+    """What of an engine is needed here."""
+
+    def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[float]:
+        """As `engine.base.Engine.swap`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,18 +43,19 @@ class Served:
 class WeightUpdates:
     """Use on one event loop."""
 
-    def __init__(self, engine: Engine, subscriber: Subscriber, region: str = "") -> None:
+    def __init__(self, engine: TakesWeights, subscriber: Subscriber, region: str = "") -> None:
         self.version: Version | None = None
         """The newest version taken from the store; None while the engine has what it was started with."""
         self.root: str | None = None
         self.lag = Lag(region)
         self._engine, self._subscriber = engine, subscriber
         self._bits: Bits | None = None
-        self._loading = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Whoever holds it keeps the weights that are served: no version comes in meanwhile."""
 
     async def load(self, target: Version | None = None) -> Served | None:
         """Serve `target`, or the newest there is. None if that or a later version is in already."""
-        async with self._loading:
+        async with self.turn:
             try:
                 return await self._load(target)
             except EtudeError as error:

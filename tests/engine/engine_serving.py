@@ -56,6 +56,7 @@ def serving(decoder=None, tokenizer=None, store=None, engine=None, **config):
         max_waiting=settings.max_waiting,
         updates=None if store is None else WeightUpdates(made, Subscriber(open_store(store))),
         memory=Turns(settings.remembered_tokens),
+        loans=settings.lending,
     )
     app = application(service, settings, TOKEN)
     server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_config=None, timeout_graceful_shutdown=2))

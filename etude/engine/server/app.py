@@ -30,6 +30,8 @@ from etude.engine.server.completions import Completions
 from etude.engine.server.control import Control
 from etude.engine.server.errors import ApiError, answer_of
 from etude.engine.server.generate import Generate
+from etude.engine.server.lending import LendingConfig
+from etude.engine.server.loans import Loans
 from etude.engine.server.responses import Responses
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
@@ -77,6 +79,8 @@ class ServeConfig(Config):
     """Under which name the lag behind the trainer is exported."""
     expert_format: ExpertFormat = "plain"
     """How the model's experts multiply: as its trainer does (`model.expert_format` of its recipe)."""
+    lending: LendingConfig | None = None
+    """With it, the engine is lent to rollouts while its users are quiet."""
     weight_store: StoreConfig = StoreConfig()
     subscriber: SubscriberConfig = SubscriberConfig()
     engine: EngineConfig = EngineConfig()
@@ -98,7 +102,8 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
         refusal=answer_of,
     )  # fmt: skip
     asked = (Chat(service), Completions(service), Responses(service), Messages(service), Generate(service))
-    rooms = (*asked, Control(service))
+    loans = Loans(service, config.expert_format, config.weight_store, config.subscriber)
+    rooms = (*asked, Control(service), loans)
     routes = [route for room in rooms for route in room.table()] + openapi.routes()
     known = {route.path for route in routes}
 
@@ -149,6 +154,7 @@ def open_service(model: Path, config: ServeConfig) -> Service:
         max_waiting=config.max_waiting,
         updates=updates,
         memory=Turns(config.remembered_tokens),
+        loans=config.lending,
     )
 
 

@@ -31,6 +31,7 @@ class Control:
         """Path -> handler."""
         return [
             Route("/health", self.health, methods=["GET"]),
+            Route("/ready", self.ready, methods=["GET"]),
             Route("/metrics", self.figures, methods=["GET"]),
             Route("/v1/models", self.models, methods=["GET"]),
             Route("/v1/models/{model:path}", self.one_model, methods=["GET"]),
@@ -44,10 +45,19 @@ class Control:
 
     async def health(self, request: Request) -> Response:
         """200 while requests are taken; 503 when the engine is down or the server is stopping."""
-        self._service.engine.raise_if_down()
+        self._service.raise_if_down()
         if self._service.draining:
             raise ApiError(503, "this server is stopping", "draining")
         return reply({"status": "ok", "paused": self._service.engine.paused})
+
+    async def ready(self, request: Request) -> Response:
+        """200 while users are served at once; 503 also while the engine is lent. A load balancer asks this: requests
+        that come all the same are served, once the engine is back.
+        """
+        lending = self._service.lending
+        if lending is not None and lending.state != "serving":
+            raise ApiError(503, "the engine is lent to rollouts; it comes back for users", "lent")
+        return await self.health(request)
 
     async def figures(self, request: Request) -> Response:
         text = await asyncio.to_thread(self._service.figures.exposition)
@@ -83,6 +93,7 @@ class Control:
         if self._service.updates is None:
             raise ApiError(409, "this server follows no weight store; start it with `store`", "no_store")
         began = time.monotonic()
+        await self._service.own()
         served = await self._service.updates.load(None if body.version is None else Version(body.version))
         told = {"deltas": 0, "bytes": 0, "seconds": time.monotonic() - began}
         if served is not None:
@@ -101,7 +112,7 @@ class Control:
         """
         updates = self._service.updates
         told = {"root": None, "lag": None} if updates is None else {"root": updates.root, "lag": updates.lag.figures()}
-        return {"version": int(self._service.engine.version), **told}
+        return {"version": int(self._service.version), **told}
 
     def _model(self) -> dict[str, Any]:
         return {
@@ -110,5 +121,5 @@ class Control:
             "created": self._service.created,
             "owned_by": "etude",
             "max_model_len": self._service.engine.max_context,
-            "weight_version": int(self._service.engine.version),
+            "weight_version": int(self._service.version),
         }

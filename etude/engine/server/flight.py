@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -61,9 +61,12 @@ class Piece:
 class Flight:
     """Use on one event loop, and listen to it once."""
 
-    def __init__(self, engine: TorchEngine, choices: list[Choice]) -> None:
+    def __init__(
+        self, engine: TorchEngine, choices: list[Choice], ready: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`ready` is waited for before anything is sampled."""
         self.choices = choices
-        self._engine = engine
+        self._engine, self._ready = engine, ready
         self._arrived: asyncio.Queue[Piece | Exception] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,6 +128,8 @@ class Flight:
         finish: Finish = "abort"
         try:
             with suppress(asyncio.CancelledError):  # only `abort` and `pieces` cancel; the latter reads no more
+                if self._ready is not None:
+                    await self._ready()
                 if not self._aborted:
                     told = self._engine.sample(choice.request, self._listener(index), choice.constraint)
                     choice.completion = await told

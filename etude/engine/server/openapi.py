@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.engine.server import anthropic, blocks, bodies, chat, completions, generate, responses
+from etude.engine.server import anthropic, blocks, bodies, chat, completions, generate, loans, responses
 from etude.engine.server.http import reply
 from etude.engine.server.service import PauseMode
 from etude.environments.server.openapi import AT, REFUSED, document
@@ -75,6 +75,15 @@ OPERATIONS: tuple[Operation, ...] = (
         "/update_weights", "post", "Serve a version of the weight store", ("version", "root"), bodies.UpdateBody,
         body_optional=True,
     ),
+    Operation("/ready", "get", "Whether users are served at once", ("status",)),
+    Operation("/lending", "get", "What the engine is used for, and whether it would be lent", ("state", "uses")),
+    Operation("/loan", "post", "Borrow the engine", ("lease", "lease_s", "return_s"), loans.BorrowBody),
+    Operation("/loan/sample", "post", "Token ids in and out, while it is lent", ("token_ids",), loans.LoanSampleBody),
+    Operation("/loan/load", "post", "Serve a version of the borrower's", ("loaded",), loans.LoanLoadBody),
+    Operation("/loan/drop", "post", "Forget sessions of the borrower's", ("dropped",), loans.LoanDropBody),
+    Operation("/loan/stats", "post", "The engine's counters", ("busy_s",), loans.LeaseBody),
+    Operation("/loan/wait", "post", "Wait for the end of a loan, and keep it", ("over",), loans.LoanWaitBody),
+    Operation("/loan/end", "post", "Give the engine back", ("seconds",), loans.LeaseBody),
     Operation("/weight_info", "get", "The weights served", ("version", "root", "lag")),
 )  # fmt: skip
 

@@ -22,12 +22,14 @@ from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.figures import Figures
 from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.grammar import Grammars
+from etude.engine.server.lending import Lending, LendingConfig, LendingFigures
 from etude.engine.server.text import TextStream
 from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.harness.sampler import NO_SESSION, SampleRequest
 from etude.models.chat import ChatRenderer
+from etude.records import Version
 
 PauseMode = Literal["abort", "wait", "keep"]
 
@@ -44,6 +46,8 @@ class Service:
     """Choices beyond those the engine runs together."""
     updates: WeightUpdates | None
     memory: Turns
+    loans: LendingConfig | None = None
+    """With it, the engine is lent to rollouts while users are quiet."""
     created: int = field(default_factory=lambda: int(time.time()))
     draining: bool = False
     under_way: int = 0
@@ -54,6 +58,10 @@ class Service:
         self.figures = Figures(self.engine.stats, self._present)
         if self.updates is not None:
             self.figures.registry.register(self.updates.lag)
+        self.lending: Lending | None = None
+        if self.loans is not None:
+            self.lending = Lending(self.engine, self.loans, self.updates, lambda: self.under_way)
+            self.figures.registry.register(LendingFigures(self.lending))
         self.parsed = {"tool_calls": 0, "malformed_calls": 0}
         self.grammars = Grammars(self.chat, self.engine.decoder.config.vocab_size)
 
@@ -116,7 +124,7 @@ class Service:
         """Let a request in for as long as the block lasts. Raises ApiError where there is no room."""
         if self.draining:
             raise ApiError(503, "this server is stopping; ask another", "draining", retry_after_s=5)
-        self.engine.raise_if_down()
+        self.raise_if_down()
         room = self.engine.config.max_running + self.max_waiting
         if len(choices) > room:
             raise bad("n", f"{len(choices)} choices are more than this server ever takes ({room})")
@@ -127,8 +135,10 @@ class Service:
         name = name or secrets.token_hex(16)
         if name in self.named:
             raise ApiError(409, f"request_id: {name[:100]!r} is under way", "request_id_taken", "request_id")
-        flight = self.named[name] = Flight(self.engine, choices)
+        flight = self.named[name] = Flight(self.engine, choices, self._ready)
         self.under_way += len(choices)
+        if self.lending is not None:
+            self.lending.user_came()
         began = time.monotonic()
         try:
             yield flight
@@ -136,6 +146,13 @@ class Service:
             self.under_way -= len(choices)
             del self.named[name]
             self._count(route, flight, began)
+            if self.lending is not None:
+                self.lending.user_went()
+
+    async def _ready(self) -> None:
+        """The engine holds what users are to be served with."""
+        if self.lending is not None:
+            await self.lending.for_users()
 
     def _count(self, route: str, flight: Flight, began: float) -> None:
         now = time.monotonic()
@@ -155,8 +172,26 @@ class Service:
             flight.abort()
         return len(chosen)
 
+    @property
+    def version(self) -> Version:
+        """Of the weights that users are served with."""
+        lent = self.lending is not None and self.lending.state != "serving"
+        return self.lending.own_version if lent and self.lending is not None else self.engine.version
+
+    def raise_if_down(self) -> None:
+        """Raises what makes it impossible to serve users."""
+        self.engine.raise_if_down()
+        if self.lending is not None and self.lending.failure is not None:
+            raise self.lending.failure
+
+    async def own(self) -> None:
+        """Have the engine back, if it is lent: an operator is about to change what it does."""
+        if self.lending is not None:
+            await self.lending.back("an operator")
+
     async def pause(self, mode: PauseMode) -> None:
         """Stop sampling. What is under way ends now ("abort"), by itself first ("wait"), or stays ("keep")."""
+        await self.own()
         if mode == "abort":
             self.abort(None)
         await asyncio.wrap_future(self.engine.pause("wait" if mode == "wait" else "keep"))
@@ -165,6 +200,8 @@ class Service:
         """Let nobody in any more, and what is under way end; after `timeout_s` with what it has."""
         self.draining = True
         self.engine.resume()
+        if self.lending is not None:
+            self.lending.recall("the server's end")
         end = time.monotonic() + timeout_s
         while self.named and time.monotonic() < end:
             await asyncio.sleep(0.02)
