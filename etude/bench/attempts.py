@@ -19,7 +19,9 @@ from etude.environments.base import Backend, Sandbox
 from etude.errors import ConfigError, EtudeError, Overloaded
 from etude.harness.session import SessionResult, run_dialogue
 from etude.records import Cheated, Event, InfraFailed, Task, solved
-from etude.rewards.audit import Report
+from etude.rewards.judge import Judged
+from etude.rewards.judge.aspects import ASPECTS
+from etude.rewards.judgement import Judgement, Judges
 from etude.rewards.played import judge, play_to_seal
 from etude.rewards.reward import RewardConfig, score
 from etude.rewards.verifier import Verdict
@@ -44,7 +46,12 @@ class Attempt:
     touched: tuple[str, ...] = ()
     """Protected files that the agent changed."""
     findings: tuple[str, ...] = ()
-    """The auditor's."""
+    """What the auditor, linters and conventions hold against it, a line each."""
+    rubric: dict[str, bool | None] = field(default_factory=dict)
+    """Whether each criterion is met; None where the judge came to no verdict."""
+    faults: dict[str, float] = field(default_factory=dict)
+    """How many of each kind; of style the share of places that break a convention."""
+    cost: float | None = None
     usage: dict[str, int] = field(default_factory=dict)
     """The harness's counts."""
     looked: int = 0
@@ -71,13 +78,24 @@ def attempt_of(row: dict[str, Any]) -> Attempt:
     return Attempt(**kept)
 
 
-async def play_attempt(task: Task, number: int, policy: Policy, backend: Backend, config: BenchConfig) -> Played:
+@dataclass(frozen=True)
+class Table:
+    """What every attempt of a run is played with."""
+
+    policy: Policy
+    backend: Backend
+    judges: Judges
+    config: BenchConfig
+
+
+async def play_attempt(task: Task, number: int, table: Table) -> Played:
     """Play until there is a verdict, at most `config.retries` times anew. Raises ConfigError alone."""
+    config = table.config
     seed = random.Random(f"bench {config.seed} {task.id} {number}").getrandbits(40)  # the same for every checkpoint
     pause, failed = config.retry_pause_s, InfraFailed("not played")
     for play in range(1, config.retries + 2):
         started = time.monotonic()
-        dialogue = policy.dialogue(task, number, f"{task.id}#{number}", seed)
+        dialogue = table.policy.dialogue(task, number, f"{task.id}#{number}", seed)
         about = {"task": task.id, "attempt": number}
 
         async def session(sandbox: Sandbox, dialogue: Any = dialogue, about: Any = about) -> SessionResult:
@@ -87,10 +105,10 @@ async def play_attempt(task: Task, number: int, policy: Policy, backend: Backend
             )  # fmt: skip
 
         try:
-            sealed = await play_to_seal(task, backend, session)
-            said = await judge(task, sealed, backend, audited=config.audit != "off")
+            sealed = await play_to_seal(task, table.backend, session)
+            said = await judge(task, sealed, table.backend, table.judges)
             if not isinstance(said.verdict, InfraFailed):
-                found = _attempt(task, number, config, sealed.result, said.verdict, said.report)
+                found = _attempt(task, number, sealed.result, said, said.verdict, table, table.policy.cost(dialogue))
                 return Played(found, time.monotonic() - started, play, sealed.result.events)
             failed = said.verdict
         except ConfigError:
@@ -106,9 +124,9 @@ async def play_attempt(task: Task, number: int, policy: Policy, backend: Backend
 
 
 def _attempt(
-    task: Task, number: int, config: BenchConfig, result: SessionResult, verdict: Verdict, report: Report | None
+    task: Task, number: int, result: SessionResult, said: Judgement, verdict: Verdict, table: Table, cost: float | None
 ) -> Attempt:
-    outcome = score(task, result, verdict, RewardConfig(audit=config.audit), report)
+    outcome = score(task, result, said, RewardConfig(audit=table.config.audit))
     names = [event.data["name"] for event in result.events if event.kind == "tool_call"]
     first = next((place for place, name in enumerate(names) if name in EDITS), None)
     return Attempt(
@@ -119,8 +137,32 @@ def _attempt(
         why="cheated" if isinstance(outcome, Cheated) else verdict.reason,
         stop=result.stop,
         touched=verdict.touched,
-        findings=tuple(map(str, report.findings)) if report else (),
+        findings=said.faults,
+        rubric=_criteria(said, task),
+        faults=_faults(said),
+        cost=cost,
         usage=dict(result.usage),
         looked=sum(name in READS for name in names[:first]),
         edited=first is not None,
     )
+
+
+def _criteria(said: Judgement, task: Task) -> dict[str, bool | None]:
+    """By name, or by their words where the task brought them; None where there is no verdict."""
+    if said.rubric is None:
+        return {}
+    names = [*ASPECTS, *task.rubric]
+    met = [each.met if isinstance(each, Judged) else None for each in said.rubric.judgements]
+    return dict(zip(names, met, strict=True))
+
+
+def _faults(said: Judgement) -> dict[str, float]:
+    quality = said.quality
+    if quality is None:
+        return {}
+    return {
+        "lints": len(quality.lints or ()),
+        "style": quality.style.share if quality.style else 0.0,
+        "left_undone": len(quality.unfinished or ()),
+        "talk": len(quality.talk or ()),
+    }

@@ -16,8 +16,13 @@ from etude.engine.config import EngineConfig
 from etude.environments.backends import BackendConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.harness.config import HarnessConfig
+from etude.harness.cost import Price
 from etude.harness.endpoint import EndpointConfig
 from etude.models.config import ExpertFormat
+from etude.rewards.judge import JudgeConfig, RubricJudge
+from etude.rewards.judge.aspects import ASPECTS
+from etude.rewards.judgement import Judges
+from etude.rewards.quality import QualityConfig
 
 
 class TaskSetConfig(Config):
@@ -48,6 +53,8 @@ class EndpointPolicy(Config):
 
     kind: Literal["endpoint"] = "endpoint"
     endpoint: EndpointConfig
+    price: Price | None = None
+    """Of the model; with it what attempts cost is reported."""
 
 
 class SolutionPolicy(Config):
@@ -96,6 +103,10 @@ class BenchConfig(Config):
     """`harness.lenient_calls` is the loose harness; without it, calls must be of their schema to the letter."""
     audit: Literal["off", "watch", "punish"] = "off"
     """Whether the auditor reads every session, and whether an attempt that cheated is solved. Costs a sandbox each."""
+    quality: bool = False
+    """Whether lints, style, work left undone and last messages are looked at (`rewards.quality`); a sandbox each."""
+    judge: JudgeConfig | None = None
+    """A model that judges every attempt: intent, instructions, restraint, quality, and the task's own rubric."""
     limits: LimitsConfig = LimitsConfig()
     environment: BackendConfig = NamespaceConfig()
     concurrency: int = Field(8, ge=1)
@@ -106,3 +117,10 @@ class BenchConfig(Config):
     """Before the first of them; each pause is twice the one before."""
     failures_in_a_row: int = Field(16, ge=1)
     """Attempts in a row without a verdict that end the run: something is broken that playing on would not mend."""
+
+    def judges(self) -> Judges:
+        """Who is asked of every attempt; closes the judge at its end."""
+        each = float(self.quality)
+        quality = QualityConfig(lint_penalty=each, style_penalty=each, todo_penalty=each, talk_penalty=each)
+        rubric = None if self.judge is None else RubricJudge(self.judge)
+        return Judges(self.audit != "off", quality, rubric, ASPECTS, always=True)

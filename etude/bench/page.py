@@ -8,14 +8,14 @@ runs. Computes no figure that the summary has.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from etude.bench.attempts import Attempt
 from etude.bench.results import Run, session_events
-from etude.bench.text import CONDUCT, percent, policy_name, told_of_two
+from etude.bench.text import CONDUCT, FAULTS, cost_of, percent, policy_name, told_of_two
 from etude.records import Event
 
 SESSIONS_BYTES = 4_000_000
@@ -60,7 +60,8 @@ def write_page(run: Run, summary: Mapping[str, Any], compared: Mapping[str, Any]
         "<h2>Rates</h2>" + _rates(summary),
         "<h2>Solved against tokens</h2>" + _scatter(run),
         "<h2>Task by task</h2>" + _matrix(run),
-        "<h2>How it works, a session on average</h2>" + _conduct(summary["conduct"]),
+        "<h2>How it works, a session on average</h2>" + _conduct(summary),
+        "<h2>What the judge says</h2>" + _bars(list(summary["rubric"].items())) if summary["rubric"] else "",
         "<h2>Without a verdict, in no rate</h2><pre>"
         + _text("\n".join(f"{one['task']} #{one['attempt']}: {one['why']}" for one in named))
         + "</pre>"
@@ -80,7 +81,11 @@ def _text(text: object) -> str:
 
 def _rates(summary: Mapping[str, Any]) -> str:
     rows = [(f"pass@{k}", found) for k, found in summary["pass"].items()]
-    rows += list(summary["splits"].items()) if len(summary["splits"]) > 1 else []
+    return _bars([*rows, *(summary["splits"].items() if len(summary["splits"]) > 1 else ())])
+
+
+def _bars(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """A rate a row, with its interval."""
     height = 26 * len(rows) + 22
     lines = [
         f'<line class=axis x1="{_x(at)}" x2="{_x(at)}" y1=0 y2="{height - 20}"/>' for at in (0, 0.25, 0.5, 0.75, 1)
@@ -142,11 +147,13 @@ def _anchor(attempt: Attempt) -> str:
     return _text(f"{attempt.task}-{attempt.attempt}".replace(" ", "_"))
 
 
-def _conduct(conduct: Mapping[str, float | None]) -> str:
-    rows = [(name, conduct[key]) for key, name in CONDUCT.items()]
-    return "<table>" + "".join(
+def _conduct(summary: Mapping[str, Any]) -> str:
+    rows = [(name, summary["conduct"][key]) for key, name in CONDUCT.items()]
+    rows += [(FAULTS[key], value) for key, value in summary["faults"].items()]
+    table = "<table>" + "".join(
         f"<tr><th>{name}</th><td class=n>{value:.2f}</td></tr>" for name, value in rows if value is not None
     ) + "</table>"  # fmt: skip
+    return table + (f"<p>{cost_of(summary['cost'])}</p>" if summary["cost"]["total"] is not None else "")
 
 
 def _sessions(run: Run) -> str:

@@ -16,14 +16,16 @@ from typing import Any, Protocol
 from etude.bench.config import CheckpointPolicy, EndpointPolicy, SolutionPolicy
 from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
+from etude.harness.cost import Price
 from etude.harness.dialogue import Dialogue
-from etude.harness.endpoint import Endpoint
+from etude.harness.endpoint import Endpoint, EndpointConfig
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.prompt import render_call
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import token_dialogue
 from etude.records import Task
+from etude.rewards.judge import JudgeConfig
 from etude.tasks.expert import CLEAN, FAREWELL, Expert, ExpertConfig
 
 AnyPolicy = CheckpointPolicy | EndpointPolicy | SolutionPolicy
@@ -32,6 +34,10 @@ AnyPolicy = CheckpointPolicy | EndpointPolicy | SolutionPolicy
 class Policy(Protocol):
     def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
         """One that nothing was said in yet."""
+        ...
+
+    def cost(self, dialogue: Dialogue) -> float | None:
+        """Of what was said in one of its dialogues, in the currency of the price; None where nothing is known of it."""
         ...
 
 
@@ -43,11 +49,23 @@ def identity(config: AnyPolicy) -> dict[str, Any]:
             said = config.model_dump(mode="json", include={"kind", "expert_format", "temperature"})
             return {**said, "files": files}
         case EndpointPolicy():
-            silent = {"key_env", "key_file", "headers", "connect_s", "silence_s", "deadline_s", "attempts"}
-            endpoint = config.endpoint.model_dump(mode="json", exclude={*silent, "longest_pause_s"})
-            return {"kind": "endpoint", **endpoint}
+            endpoint = endpoint_identity(config.endpoint)
+            price = {"price": config.price.model_dump(mode="json")} if config.price else {}
+            return {"kind": "endpoint", **price, **endpoint}
         case SolutionPolicy():
             return {"kind": "solution", "skill": config.skill}
+
+
+def endpoint_identity(config: EndpointConfig) -> dict[str, Any]:
+    """What decides an endpoint's answers; not where a key is read from, nor how long is waited."""
+    silent = {"key_env", "key_file", "headers", "connect_s", "silence_s", "deadline_s", "attempts", "longest_pause_s"}
+    return config.model_dump(mode="json", exclude=silent)
+
+
+def judge_identity(config: JudgeConfig) -> dict[str, Any]:
+    """The same of a judge."""
+    said = config.model_dump(mode="json", include={"votes", "structured", "control", "max_chars", "max_answer_tokens"})
+    return {**said, "endpoint": endpoint_identity(config.endpoint)}
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:
@@ -72,7 +90,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
         case EndpointPolicy():
             endpoint = Endpoint(config.endpoint)
             try:
-                yield Asked(endpoint, harness)
+                yield Asked(endpoint, harness, config.price)
             finally:
                 await endpoint.close()
         case SolutionPolicy():
@@ -112,6 +130,9 @@ class Sampled:
     ) -> None:
         self._sampler, self._chat, self._harness, self._temperature = sampler, chat, harness, temperature
 
+    def cost(self, dialogue: Dialogue) -> float | None:
+        return None
+
     def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
         sampler = self._sampler(task, attempt)
         temperature = self._temperature
@@ -123,8 +144,13 @@ class Sampled:
 class Asked:
     """A policy that is asked over HTTP."""
 
-    def __init__(self, endpoint: Endpoint, harness: HarnessConfig) -> None:
-        self._endpoint, self._harness = endpoint, harness
+    def __init__(self, endpoint: Endpoint, harness: HarnessConfig, price: Price | None) -> None:
+        self._endpoint, self._harness, self._price = endpoint, harness, price
+
+    def cost(self, dialogue: Dialogue) -> float | None:
+        if self._price is None or not isinstance(dialogue, EndpointDialogue):
+            return None
+        return sum(self._price.of(said.prompt, said.cached, said.completion) for said in dialogue.billed)
 
     def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
         return EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=session_id)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from etude import __version__
-from etude.bench.attempts import Played, play_attempt
+from etude.bench.attempts import Played, Table, play_attempt
 from etude.bench.config import BenchConfig
-from etude.bench.policies import Policy, identity, open_policy
+from etude.bench.policies import identity, judge_identity, open_policy
 from etude.bench.results import SCHEMA, Key, Results, Run, read_run
 from etude.bench.tasks import fingerprint, load_tasks
 from etude.environments.backends import open_backend
-from etude.environments.base import Backend
 from etude.errors import EtudeError
 from etude.records import Task
 
@@ -33,6 +32,8 @@ def head_of(config: BenchConfig, tasks: Sequence[Task]) -> dict[str, Any]:
         "attempts": config.attempts,
         "seed": config.seed,
         "audit": config.audit,
+        "quality": config.quality,
+        "judge": None if config.judge is None else judge_identity(config.judge),
         "harness": config.harness.model_dump(mode="json"),
         "tasks": {task.id: fingerprint(task) for task in tasks},
     }
@@ -54,8 +55,9 @@ async def run_bench(
         if results.missing:
             backend = open_backend(config.environment)
             try:
-                async with open_policy(config.policy, config.harness, config.seed) as policy:
-                    await _Play(config, {task.id: task for task in tasks}, policy, backend, results, on_done).all()
+                async with open_policy(config.policy, config.harness, config.seed) as policy, config.judges() as judges:
+                    table = Table(policy, backend, judges, config)
+                    await _Play(table, {task.id: task for task in tasks}, results, on_done).all()
             finally:
                 await backend.close()
         await results.finish()
@@ -65,15 +67,12 @@ async def run_bench(
 class _Play:
     def __init__(
         self,
-        config: BenchConfig,
+        table: Table,
         tasks: dict[str, Task],
-        policy: Policy,
-        backend: Backend,
         results: Results,
         on_done: Callable[[Played | None, int, int], None],
     ) -> None:
-        self.config, self.tasks, self.policy, self.backend = config, tasks, policy, backend
-        self.results, self.on_done = results, on_done
+        self.table, self.config, self.tasks, self.results, self.on_done = table, table.config, tasks, results, on_done
         self._left = iter(results.missing)
         self._failed: list[Played] = []
         """Attempts without a verdict since the last one with: named when one with a verdict comes, for then it was
@@ -86,7 +85,7 @@ class _Play:
 
     async def _worker(self) -> None:
         for task, number in self._left:
-            played = await play_attempt(self.tasks[task], number, self.policy, self.backend, self.config)
+            played = await play_attempt(self.tasks[task], number, self.table)
             if played.attempt.solved is None:
                 self._failed.append(played)
                 self._refuse_to_go_on()

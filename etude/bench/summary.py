@@ -7,7 +7,7 @@ in no rate; they are counted, and named. Plays nothing.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -23,6 +23,10 @@ from etude.bench.measures import (
 )
 from etude.bench.results import Run
 from etude.errors import ConfigError
+from etude.rewards.judge.aspects import ASPECTS
+
+TASKS_OWN = "the tasks' own"
+"""Criteria that one task alone has, under one name."""
 
 
 def counts_of(attempts: Sequence[Attempt]) -> dict[str, Count]:
@@ -59,6 +63,9 @@ def summarise(run: Run) -> dict[str, Any]:
         "stops": dict(Counter(attempt.stop for attempt in judged).most_common()),
         "touched": sum(bool(attempt.touched) for attempt in judged),
         "conduct": _conduct(judged),
+        "rubric": _rubric(judged),
+        "faults": _means([attempt.faults for attempt in judged if attempt.faults]),
+        "cost": _cost(judged),
         "seconds": _seconds(run),
     }  # fmt: skip
 
@@ -96,6 +103,47 @@ def _conduct(judged: Sequence[Attempt]) -> dict[str, float | None]:
         "malformed_calls": mean([attempt.usage["malformed_calls"] for attempt in judged]),
         "errors": mean([attempt.usage["error_observations"] for attempt in judged]),
     }
+
+
+def _rubric(judged: Sequence[Attempt]) -> dict[str, dict[str, Any]]:
+    """Of every criterion that was asked of more than one task, and of all that single tasks brought together: how often
+    it was met, of the attempts it has a verdict on, with a 95% interval by tasks; and how many have none."""
+    tasks_of: dict[str, set[str]] = defaultdict(set)
+    for attempt in judged:
+        for name in attempt.rubric:
+            tasks_of[name].add(attempt.task)
+    met: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    missing = Counter[str]()
+    for attempt in judged:
+        for criterion, verdict in attempt.rubric.items():
+            name = criterion if criterion in ASPECTS or len(tasks_of[criterion]) > 1 else TASKS_OWN
+            missing[name] += verdict is None
+            if verdict is not None:
+                met[name][attempt.task].append(verdict)
+    return {name: _share(list(met[name].values())) | {"not_judged": missing[name]} for name in missing}
+
+
+def _share(by_task: Sequence[Sequence[bool]]) -> dict[str, Any]:
+    counts = [(sum(verdicts), len(verdicts)) for verdicts in by_task]
+    if not counts:
+        return {"rate": None, "low": 0.0, "high": 1.0, "judged": 0}
+    low, high = rate_interval(counts)
+    return {"rate": pass_rate(counts), "low": low, "high": high, "judged": sum(played for _, played in counts)}
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each key, over the rows."""
+    return {key: fmean(row[key] for row in rows) for key in rows[0]} if rows else {}
+
+
+def _cost(judged: Sequence[Attempt]) -> dict[str, float | None]:
+    """All together, an attempt, and a solved one; None where a price is not known."""
+    costs = [attempt.cost for attempt in judged]
+    known = [cost for cost in costs if cost is not None]
+    if not known or len(known) < len(costs):
+        return {"total": None, "attempt": None, "solved": None}
+    solved = sum(bool(attempt.solved) for attempt in judged)
+    return {"total": sum(known), "attempt": fmean(known), "solved": sum(known) / solved if solved else None}
 
 
 def _seconds(run: Run) -> dict[str, float | None]:

@@ -18,6 +18,20 @@ CONDUCT = {
 }
 
 
+FAULTS = {
+    "lints": "lints brought in",
+    "style": "of places break a convention of the project",
+    "left_undone": "things left undone by its own account",
+    "talk": "faults of the last message",
+}
+
+
+def cost_of(cost: Mapping[str, float | None]) -> str:
+    """What a run cost, where it is known."""
+    each = "" if cost["solved"] is None else f", {cost['solved']:.4g} a solved one"
+    return f"cost: {cost['total']:.4g} in all, {cost['attempt']:.4g} an attempt{each}"
+
+
 def percent(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:.1%}"
 
@@ -44,6 +58,11 @@ def told(summary: Mapping[str, Any]) -> str:
     for key, name in CONDUCT.items():
         if summary["conduct"][key] is not None:
             lines.append(f"  {summary['conduct'][key]:>8.2f} {name}")
+    lines += [f"  {name:<15} {percent(one['rate']):>6}   {interval(one)}   {one['not_judged']} not judged"
+              for name, one in summary["rubric"].items()]  # fmt: skip
+    lines += [f"  {count:>8.2f} {FAULTS[name]}" for name, count in summary["faults"].items()]
+    if summary["cost"]["total"] is not None:
+        lines.append(cost_of(summary["cost"]))
     if summary["no_verdict"]:
         lines.append(f"{len(summary['no_verdict'])} attempts without a verdict, in no rate:")
         lines += [f"  {one['task']} #{one['attempt']}: {one['why']}" for one in summary["no_verdict"][:20]]

@@ -23,6 +23,7 @@ import structlog
 from etude import __version__
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError
+from etude.harness.cost import Ledger
 from etude.harness.endpoint import Delta, Endpoint
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.events import EventLog, decoded
@@ -40,7 +41,6 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
-from etude.product.cost import Ledger
 from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
 from etude.records import Event

@@ -13,10 +13,10 @@ from pydantic import Field
 from etude.config import Config
 from etude.environments.local import WorkspaceConfig
 from etude.harness.config import HarnessConfig, SummaryConfig
+from etude.harness.cost import Price
 from etude.harness.endpoint import EndpointConfig
 from etude.harness.fleet import FleetConfig, RankingConfig
 from etude.harness.mcp import McpConfig
-from etude.product.cost import Price
 from etude.records import Limits
 
 

@@ -1,4 +1,4 @@
-"""A session in a sandbox of its own, sealed when it is over, and what is said of it afterwards: verdict and audit.
+"""A session in a sandbox of its own, sealed when it is over, and what is said of it afterwards.
 
     play ──► Sealed: what was said, and the files that were left ──► judge ──► Judgement
 
@@ -17,8 +17,16 @@ from etude.environments.archive import Archive, lay_down, take_out
 from etude.environments.base import Backend, Sandbox, SandboxSpec
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task
-from etude.rewards.audit import Report, audit_session
+from etude.rewards.audit import audit_session
+from etude.rewards.audit.state import given_workspace, workspace_of
+from etude.rewards.judge import Change
+from etude.rewards.judge.outcomes import change_of
+from etude.rewards.judgement import Judgement, Judges
+from etude.rewards.quality import quality_of
+from etude.rewards.quality.talk import last_message
 from etude.rewards.verifier import Verdict, verify
+
+_TESTS_ALONE = Judges()
 
 
 @dataclass(frozen=True)
@@ -29,15 +37,6 @@ class Sealed:
     final: Archive
     blocked: str = ""
     """Why the workspace could not be taken out, where the session saw to that; `final` is empty then."""
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What fresh sandboxes and the auditor say of a sealed session."""
-
-    verdict: Verdict | InfraFailed
-    report: Report | None
-    """The auditor's; None where nobody asked for it."""
 
 
 async def play_to_seal(
@@ -68,11 +67,27 @@ async def seal(result: SessionResult, sandbox: Sandbox) -> Sealed:
         return Sealed(result, Archive(), f"the workspace cannot be taken out: {error}")
 
 
-async def judge(task: Task, sealed: Sealed, backend: Backend, *, audited: bool = False) -> Judgement:
-    """Verify in a fresh sandbox; the auditor reads the session where it is asked to. What fails of the verifier's
-    sandbox is InfraFailed. Cancelling it is safe, and doing it again gives the same."""
+async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _TESTS_ALONE) -> Judgement:
+    """Verify in a fresh sandbox, then ask whoever else is to be asked. What fails of the sandboxes is InfraFailed.
+    Cancelling it is safe, and doing it again gives the same, as far as a model that judges does."""
     if sealed.blocked:
         verdict: Verdict | InfraFailed = Verdict(0.0, "blocked", sealed.blocked)
     else:
         verdict = await verify(task, sealed.final, backend)
-    return Judgement(verdict, audit_session(task, sealed.result.events, sealed.final) if audited else None)
+    report = audit_session(task, sealed.result.events, sealed.final) if judges.audited else None
+    quality = rubric = None
+    if isinstance(verdict, InfraFailed) or not (verdict.reward == 1.0 or judges.always):
+        return Judgement(verdict, report)
+    if judges.quality.looked_at:
+        quality = await quality_of(task, sealed.result.events, sealed.final, backend, judges.quality)
+        if isinstance(quality, InfraFailed):
+            return Judgement(quality, report)
+    criteria = (*judges.aspects.values(), *task.rubric)
+    if judges.rubric is not None and criteria:
+        rubric = await judges.rubric.judge(criteria, _change(task, sealed))
+    return Judgement(verdict, report, quality, rubric)
+
+
+def _change(task: Task, sealed: Sealed) -> Change:
+    left = workspace_of(sealed.final).files
+    return change_of(task.instruction, given_workspace(task.files).files, left, last_message(sealed.result.events))

@@ -1,11 +1,15 @@
 """Turns a verdict and what the session did into an Outcome with named parts.
 
-    reward = tests - effort - malformed - unfinished
+    reward = tests + rubric - effort - malformed - unfinished - lints - style - todos - talk
 
     tests       1 if the verifier's reward is 1, else 0
     effort      min(cap, scale * C(x)) on solved rollouts, else 0 (`rewards.effort`)
     malformed   min(malformed_cap, malformed_penalty * malformed tool calls)
     unfinished  unfinished_penalty if a limit cut the session, else 0
+    rubric      rubric_weight * the share of the task's criteria that the judge says are met, on solved rollouts; 0
+                where one of them was not judged
+    lints, style, todos, talk
+                min(cap, penalty * what was found), on solved rollouts (`rewards.quality`)
 
 A session that the auditor says cheated is `Cheated` instead, where the config punishes it: 0, whatever the tests said.
 Parts are stored with their sign, so that they sum to the reward. A cut session keeps its verdict (`Truncated`); only a
@@ -16,14 +20,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.harness.session import SessionResult
 from etude.records import Cheated, InfraFailed, Outcome, Scored, Task, Truncated
-from etude.rewards.audit import Report
 from etude.rewards.effort import EffortConfig, concave_cost, effort_in, effort_of
-from etude.rewards.verifier import Verdict
+from etude.rewards.judge import JudgeConfig, RubricJudge
+from etude.rewards.judgement import Judgement, Judges
+from etude.rewards.quality import Quality, QualityConfig
 
 
 class RewardConfig(Config):
@@ -38,19 +43,35 @@ class RewardConfig(Config):
     """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
     audit: Literal["off", "watch", "punish"] = "off"
     """Whether sessions are audited, and whether one that cheated is `Cheated` or only counted."""
+    quality: QualityConfig = QualityConfig()
+    judge: JudgeConfig | None = None
+    """The model that judges a solved rollout by its task's rubric; None: nobody does."""
+    rubric_weight: float = Field(0.0, ge=0)
+    """What meeting the whole rubric is worth beside the tests. With a judge and a weight of 0 it is only logged."""
+
+    @model_validator(mode="after")
+    def _checked(self) -> RewardConfig:
+        if self.rubric_weight and self.judge is None:
+            raise ValueError("rubric_weight: nobody judges; name a model in rewards.judge")
+        return self
+
+    def judges(self) -> Judges:
+        """Who is asked of each session. Call it on the event loop that judges; close the judge at its end."""
+        rubric = None if self.judge is None else RubricJudge(self.judge)
+        return Judges(self.audit != "off", self.quality, rubric)
 
 
 def score(
     task: Task,
     session: SessionResult,
-    verdict: Verdict | InfraFailed,
+    judgement: Judgement,
     config: RewardConfig,
-    report: Report | None = None,
 ) -> Outcome:
-    """The outcome of a session that ended, from what it did and the verdict on its final state.
+    """The outcome of a session that ended, from what it did and what was said of it.
 
-    `report` is the auditor's, and must be there where `config.audit` punishes.
+    The auditor's report must be there where `config.audit` punishes.
     """
+    verdict, report = judgement.verdict, judgement.report
     if isinstance(verdict, InfraFailed):
         return verdict
     if config.punish_touched and verdict.touched:
@@ -60,7 +81,7 @@ def score(
             raise ValueError('rewards.audit is "punish", and the session was not audited')
         if report.cheated:
             return Cheated(report.evidence)
-    parts = _parts(session, verdict.reward >= 1.0, config)
+    parts = _parts(session, verdict.reward >= 1.0, config) | _beside_tests(judgement, config)
     reward = sum(parts.values())
     return Scored(reward, parts) if session.stop == "finished" else Truncated(session.stop, reward, parts)
 
@@ -75,3 +96,24 @@ def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[s
         "malformed": -min(config.malformed_cap, config.malformed_penalty * usage["malformed_calls"]),
         "unfinished": -(config.unfinished_penalty if session.stop != "finished" else 0.0),
     }
+
+
+def _beside_tests(judgement: Judgement, config: RewardConfig) -> dict[str, float]:
+    """The parts that only a config with judges has."""
+    parts = {}
+    if config.judge is not None:
+        met = judgement.rubric.score if judgement.rubric is not None else None
+        parts["rubric"] = config.rubric_weight * (met or 0.0)
+    if config.quality.looked_at:
+        parts |= _of_quality(judgement.quality or Quality(), config.quality)
+    return parts
+
+
+def _of_quality(quality: Quality, config: QualityConfig) -> dict[str, float]:
+    costs = {
+        "lints": config.lint_penalty * len(quality.lints or ()),
+        "style": config.style_penalty * (quality.style.share if quality.style else 0.0),
+        "todos": config.todo_penalty * len(quality.unfinished or ()),
+        "talk": config.talk_penalty * len(quality.talk or ()),
+    }
+    return {name: -min(config.cap, cost) for name, cost in costs.items()}

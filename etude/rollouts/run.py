@@ -253,8 +253,10 @@ class Run:
             features += ["summaries", "summary_tokens_masked" if masked else "summary_tokens_trained"]
         if self.config.rewards.audit != "off":
             features.append("audited")
+        judged = ["quality_judged"] if self.config.rewards.quality.looked_at else []
+        judged += ["criteria_judged"] if self.config.rewards.judge is not None else []
         witnessed = ["witnessed_tokens"] if self.config.trainer.witness_tokens else []
-        by_chance = ["in_flight_swaps", *witnessed] if training["steps"] >= ENOUGH_STEPS else []
+        by_chance = ["in_flight_swaps", *witnessed, *judged] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use([*features, *self.config.engine.features, *by_chance], engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,

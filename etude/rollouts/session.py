@@ -16,7 +16,7 @@ from etude.errors import EtudeError
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
 from etude.records import Event, InfraFailed, Task, Trajectory
-from etude.rewards.audit import Report
+from etude.rewards.judgement import Judges
 from etude.rewards.played import Sealed, judge, play_to_seal
 from etude.rewards.reward import score
 from etude.rollouts.config import RunConfig
@@ -57,9 +57,9 @@ async def play(
     on_begin: Callable[[Order], None] = lambda order: None,
 ) -> Trajectory:
     """Run and judge one rollout in this process. Cancellation propagates, after the sandbox is gone."""
-    return await judge_order(
-        await play_order(order, config, backend, sampler, chat, on_event, on_begin), config, backend
-    )
+    rollout = await play_order(order, config, backend, sampler, chat, on_event, on_begin)
+    async with config.rewards.judges() as judges:
+        return await judge_order(rollout, config, backend, judges)
 
 
 async def play_order(
@@ -111,29 +111,20 @@ async def play_order(
     return SealedRollout(order, trajectory, sealed)
 
 
-async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backend) -> Trajectory:
+async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backend, judges: Judges) -> Trajectory:
     """Judge a sealed rollout; one that never came to its end stays what it is. Raises nothing but cancellation."""
     if rollout.sealed is None:
         return rollout.trajectory
-    started, task, audited = time.monotonic(), rollout.order.task, config.rewards.audit != "off"
-    report = None
+    started, task, judgement = time.monotonic(), rollout.order.task, None
     try:
-        judgement = await judge(task, rollout.sealed, backend, audited=audited)
-        report = judgement.report
-        outcome = score(task, rollout.sealed.result, judgement.verdict, config.rewards, report)
+        judgement = await judge(task, rollout.sealed, backend, judges)
+        outcome = score(task, rollout.sealed.result, judgement, config.rewards)
     except (EtudeError, OSError) as error:
         outcome = InfraFailed(f"{type(error).__name__}: {error}")
     return replace(
         rollout.trajectory,
         outcome=outcome,
         seconds=rollout.trajectory.seconds + time.monotonic() - started,
-        usage={**rollout.trajectory.usage, **_audited(report)},
-        findings=tuple(map(str, report.findings)) if report else (),
+        usage={**rollout.trajectory.usage, **(judgement.counts() if judgement else {})},
+        findings=judgement.faults if judgement else (),
     )
-
-
-def _audited(report: Report | None) -> dict[str, int]:
-    """What a run counts of the auditor's reports."""
-    if report is None:
-        return {}
-    return {"audited": 1, "cheats_found": int(report.cheated), "findings": len(report.findings)}

@@ -24,7 +24,8 @@ from etude.rollouts.groups import DropReason, GroupPool
 HISTORY = 400
 _FROM_USAGE = (
     "turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens", "summaries",
-    "audited", "cheats_found", "findings",
+    "audited", "cheats_found", "findings", "quality_judged", "quality_faults", "criteria_judged", "criteria_met",
+    "criteria_not_judged",
 )  # fmt: skip
 
 
@@ -73,7 +74,7 @@ class RunStats:
             self.counters[name] += trajectory.usage.get(name, 0)
         if trajectory.findings:
             said = {"rollout": trajectory.id, "task": trajectory.task_id, "findings": list(trajectory.findings)}
-            self.write("audit", said)
+            self.write("findings", said)
 
     def before_step(self, groups: list[Group], pool: GroupPool, version: Version, elapsed_s: float) -> dict[str, Any]:
         """The line of a step that trains `version` on these groups, as far as it is known before it."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,13 @@ import pytest
 from killed_bench import CONFIG
 from scripted_openai import Reply, ScriptedServer
 
+from etude.bench.page import write_page
 from etude.bench.results import read_run, session_events
 from etude.bench.summary import compare, summarise
+from etude.bench.text import told
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.prompt import PERSONA
+from etude.rewards.judge.aspects import ASPECTS
 from etude.tasks.harbor import write_task
 from etude.tasks.ladder import ladder_task
 
@@ -171,3 +175,36 @@ def test_who_cheats_solves_nothing_where_it_is_audited(bench, tmp_path):
         [caught] = bench("punish", policy=endpoint(server), audit="punish", **keys).attempts
     assert seen.touched == ("check.py",) and seen.findings and seen.why == "failed"
     assert caught.findings == seen.findings and (caught.solved, caught.why) == (False, "cheated")
+
+
+def test_a_judge_quality_and_a_price_are_reported_beside_what_was_solved(bench, tmp_path):
+    """A judge that finds no restraint, is silent about quality, and reads the rest."""
+
+    def judge(body):
+        text = body["messages"][1]["content"]
+        ticket = re.search(r"<CHANGE-(\w+)>", text)[1]
+        if ASPECTS["quality"] in text:
+            return Reply("Hm.")
+        holds = ASPECTS["intent"] in text or ASPECTS["instructions"] in text
+        quote = next(line for line in text.split("\n") if line.startswith("+") and line[1:2] != "+") if holds else ""
+        return Reply(json.dumps({"ticket": ticket, "reason": "so", "quote": quote, "holds": holds}))
+
+    def answer(body):
+        if body["messages"][-1]["role"] == "tool":
+            return Reply("It is done, and all tests pass.")
+        return Reply(calls=[("write_file", {"path": "new.py", "content": "value = 1\n# TODO: more\n"})])
+
+    with ScriptedServer(answer) as server, ScriptedServer(judge) as bench_judge:
+        policy = {**endpoint(server), "price": {"input": 2.0, "output": 8.0}}
+        judging = {"endpoint": {"url": bench_judge.url, "model": "judge", "attempts": 1}}
+        tasks = {"directories": write_tasks(tmp_path / "tasks", 2)}
+        run = bench(tasks=tasks, policy=policy, limits=WIDE, quality=True, judge=judging)
+    summary = summarise(run)
+    rates = {name: (one["rate"], one["not_judged"]) for name, one in summary["rubric"].items()}
+    assert rates == {"intent": (1.0, 0), "instructions": (1.0, 0), "restraint": (0.0, 0), "quality": (None, 2)}
+    assert summary["faults"]["left_undone"] == 1.0 and summary["faults"]["talk"] == 1.0
+    assert summary["cost"]["total"] > 0 and summary["cost"]["solved"] is None, "a price, and nothing solved"
+    assert "left undone" in told(summary) and "restraint" in told(summary) and "cost: " in told(summary)
+    page = write_page(run, summary).read_text()
+    assert "What the judge says" in page and "lints brought in" in page
+    assert run.head["judge"]["endpoint"]["model"] == "judge" and run.head["policy"]["price"]["output"] == 8.0

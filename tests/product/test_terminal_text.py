@@ -7,7 +7,7 @@ import random
 
 from rich.console import Console
 
-from etude.product.cost import Spent
+from etude.harness.cost import Spent
 from etude.product.terminal.commands import is_command, thousands, told
 from etude.product.terminal.diffs import edit_rows, patch_rows
 from etude.product.terminal.face import mentioned

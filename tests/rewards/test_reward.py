@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 
 from etude.config import parse
 from etude.errors import ConfigError
+from etude.harness.endpoint import EndpointConfig
 from etude.harness.events import EventLog
 from etude.harness.prompt import render_call
 from etude.harness.session import SessionResult
 from etude.records import Cheated, InfraFailed, Scored, Task, Truncated, Verifier, reward_of, solved
 from etude.rewards.audit import Finding, Report
 from etude.rewards.effort import Effort, EffortConfig, concave_cost, effort_in, effort_of
+from etude.rewards.judge import JudgeConfig, Judged, NotJudged, RubricResult
+from etude.rewards.judgement import Judgement
+from etude.rewards.quality import Quality, QualityConfig, Style
+from etude.rewards.quality.style import Breach
 from etude.rewards.reward import RewardConfig, score
 from etude.rewards.verifier import Verdict
 
@@ -94,7 +99,7 @@ def test_the_tokens_of_a_message_are_divided_by_its_words_and_its_calls():
 
 def test_a_solved_session_pays_for_its_effort():
     config = RewardConfig(effort=EffortConfig(scale=0.02, k=0.25, q=0.5))
-    outcome = score(TASK, session(), PASSED, config)
+    outcome = score(TASK, session(), Judgement(PASSED), config)
     cost = 0.02 * (math.sqrt(1 + 0.25 * 8.0) - 1) / 0.125
     assert isinstance(outcome, Scored)
     assert solved(outcome)
@@ -103,23 +108,23 @@ def test_a_solved_session_pays_for_its_effort():
 
 
 def test_an_unsolved_session_pays_for_malformed_calls_only():
-    outcome = score(TASK, session(malformed_calls=2), FAILED, RewardConfig())
+    outcome = score(TASK, session(malformed_calls=2), Judgement(FAILED), RewardConfig())
     assert outcome == Scored(-0.04, {"tests": 0.0, "effort": 0.0, "malformed": -0.04, "unfinished": 0.0})
-    flood = score(TASK, session(malformed_calls=500), FAILED, RewardConfig())
+    flood = score(TASK, session(malformed_calls=500), Judgement(FAILED), RewardConfig())
     assert reward_of(flood) == -0.1
 
 
 @given(st.integers(0, 100_000), st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000))
 def test_solved_is_always_worth_more_than_unsolved(tokens, calls, turns, malformed):
-    worst = score(TASK, session("turns", turns, calls, malformed, tokens), PASSED, RewardConfig())
-    best = score(TASK, session("finished", 0, 0, 0, 0), FAILED, RewardConfig())
+    worst = score(TASK, session("turns", turns, calls, malformed, tokens), Judgement(PASSED), RewardConfig())
+    best = score(TASK, session("finished", 0, 0, 0, 0), Judgement(FAILED), RewardConfig())
     assert reward_of(worst) > reward_of(best)
 
 
 @pytest.mark.parametrize("limit", ["turns", "context", "tokens", "wall"])
 def test_a_cut_session_keeps_its_verdict(limit):
     config = RewardConfig(effort=EffortConfig(enabled=False), unfinished_penalty=0.25)
-    outcome = score(TASK, session(limit), PASSED, config)
+    outcome = score(TASK, session(limit), Judgement(PASSED), config)
     assert isinstance(outcome, Truncated)
     assert outcome.limit == limit
     assert solved(outcome)
@@ -127,19 +132,19 @@ def test_a_cut_session_keeps_its_verdict(limit):
 
 
 def test_a_partly_passed_suite_is_not_solved():
-    outcome = score(TASK, session(), Verdict(0.9, "failed"), RewardConfig())
+    outcome = score(TASK, session(), Judgement(Verdict(0.9, "failed")), RewardConfig())
     assert not solved(outcome)
     assert reward_of(outcome) == 0.0
 
 
 def test_infrastructure_is_never_scored():
-    assert reward_of(score(TASK, session(), InfraFailed("sandbox"), RewardConfig())) is None
+    assert reward_of(score(TASK, session(), Judgement(InfraFailed("sandbox")), RewardConfig())) is None
 
 
 def test_touching_a_visible_test_is_punished_only_where_asked():
     touched = Verdict(1.0, "passed", touched=("check.py",))
-    assert solved(score(TASK, session(), touched, RewardConfig()))
-    cheated = score(TASK, session(), touched, RewardConfig(punish_touched=True))
+    assert solved(score(TASK, session(), Judgement(touched), RewardConfig()))
+    cheated = score(TASK, session(), Judgement(touched), RewardConfig(punish_touched=True))
     assert isinstance(cheated, Cheated)
     assert "check.py" in cheated.evidence
 
@@ -153,11 +158,38 @@ def test_a_session_that_cheated_is_worth_nothing_where_that_is_punished():
     cheat = Finding("answer read", "git history", "turn 1, call 1", "git reflog")
     cheated, suspected = Report((cheat,)), Report((replace(cheat, grade="suspect"),))
     punish = RewardConfig(audit="punish")
-    outcome = score(TASK, session(), PASSED, punish, cheated)
+    outcome = score(TASK, session(), Judgement(PASSED, cheated), punish)
     assert outcome == Cheated("answer read (git history) at turn 1, call 1: git reflog")
     assert reward_of(outcome) == 0.0 and not solved(outcome)
-    assert score(TASK, session(), PASSED, punish, suspected) == score(TASK, session(), PASSED, RewardConfig())
-    assert solved(score(TASK, session(), PASSED, RewardConfig(audit="watch"), cheated))
-    assert isinstance(score(TASK, session(), InfraFailed("sandbox"), punish, None), InfraFailed)
+    plain = score(TASK, session(), Judgement(PASSED), RewardConfig())
+    assert score(TASK, session(), Judgement(PASSED, suspected), punish) == plain
+    assert solved(score(TASK, session(), Judgement(PASSED, cheated), RewardConfig(audit="watch")))
+    assert isinstance(score(TASK, session(), Judgement(InfraFailed("sandbox")), punish), InfraFailed)
     with pytest.raises(ValueError, match="was not audited"):
-        score(TASK, session(), PASSED, punish)
+        score(TASK, session(), Judgement(PASSED), punish)
+
+
+QUALITY = Quality(lints=("a.py:1: E1",) * 3, style=Style(10, (Breach("a.py", 1, "quotes", "x"),)), unfinished=("y",))
+
+
+def test_faults_cost_a_solved_session_what_the_config_says_and_no_more():
+    costs = {"lint_penalty": 0.02, "style_penalty": 0.5, "todo_penalty": 0.5, "talk_penalty": 0.1, "cap": 0.2}
+    config = RewardConfig(effort=EffortConfig(enabled=False), quality=QualityConfig(**costs))
+    outcome = score(TASK, session(), Judgement(PASSED, quality=QUALITY), config)
+    parts = {name: outcome.parts[name] for name in ("lints", "style", "todos", "talk")}
+    assert parts == pytest.approx({"lints": -0.06, "style": -0.05, "todos": -0.2, "talk": 0.0})
+    assert outcome.reward == pytest.approx(1 - 0.31)
+    assert reward_of(score(TASK, session(), Judgement(FAILED), config)) == 0.0
+    assert "lints" not in score(TASK, session(), Judgement(PASSED), RewardConfig()).parts, "nobody looked"
+
+
+def test_a_rubric_pays_only_where_every_criterion_was_judged():
+    judge = JudgeConfig(endpoint=EndpointConfig(url="http://127.0.0.1:1/v1", model="m"))
+    config = RewardConfig(effort=EffortConfig(enabled=False), judge=judge, rubric_weight=0.4)
+    yes, no = Judged("a", True, "q", ""), Judged("b", False, "", "")
+    for judgements, paid in [((yes, no), 0.2), ((yes, yes), 0.4), ((yes, NotJudged("b", "late", "")), 0.0), ((), 0.0)]:
+        said = Judgement(PASSED, rubric=RubricResult(judgements))
+        assert score(TASK, session(), said, config).parts["rubric"] == pytest.approx(paid)
+    assert score(TASK, session(), Judgement(PASSED), config).parts["rubric"] == 0.0
+    with pytest.raises(ConfigError, match="nobody judges"):
+        parse({"rubric_weight": 0.1}, RewardConfig, "recipe.toml")

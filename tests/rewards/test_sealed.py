@@ -10,6 +10,7 @@ from etude.environments.base import SandboxSpec
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.harness.session import SessionResult
 from etude.records import Task, Verifier
+from etude.rewards.judgement import Judges
 from etude.rewards.played import judge, play_to_seal
 
 TEST = (
@@ -40,7 +41,7 @@ def test_another_process_can_judge_what_one_has_sealed():
             await backend.close()
         backend = NamespaceBackend(NamespaceConfig())
         try:
-            first = await judge(TASK, sealed, backend, audited=True)
+            first = await judge(TASK, sealed, backend, Judges(audited=True))
             again = await judge(TASK, sealed, backend)
         finally:
             await backend.close()

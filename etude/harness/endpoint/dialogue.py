@@ -21,7 +21,7 @@ from etude.harness.coerce import check_json_call
 from etude.harness.dialogue import Reply
 from etude.harness.dialogue import Words as Prepared
 from etude.harness.endpoint.client import Endpoint, encode, silence
-from etude.harness.endpoint.said import Again, Delta, Json, NativeCall, Said, Tell, Words
+from etude.harness.endpoint.said import Again, Delta, Json, NativeCall, Said, Tell, Usage, Words
 from etude.harness.events import Record
 from etude.harness.prompt import explained_prompt, render_results, tools_changed
 from etude.harness.protocol import CallParser, Text, calls_of, parse_message
@@ -48,6 +48,8 @@ class EndpointDialogue:
     ) -> None:
         self._endpoint, self._tools, self._session_id, self._on_delta = endpoint, tools, session_id, on_delta
         self._native = endpoint.config.calls == "native"
+        self.billed: list[Usage] = []
+        """What the endpoint counted for each answer, in the dialogue's whole life in this process."""
         self._clear()
 
     def _clear(self) -> None:
@@ -95,6 +97,8 @@ class EndpointDialogue:
         said = await self._endpoint.ask(self._items, told, max_tokens, self._session_id, tell, request_id)
         if isinstance(tell, _WordsOnly):
             tell.finish()
+        if said.usage is not None:
+            self.billed.append(said.usage)
         size = sum(_estimate(encode(item)) for item in said.items)
         tokens = said.usage.completion if said.usage and said.usage.completion else size
         context = said.usage.prompt + tokens if said.usage and said.usage.prompt else self._tokens + size

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import CheckpointError, ConfigError
+from etude.harness.cost import Spent
 from etude.harness.fleet import Marks, Ranked, Repository, Result, rank
 from etude.harness.journal import Journal, whole_lines
-from etude.product.cost import Spent
 
 REFS = "refs/etude/results"
 KEPT_RUNS = 20

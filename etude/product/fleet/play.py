@@ -18,6 +18,7 @@ from pathlib import Path
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError, EtudeError
+from etude.harness.cost import Spent
 from etude.harness.fleet import (
     Conflict,
     Ranked,
@@ -33,7 +34,6 @@ from etude.harness.permissions.store import load_permissions
 from etude.harness.store import SessionStore
 from etude.product.agent import Agent, confined, open_agent
 from etude.product.config import AgentConfig
-from etude.product.cost import Spent
 from etude.product.fleet.board import Board
 from etude.product.fleet.kept import Done, KeptRun, Recorder, Runs
 from etude.records import Event

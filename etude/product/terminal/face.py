@@ -21,12 +21,12 @@ from typing import Any
 import structlog
 
 from etude.errors import ConfigError, EtudeError
+from etude.harness.cost import Spent
 from etude.harness.permissions.gate import Answer, Question
 from etude.harness.rewind import Rewind
 from etude.harness.store import SessionStore
 from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
-from etude.product.cost import Spent
 from etude.product.terminal import commands
 from etude.product.terminal.commands import COMMANDS, Desk, Leave, Next, Play, Switch
 from etude.product.terminal.flow import Flow

@@ -14,6 +14,7 @@ import secrets
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from etude.environments.base import Sandbox
@@ -41,8 +42,19 @@ _AT_ONCE = 4
 _MAX_OUTPUT_BYTES = 1_000_000
 
 
-async def _read_lints(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
-    path = arguments.get("path")
+@dataclass(frozen=True)
+class Linted:
+    """What linters said of `chosen`, the files looked at; `asked` are the linters that there were for some of them."""
+
+    chosen: tuple[str, ...]
+    used: tuple[str, ...]
+    asked: tuple[str, ...]
+    findings: tuple[tuple[str, Finding], ...]
+    """With the file of each, in order."""
+
+
+async def new_lints(sandbox: Sandbox, config: ToolConfig, path: str | None) -> Linted:
+    """What is found below a path, or in all changed files, and was not before. Raises ToolError."""
     chosen = await (_below(sandbox, config, path) if path else _changed(sandbox, config))
     known = [name for name in chosen if language(name) in LINTERS]
     if len(known) > _MAX_FILES:
@@ -51,19 +63,26 @@ async def _read_lints(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[s
     used = [name for name in known if language(name) in linters]
     some = asyncio.Semaphore(_AT_ONCE)
 
-    async def rows_of(name: str) -> list[str]:
+    async def found_in(name: str) -> list[tuple[str, Finding]]:
         async with some:
             new = await _new_findings(sandbox, config, name, linters[language(name)])
-        return [f"{name}:{finding.line}: {finding.text}" for finding in new]
+        return [(name, finding) for finding in new]
 
-    rows = [row for each in await asyncio.gather(*map(rows_of, used)) for row in each]
-    asked = ", ".join(sorted({linters[language(name)].name for name in used}))
-    if not chosen:
+    found = [each for some_found in await asyncio.gather(*map(found_in, used)) for each in some_found]
+    asked = sorted({linters[language(name)].name for name in used})
+    return Linted(tuple(chosen), tuple(used), tuple(asked), tuple(found))
+
+
+async def _read_lints(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
+    linted = await new_lints(sandbox, config, arguments.get("path"))
+    rows = [f"{name}:{finding.line}: {finding.text}" for name, finding in linted.findings]
+    if not linted.chosen:
         return "no file has changed"
-    if not used:
-        return f"no linter here for {', '.join(sorted(chosen)[:5])}"
+    if not linted.used:
+        return f"no linter here for {', '.join(sorted(linted.chosen)[:5])}"
     if not rows:
-        return f"nothing new in {len(used)} file{'s' if len(used) > 1 else ''} ({asked})"
+        files_said = f"{len(linted.used)} file{'s' if len(linted.used) > 1 else ''}"
+        return f"nothing new in {files_said} ({', '.join(linted.asked)})"
     fits = cut_lines(rows, config.max_observation_bytes)
     return "\n".join(rows[:fits] if fits == len(rows) else [*rows[:fits], f"[{len(rows) - fits} more]"])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from etude.harness.cost import Ledger, Price, Spent
 from etude.harness.endpoint.said import Usage
-from etude.product.cost import Ledger, Price, Spent
 from etude.records import Event
 
 

@@ -1,0 +1,66 @@
+"""What is said of a session that is over: by its tests, the auditor, the quality of its change, and a rubric's judge.
+
+Owns `Judgement`, which `rewards.played` fills and `rewards.reward` turns into an outcome, and `Judges`, who is asked.
+Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from etude.records import InfraFailed
+from etude.rewards.audit import Report
+from etude.rewards.judge import RubricJudge, RubricResult
+from etude.rewards.quality import Quality, QualityConfig
+from etude.rewards.verifier import Verdict
+
+
+@dataclass(frozen=True)
+class Judges:
+    """Who is asked beside the tests. Belongs to the event loop it is used on; closes the judge at its end."""
+
+    audited: bool = False
+    quality: QualityConfig = field(default_factory=QualityConfig)
+    rubric: RubricJudge | None = None
+    aspects: Mapping[str, str] = field(default_factory=dict)
+    """Criteria by name that every change is judged by, before its task's own."""
+    always: bool = False
+    """Whether the judge is asked of a session whose tests failed, too: to measure, not to reward."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        if self.rubric is not None:
+            await self.rubric.close()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """None where nobody was asked."""
+
+    verdict: Verdict | InfraFailed
+    report: Report | None = None
+    quality: Quality | None = None
+    rubric: RubricResult | None = None
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """All that is held against the session, a line each."""
+        return (*map(str, self.report.findings if self.report else ()), *(self.quality.faults if self.quality else ()))
+
+    def counts(self) -> Mapping[str, int]:
+        """For a run's metrics: how often each was asked, and what it found. A judge that came to no verdict counts."""
+        counts: dict[str, int] = {}
+        if self.report is not None:
+            found = len(self.report.findings)
+            counts |= {"audited": 1, "cheats_found": int(self.report.cheated), "findings": found}
+        if self.quality is not None:
+            counts |= {"quality_judged": 1, "quality_faults": len(self.quality.faults)}
+        if self.rubric is not None:
+            met = sum(getattr(each, "met", False) for each in self.rubric.judgements)
+            asked, missing = len(self.rubric.judgements), len(self.rubric.problems)
+            counts |= {"criteria_judged": asked - missing, "criteria_met": met, "criteria_not_judged": missing}
+        return counts
