@@ -197,10 +197,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed segments, ready for one optimizer step. N tokens in all; segments lie end to end.
+    """Packed segments, ready for one optimizer step. N tokens in all; M segments lie end to end.
 
     `advantages`, `behaviour_logprobs` and `ages` are aligned with `token_ids`: the value at a position belongs to that
-    token, which the position before it predicted. `loss_mask` marks the tokens that are trained on.
+    token, which the position before it predicted. `loss_mask` marks the tokens that are trained on. A piece of a batch
+    keeps the numbers of its segments, so that `trajectory_of` and `group_of` are the whole batch's.
     """
 
     token_ids: Ints  # [N]
@@ -213,5 +214,7 @@ class Batch:
     ages: Ints  # [N], versions between the one that sampled the token and the one trained on
     routed_experts: Routes  # [N, L, K], or [0, 0, 0] when replay is off
     routed_mask: Bools  # [N], False where the sampler gave no route
+    trajectory_of: Ints  # [M], which trajectory each segment is of, from 0
+    group_of: Ints  # [trajectory_count], which group each trajectory is of, from 0
     trajectory_count: int
     version: Version

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from etude.config import Config
-from etude.records import Group, InfraFailed, Task, Trajectory, reward_of
+from etude.records import Group, InfraFailed, Task, Trajectory, Truncated, reward_of
 from etude.rollouts.slots import Slot, Slots, group_id
 
 DropReason = Literal["zero_variance", "too_few_scored", "stale"]
@@ -42,6 +42,10 @@ class GroupConfig(Config):
     max_staleness: int = 4
     """How many versions old the oldest token of a group may be when it is trained on."""
     drop_zero_variance: bool = True
+    drop_overlong: bool = False
+    """A rollout that a limit of its task cut leaves its group before the baseline, as infrastructure failures do; else
+    it keeps its verdict.
+    """
 
 
 @dataclass
@@ -91,6 +95,8 @@ class GroupPool:
         group.outstanding.discard(trajectory.id)
         if isinstance(trajectory.outcome, InfraFailed):
             self.slots.move(trajectory.id, "dropped", "infra")
+        elif self.config.drop_overlong and isinstance(trajectory.outcome, Truncated):
+            self.slots.move(trajectory.id, "dropped", "overlong")
         else:
             group.members[trajectory.id] = trajectory
         settled = len(group.slots) - len(group.outstanding)

@@ -38,7 +38,8 @@ FEATURES = [
     "roots_verified",
 ]  # fmt: skip
 ENOUGH_STEPS = 10
-"""From here on some version must have met a sequence half decoded; in a shorter run that is chance."""
+"""From here on some version must have met a sequence half decoded, and every switch of the algorithm a token that it
+changes; in a shorter run that is chance."""
 
 
 class Run:
@@ -256,7 +257,8 @@ class Run:
         judged = ["quality_judged"] if self.config.rewards.quality.looked_at else []
         judged += ["criteria_judged"] if self.config.rewards.judge is not None else []
         witnessed = ["witnessed_tokens"] if self.config.trainer.witness_tokens else []
-        by_chance = ["in_flight_swaps", *witnessed, *judged] if training["steps"] >= ENOUGH_STEPS else []
+        algorithm = [*self.config.trainer.features, *["truncated"] * self.config.groups.drop_overlong]
+        by_chance = ["in_flight_swaps", *witnessed, *judged, *algorithm] if training["steps"] >= ENOUGH_STEPS else []
         counters = self.stats.prove_use([*features, *self.config.engine.features, *by_chance], engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,

@@ -102,6 +102,7 @@ class RunStats:
         self.counters["low_precision_rows_trained"] += line.get("low_precision_rows_trained", 0)
         for name in ("publish_stall_ms", "snapshot_ms"):
             self.counters[name] += line[name]
+        self.counters.update(line["used"])
         self.ages.update(line["age_tokens"])
         self.dropped = line["dropped"]
         known = [value for value in (self.max_abs_dlogp, line["max_abs_dlogp"]) if value is not None]

@@ -1,7 +1,11 @@
 """Advantages: what a rollout is worth compared with the others of its group.
 
-Owns the baseline. One reward counts per trajectory, whatever its number of segments; infrastructure failures have none
-and must be gone before (`rollouts.groups` leaves them out). Golden numbers in tests/trainer/test_advantages.py.
+    A_i = (r_i - baseline) / deviation
+
+Owns the baseline (the mean of the group, or of its other members) and the deviation (1, or that of the group's
+rewards). One reward counts per trajectory, whatever its number of segments; infrastructure failures have none and must
+be gone before (`rollouts.groups` leaves them out). What takes a whole batch is `trainer.credit`'s. Golden numbers in
+tests/trainer/test_advantages.py. G rollouts of a group.
 """
 
 from __future__ import annotations
@@ -10,6 +14,8 @@ import numpy as np
 
 from etude.records import Floats, Group, reward_of
 from etude.trainer.config import AdvantageConfig
+
+LEAST_DEVIATION = 1e-6
 
 
 def group_advantages(group: Group, config: AdvantageConfig) -> Floats:
@@ -28,6 +34,6 @@ def advantages_of(rewards_G: Floats, config: AdvantageConfig) -> Floats:
     centred_G = rewards_G - rewards_G.mean()
     if config.baseline == "leave_one_out" and size > 1:
         centred_G = centred_G * size / (size - 1)
-    if config.divide_by_std:
-        centred_G = centred_G / (rewards_G.std() + 1e-6)
+    if config.normalise == "group":
+        centred_G = centred_G / (rewards_G.std() + LEAST_DEVIATION)
     return centred_G.astype(np.float32)

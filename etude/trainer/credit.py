@@ -1,6 +1,6 @@
 """Credit: what each segment of a trajectory is worth, and which of its tokens are a summary.
 
-Owns `segment_advantages` and `summary_tokens`. A trajectory is a chain of segments, and it has one reward:
+Owns `credited`, `segment_advantages` and `summary_tokens`. A trajectory is a chain of segments, and it has one reward:
 
 - *trajectory* (the default): every segment has the trajectory's advantage, summaries included; in the group's baseline
   each trajectory counts once, however many segments it has.
@@ -8,17 +8,58 @@ Owns `segment_advantages` and `summary_tokens`. A trajectory is a chain of segme
   group that have a segment k. What is common to all that came so far is then credited to none of them, and the later
   segments are not paid for the luck of having been reached. Where no other came as far, it is the trajectory's.
 
-Knows neither tokens' losses nor models. Golden numbers in tests/trainer/test_credit.py. Shapes: G trajectories of a
-group, T tokens of one segment.
+Over a whole batch, advantages may be divided by their deviation, in which each trajectory counts once, and trajectories
+that a limit has cut may be taught nothing. Knows neither tokens' losses nor models. Golden numbers in
+tests/trainer/test_credit.py. Shapes: G trajectories of a group, T tokens of one segment.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
-from etude.records import Bools, Floats, Group, Segment, reward_of
-from etude.trainer.advantages import advantages_of, group_advantages
+from etude.records import Bools, Floats, Group, Segment, Truncated, reward_of
+from etude.trainer.advantages import LEAST_DEVIATION, advantages_of, group_advantages
 from etude.trainer.config import AdvantageConfig, CreditConfig
+
+
+class Credited(NamedTuple):
+    """The advantages of a batch: of each group, of each of its trajectories, one a segment; and how many trajectories
+    each switch has changed something for.
+    """
+
+    advantages: list[list[Floats]]
+    used: dict[str, int]
+
+
+def credited(groups: Sequence[Group], config: AdvantageConfig, credit: CreditConfig) -> Credited:
+    """Raises ValueError if a trajectory has no reward."""
+    values = [segment_advantages(group, config, credit) for group in groups]
+    paid = sum(bool(each.any()) for shares in values for each in shares)
+    used = {"leave_one_out_rollouts": paid} if config.baseline == "leave_one_out" else {}
+    if config.normalise == "batch":
+        deviation = _deviation([each for shares in values for each in shares]) + LEAST_DEVIATION
+        values = [[(each / deviation).astype(np.float32) for each in shares] for shares in values]
+    if config.normalise != "none":
+        used["normalised_rollouts"] = paid
+    if not config.train_overlong:
+        cut = [[isinstance(each.outcome, Truncated) for each in group.trajectories] for group in groups]
+        used["overlong_rollouts"] = sum(map(sum, cut))
+        values = [
+            [each * (not late) for each, late in zip(shares, lates, strict=True)]
+            for shares, lates in zip(values, cut, strict=True)
+        ]
+    return Credited(values, used)
+
+
+def _deviation(values: Sequence[Floats]) -> float:
+    """Of advantages, each trajectory counting once whatever its number of segments."""
+    said = [each for each in values if len(each)]
+    everything, weights = np.concatenate(said), np.concatenate([np.full(len(each), 1 / len(each)) for each in said])
+    mean = np.average(everything, weights=weights)
+    return float(np.sqrt(np.average((everything - mean) ** 2, weights=weights)))
 
 
 def segment_advantages(group: Group, config: AdvantageConfig, credit: CreditConfig) -> list[Floats]:

@@ -3,27 +3,47 @@
 Owns the formula and its switches, nothing of models or optimizers. Per sampled token t, with w = exp(logp - behaviour
 logp):
 
-    loss = - sum over kept t of stop_grad(min(w_t, c)) * A_t * logp_t / normaliser
+    loss = - sum over kept t of stop_grad(clamp(w_t, f, c)) * A_t * logp_t * share_t
 
-- *Truncated importance sampling* (c = 2): corrects for the sampler's other weights and numerics, against its own
-  log-probabilities.
-- *Divergence mask* (DPPO, arXiv 2602.04879): a token is dropped when the policy has already moved by more than `trust`
-  in
-  probability the way its advantage pushes. A ratio clip would cut rare tokens first; this does not.
-- *Constant normaliser* (Dr. GRPO, arXiv 2503.20783): a fixed token budget, so that length is neither favoured nor
-  punished.
+- *Truncated importance sampling* (c = 2, f = 0): corrects for the sampler's other weights and numerics, against its own
+  log-probabilities. CISPO is the same formula: its weights are clipped too, and its gradients are not.
+- *Masks* (`MASKS`) decide which t are kept. By default a token is dropped when the policy has already moved by more
+  than `trust` in probability the way its advantage pushes (DPPO, arXiv 2602.04879): a ratio clip would cut rare tokens
+  first. `ratio` is PPO's clip, `band` IcePop's (arXiv 2510.18855).
+- *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band.
+- *Shares* (`shares_of`): by default one over a constant token budget (Dr. GRPO, arXiv 2503.20783), so that length is
+  neither favoured nor punished.
+- *KL* to a frozen reference, damping towards the sampler, and an entropy bonus, all off by default.
 
-Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens.
+Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens of a piece, M segments.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from etude.trainer.config import LossConfig
+from etude.records import Batch, Floats
+from etude.trainer.config import LossConfig, MaskName
+
+
+class Sampled(NamedTuple):
+    """What is known of a piece's sampled tokens apart from the policy that is trained."""
+
+    behaviour_S: Tensor
+    """Log-probabilities by whatever sampled them."""
+    advantages_S: Tensor
+    shares_S: Tensor
+    """What one token weighs in the batch's loss."""
+    segments_S: Tensor
+    """Which segment each is of, counted from 0 within the piece."""
+    reference_S: Tensor | None = None
+    """Log-probabilities by the frozen reference, where there is one."""
 
 
 class LossTerms(NamedTuple):
@@ -32,40 +52,153 @@ class LossTerms(NamedTuple):
     loss: Tensor
     sums: dict[str, float]
     max_abs_dlogp: float
+    drift_M: Tensor
+    """Mean logp - behaviour logp of each segment: what the gate looks at."""
 
 
-def policy_loss(
-    logps_S: Tensor,
-    entropies_S: Tensor,
-    behaviour_S: Tensor,
-    advantages_S: Tensor,
-    config: LossConfig,
-    batch_tokens: int,
-) -> LossTerms:
-    """`batch_tokens` is the whole batch's count of sampled tokens, of which this may be a piece."""
-    delta_S = (logps_S - behaviour_S).detach()
-    weights_S = delta_S.exp()
-    moved_S = logps_S.detach().exp() - behaviour_S.exp()
-    dropped_S = (moved_S * advantages_S.sign()) > config.trust
-    kept_S = ~dropped_S
-    terms_S = weights_S.clamp(max=config.importance_cap) * advantages_S * logps_S * kept_S
-    normaliser = config.token_budget if config.normaliser == "constant" else batch_tokens
-    loss = -terms_S.sum() / normaliser
+class Move(NamedTuple):
+    """How the policy stands to the sampler at each token, without gradients."""
+
+    logps_S: Tensor
+    behaviour_S: Tensor
+    weights_S: Tensor
+    signs_S: Tensor
+    """Of the advantages."""
+
+
+def policy_loss(logps_S: Tensor, entropies_S: Tensor, said: Sampled, config: LossConfig) -> LossTerms:
+    """The loss of a piece of a batch; the losses of all pieces add up to the batch's."""
+    delta_S = (logps_S - said.behaviour_S).detach()
+    drift_M = segment_means(delta_S, said.segments_S)
+    tokens_S = delta_S.exp()
+    weights_S = tokens_S if config.weight == "token" else drift_M.exp()[said.segments_S]
+    shut_M = _shut(drift_M, config)
+    shares_S = said.shares_S * ~shut_M[said.segments_S]
+    advantages_S = said.advantages_S - _reward_penalty(logps_S, said, config)
+    dropped_S = MASKS[config.mask](Move(logps_S.detach(), said.behaviour_S, weights_S, advantages_S.sign()), config)
+    clamped_S = weights_S.clamp(config.importance_floor, config.importance_cap)
+    loss = -(clamped_S * advantages_S * logps_S * ~dropped_S * shares_S).sum()
+    loss = loss + _pulls(logps_S, entropies_S, said, shares_S, config)
+    sums = _sums(delta_S, tokens_S, dropped_S, advantages_S) | {
+        "entropy": float(entropies_S.detach().sum()),
+        "capped": float((weights_S > config.importance_cap).sum()),
+        "floored": float((weights_S < config.importance_floor).sum()),
+        "reweighted": float((weights_S != tokens_S).sum()),
+        "segments": float(len(drift_M)),
+        "gated": float(shut_M.sum()),
+        "reference_k1": 0.0 if said.reference_S is None else float((logps_S.detach() - said.reference_S).sum()),
+        "from_reference": 0.0 if said.reference_S is None else float((logps_S.detach() != said.reference_S).sum()),
+    }
+    return LossTerms(loss, sums, float(delta_S.abs().max()) if len(delta_S) else 0.0, drift_M)
+
+
+def segment_means(values_S: Tensor, segments_S: Tensor) -> Tensor:
+    """The mean of each segment's values."""
+    counts_M = torch.bincount(segments_S)
+    return torch.zeros(len(counts_M), dtype=values_S.dtype).index_add(0, segments_S, values_S) / counts_M
+
+
+def shares_of(batch: Batch, config: LossConfig) -> Floats:
+    """What a token of each of the batch's M segments weighs in its loss."""
+    tokens_M = np.bincount(batch.segment_ids, weights=batch.loss_mask, minlength=len(batch.trajectory_of))
+    groups_M = batch.group_of[batch.trajectory_of]
+    match config.normaliser:
+        case "constant":
+            shares_M = np.full(len(tokens_M), 1 / config.token_budget)
+        case "tokens":
+            shares_M = np.full(len(tokens_M), 1 / tokens_M.sum())
+        case "trajectory":
+            shares_M = _evenly(tokens_M, batch.trajectory_of)
+        case "prompt":
+            shares_M = _evenly(tokens_M, groups_M)
+    return shares_M.astype(np.float32)
+
+
+def _evenly(tokens_M: np.ndarray, owners_M: np.ndarray) -> np.ndarray:
+    """Shares by which every owner weighs the same, and its tokens alike."""
+    owned = np.bincount(owners_M, weights=tokens_M)
+    return 1 / (owned[owners_M] * (owned > 0).sum())
+
+
+def _shut(drift_M: Tensor, config: LossConfig) -> Tensor:
+    """The segments that the gate rejects."""
+    if config.gate is None:
+        return torch.zeros_like(drift_M, dtype=torch.bool)
+    return (drift_M < math.log(config.gate.low)) | (drift_M > math.log(config.gate.high))
+
+
+def _reward_penalty(logps_S: Tensor, said: Sampled, config: LossConfig) -> Tensor:
+    """k1 is a price on what the token earned, so that weights and masks hold for it as well."""
+    if config.kl is None or config.kl.estimator != "k1":
+        return torch.zeros_like(said.advantages_S)
+    assert said.reference_S is not None, "the trainer keeps a reference where the config has a KL"
+    return config.kl.coefficient * (logps_S.detach() - said.reference_S)
+
+
+def _pulls(logps_S: Tensor, entropies_S: Tensor, said: Sampled, shares_S: Tensor, config: LossConfig) -> Tensor:
+    """The terms beside the policy gradient."""
+    total = torch.zeros(())
     if config.damping:
-        loss = loss + config.damping * 0.5 * (logps_S - behaviour_S).square().sum() / normaliser
+        total = total + config.damping * 0.5 * ((logps_S - said.behaviour_S).square() * shares_S).sum()
     if config.entropy_bonus:
-        loss = loss - config.entropy_bonus * entropies_S.sum() / normaliser
-    sums = {
-        "tokens": float(len(logps_S)),
+        total = total - config.entropy_bonus * (entropies_S * shares_S).sum()
+    if config.kl is not None and config.kl.estimator != "k1":
+        assert said.reference_S is not None, "the trainer keeps a reference where the config has a KL"
+        apart_S = logps_S - said.reference_S
+        terms_S = 0.5 * apart_S.square() if config.kl.estimator == "k2" else torch.expm1(-apart_S) + apart_S
+        total = total + config.kl.coefficient * (terms_S * shares_S).sum()
+    return total
+
+
+def _tv(move: Move, config: LossConfig) -> Tensor:
+    """Binary total variation: the probability has moved by more than `trust` the way the advantage pushes."""
+    return (move.logps_S.exp() - move.behaviour_S.exp()) * move.signs_S > config.limit
+
+
+def _kl(move: Move, config: LossConfig) -> Tensor:
+    """Binary KL divergence of the policy from the sampler, of this token against all others, beyond `trust`, where the
+    probability has moved the way the advantage pushes.
+    """
+    said_S, moved_S = move.behaviour_S.exp(), move.logps_S - move.behaviour_S
+    others_S, others_then_S = -torch.expm1(move.logps_S), -torch.expm1(move.behaviour_S)
+    tiny = torch.finfo(torch.float32).tiny
+    away_S = others_then_S * (others_then_S.clamp_min(tiny).log() - others_S.clamp_min(tiny).log())
+    return (away_S - said_S * moved_S > config.limit) & (moved_S * move.signs_S > 0)
+
+
+def _ratio(move: Move, config: LossConfig) -> Tensor:
+    """PPO's clip: with an infinite cap its gradient is that of min(w A, clip(w) A)."""
+    above_S, below_S = move.weights_S > config.highest, move.weights_S < config.lowest
+    return (above_S & (move.signs_S > 0)) | (below_S & (move.signs_S < 0))
+
+
+def _band(move: Move, config: LossConfig) -> Tensor:
+    """IcePop: outside the band whichever way the advantage pushes."""
+    return (move.weights_S < config.lowest) | (move.weights_S > config.highest)
+
+
+def _off(move: Move, config: LossConfig) -> Tensor:
+    return torch.zeros_like(move.weights_S, dtype=torch.bool)
+
+
+MASKS: dict[MaskName, Callable[[Move, LossConfig], Tensor]] = {
+    "tv": _tv, "kl": _kl, "ratio": _ratio, "band": _band, "off": _off,
+}  # fmt: skip
+"""Which tokens are dropped."""
+
+
+def _sums(delta_S: Tensor, weights_S: Tensor, dropped_S: Tensor, advantages_S: Tensor) -> dict[str, float]:
+    """How far the policy stands from the sampler, and what the mask made of it."""
+    return {
+        "tokens": float(len(delta_S)),
+        "masked": float(dropped_S.sum()),
         "masked_up": float((dropped_S & (advantages_S > 0)).sum()),
         "masked_down": float((dropped_S & (advantages_S < 0)).sum()),
-        "capped": float((weights_S > config.importance_cap).sum()),
+        "moved": float((delta_S != 0).sum()),
         "weight": float(weights_S.sum()),
         "weight_squared": float(weights_S.square().sum()),
         "k1": float(-delta_S.sum()),
         "k3": float((weights_S - 1 - delta_S).sum()),
         "abs_dlogp": float(delta_S.abs().sum()),
         "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
-        "entropy": float(entropies_S.detach().sum()),
     }
-    return LossTerms(loss, sums, float(delta_S.abs().max()) if len(delta_S) else 0.0)

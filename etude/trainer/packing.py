@@ -26,17 +26,19 @@ def build_batch(
     """`advantages[i][j]` belongs to trajectory j of group i: one value a segment, or one for all of them. `version` is
     the one about to be trained. Raises ValueError where nothing is left to train on.
     """
-    rows: list[tuple[Segment, float]] = []
-    for group, values in zip(groups, advantages, strict=True):
+    rows: list[tuple[Segment, float, int]] = []
+    group_of: list[int] = []
+    for number, (group, values) in enumerate(zip(groups, advantages, strict=True)):
         for trajectory, value in zip(group.trajectories, values, strict=True):
             shares = np.broadcast_to(value, len(trajectory.segments))
             for segment, share in zip(trajectory.segments, shares, strict=True):
                 trained = segment.sampled & ~summary_tokens(segment) if mask_summaries else segment.sampled
                 if trained.any():
-                    rows.append((_cut(segment), float(share)))
+                    rows.append((_cut(segment), float(share), len(group_of)))
+            group_of.append(number)
     if not rows:
         raise ValueError("nothing to train on: no trajectory of these groups has a sampled token")
-    segments = [segment for segment, _ in rows]
+    segments = [segment for segment, _, _ in rows]
     lengths = [len(segment.token_ids) for segment in segments]
     summaries = np.concatenate([summary_tokens(segment) for segment in segments])
     sampled = np.concatenate([segment.sampled for segment in segments])
@@ -50,13 +52,15 @@ def build_batch(
         loss_mask=sampled,
         summary_mask=summaries,
         advantages=np.where(
-            sampled, np.repeat(np.asarray([value for _, value in rows], np.float32), lengths), np.float32(0)
+            sampled, np.repeat(np.asarray([value for _, value, _ in rows], np.float32), lengths), np.float32(0)
         ),
         behaviour_logprobs=np.concatenate([segment.logprobs for segment in segments]) * sampled,
         ages=(version - np.concatenate([segment.versions for segment in segments])) * sampled,
         routed_experts=routes,
         routed_mask=routed,
-        trajectory_count=sum(len(group.trajectories) for group in groups),
+        trajectory_of=np.asarray([trajectory for _, _, trajectory in rows], np.int32),
+        group_of=np.asarray(group_of, np.int32),
+        trajectory_count=len(group_of),
         version=version,
     )
 

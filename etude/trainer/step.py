@@ -21,7 +21,7 @@ from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import Bits, export_bits, round_to_bf16
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
-from etude.trainer.losses import LossTerms, policy_loss
+from etude.trainer.losses import LossTerms, Sampled, policy_loss, shares_of
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
@@ -43,7 +43,8 @@ class Trainer:
         self.optimizer = build_optimizer(self.masters, config.optimizer)
         self.witness = Witness(config.witness_tokens, config.witness_versions)
         self.version = Version(0)
-        self.skipped = 0
+        self.skipped = self.alarms = 0
+        self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
         self.witness.remember(self.version, self.policy)
 
     def step(self, batch: Batch, progress: float = 0.0) -> dict[str, Any]:
@@ -58,31 +59,41 @@ class Trainer:
             require_routes(batch, self.policy.config)
         sums: Counter[str] = Counter()
         mismatch = drift = 0.0
-        tokens = int(batch.loss_mask.sum())
+        drifts: list[Tensor] = []
+        shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
         for piece in split(batch, self.config.piece_tokens):
             if not piece.loss_mask.any():
                 continue
-            terms, largest, replay = self._piece(piece, tokens)
+            terms, largest, replay = self._piece(piece, shares_M)
             terms.loss.backward()
             sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
             mismatch, drift = max(mismatch, largest), max(drift, terms.max_abs_dlogp)
+            drifts.append(terms.drift_M)
         witnessed = self._witnessed(batch)
         sums.update({"witnessed_tokens": len(witnessed), "witnessed_abs_dlogp": witnessed.sum().item()})
         mismatch = max(mismatch, float(witnessed.max(initial=0.0)))
-        near = self._nearness(sums["k3"] / tokens)
+        gate = self._gate(torch.cat(drifts).numpy(), sums["gated"] / sums["segments"])
+        near = self._nearness(sums["k3"] / sums["tokens"])
         norm = self._optimize(near * self._schedule(progress))
         compared = sums["matched_tokens"] + sums["witnessed_tokens"]
         found = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
         taken = {"grad_norm": norm, "rate_scale": near, "shortened": near < 1, "version": self.version}
-        return {**_metrics(sums, batch), **found, **taken}
+        return {**_metrics(sums, batch), **gate, **found, **taken, "used": _used(sums)}
 
-    def _piece(self, piece: Batch, batch_tokens: int) -> tuple[LossTerms, float, dict[str, float]]:
+    def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None
         output, logprobs, logps = self._forward(self.policy, piece, replay)
         entropies = -(logprobs.exp() * logprobs).sum(-1)
         behaviour = torch.from_numpy(piece.behaviour_logprobs[piece.loss_mask])
-        advantages = torch.from_numpy(piece.advantages[piece.loss_mask])
-        terms = policy_loss(logps, entropies, behaviour, advantages, self.config.loss, batch_tokens)
+        segments = torch.from_numpy(piece.segment_ids[piece.loss_mask]).long()
+        said = Sampled(
+            behaviour,
+            torch.from_numpy(piece.advantages[piece.loss_mask]),
+            shares_M[segments],
+            segments - segments[0],
+            self._referred(piece),
+        )
+        terms = policy_loss(logps, entropies, said, self.config.loss)
         matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_matched(piece))]
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=float(matched.sum()))
         counts = {} if replay is None else replay_counts(replay, output.routing)
@@ -96,6 +107,28 @@ class Trainer:
         said = torch.from_numpy(np.flatnonzero(piece.loss_mask))
         logprobs = torch.log_softmax(policy.logits(output.hidden_ND[said - 1]) / self.temperature, dim=-1)
         return output, logprobs, logprobs.gather(1, token_ids[said, None]).squeeze(1)
+
+    @torch.no_grad()
+    def _referred(self, piece: Batch) -> Tensor | None:
+        """What the frozen reference says of the sampled tokens, by the experts that it would choose itself."""
+        return None if self.reference is None else self._forward(self.reference, piece, None)[2]
+
+    def _gate(self, drift_M: np.ndarray, rejected: float) -> dict[str, Any]:
+        """What the sequence gate saw. Raises EtudeError once it has rejected too much for too long."""
+        gate = self.config.loss.gate
+        low, high = np.exp(np.quantile(drift_M, (0.01, 0.99)))
+        seen = {"gate_p01": float(low), "gate_p99": float(high)}
+        if gate is None:
+            return seen
+        alarm = rejected > gate.max_rejected
+        self.alarms = self.alarms + 1 if alarm else 0
+        if self.alarms >= gate.patience:
+            raise EtudeError(
+                f"the sequence gate rejected more than {gate.max_rejected:.0%} of the segments {self.alarms} steps in "
+                f"a row, {rejected:.0%} now, whose middle 98% lie between {low:.4f} and {high:.4f}: widen "
+                "trainer.loss.gate, or look for what drives trainer and sampler apart (mismatch_k3, max_abs_dlogp)"
+            )
+        return seen | {"gate_rejected_share": rejected, "gate_alarm": alarm}
 
     @torch.no_grad()
     def _witnessed(self, batch: Batch) -> np.ndarray:
@@ -152,6 +185,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "version": int(self.version),
             "skipped": self.skipped,
+            "alarms": self.alarms,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -159,7 +193,7 @@ class Trainer:
         self.policy.load_state_dict(state["masters"])
         round_to_bf16(self.policy)
         self.optimizer.load_state_dict(state["optimizer"])
-        self.version, self.skipped = Version(state["version"]), state["skipped"]
+        self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
         self.witness.remember(self.version, self.policy)
 
 
@@ -181,6 +215,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "summary_tokens_trained": float((batch.summary_mask & batch.loss_mask).sum()),
         "summary_tokens_masked": float((batch.summary_mask & ~batch.loss_mask).sum()),
         "entropy": sums["entropy"] / tokens,
+        "masked_share": sums["masked"] / tokens,
         "masked_up_share": sums["masked_up"] / tokens,
         "masked_down_share": sums["masked_down"] / tokens,
         "capped_share": sums["capped"] / tokens,
@@ -189,6 +224,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "mismatch_k3": sums["k3"] / tokens,
         "mean_abs_dlogp": sums["abs_dlogp"] / tokens,
         "over_ln2_share": sums["over_ln2"] / tokens,
+        "reference_k1": sums["reference_k1"] / tokens,
         "matched_tokens": sums["matched_tokens"],
         "witnessed_tokens": sums["witnessed_tokens"],
         "witnessed_abs_dlogp": sums["witnessed_abs_dlogp"] / max(sums["witnessed_tokens"], 1.0),
@@ -198,4 +234,18 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "experts_replaced_share": sums["experts_replaced"] / max(sums["experts_replayed"], 1.0),
         "mean_age": float(batch.ages[batch.loss_mask].mean()),
         "max_age": float(batch.ages[batch.loss_mask].max()),
+    }
+
+
+def _used(sums: Mapping[str, float]) -> dict[str, float]:
+    """On how many tokens or segments each switch of the loss has acted: what `LossConfig.features` are proved by."""
+    return {
+        "segment_weighted_tokens": sums["reweighted"],
+        "capped_tokens": sums["capped"],
+        "floored_tokens": sums["floored"],
+        "masked_tokens": sums["masked"],
+        "gated_segments": sums["gated"],
+        "damped_tokens": sums["moved"],
+        "reference_tokens": sums["from_reference"],
+        "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
     }

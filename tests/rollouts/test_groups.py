@@ -1,9 +1,11 @@
 """The life of a group: closed when enough are in, dropped with a reason, given out once, never stale."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from etude.harness.sampler import NO_ROUTES
-from etude.records import InfraFailed, Scored, Segment, Task, Trajectory, Verifier
+from etude.records import InfraFailed, Scored, Segment, Task, Trajectory, Truncated, Verifier, reward_of
 from etude.rollouts.groups import GroupConfig, GroupPool
 from etude.rollouts.slots import Slots
 
@@ -61,6 +63,19 @@ def test_infrastructure_failures_leave_before_the_baseline():
     filled(pool, 1, [1, None, None, None])
     assert pool.dropped["too_few_scored"] == 1
     assert pool.take(1, version=0) is None
+
+
+def test_a_rollout_that_a_limit_cut_keeps_its_verdict_or_leaves_before_the_baseline():
+    for drop, left in ((False, [0, 1, 0, 1]), (True, [0, 1])):
+        pool = pool_of(size=4, drop_overlong=drop)
+        for at, slot in enumerate(sent(pool, 0)):
+            played = rollout(slot, at % 2)
+            cut = replace(played, outcome=Truncated("turns", float(at % 2), {})) if at > 1 else played
+            pool.slots.observe(slot, 1, "scored")
+            pool.add(cut, now=0.0)
+        [group] = pool.take(1, version=0)
+        assert [reward_of(member.outcome) for member in group.trajectories] == left
+        assert pool.slots.dropped["overlong"] == 4 - len(left)
 
 
 def test_groups_without_variance_are_dropped_and_counted():

@@ -116,6 +116,7 @@ def step_line(step, **facts):
         "snapshot_ms": 2.0,
         "trained_tokens": 5.0,
         "routes_replayed": 7.0,
+        "used": {"masked_tokens": 2.0, "gated_segments": 0.0},
     }
     line |= {"trained_rollouts": 8, "age_tokens": {"0": 3, "1": 2}, "dropped": {"stale": step}, "max_abs_dlogp": 0.1}
     return line | facts
@@ -143,6 +144,15 @@ def test_a_version_is_counted_once_and_its_delivery_written_when_engines_hold_it
     resumed = RunStats(path, stats.state(), step_line(2, version=0))  # skipped steps alone: version 1 is made again
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["step", "step", "step"]
     assert resumed.newest_published == 2
+
+
+def test_a_switch_of_the_algorithm_that_changed_no_token_is_an_error(tmp_path):
+    stats = RunStats(tmp_path / "metrics.jsonl")
+    for step in (1, 2):
+        stats.stepped(step_line(step))
+    assert stats.prove_use(["masked_tokens"], {})["masked_tokens"] == 4
+    with pytest.raises(UnusedFeature, match="gated_segments"):
+        stats.prove_use(["masked_tokens", "gated_segments"], {})
 
 
 def test_a_run_killed_after_a_step_was_saved_still_counts_it_once(tmp_path):

@@ -67,13 +67,13 @@ def test_by_default_every_segment_has_its_trajectorys_advantage_and_a_reward_cou
     assert [each.tolist() for each in shares] == [[0.5, 0.5, 0.5], [-0.5]]
 
 
-@pytest.mark.parametrize("config", [{}, {"baseline": "leave_one_out"}, {"divide_by_std": True}])
+@pytest.mark.parametrize("config", [{}, {"baseline": "leave_one_out"}, {"normalise": "group"}])
 def test_segment_baseline_at_golden_numbers(config):
     rewards, counts = [1.0, 0.25, 0.0, 0.5, 1.0], [3, 1, 2, 2, 4]
     shares = segment_advantages(
         group(*((r, chain(n)) for r, n in zip(rewards, counts, strict=True))), AdvantageConfig(**config), SEGMENT
     )
-    wanted = in_numpy(rewards, counts, config.get("baseline") == "leave_one_out", config.get("divide_by_std", False))
+    wanted = in_numpy(rewards, counts, config.get("baseline") == "leave_one_out", "normalise" in config)
     for got, want in zip(shares, wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     if not config:  # two by hand: of place 2, 1 and 1; of place 3, nobody else's, so the trajectory's own

@@ -1,4 +1,4 @@
-"""Advantages, packing, the policy loss and the trainer's step."""
+"""Packing and the trainer's step."""
 
 from dataclasses import replace
 
@@ -12,11 +12,10 @@ from etude.errors import ConfigError, EtudeError
 from etude.models.attention import PackedAttention
 from etude.models.config import LatentConfig, ModelConfig
 from etude.models.decoder import Decoder
-from etude.records import Group, InfraFailed, Scored, Segment, Task, Trajectory, Verifier, Version
+from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
 from etude.trainer import checkpoint
-from etude.trainer.advantages import advantages_of, group_advantages
-from etude.trainer.config import AdvantageConfig, LossConfig, OptimizerConfig, TrainerConfig
-from etude.trainer.losses import policy_loss
+from etude.trainer.advantages import group_advantages
+from etude.trainer.config import AdvantageConfig, GateConfig, KLConfig, LossConfig, OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch, segment_lengths, split
 from etude.trainer.step import Trainer
 from etude.trainer.witness import Witness
@@ -47,20 +46,6 @@ def trajectory(name, outcome, *segments):
     return Trajectory(name, "t", "g", segments, (), outcome)
 
 
-def test_advantages_at_golden_numbers():
-    rewards = np.array([1, 0, 0, 1], np.float32)
-    np.testing.assert_allclose(advantages_of(rewards, AdvantageConfig()), [0.5, -0.5, -0.5, 0.5])
-    leave_one_out = advantages_of(rewards, AdvantageConfig(baseline="leave_one_out"))
-    np.testing.assert_allclose(leave_one_out, [2 / 3, -2 / 3, -2 / 3, 2 / 3], rtol=1e-6)
-    np.testing.assert_allclose(advantages_of(rewards, AdvantageConfig(divide_by_std=True)), [1, -1, -1, 1], atol=1e-5)
-
-
-def test_a_rollout_without_a_reward_is_refused():
-    group = Group("g", TASK, (trajectory("a", InfraFailed("disk")),))
-    with pytest.raises(ValueError, match="infrastructure"):
-        group_advantages(group, AdvantageConfig())
-
-
 def test_packing_cuts_after_the_last_sampled_token_and_credits_every_segment():
     long = segment([1, 2, 3, 4, 5], [0, 0, 1, 1, 0], version=3)
     second = segment([6, 7], [0, 1], version=4, logprob=-2.0)
@@ -74,7 +59,7 @@ def test_packing_cuts_after_the_last_sampled_token_and_credits_every_segment():
     assert batch.positions.tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
     assert batch.advantages.tolist() == [0, 0, 0.5, 0.5, 0, 0.5, 0, -0.5]
     assert batch.ages.tolist() == [0, 0, 2, 2, 0, 1, 0, 5]
-    assert batch.trajectory_count == 2
+    assert (batch.trajectory_of.tolist(), batch.group_of.tolist(), batch.trajectory_count) == ([0, 0, 1], [0, 0], 2)
     assert segment_lengths(batch) == [4, 2, 2]
 
 
@@ -90,46 +75,6 @@ def test_pieces_conserve_tokens_and_credit(lengths, budget):
     assert np.concatenate([piece.advantages for piece in pieces]).tolist() == batch.advantages.tolist()
     assert [n for piece in pieces for n in segment_lengths(piece)] == lengths
     assert all(len(piece.token_ids) <= budget or len(segment_lengths(piece)) == 1 for piece in pieces)
-
-
-def loss_of(logps, behaviour, advantages, **switches):
-    tensors = [torch.tensor(values, dtype=torch.float32) for values in (logps, behaviour, advantages)]
-    logps, behaviour, advantages = tensors
-    logps.requires_grad_()
-    terms = policy_loss(
-        logps, torch.zeros_like(logps), behaviour, advantages, LossConfig(token_budget=4, **switches), len(logps)
-    )
-    terms.loss.backward()
-    return terms, logps.grad
-
-
-def test_on_policy_the_gradient_is_minus_advantage_over_the_budget():
-    terms, gradient = loss_of([-1.0, -2.0], [-1.0, -2.0], [1.0, -0.5])
-    torch.testing.assert_close(gradient, torch.tensor([-0.25, 0.125]))
-    assert terms.loss.item() == pytest.approx(-(1.0 * -1.0 + -0.5 * -2.0) / 4)
-    assert terms.max_abs_dlogp == 0
-
-
-def test_importance_weights_are_truncated_at_the_cap():
-    _, gradient = loss_of([-3.0, -5.0], [-3.5, -8.0], [1.0, 1.0], trust=1.0)
-    torch.testing.assert_close(gradient, -torch.tensor([float(np.exp(0.5)), 2.0]) / 4)
-
-
-def test_the_mask_drops_what_has_moved_too_far_the_way_its_advantage_pushes():
-    logps, behaviour = np.log([0.8, 0.8, 0.1, 0.1]), np.log([0.5, 0.5, 0.5, 0.5])
-    terms, gradient = loss_of(logps, behaviour, [1.0, -1.0, -1.0, 1.0])
-    assert (gradient != 0).tolist() == [False, True, False, True]
-    assert (terms.sums["masked_up"], terms.sums["masked_down"]) == (1, 1)
-    _, free = loss_of(logps, behaviour, [1.0, -1.0, -1.0, 1.0], trust=1.0)
-    assert (free != 0).all()
-
-
-def test_normalisers_and_damping():
-    _, constant = loss_of([-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0])
-    _, tokens = loss_of([-1.0, -1.0], [-1.0, -1.0], [1.0, 1.0], normaliser="tokens")
-    torch.testing.assert_close(tokens, 2 * constant)
-    _, damped = loss_of([-1.0, -1.5], [-1.0, -1.0], [0.0, 0.0], damping=0.1)
-    torch.testing.assert_close(damped, torch.tensor([0.0, -0.5 * 0.1 / 4]))
 
 
 def policy(shape=CONFIG, **changes):
@@ -252,6 +197,44 @@ def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
     scale, k3 = scale_of(0.01, 1.0)
     assert k3 == pytest.approx(np.e - 2, abs=1e-3)
     assert scale == pytest.approx(0.01 / k3)
+
+
+def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves():
+    gate = GateConfig(low=0.9, high=1.1, patience=2)
+    trainer = policy(loss=LossConfig(gate=gate))
+    rows = [member for group in rollouts(trainer, np.random.default_rng(5), 20) for member in group.trajectories]
+    behind = [
+        replace(row.segments[0], logprobs=row.segments[0].logprobs - np.float32(at % 2)) for at, row in enumerate(rows)
+    ]
+    members = tuple(trajectory(str(at), Scored(1, {}), each) for at, each in enumerate(behind))
+    batch = build_batch([Group("g", TASK, members)], [np.ones(64, np.float32)], Version(0))
+    line = trainer.step(batch)
+    assert (line["gate_rejected_share"], line["gate_alarm"], line["used"]["gated_segments"]) == (0.5, True, 32)
+    assert line["gate_p01"] == pytest.approx(1, abs=1e-3)
+    assert line["gate_p99"] == pytest.approx(np.e, rel=1e-3)
+    with pytest.raises(EtudeError, match=r"rejected more than 5% of the segments 2 steps in a row.*trainer.loss.gate"):
+        trainer.step(batch)
+    assert "gate_alarm" not in policy().step(batch)
+
+
+def test_the_reference_is_the_model_that_training_began_with():
+    trainer = policy(
+        loss=LossConfig(token_budget=64, kl=KLConfig(coefficient=10.0, estimator="k2")), router_replay=True
+    )
+    free, rng = policy(router_replay=True), np.random.default_rng(6)
+    first, free_rng = train_on(trainer, rng)[1], np.random.default_rng(6)
+    train_on(free, free_rng)
+    assert (first["reference_k1"], first["used"]["reference_tokens"]) == (0, 0)
+    for _ in range(8):
+        held, left = train_on(trainer, rng)[1], train_on(free, free_rng)
+    assert held["used"]["reference_tokens"] > 0
+    assert left[1]["reference_k1"] == 0  # there is none
+    resumed = policy(loss=LossConfig(token_budget=64, kl=KLConfig()), router_replay=True)
+    resumed.load_state_dict(trainer.state_dict())
+    group = rollouts(resumed, np.random.default_rng(7), 20)[:1]
+    line = resumed.step(build_batch(group, [np.ones(8, np.float32)], resumed.version))
+    assert line["used"]["reference_tokens"] == 8
+    assert left[0] > train_on(trainer, rng)[0]  # held back, it has learnt less
 
 
 def test_old_samples_are_compared_with_the_weights_that_sampled_them():

@@ -83,15 +83,18 @@ class TrainerActor:
         import time
 
         from etude.trainer.checkpoint import save
-        from etude.trainer.credit import segment_advantages
+        from etude.trainer.credit import credited
         from etude.trainer.packing import build_batch
 
         started, cpu = time.perf_counter(), time.process_time()
         rows = self.product.rows if self.product else 0
         config = self.config.trainer
-        advantages = [segment_advantages(group, config.advantages, config.credit) for group in groups]
-        batch = build_batch(groups, advantages, self.trainer.version, mask_summaries=config.credit.mask_summaries)
+        credit = credited(groups, config.advantages, config.credit)
+        batch = build_batch(
+            groups, credit.advantages, self.trainer.version, mask_summaries=config.credit.mask_summaries
+        )
         metrics: dict[str, Any] = self.trainer.step(batch, controller_state["progress"])
+        metrics["used"] |= credit.used
         handed_over = self.publishing.put(self.trainer.version, self.trainer.export)
         metrics |= {"snapshot_ms": handed_over.snapshot_ms, "publish_stall_ms": handed_over.stall_ms}
         if self.product is not None:

@@ -1,0 +1,197 @@
+"""The policy loss: every switch beside plain float64 NumPy, value and gradient, and by hand."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from etude.config import parse
+from etude.errors import ConfigError
+from etude.records import Batch, Version
+from etude.trainer.config import GateConfig, KLConfig, LossConfig, TrainerConfig
+from etude.trainer.losses import MASKS, Sampled, policy_loss, shares_of
+
+torch.set_num_threads(1)
+
+
+def policy_and_sampler(seed=0, tokens=400):
+    """Log-probabilities of both, advantages, a reference, and segments of 8 to 13 tokens; far enough apart for every
+    switch to act."""
+    rng = np.random.default_rng(seed)
+    behaviour = np.log(rng.uniform(0.02, 0.98, tokens))
+    logps = np.minimum(behaviour + rng.normal(0, 0.6, tokens), -0.001)
+    segments = np.sort(rng.integers(0, tokens // 10, tokens))
+    segments = np.unique(segments, return_inverse=True)[1]
+    return logps, behaviour, rng.normal(0, 1, tokens), segments, behaviour + rng.normal(0, 0.4, tokens)
+
+
+def torch_loss(values, shares, config):
+    logps, behaviour, advantages, segments, reference = values
+    logps_S = torch.tensor(logps, dtype=torch.float32, requires_grad=True)
+    as_32 = [torch.tensor(each, dtype=torch.float32) for each in (behaviour, advantages, shares)]
+    referred = torch.tensor(reference, dtype=torch.float32) if config.kl else None
+    said = Sampled(*as_32, torch.tensor(segments), referred)
+    terms = policy_loss(logps_S, torch.full_like(logps_S, 0.7), said, config)
+    terms.loss.backward()
+    return terms, logps_S.grad.numpy()
+
+
+def plain_loss(values, shares, config):
+    """Value and gradient in float64, one token after another, straight from the formulas."""
+    logps, behaviour, advantages, segments, reference = values
+    loss, gradient = 0.0, np.zeros(len(logps))
+    for t in range(len(logps)):
+        segment = np.mean([logps[i] - behaviour[i] for i in range(len(logps)) if segments[i] == segments[t]])
+        if config.gate and not config.gate.low <= math.exp(segment) <= config.gate.high:
+            continue
+        p, q, w, advantage = (
+            math.exp(logps[t]),
+            math.exp(behaviour[t]),
+            math.exp(logps[t] - behaviour[t]),
+            advantages[t],
+        )
+        if config.weight == "segment":
+            w = math.exp(segment)
+        if config.kl and config.kl.estimator == "k1":
+            advantage -= config.kl.coefficient * (logps[t] - reference[t])
+        divergence = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
+        drop = {
+            "tv": (p - q > config.limit and advantage > 0) or (p - q < -config.limit and advantage < 0),
+            "kl": divergence > config.limit and ((p > q and advantage > 0) or (p < q and advantage < 0)),
+            "ratio": (w > config.highest and advantage > 0) or (w < config.lowest and advantage < 0),
+            "band": not config.lowest <= w <= config.highest,
+            "off": False,
+        }[config.mask]
+        factor = 0 if drop else min(max(w, config.importance_floor), config.importance_cap) * advantage
+        loss -= factor * logps[t] * shares[t]
+        gradient[t] -= factor * shares[t]
+        loss += config.damping * 0.5 * (logps[t] - behaviour[t]) ** 2 * shares[t]
+        gradient[t] += config.damping * (logps[t] - behaviour[t]) * shares[t]
+        loss -= config.entropy_bonus * 0.7 * shares[t]
+        if config.kl and config.kl.estimator != "k1":
+            d, b = logps[t] - reference[t], config.kl.coefficient
+            loss += b * shares[t] * (d**2 / 2 if config.kl.estimator == "k2" else math.exp(-d) - 1 + d)
+            gradient[t] += b * shares[t] * (d if config.kl.estimator == "k2" else 1 - math.exp(-d))
+    return loss, gradient
+
+
+WEIGHTS = [{}, {"importance_cap": 1.28, "importance_floor": 0.8}, {"weight": "segment"}, {"importance_cap": math.inf}]
+OTHERS = [
+    {}, {"gate": GateConfig(low=0.9, high=1.1)}, {"damping": 0.3, "entropy_bonus": 0.1},
+    *({"kl": KLConfig(estimator=name, coefficient=0.2)} for name in ("k1", "k2", "k3")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_value_and_gradient_are_as_plain_numpy_has_them(mask):
+    values = policy_and_sampler()
+    shares = np.random.default_rng(1).uniform(0.5, 1.5, len(values[0])) / 400
+    for weight, other in itertools.product(WEIGHTS, OTHERS):
+        config = LossConfig(mask=mask, **weight, **other)
+        terms, gradient = torch_loss(values, shares, config)
+        loss, expected = plain_loss(values, shares, config)
+        assert terms.loss.item() == pytest.approx(loss, rel=2e-4, abs=1e-5), config
+        np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-7, err_msg=str(config))
+        if mask != "off" and config.weight == "token":  # geometric means of ten tokens stay within the widest band
+            assert 0 < terms.sums["masked"] < terms.sums["tokens"], config
+
+
+def test_on_policy_the_gradient_is_minus_advantage_over_the_budget():
+    values = ([-1.0, -2.0], [-1.0, -2.0], [1.0, -0.5], [0, 0], None)
+    terms, gradient = torch_loss(values, [1 / 4, 1 / 4], LossConfig())
+    np.testing.assert_allclose(gradient, [-0.25, 0.125])
+    assert terms.loss.item() == pytest.approx(-(1.0 * -1.0 + -0.5 * -2.0) / 4)
+    assert terms.max_abs_dlogp == 0
+
+
+def test_importance_weights_are_truncated_at_the_cap():
+    values = ([-3.0, -5.0], [-3.5, -8.0], [1.0, 1.0], [0, 0], None)
+    terms, gradient = torch_loss(values, [1 / 4, 1 / 4], LossConfig(mask="off"))
+    np.testing.assert_allclose(gradient, [-np.exp(0.5) / 4, -2 / 4], rtol=1e-6)
+    assert terms.sums["capped"] == 1
+
+
+def test_the_mask_drops_what_has_moved_too_far_the_way_its_advantage_pushes():
+    values = (np.log([0.8, 0.8, 0.1, 0.1]), np.log([0.5] * 4), [1.0, -1.0, -1.0, 1.0], [0] * 4, None)
+    terms, gradient = torch_loss(values, [1 / 4] * 4, LossConfig())
+    assert (gradient != 0).tolist() == [False, True, False, True]
+    assert (terms.sums["masked_up"], terms.sums["masked_down"]) == (1, 1)
+
+
+def test_ppo_is_the_ratio_mask_without_a_cap():
+    logps, behaviour, advantages, segments, _ = policy_and_sampler(3)
+    config = LossConfig(mask="ratio", importance_cap=math.inf)
+    _, gradient = torch_loss((logps, behaviour, advantages, segments, None), np.ones(len(logps)), config)
+    logps_S = torch.tensor(logps, requires_grad=True)
+    ratio, gain = (logps_S - torch.tensor(behaviour)).exp(), torch.tensor(advantages)
+    (-torch.minimum(ratio * gain, ratio.clamp(0.8, 1.28) * gain).sum()).backward()
+    np.testing.assert_allclose(gradient, logps_S.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_a_sure_token_has_a_finite_divergence():
+    values = ([0.0, 0.0, -1.0], [0.0, -1.0, 0.0], [1.0, 1.0, -1.0], [0, 0, 0], None)
+    terms, gradient = torch_loss(values, [1.0] * 3, LossConfig(mask="kl"))
+    assert np.isfinite(gradient).all()
+    assert terms.sums["masked"] == 2
+
+
+def batch_of(lengths, trajectory_of, group_of):
+    """Segments whose every token but the first was sampled."""
+    ids = np.repeat(np.arange(len(lengths)), lengths)
+    said = np.concatenate([np.arange(length) > 0 for length in lengths])
+    zeros = np.zeros(len(ids), np.int32)
+    return Batch(
+        token_ids=zeros, positions=zeros, segment_ids=ids, loss_mask=said, summary_mask=~said, advantages=zeros,
+        behaviour_logprobs=zeros, ages=zeros, routed_experts=np.zeros((0, 0, 0), np.uint8), routed_mask=said,
+        trajectory_of=np.array(trajectory_of), group_of=np.array(group_of), trajectory_count=len(group_of),
+        version=Version(0),
+    )  # fmt: skip
+
+
+def test_what_a_token_weighs_by_each_normaliser():
+    """Two groups; the first has a trajectory of two segments, 6 sampled tokens, and one of 2; the second one of 4."""
+    batch = batch_of([4, 4, 3, 5], [0, 0, 1, 2], [0, 0, 1])
+    expected = {
+        "tokens": [1 / 12] * 4,
+        "trajectory": [1 / 18, 1 / 18, 1 / 6, 1 / 12],
+        "prompt": [1 / 16, 1 / 16, 1 / 16, 1 / 8],
+    }
+    for normaliser, shares in expected.items():
+        found = shares_of(batch, LossConfig(normaliser=normaliser))
+        np.testing.assert_allclose(found, shares, rtol=1e-6)
+        tokens = np.array([3, 3, 2, 4])
+        assert (found * tokens).sum() == pytest.approx(1)
+    np.testing.assert_allclose(shares_of(batch, LossConfig(token_budget=50)), [1 / 50] * 4)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mask": "off", "trust": 0.1}, "trust has no effect"),
+        ({"mask": "ratio", "trust": 0.1}, "trust has no effect"),
+        ({"band": [0.5, 2]}, "band has no effect"),
+        ({"mask": "band", "band": [1.1, 2]}, "must hold 1"),
+        ({"trust": 1.0}, 'mask = "off"'),
+        ({"importance_cap": 1.0, "importance_floor": 1.5}, "not below importance_cap"),
+        ({"normaliser": "prompt", "token_budget": 4096}, "token_budget has no effect"),
+        ({"gate": {"low": 1.2}}, "loss.gate.low"),
+    ],
+)
+def test_a_key_that_could_change_nothing_is_refused(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        parse({"loss": wrong}, TrainerConfig, "recipe")
+
+
+def test_what_a_run_must_prove_is_what_was_switched_on():
+    assert TrainerConfig().features == ()
+    chosen = LossConfig(
+        weight="segment", importance_cap=3, importance_floor=0.5, mask="kl", gate=GateConfig(), damping=0.1,
+        kl=KLConfig(), entropy_bonus=0.01,
+    )  # fmt: skip
+    assert set(chosen.features) == {
+        "segment_weighted_tokens", "capped_tokens", "floored_tokens", "masked_tokens", "gated_segments",
+        "damped_tokens", "reference_tokens", "entropy_tokens",
+    }  # fmt: skip
+    assert LossConfig(trust=0.1).features == ("masked_tokens",)
