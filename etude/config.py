@@ -41,6 +41,14 @@ def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
     return parse(raw, schema, origin=str(path))
 
 
+def overridden(config: C, overrides: Sequence[str]) -> C:
+    """The same config with other values for some keys, checked as a whole. Raises ConfigError, as `load_recipe`."""
+    raw = config.model_dump()
+    for override in overrides:
+        _apply_override(raw, override)
+    return parse(raw, type(config), origin="the change")
+
+
 def _read(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
     try:
         raw = tomllib.loads(path.read_text()) if path else {}

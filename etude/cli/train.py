@@ -1,11 +1,17 @@
-"""`etude train RECIPE`: one run from its recipe to its report. The last line is one JSON object."""
+"""`etude train RECIPE`: one run from its recipe to its report. The last line is one JSON object.
+
+The command itself is the run's supervisor; the run is in a process below it (`--unsupervised`).
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import traceback
 from pathlib import Path
+
+from etude.errors import EtudeError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,15 +22,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
     )
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
+    parser.add_argument(
+        "--unsupervised", action="store_true", help="in this process: if it dies, nothing starts it again"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
+    return _run(options) if options.unsupervised else _supervise(options)
+
+
+def _supervise(options: argparse.Namespace) -> int:
+    from etude.config import load_part
+    from etude.rollouts.faults import Restarts, Supervised
+    from etude.rollouts.supervisor import Supervisor, command_of
+
+    recipe = load_part(options.recipe, Supervised, options.set)
+    directory = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
+    sets = [part for override in options.set for part in ("--set", override)]
+    flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]
+    command = command_of(["train", str(options.recipe), "--out", str(directory), *sets, *flags, "--unsupervised"])
+    restarts = Restarts(recipe.faults, directory / "metrics.jsonl")
+    return Supervisor(command, "--resume", directory / "recipe.json", restarts).run()
+
+
+def _run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rollouts.config import RunConfig
     from etude.rollouts.run import Run
+    from etude.rollouts.supervisor import CRASHED
 
     config = load_recipe(options.recipe, RunConfig, options.set)
     directory = options.out or Path("runs") / f"{config.name}-{config.seed}"
-    summary = asyncio.run(Run(config, directory, options.resume, quiet=options.json).execute())
+    try:
+        summary = asyncio.run(Run(config, directory, options.resume, quiet=options.json).execute())
+    except (EtudeError, OSError):
+        raise  # the command's own main says what it is
+    except Exception:
+        traceback.print_exc()
+        return CRASHED
     print(json.dumps(summary, default=float))
     return 0

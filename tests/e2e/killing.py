@@ -14,6 +14,12 @@ from small import ROOT, command, variables
 
 ACTORS = {"trainer": "TrainerActor", "engine": "EngineActor", "sessions": "SessionWorker", "rewards": "RewardWorker"}
 
+RESTARTS = tuple(
+    f"faults.{kind}={{restarts = 1000, first_pause_s = 0.01, longest_pause_s = 0.05}}"
+    for kind in ("controller", "trainer", "engine", "sessions", "rewards")
+)
+"""A recipe that bears what tests do to it."""
+
 
 class Victim:
     """A run in processes of its own, started as a user starts it."""
@@ -35,6 +41,8 @@ class Victim:
 
     def processes(self, kind: str) -> list[psutil.Process]:
         """Of one kind, the oldest first."""
+        if kind == "controller":
+            return self.controllers()
         found = []
         for process in psutil.Process(self.started.pid).children(recursive=True):
             try:
@@ -44,24 +52,32 @@ class Victim:
                 continue  # it ended while we looked
         return [process for _, process in sorted(found, key=lambda pair: pair[0])]
 
-    def controller(self) -> psutil.Process:
-        """The process below the supervisor."""
-        self.wait(lambda: psutil.Process(self.started.pid).children(), "the controller")
-        return psutil.Process(self.started.pid).children()[0]
+    def controllers(self) -> list[psutil.Process]:
+        """The process below the supervisor, where it lives; what a dead one left is below the supervisor, too."""
+        found = []
+        for process in psutil.Process(self.started.pid).children():
+            try:
+                if "--unsupervised" in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
 
     def kill(self, kind: str, number: int = signal.SIGKILL) -> int:
         """Send the first process of a kind a signal, as soon as there is one; returns its pid."""
-        self.wait(lambda: self.processes(kind), f"a process of {kind}")
-        pid = self.processes(kind)[0].pid
+        pid = self.wait(lambda: self.processes(kind), f"a process of {kind}")[0].pid
         os.kill(pid, number)
         return pid
 
-    def wait(self, until: Callable[[], object], what: str, seconds: float = 240.0) -> Any:
+    def over(self) -> bool:
+        return self.started.poll() is not None
+
+    def wait(self, until: Callable[[], object], what: str, seconds: float = 400.0, every_s: float = 0.02) -> Any:
         deadline = time.monotonic() + seconds
         while not (found := until()):
             assert self.started.poll() is None, f"the run ended before {what}: {self.started.stderr.read()[-3000:]}"
             assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"
-            time.sleep(0.05)
+            time.sleep(every_s)
         return found
 
     def end(self, seconds: float = 400.0) -> str:

@@ -28,3 +28,23 @@ def test_a_trainer_and_workers_that_die_or_hang_are_replaced(tmp_path):
     assert summary["hung"] == 1
     assert summary["counters"]["deltas_published"] == 5
     assert left() == []
+
+
+def test_a_controller_that_dies_lives_on_and_the_users_word_ends_it(tmp_path):
+    out = tmp_path / "run"
+    with Victim(out, "rollouts.max_steps=1000", "rollouts.max_minutes=10") as run:
+        before = run.wait(lambda: run.processes("trainer"), "the first life's trainer")
+        run.kill("controller")
+        run.wait(lambda: len(steps(out)) >= 1, "a step of the second life")
+        assert not any(process.is_running() for process in before)
+        assert len(lines(out, "restart")) == 1
+        run.started.send_signal(signal.SIGINT)
+        _, said = run.started.communicate(timeout=240)
+        assert (run.started.returncode, "--resume" in said) == (130, True)
+    assert left() == []
+
+
+def test_a_recipe_that_is_wrong_is_not_tried_again(tmp_path):
+    with Victim(tmp_path / "run", "faults.controller.restart=1") as run:
+        _, said = run.started.communicate(timeout=60)
+    assert (run.started.returncode, "faults.controller.restart: unknown key" in said) == (42, True)

@@ -1,0 +1,123 @@
+"""The process above a run: starts the controller, and starts it again with `--resume` when it dies.
+
+Owns the controller's process and all that it leaves behind: as the reaper of its descendants this process inherits
+whatever a dead controller had started (Ray's processes, sandboxes), and ends it before the next life begins; what
+sandboxes leave on disk is swept when the next life opens its backend. An error that the controller can name is its last
+word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
+`[faults.controller]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from etude.errors import DeadlineExceeded
+from etude.rollouts.faults import Restarts
+
+CRASHED = 70
+"""The exit code of a controller that met a bug of its own, told from those of errors it can name."""
+_SUBREAPER, _DIE_WITH_PARENT = 36, 1  # of prctl(2)
+_SENT_BY_A_PROCESS = 0  # si_code of kill(2); a terminal's Ctrl-C reaches the controller without us
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CLEAN_S = 30.0
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Supervisor:
+    """Runs `command` until it ends by itself; `resume` is added to its later lives once `begun` exists."""
+
+    def __init__(self, command: Sequence[str], resume: str, begun: Path, restarts: Restarts) -> None:
+        self.command, self.resume, self.begun, self.restarts = list(command), resume, begun, restarts
+        self.stopped = False
+
+    def run(self) -> int:
+        """Returns the exit code of the controller's last life. Raises RestartBudgetSpent, DeadlineExceeded."""
+        _LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
+        try:
+            while True:
+                code = self._life(before)
+                self._clean()
+                if not self._again(code):
+                    return code if code >= 0 else 128 - code
+                self._rest(self.restarts.spend("controller", _said(code)))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _again(self, code: int) -> bool:
+        """A user who asked it to stop does not see it start anew, however it ended."""
+        return (code < 0 or code == CRASHED) and not self.stopped
+
+    def _life(self, mask: set[int]) -> int:
+        """One life of the controller, from its start to its exit code: negative for the signal that ended it."""
+        further = [self.resume] if self.begun.exists() and self.resume not in self.command else []
+
+        def child() -> None:
+            _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+        controller = subprocess.Popen([*self.command, *further], preexec_fn=child)
+        while True:
+            code = _reaped(controller.pid)
+            if code is not None:
+                controller.returncode = code
+                return code
+            told = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
+            if told.si_signo == signal.SIGCHLD:
+                continue
+            self.stopped = True
+            if told.si_code == _SENT_BY_A_PROCESS:
+                os.kill(controller.pid, told.si_signo)
+
+    def _clean(self) -> None:
+        """End all that a controller has left running, and wait until it is gone; one that ended well leaves nothing."""
+        deadline = time.monotonic() + _CLEAN_S
+        while left := psutil.Process().children(recursive=True):
+            for process in left:
+                try:
+                    process.send_signal(signal.SIGKILL)
+                except psutil.NoSuchProcess:
+                    continue
+            _reaped(0)
+            if time.monotonic() > deadline:
+                names = ", ".join(sorted({process.name() for process in left if process.is_running()}))
+                raise DeadlineExceeded(f"what a dead controller has left to end ({names})", _CLEAN_S)
+            time.sleep(0.02)
+
+    def _rest(self, seconds: float) -> None:
+        """Wait before the next life; a user need not."""
+        signal.sigtimedwait(_FORWARDED, seconds)
+
+
+def _reaped(wanted: int) -> int | None:
+    """Reap every child that has ended; the exit code of one of them, if it is among these."""
+    code = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == 0:
+            return code
+        if pid == wanted:
+            code = os.waitstatus_to_exitcode(status)
+
+
+def _said(code: int) -> str:
+    if code == CRASHED:
+        return "a bug of its own; what it said is above"
+    return f"signal {-code} ({signal.strsignal(-code) or 'unknown'})"
+
+
+def command_of(arguments: Sequence[str]) -> list[str]:
+    """The command line of `etude` with these arguments, in this interpreter."""
+    return [sys.executable, "-m", "etude.cli.main", *arguments]

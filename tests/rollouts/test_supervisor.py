@@ -1,0 +1,131 @@
+"""The process above a run, with small programs in the controller's place: what it starts again, and what it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from etude.rollouts.faults import restarts_of
+
+ROOT = Path(__file__).parents[2]
+ABOVE = """
+import sys
+from pathlib import Path
+from etude.errors import EtudeError
+from etude.rollouts.faults import FaultConfig, Restarts
+from etude.rollouts.supervisor import Supervisor
+directory, command = Path(sys.argv[1]), sys.argv[2:]
+faults = FaultConfig.model_validate({"controller": {"restarts": 3, "first_pause_s": 0.01}})
+restarts = Restarts(faults, directory / "metrics.jsonl")
+try:
+    sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts).run())
+except EtudeError as error:
+    sys.exit(str(error))
+finally:
+    assert not {"torch", "ray"} & set(sys.modules)
+"""
+LIFE = """
+import os, pathlib, signal, subprocess, sys, time
+directory = pathlib.Path(sys.argv[1])
+with (directory / "lives").open("a") as file:
+    file.write(" ".join(sys.argv[2:]) + ";")
+(directory / "recipe.json").touch()
+lives = (directory / "lives").read_text().count(";")
+"""
+LEAVES = """
+left = subprocess.Popen(["setsid", "sh", "-c", "sleep 600 & sleep 600"])
+with (directory / "left").open("a") as file:
+    file.write(f"{left.pid}\\n")
+time.sleep(0.2)
+"""
+DIES = "os.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+def start(directory, life):
+    directory.mkdir()
+    (directory / "life.py").write_text(LIFE + life)
+    command = [sys.executable, "-c", ABOVE, str(directory), sys.executable, str(directory / "life.py"), str(directory)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(process):
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def test_a_dead_controller_is_started_again_with_resume_and_what_it_left_is_ended(tmp_path):
+    out = tmp_path / "run"
+    process = start(out, f"{LEAVES}if lives < 3: {DIES}sys.exit(7)")
+    assert ended(process) == (7, "")
+    assert (out / "lives").read_text() == ";--resume;--resume;"
+    assert restarts_of(out / "metrics.jsonl") == {"controller": 2}
+    left = list(map(int, (out / "left").read_text().split()))
+    assert (len(left), any(map(psutil.pid_exists, left))) == (3, False)
+
+
+def test_a_budget_that_is_spent_ends_the_run_and_says_why(tmp_path):
+    code, said = ended(start(tmp_path / "run", DIES))
+    assert code == 1
+    assert "the controller died 4 times within 600 s, the last time: signal 9 (Killed)" in said
+    assert "faults.controller.restarts" in said
+
+
+@pytest.mark.parametrize(("code", "lives"), [(0, 1), (1, 1), (42, 1), (130, 1), (70, 4)])
+def test_only_a_bug_is_tried_again_and_no_error_that_has_a_name(tmp_path, code, lives):
+    ended_with, _ = ended(start(tmp_path / "run", f"sys.exit({code})"))
+    assert (tmp_path / "run" / "lives").read_text().count(";") == lives
+    assert ended_with == (code if lives == 1 else 1)
+
+
+STOPPED = """
+def stop(number, frame):
+    (directory / "stopped").write_text(str(number))
+    sys.exit(130)
+signal.signal(signal.SIGINT, stop)
+signal.signal(signal.SIGTERM, stop)
+(directory / "ready").touch()
+while True: time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_user_who_stops_it_is_passed_on(tmp_path, number):
+    out = tmp_path / "run"
+    process = start(out, STOPPED)
+    wait_for(out / "ready")
+    process.send_signal(number)
+    assert ended(process)[0] == 130
+    assert (out / "stopped").read_text() == str(int(number))
+    assert (out / "lives").read_text() == ";"
+
+
+def test_a_controller_dies_with_its_supervisor(tmp_path):
+    out = tmp_path / "run"
+    process = start(out, STOPPED)
+    wait_for(out / "ready")
+    below = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    assert psutil.wait_procs(below, timeout=10)[1] == []
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.01)
+
+
+def test_restarts_are_counted_from_whole_lines_alone(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    line = json.dumps({"kind": "restart", "process": "engine", "why": "x", "at": 0})
+    metrics.write_text(f'{{"kind": "step"}}\n{line}\n{line[:20]}')
+    assert restarts_of(metrics) == {"engine": 1}
