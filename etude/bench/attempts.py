@@ -17,6 +17,7 @@ from etude.bench.config import BenchConfig
 from etude.bench.policies import Policy
 from etude.environments.base import Backend, Sandbox
 from etude.errors import ConfigError, EtudeError, Overloaded
+from etude.harness.conduct import conduct_of
 from etude.harness.session import SessionResult, run_dialogue
 from etude.records import Cheated, Event, InfraFailed, Task, solved
 from etude.rewards.judge import Judged
@@ -25,9 +26,6 @@ from etude.rewards.judgement import Judgement, Judges
 from etude.rewards.played import judge, play_to_seal
 from etude.rewards.reward import RewardConfig, score
 from etude.rewards.verifier import Verdict
-
-READS = frozenset(("read_file", "list_dir", "grep", "glob", "codebase_search"))
-EDITS = frozenset(("edit_file", "write_file"))
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,7 @@ def _attempt(
     task: Task, number: int, result: SessionResult, said: Judgement, verdict: Verdict, table: Table, cost: float | None
 ) -> Attempt:
     outcome = score(task, result, said, RewardConfig(audit=table.config.audit))
-    names = [event.data["name"] for event in result.events if event.kind == "tool_call"]
-    first = next((place for place, name in enumerate(names) if name in EDITS), None)
+    conduct = conduct_of(result.events)
     return Attempt(
         task=task.id,
         attempt=number,
@@ -142,8 +139,8 @@ def _attempt(
         faults=_faults(said),
         cost=cost,
         usage=dict(result.usage),
-        looked=sum(name in READS for name in names[:first]),
-        edited=first is not None,
+        looked=conduct.looked,
+        edited=conduct.edited,
     )
 
 

@@ -1,4 +1,4 @@
-"""`etude bench run|compare|report`: what a policy solves, how sure that is, and whether another solves more."""
+"""`etude bench run|compare|report|behaviour`: what a policy solves, how sure that is, and how it goes about it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tell = actions.add_parser("report", help="what a run found, as text and as report.html in its directory")
     tell.add_argument("directory", type=Path, metavar="RUN")
     tell.add_argument("--against", type=Path, metavar="RUN", help="compare it with this earlier run on the page")
-    for action in (play, against, tell):
+    ways = actions.add_parser("behaviour", help="how a training run changed the policy's ways, against its compute")
+    ways.add_argument("directory", type=Path, metavar="RUN", help="a run of etude train")
+    for action in (play, against, tell, ways):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
-    return {"run": _run, "compare": _compare, "report": _report}[options.action](options)
+    return {"run": _run, "compare": _compare, "report": _report, "behaviour": _behaviour}[options.action](options)
 
 
 def _config(options: argparse.Namespace) -> BenchConfig:
@@ -116,4 +118,13 @@ def _report(options: argparse.Namespace) -> int:
         print(json.dumps({**summary, "compared": compared, "page": str(page)}))
     else:
         print("\n\n".join([told(summary), *([told_of_two(compared)] if compared else []), str(page)]))
+    return 0
+
+
+def _behaviour(options: argparse.Namespace) -> int:
+    from etude.bench.behaviour import as_json, behaviour_of, behaviour_page, told
+
+    trends = behaviour_of(options.directory)
+    page = behaviour_page(options.directory, trends)
+    print(json.dumps({**as_json(trends), "page": str(page)}) if options.json else f"{told(trends)}\n\n{page}")
     return 0

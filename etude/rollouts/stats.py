@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UnusedFeature, WeightError
+from etude.harness.conduct import conduct_of
 from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 
@@ -113,12 +114,20 @@ class RunStats:
     def _rates(self) -> dict[str, float]:
         """Over the rollouts that came in lately, whether their groups were trained on or not."""
         judged = [t for t in self.recent if isinstance(t.outcome, Scored | Truncated)]
-        turns = sum(t.usage["turns"] for t in judged)
+        turns, sessions = sum(t.usage["turns"] for t in judged), max(1, len(judged))
+        conducts = [conduct_of(t.events) for t in judged]
+        edited = [conduct.looked for conduct in conducts if conduct.edited]
+        calls = sum(conduct.calls for conduct in conducts)
         return {
-            "solve_rate": sum(solved(t.outcome) for t in judged) / max(1, len(judged)),
-            "turns": turns / max(1, len(judged)),
+            "solve_rate": sum(solved(t.outcome) for t in judged) / sessions,
+            "turns": turns / sessions,
             "parallel_share": sum(t.usage["parallel_turns"] for t in judged) / max(1, turns),
             "calls_per_turn": sum(t.usage["tool_calls"] for t in judged) / max(1, turns),
+            "sampled_tokens": sum(t.usage["sampled_tokens"] for t in judged) / sessions,
+            "malformed_calls": sum(t.usage["malformed_calls"] for t in judged) / sessions,
+            "errors": sum(t.usage["error_observations"] for t in judged) / sessions,
+            "looks_before_edit": sum(edited) / max(1, len(edited)),
+            "terminal_share": sum(conduct.in_terminal for conduct in conducts) / max(1, calls),
         }
 
     def published(self, publication: dict[str, Any]) -> None:
