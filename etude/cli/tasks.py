@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    generate = actions.add_parser("generate", help="write tasks of the ladder as Harbor directories")
-    generate.add_argument("--rung", type=int, choices=range(1, 6), default=1)
-    generate.add_argument("--split", choices=["train", "eval", "heldout"], default="train")
-    generate.add_argument("--seed", type=int, default=0, help="first seed")
-    generate.add_argument("--count", type=int, default=1)
-    generate.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
+    _add_generate(actions.add_parser("generate", help="make tasks of a repository as it is, or of the ladder"))
     validate = actions.add_parser("validate", help="the solution must score 1, doing nothing 0, again and again")
     validate.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories")
     mine = actions.add_parser("mine", help="make tasks of a git repository's commits; run again to go on")
@@ -43,17 +38,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     unpack.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     for action in (mine, validate, unpack):
         action.add_argument("--environments", type=Path, help="where installed packages are kept")
-    for action in (generate, validate, mine, pack, unpack):
+    for action in (validate, mine, pack, unpack):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def _add_generate(generate: argparse.ArgumentParser) -> None:
+    generate.add_argument("repository", type=Path, nargs="?", metavar="REPO", help="none: tasks of the ladder")
+    generate.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
+    generate.add_argument("--count", type=int, default=1, help="tasks of each kind (and level, where some are named)")
+    generate.add_argument("--seed", type=int, default=0, help="the same seed makes the same tasks")
+    generate.add_argument("--rung", type=int, choices=range(1, 6), default=1, help="of the ladder")
+    generate.add_argument("--split", choices=["train", "eval", "heldout"], default="train", help="of the ladder")
+    generate.add_argument("--kind", action="append", choices=["bug", "deletion", "revert", "lint", "types"], default=[])
+    generate.add_argument("--level", action="append", type=int, choices=range(1, 6), default=[], help="how hard")
+    generate.add_argument("--jobs", type=int, default=2, metavar="N", help="proposals tried at the same time")
+    generate.add_argument("--config", type=Path, help="a TOML file of the run's config")
+    generate.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    generate.add_argument("--environments", type=Path, help="where installed packages are kept")
+    generate.add_argument("--json", action="store_true", help="print one JSON object")
+
+
 def run(options: argparse.Namespace) -> int:
-    if options.action in ("generate", "pack"):
-        return _generate(options) if options.action == "generate" else _pack(options)
+    if options.action == "pack":
+        return _pack(options)
+    if options.action == "generate":
+        return asyncio.run(_generate(options)) if options.repository else _ladder(options)
     return asyncio.run({"mine": _mine, "validate": _validate, "unpack": _unpack}[options.action](options))
 
 
-def _generate(options: argparse.Namespace) -> int:
+def _ladder(options: argparse.Namespace) -> int:
     from etude.tasks.harbor import write_task
     from etude.tasks.ladder import ladder_task
 
@@ -140,13 +153,37 @@ async def _mine(options: argparse.Namespace) -> int:
     return 1 if found.undecided else 0
 
 
-def _progress() -> Callable[[int, int, Decision | None], None]:
+async def _generate(options: argparse.Namespace) -> int:
+    from etude.config import load_recipe
+    from etude.rewards.mining.generate import generate
+    from etude.rewards.mining.making import GenerateConfig
+    from etude.tasks.mined.environment import Environments, default_root
+
+    own = [f"count={options.count}", f"seed={options.seed}", f"jobs={options.jobs}"]
+    own += [f"kinds={json.dumps(options.kind)}"] if options.kind else []
+    own += [f"levels={json.dumps(options.level)}"] if options.level else []
+    config = load_recipe(options.config, GenerateConfig, [*own, *options.set])
+    environments = Environments(options.environments or default_root())
+    backend = _open(environments.root)
+    try:
+        found = await generate(options.repository, options.out, backend, environments, config, _progress("tasks"))
+    finally:
+        await backend.close()
+    print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines("proposals")))
+    return 0
+
+
+def _progress(what: str = "commits") -> Callable[[int, int, Decision | None], None]:
     """A line for each decision; on a terminal one that is written over."""
     tty = sys.stderr.isatty()
 
     def tell(done: int, of: int, decision: Decision | None) -> None:
-        said = "" if decision is None else f"{decision.commit[:12]} {decision.reason or f'kept as {decision.task}'}"
-        line = f"{done}/{of} commits {said}"
+        said = (
+            ""
+            if decision is None
+            else f"{decision.commit[: 48 if what == 'tasks' else 12]} {decision.reason or f'kept as {decision.task}'}"
+        )
+        line = f"{done}/{of} {what} {said}"
         print(
             f"\r\x1b[2K{line[:100]}" if tty else line,
             end="" if tty and done < of else "\n",

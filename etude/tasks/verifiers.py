@@ -7,7 +7,7 @@ code under test and the reward. Runs nothing; `rewards.verifier` does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -40,28 +40,54 @@ def suite_verifier(source: str, name: str, tests: Sequence[str], timeout_s: floa
 
 
 @dataclass(frozen=True)
+class Lint:
+    """A linter that looks before the tests run: what it may find at most, by rule, and comments that silence it."""
+
+    command: tuple[str, ...]
+    """Prints its problems as a list in JSON; `paths` come behind it."""
+    rule: str
+    """Under which key a problem names its rule."""
+    paths: tuple[str, ...]
+    suppressed: str
+    """What such a comment looks like, as a regular expression. They count as the rule "suppressed"."""
+    most: Mapping[str, int] = field(default_factory=dict)
+    """A rule that is not here may not be broken at all."""
+
+
+@dataclass(frozen=True)
 class PytestRun:
     """What `inside.pytests` needs: where packages are, inside; the files tests run with; the modules to run."""
 
     environment: str
     files: Mapping[str, bytes]
     modules: tuple[str, ...]
+    lints: tuple[Lint, ...] = ()
 
     def request(self, tests: Sequence[str] = ()) -> dict[str, Any]:
+        lints = [
+            {
+                "command": list(lint.command), "rule": lint.rule, "paths": list(lint.paths),
+                "suppressed": lint.suppressed, "most": dict(lint.most),
+            }
+            for lint in self.lints
+        ]  # fmt: skip
         return {
             "environment": self.environment, "files": dict(self.files), "modules": list(self.modules),
-            "tests": list(tests),
+            "tests": list(tests), **({"lints": lints} if lints else {}),
         }  # fmt: skip
 
 
 def pytest_verifier(run: PytestRun, tests: Sequence[str], timeout_s: float) -> Verifier:
-    """Every test, by pytest's id, must pass in the run: failed, skipped and missing are all no."""
-    expected = {**dict.fromkeys(range(len(tests)), "passed"), len(tests): "failed"}
+    """Every test, by pytest's id, must pass in the run: failed, skipped and missing are all no. So must every lint."""
+    expected: dict[Any, str] = {**dict.fromkeys(range(len(tests)), "passed"), len(tests): "failed"}
+    expected |= {f"lint{number}": "clean" for number in range(len(run.lints))}
     return _guarded("pytests", run.request(tests), expected if tests else {}, timeout_s)
 
 
 def pytest_discovery(run: PytestRun) -> tuple[dict[str, bytes], str]:
-    """Files (by absolute path) and the command that write the outcome of every test to /logs/outcomes, as JSON."""
+    """Files (by absolute path) and the command that write the outcome of every test to /logs/outcomes, as JSON; of a
+    run with lints, a list of what each of them counts by rule.
+    """
     request = run.request()
     _check_literal(request)
     files = {"/tests/pytests.py": _inside("pytests"), "/tests/request": repr(request).encode()}

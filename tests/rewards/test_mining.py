@@ -1,17 +1,16 @@
 """Mining a real git repository, made here commit by commit, with the real installer and in real sandboxes."""
 
 import asyncio
-import importlib.metadata
 import json
 import os
 import signal
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from offline_wheels import PYTEST, pack
 from users_git import git
 
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
@@ -117,14 +116,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory):
     """pytest and what it needs, packed again from what is installed here, so that pip needs no network."""
-    directory = tmp_path_factory.mktemp("wheels")
-    for name in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
-        found = importlib.metadata.distribution(name)
-        with zipfile.ZipFile(directory / f"{name}-{found.version}-py3-none-any.whl", "w") as wheel:
-            for file in found.files or []:
-                if ".." not in file.parts and file.suffix != ".pyc":
-                    wheel.write(file.locate(), str(file))
-    return directory
+    return pack(tmp_path_factory.mktemp("wheels"), PYTEST)
 
 
 @pytest.fixture(scope="module")

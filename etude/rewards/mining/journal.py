@@ -1,4 +1,4 @@
-"""What a mining run has decided, on disk: one line a commit, so that a killed run goes on where it was.
+"""What a run of mining or generating has decided, on disk: one line a commit or proposal, so that a killed run goes on.
 
 Owns `Journal` and the `Funnel` that is reported. The first line says what was asked for; another question needs another
 directory. A line that was torn by a kill is cut off, and its commit decided again.
@@ -21,7 +21,7 @@ from etude.tasks.mined.split import Reason
 
 @dataclass(frozen=True)
 class Decision:
-    """On one commit: a task's id, or the reason why there is none. `sandbox_s` is what its runs took."""
+    """On one commit, or one proposal: a task's id, or the reason why there is none. `sandbox_s`: what its runs took."""
 
     commit: str
     task: str | None
@@ -89,10 +89,10 @@ class Funnel:
     """Commits on which our own machinery failed, with what it said; to be tried again."""
     sandbox_s: float
 
-    def lines(self) -> list[str]:
+    def lines(self, what: str = "commits with one parent") -> list[str]:
         """For people: what was left after each reason, in the order in which they are looked at."""
         left = self.commits
-        told = [f"{left:6d} commits with one parent"]
+        told = [f"{left:6d} {what}"]
         for reason, count in self.dropped.items():
             left -= count
             told.append(f"{-count:6d} {reason:<32}{left:6d} left")

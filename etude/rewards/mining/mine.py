@@ -22,10 +22,11 @@ from pathlib import Path
 from pydantic import Field
 
 from etude.config import Config
-from etude.environments.base import Backend, Resources, SandboxSpec
+from etude.environments.base import Backend
 from etude.errors import EtudeError
 from etude.records import Limits, Task
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
+from etude.rewards.mining.telling import Tests, compared
 from etude.rewards.validate import validate
 from etude.tasks.harbor import write_task
 from etude.tasks.mined.environment import Environment, Environments, Unavailable, requirements_of
@@ -33,10 +34,7 @@ from etude.tasks.mined.history import Commit, History
 from etude.tasks.mined.instruction import instruction_of
 from etude.tasks.mined.split import Candidate, Dropped, MineLimits, split
 from etude.tasks.scrub import scrub_task
-from etude.tasks.verifiers import PytestRun, pytest_discovery, pytest_verifier
-
-Outcomes = dict[str, str]
-_OUTCOMES_MAX = 8 << 20
+from etude.tasks.verifiers import PytestRun, pytest_verifier
 
 
 class MineConfig(Config):
@@ -117,6 +115,7 @@ class _Miner:
     ) -> None:
         self.history, self.name, self.out, self.config = history, name, out, config
         self.backend, self.environments = backend, environments
+        self._tests = Tests(backend, config.test_timeout_s, config.memory_mb)
         self._one_parser = asyncio.Lock()  # CPython 3.11 miscounts when two threads build syntax trees at once
 
     async def decide(self, commit: Commit) -> Decision:
@@ -143,8 +142,12 @@ class _Miner:
         except Unavailable as error:
             return Dropped("no environment", str(error))
         run = PytestRun(environment.path, candidate.restored, candidate.test_modules)
+        given, answered = candidate.before.files, {**candidate.before.files, **candidate.answer}
         with spent:
-            tests = await self._telling(candidate, run)
+            tests = compared(
+                after := await self._tests.repeated(answered, run, self.config.after),
+                {} if isinstance(after, Dropped) else await self._tests.repeated(given, run, self.config.before),
+            )
         if isinstance(tests, Dropped):
             return tests
         task = self._task(candidate, instruction, environment, run, *tests)
@@ -157,57 +160,6 @@ class _Miner:
         with spent:
             validation = await validate(task, self.backend, runs=1)
         return task if validation.sound else Dropped("not sound", "; ".join(validation.problems))
-
-    async def _telling(self, candidate: Candidate, run: PytestRun) -> tuple[list[str], list[str]] | Dropped:
-        """(fail-to-pass, pass-to-pass), both sorted."""
-        given, answered = candidate.before.files, {**candidate.before.files, **candidate.answer}
-        after = await self._repeated(answered, run, self.config.after)
-        if isinstance(after, Dropped):
-            return after
-        before = await self._repeated(given, run, self.config.before)
-        if isinstance(before, Dropped):
-            if before.reason == "flaky":
-                return before
-            before = {}  # what the commit mends may be that they do not even start
-        passing = {test for test, outcome in after.items() if outcome == "passed"}
-        kept = {test for test in passing if before.get(test) == "passed"}
-        if not passing:
-            return Dropped("tests do not run", "none passes after the commit")
-        return (sorted(passing - kept), sorted(kept)) if passing - kept else Dropped("no fail-to-pass")
-
-    async def _repeated(self, files: dict[str, bytes], run: PytestRun, times: int) -> Outcomes | Dropped:
-        """What every one of the runs says."""
-        first = await self._outcomes(files, run)
-        for _ in range(times - 1):
-            if (again := await self._outcomes(files, run)) == first:
-                continue
-            if isinstance(first, Dropped) or isinstance(again, Dropped):
-                if type(first) is type(again):  # it is their words that differ
-                    continue
-                return Dropped("flaky", "one run ended, another did not")
-            other = sorted(test for test in first.keys() | again.keys() if first.get(test) != again.get(test))
-            return Dropped("flaky", ", ".join(other[:5]))
-        return first
-
-    async def _outcomes(self, files: dict[str, bytes], run: PytestRun) -> Outcomes | Dropped:
-        """One run in a fresh sandbox. Code under test that kills it, or that runs too long, is no failure of ours."""
-        program, command = pytest_discovery(run)
-        said = ""
-        sandbox = await self.backend.create(SandboxSpec(files, resources=Resources(memory_mb=self.config.memory_mb)))
-        try:
-            for path, content in program.items():
-                await sandbox.write_file(path, content)
-            done = await sandbox.exec(command, timeout_s=self.config.test_timeout_s, max_output_bytes=2000)
-            said = done.output.decode("utf-8", "replace")[-300:]
-            if done.timed_out:
-                return Dropped("tests do not run", f"longer than {self.config.test_timeout_s:g} s")
-            found = json.loads(await sandbox.read_file("/logs/outcomes", _OUTCOMES_MAX))
-        except (OSError, ValueError) as error:
-            return Dropped("tests do not run", f"{error}: {said}")
-        finally:
-            await sandbox.destroy()
-        canary = [found.pop(test) for test in list(found) if test.endswith("::test_canary")]
-        return found if canary == ["failed"] else Dropped("tests do not run", said)
 
     def _task(
         self, candidate: Candidate, instruction: str, environment: Environment, run: PytestRun,

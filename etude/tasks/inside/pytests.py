@@ -6,20 +6,30 @@ test modules, "tests": [pytest's ids]}; the answer to the number of a test is "p
 conftest files that are not among them go, for they could decide what passes. A canary, a test that must fail, runs
 last: its answer is the last number's. pytest is taken from the environment, whatever the workspace calls itself.
 
-Alone (`python3 -I -S -B /tests/pytests.py`) it reads its request in /tests/request and writes the outcome of every
-test to /logs/outcomes: a Python literal, and JSON.
+With "lints" in the request linters look first, before any code of the workspace runs; the answer to "lint0" and so on
+is "clean", or what there is too much of.
+
+Alone (`python3 -I -S -B /tests/pytests.py`) it reads its request, a Python literal, in /tests/request and writes the
+outcome of every test, or where linters are asked what each of them counts, to /logs/outcomes as JSON.
 """
 
 import os
 import sys
 
 WORKSPACE = "/workspace"
-SETTINGS = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml")
+SETTINGS = (
+    "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml", "ty.toml",
+    "ruff.toml", ".ruff.toml",
+)  # fmt: skip
 CANARY = "test_canary_of_the_verifier.py"
 CANARY_SOURCE = "def test_canary():\n    assert [1] == [2]\n"
 
 
 def run(request, report):
+    if request.get("lints"):
+        restore(request["files"])
+    for number, lint in enumerate(request.get("lints", [])):
+        report(f"lint{number}", repr(too_much(lint, counts(lint))))
     found = outcomes(request)
     for number, test in enumerate(request["tests"]):
         report(number, repr(found.get(test, "missing")))
@@ -41,6 +51,45 @@ def outcomes(request):
     options = ["-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors", "--rootdir", WORKSPACE]
     pytest.main([*options, *modules, CANARY], plugins=[seen])
     return seen.found
+
+
+def counts(lint):
+    """{rule: how often} in the workspace, as the linter itself says; "suppressed" counts comments that silence it.
+
+    A lint is {"command": what prints a JSON list of problems, "rule": the key of a problem that names its rule,
+    "paths": files and directories, "suppressed": a pattern, "most": {rule: how often it may be}}.
+    """
+    import json
+    import re
+    import subprocess
+
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "NO_COLOR": "1"}
+    paths = [path for path in lint["paths"] if os.path.exists(f"{WORKSPACE}/{path}")]
+    done = subprocess.run(
+        [*lint["command"], *paths], cwd=WORKSPACE, env=environment, stdin=subprocess.DEVNULL, capture_output=True
+    )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"the linter ended with {done.returncode}: {done.stderr[-500:]!r}")
+    found = {"suppressed": 0}
+    for problem in json.loads(done.stdout or b"[]"):
+        rule = problem[lint["rule"]] or "invalid-syntax"
+        found[rule] = found.get(rule, 0) + 1
+    for path in paths:
+        for file in [path] if path.endswith(".py") else python_files(path):
+            with open(f"{WORKSPACE}/{file}", encoding="utf-8", errors="replace") as source:
+                found["suppressed"] += len(re.findall(lint["suppressed"], source.read()))
+    return found
+
+
+def python_files(path):
+    for parent, directories, names in os.walk(f"{WORKSPACE}/{path}"):
+        directories.sort()
+        yield from (os.path.relpath(f"{parent}/{name}", WORKSPACE) for name in sorted(names) if name.endswith(".py"))
+
+
+def too_much(lint, found):
+    worse = [f"{rule} {times}" for rule, times in sorted(found.items()) if times > lint["most"].get(rule, 0)]
+    return ", ".join(worse) or "clean"
 
 
 class Seen:
@@ -79,7 +128,7 @@ def restore(files):
 if __name__ == "__main__":
     with open("/tests/request", encoding="utf-8") as asked:
         wanted = eval(asked.read())
-    ended = outcomes(wanted)
+    ended = [counts(lint) for lint in wanted["lints"]] if wanted.get("lints") else outcomes(wanted)
     import json
 
     with open("/logs/outcomes", "w", encoding="utf-8") as written:

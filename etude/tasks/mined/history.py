@@ -84,6 +84,11 @@ class History:
             Change(path, status[0], counts.get(path)) for status, path in zip(states[::2], states[1::2], strict=True)
         ]
 
+    def file(self, commit: str, path: str) -> bytes | None:
+        """One file of a commit; None where it has none of that path."""
+        told = self._git("ls-tree", "-z", "--full-tree", commit, "--", f":(literal,top){path}").split(b"\t")[0].split()
+        return self._git("cat-file", "blob", told[2].decode()) if told[1:2] == [b"blob"] else None
+
     def tree(self, commit: str, most_bytes: int) -> Tree | None:
         """All files of a commit; None when they are more than `most_bytes` together."""
         files: dict[str, str] = {}

@@ -19,9 +19,10 @@ from etude.tasks.mined.history import Change, Commit, History, Tree
 Reason: TypeAlias = Literal[
     "no source", "no tests", "too many files", "too many lines", "binary change", "source removed",
     "workspace too large", "message says too little", "message gives the answer away", "answer is in the workspace",
-    "no environment", "tests do not run", "flaky", "no fail-to-pass", "not sound",
+    "no environment", "linter does not run", "nothing to mend", "tests do not run", "flaky", "no fail-to-pass",
+    "not sound",
 ]  # fmt: skip
-"""Why a commit is no task, in the order in which it is looked at."""
+"""Why a commit, or what a generator proposes, is no task; in the order in which it is looked at."""
 
 _TEST = re.compile(r"(^|/)(tests?|testing)/|(^|/)(test_[^/]*|[^/]*_tests?|conftest)\.py$")
 _TEST_MODULE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
@@ -70,6 +71,15 @@ class Candidate:
 def is_test(path: str) -> bool:
     """Whether a file belongs to the tests: a test module, or anything below a directory of tests."""
     return _TEST.search(path) is not None
+
+
+def is_test_module(path: str) -> bool:
+    """Whether pytest takes it for tests, by its name."""
+    return _TEST_MODULE.search(path) is not None
+
+
+def is_pytest_setting(path: str) -> bool:
+    return path in _SETTINGS
 
 
 def is_source(path: str) -> bool:
