@@ -1,8 +1,8 @@
 """Many tasks in one small file: a git bundle whose one commit holds their Harbor directories.
 
-Owns `pack_tasks` and `unpack_tasks`. Tasks of one repository hold nearly the same files again and again, and git stores
-what is the same once: thirty tasks of a megabyte and a half are a bundle of less than half a megabyte. It is git's own
-format: without Etude, `git clone FILE DIRECTORY` gives the directories too. Bytes are stored and given back as they
+Owns `pack_tasks`, `unpack_tasks` and `packed_names`. Tasks of one repository hold nearly the same files again and
+again, and git stores what is the same once: thirty tasks of a megabyte and a half are a bundle of less than half a
+megabyte. It is git's own format: without Etude, `git clone FILE DIRECTORY` gives the directories too. Bytes are stored and given back as they
 are, whatever attributes a workspace names, and nothing that is in a bundle is run.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from etude.errors import ConfigError
@@ -49,19 +50,36 @@ def pack_tasks(directories: Sequence[Path], bundle: Path) -> None:
         _git(root, "bundle", "create", "-q", str(bundle.resolve()), "HEAD", "main")
 
 
-def unpack_tasks(bundle: Path, out: Path) -> list[Path]:
-    """Write every task of a bundle below `out` and return their directories, sorted; one that is there already must
-    not be. Raises ConfigError for a file that is no bundle of tasks.
+def unpack_tasks(bundle: Path, out: Path, only: Collection[str] | None = None) -> list[Path]:
+    """Write the tasks of a bundle below `out`, all or those named, and return their directories, sorted; one that is
+    there already must not be. Raises ConfigError for a file that is no bundle of tasks, or a name it does not have.
     """
+    with _opened(bundle) as root:
+        history, names = History(root), _names(root)
+        if only is not None and (unknown := sorted(set(only) - set(names))):
+            raise ConfigError(f"{bundle}: holds no task {unknown[0]}")
+        return [_write(history, bundle, name, out / name) for name in names if only is None or name in only]
+
+
+def packed_names(bundle: Path) -> list[str]:
+    """The names of the tasks in a bundle, sorted. Raises ConfigError for a file that is none."""
+    with _opened(bundle) as root:
+        return _names(root)
+
+
+@contextmanager
+def _opened(bundle: Path) -> Generator[Path]:
     if not bundle.is_file():
         raise ConfigError(f"{bundle}: no such file; name a bundle that `etude tasks pack` wrote")
     with tempfile.TemporaryDirectory(prefix="etude-unpack-") as scratch:
         root = Path(scratch)
         _git(root, "init", "-q", "--bare", "--template=")
         _git(root, "fetch", "-q", str(bundle.resolve()), "HEAD:refs/heads/main")
-        history = History(root)
-        names = _git(root, "ls-tree", "-z", "--name-only", "main").decode("utf-8", "replace").split("\0")[:-1]
-        return [_write(history, bundle, name, out / name) for name in sorted(names)]
+        yield root
+
+
+def _names(root: Path) -> list[str]:
+    return sorted(_git(root, "ls-tree", "-z", "--name-only", "main").decode("utf-8", "replace").split("\0")[:-1])
 
 
 def _write(history: History, bundle: Path, name: str, directory: Path) -> Path:
