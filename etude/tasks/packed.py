@@ -2,8 +2,8 @@
 
 Owns `pack_tasks`, `unpack_tasks` and `packed_names`. Tasks of one repository hold nearly the same files again and
 again, and git stores what is the same once: thirty tasks of a megabyte and a half are a bundle of less than half a
-megabyte. It is git's own format: without Etude, `git clone FILE DIRECTORY` gives the directories too. Bytes are stored and given back as they
-are, whatever attributes a workspace names, and nothing that is in a bundle is run.
+megabyte. It is git's own format: without Etude, `git clone FILE DIRECTORY` gives the directories too. Bytes are stored
+and given back as they are, whatever attributes a workspace names, and nothing that is in a bundle is run.
 """
 
 from __future__ import annotations
