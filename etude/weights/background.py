@@ -3,9 +3,9 @@
 Owns two sets of arrays and one thread. `put` copies a version into a free set and returns; the thread encodes, hashes
 and writes it, oldest first, one at a time. So one version may be on its way while another waits; what a third does is
 the publisher's config to say. The codecs, the hashes and the store's requests release the interpreter's lock while they
-work, so a step goes on beside them. A publish that failed stays failed: everybody who asks is told, and whoever takes
-up the chain again publishes the same bits. Never encodes or writes itself. Talks to: publisher, which belongs to the
-thread from the first `put` on.
+work, so a step goes on beside them. A store that is away is asked again for as long as a version may take; a publish
+that failed then stays failed: everybody who asks is told, and whoever takes up the chain again publishes the same bits.
+Never encodes or writes itself. Talks to: publisher, which belongs to the thread from the first `put` on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BackgroundPublisher:
     """Use `resume` and `put` from one thread; `published` from any.
 
     `counters`: handed_over, stalled (versions that had to wait for room), replaced (never published: a later one took
-    their place).
+    their place), asked_again (times that the store had been away for as long as one request bears).
     """
 
     def __init__(self, publisher: Publisher) -> None:
@@ -180,7 +180,7 @@ class BackgroundPublisher:
     def _publish_all(self) -> None:
         try:
             while (copy := self._next()) is not None:
-                result = self.publisher.publish(copy.version, copy.bits)
+                result = self._publish(copy)
                 with self._changed:
                     self._spare.append(copy.bits)
                     self._publications.append(Publication(result, 1000 * (time.perf_counter() - copy.made_at)))
@@ -189,6 +189,19 @@ class BackgroundPublisher:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+
+    def _publish(self, copy: _Copy) -> PublishResult:
+        """A store that is away for longer than one request bears is asked again, as long as a version may take: its
+        error says more than that of whoever waits here, and comes first.
+        """
+        least_s = self.publisher.chain.store.config.deadline_s
+        while True:
+            try:
+                return self.publisher.publish(copy.version, copy.bits)
+            except DeadlineExceeded:
+                if time.perf_counter() - copy.made_at + least_s > self.config.deadline_s:
+                    raise
+                self.counters["asked_again"] += 1
 
     def _next(self) -> _Copy | None:
         with self._changed:

@@ -22,12 +22,12 @@ RESTARTS = tuple(
 
 
 class Victim:
-    """A run in processes of its own, started as a user starts it."""
+    """A run in processes of its own, started as a user starts it; `prefix` stands before its command line."""
 
-    def __init__(self, out, *overrides, resume=False):
+    def __init__(self, out, *overrides, resume=False, prefix=()):
         self.out = out
         self.started = subprocess.Popen(
-            command(out, *overrides, resume=resume), cwd=ROOT, env=variables(), stdout=subprocess.PIPE,
+            [*prefix, *command(out, *overrides, resume=resume)], cwd=ROOT, env=variables(), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

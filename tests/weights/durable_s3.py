@@ -1,6 +1,6 @@
 """An object store in a process of its own that keeps what it has on disk, and dies where it is told to.
 
-    python durable_s3.py DIRECTORY PORT [REQUEST PHASE]
+    python durable_s3.py DIRECTORY [ADDRESS:]PORT [REQUEST PHASE]
 
 Speaks as much of S3 as obstore asks for. With REQUEST it is killed at that request, counted from 0: "before" it does
 anything, in the "middle" of a write or an answer, or "after" it has done everything but answer.
@@ -104,13 +104,14 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, directory: Path, port: int, fatal: int, phase: str) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+    def __init__(self, directory: Path, where: str, fatal: int, phase: str) -> None:
+        address, _, port = where.rpartition(":")
+        super().__init__((address or "127.0.0.1", int(port)), Handler)
         self.directory, self.fatal, self.phase, self.count = directory, fatal, phase, 0
 
 
 if __name__ == "__main__":
     fatal, phase = (int(sys.argv[3]), sys.argv[4]) if len(sys.argv) > 3 else (-1, "")
-    server = Server(Path(sys.argv[1]), int(sys.argv[2]), fatal, phase)
+    server = Server(Path(sys.argv[1]), sys.argv[2], fatal, phase)
     print(server.server_port, flush=True)
     server.serve_forever(0.02)

@@ -152,7 +152,7 @@ def test_a_later_version_takes_the_place_of_one_that_waits(tmp_path: Path, gate:
 def test_a_failed_publish_is_told_to_all_and_can_be_made_again(tmp_path: Path) -> None:
     (tmp_path / "versions").write_text("in the way")
     store = open_store(tmp_path, StoreConfig(deadline_s=0.2))
-    background = BackgroundPublisher(Publisher(store))
+    background = BackgroundPublisher(Publisher(store, PublisherConfig(deadline_s=1.0)))
     background.put(V(0), copy_of(CHAIN[0]))
     for call in (lambda: background.published(V(0)), lambda: background.put(V(1), copy_of(CHAIN[1]))):
         with pytest.raises(EtudeError, match="versions/"):
@@ -162,6 +162,19 @@ def test_a_failed_publish_is_told_to_all_and_can_be_made_again(tmp_path: Path) -
         assert again.resume(V(0)) == []
         again.put(V(0), copy_of(CHAIN[0]))
         assert again.published(V(0)).result.root == root_of(CHAIN[0])
+
+
+def test_a_store_that_is_away_for_longer_than_a_request_bears_is_asked_again(tmp_path: Path) -> None:
+    (tmp_path / "versions").write_text("in the way")
+    background = BackgroundPublisher(Publisher(open_store(tmp_path, StoreConfig(deadline_s=0.1))))
+    background.put(V(0), copy_of(CHAIN[0]))
+    deadline = time.monotonic() + 60
+    while background.counters["asked_again"] < 3:
+        assert time.monotonic() < deadline, "three requests that ran out of time"
+        time.sleep(0.01)
+    (tmp_path / "versions").unlink()
+    assert background.published(V(0)).result.root == root_of(CHAIN[0])
+    background.close()
 
 
 def test_ranks_publish_together_in_the_background(tmp_path: Path) -> None:
