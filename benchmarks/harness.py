@@ -146,7 +146,7 @@ async def play(home: Path, turns: int, history: int, latency_s: float) -> tuple[
         try:
             shadow = store.shadow("benchmark", workspace)
             session = Session(
-                Timed(sandbox, outside), dialogue, config, limits, EventLog(journal=journal), shadow=shadow
+                Timed(sandbox, outside), dialogue, config, limits, EventLog(journal=journal), snapshots=shadow
             )
             session.begin(id="benchmark", workspace=str(workspace))
             stop = await session.prompt(text_of(chat, history))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import shlex
 import tarfile
 from dataclasses import dataclass
@@ -30,6 +31,23 @@ class Archive:
     def size(self) -> int:
         """Bytes."""
         return sum(len(tar) for _, tar in self.parts)
+
+    def encoded(self) -> bytes:
+        """As one file: a line of JSON that says what follows, and the tars."""
+        said = {"places": self.places, "parts": [[directory, len(tar)] for directory, tar in self.parts]}
+        return b"".join([json.dumps(said).encode(), b"\n", *(tar for _, tar in self.parts)])
+
+    @classmethod
+    def decoded(cls, data: bytes) -> Archive:
+        """Raises ValueError for what is no whole archive."""
+        head, _, rest = data.partition(b"\n")
+        said, at, parts = json.loads(head), 0, []
+        for directory, size in said["parts"]:
+            parts.append((directory, rest[at : at + size]))
+            at += size
+        if at != len(rest):
+            raise ValueError(f"an archive of {at} bytes has {len(rest)}")
+        return cls(tuple(said["places"]), tuple(parts))
 
 
 async def take_out(sandbox: Sandbox, *places: str) -> Archive:

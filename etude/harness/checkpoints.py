@@ -3,14 +3,16 @@
 Owns `Checkpointer`. One checkpoint before each prompt and one after each turn, as events that say which snapshot holds
 the files and how much of the log leads there. A snapshot is taken while the model writes its next message, and waited
 for only by the first call that could change files; so it costs a session no time. One that fails is reported in its
-event, and the session goes on without it. How a snapshot is kept is the business of `harness.shadow`, what an undone
-event means that of `harness.rewind`.
+event, and the session goes on without it. How a snapshot is kept is the business of a `Snapshots`: of `harness.shadow`,
+whose snapshots a session can also go back to, or of who plays it and means to go on with it elsewhere. What an undone
+event means is that of `harness.rewind`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Protocol
 
 from etude.errors import CheckpointError, ConfigError, DeadlineExceeded
 from etude.harness.rewind import Rewind
@@ -21,29 +23,55 @@ from etude.harness.tools.base import Beginning
 from etude.harness.tools.execute import only_reads
 
 
-class Checkpointer:
-    """For one session; `shadow` None is a session whose files are not the user's, and nothing is kept of them."""
+class Snapshots(Protocol):
+    """Keeps the files of a session's workspace."""
 
-    def __init__(self, state: SessionState, tools: Mapping[str, Tool], shadow: Shadow | None) -> None:
-        self._state, self._tools, self._shadow = state, tools, shadow
+    async def take(self, label: str) -> str:
+        """As they are now; returns the snapshot's id. Raises CheckpointError and DeadlineExceeded."""
+        ...
+
+
+class Checkpointer:
+    """For one session; `snapshots` None is a session whose files nobody wants, and nothing is kept of them.
+
+    After every so many turns there is a checkpoint; of turns that changed no file it costs nothing.
+    """
+
+    def __init__(
+        self, state: SessionState, tools: Mapping[str, Tool], snapshots: Snapshots | None, every: int = 1
+    ) -> None:
+        self._state, self._tools, self._snapshots, self._every = state, tools, snapshots, every
+        self._shadow = snapshots if isinstance(snapshots, Shadow) else None
+        self._changed = not self._is_kept(state.usage["turns"])
+        """Whether files may have changed since the last snapshot."""
         self._taking: asyncio.Task[None] | None = None
 
     async def before_prompt(self) -> None:
         """The files as the user left them; they may have been edited since the last turn."""
         await self.settle()
-        if self._shadow is not None:
-            await self._take(self._shadow, "prompt", self._state.usage["turns"], self._state.log.length)
+        if self._snapshots is not None:
+            self._changed = False
+            await self._take(self._snapshots, "prompt", self._state.usage["turns"], self._state.log.length)
 
     async def turn_over(self, turn: Turn) -> None:
         """Begin the snapshot of a turn that may have changed files; another's is that of the turn before."""
         await self.settle()
-        if self._shadow is None:
+        if self._snapshots is None or self._is_kept(turn.number):
+            return
+        self._changed = self._changed or not all(only_reads(call, self._tools) for call in turn.calls)
+        if turn.number % self._every:
             return
         line, last = self._state.log.length, self._state.checkpoints[-1:]
-        if last and all(only_reads(call, self._tools) for call in turn.calls):
+        if last and not self._changed:
             self._state.commit("checkpoint", of="turn", turn=turn.number, line=line, snapshot=last[0].snapshot)
         else:
-            self._taking = asyncio.create_task(self._take(self._shadow, "turn", turn.number, line))
+            self._changed = False
+            self._taking = asyncio.create_task(self._take(self._snapshots, "turn", turn.number, line))
+
+    def _is_kept(self, turn: int) -> bool:
+        """Whether the last checkpoint stands after this turn; so it does in a log that was cut to go on from there."""
+        last = self._state.checkpoints[-1:]
+        return bool(last) and last[0].turn == turn
 
     async def settle(self) -> None:
         """Return when no snapshot is being taken. Calls that run beside each other all wait for the same one."""
@@ -52,10 +80,11 @@ class Checkpointer:
             if self._taking is taking:
                 self._taking = None
 
-    async def _take(self, shadow: Shadow, of: str, turn: int, line: int) -> None:
+    async def _take(self, snapshots: Snapshots, of: str, turn: int, line: int) -> None:
         try:
-            snapshot = await shadow.take(f"{of} {turn}")
+            snapshot = await snapshots.take(f"{of} {turn}")
         except (CheckpointError, DeadlineExceeded) as error:
+            self._changed = True
             self._state.commit("checkpoint", of=of, turn=turn, line=line, error=str(error))
         else:
             self._state.commit("checkpoint", of=of, turn=turn, line=line, snapshot=snapshot)

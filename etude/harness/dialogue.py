@@ -84,6 +84,18 @@ class Dialogue(Protocol):
         ...
 
 
+class RouteKeeper(Protocol):
+    """Where a dialogue keeps routes, which are too large for a log, so that another process can take them up."""
+
+    def keep(self, rows: Routes) -> int:
+        """Add rows; returns where they are."""
+        ...
+
+    def kept(self, at: int, shape: Sequence[int], dtype: str) -> Routes:
+        """Rows that are there. Raises CheckpointError where they are not."""
+        ...
+
+
 class TokenDialogue:
     """Implements `Dialogue`. Token ids are the only truth: what was sampled is never decoded and encoded again."""
 
@@ -98,11 +110,14 @@ class TokenDialogue:
         temperature: float = 1.0,
         explained: bool = False,
         lenient: bool = False,
+        routes: RouteKeeper | None = None,
     ) -> None:
-        """`explained` tells what each tool is for; `lenient` takes values that are not quite of their type."""
+        """`explained` tells what each tool is for; `lenient` takes values that are not quite of their type. Without
+        `routes` those of a log that is taken up are lost."""
         self._sampler, self._chat, self._tools = sampler, chat, tools
         self._explained, self._lenient = explained, lenient
         self._session_id, self._seed, self._temperature = session_id, seed, temperature
+        self._routes, self._fresh = routes, NO_ROUTES
         self._context = _Context()
 
     @property
@@ -132,15 +147,15 @@ class TokenDialogue:
             seed=(self._seed * 1_000_003 + draw) % 2**63,
         )
         completion = await self._sampler.sample(request)
-        # routes are too large for a log; they cover the whole context, so the next message brings all of them again
-        self._context.routes = completion.routed_experts
+        # they cover the whole context; what is known of a position stays, however often it is computed anew
+        self._fresh = completion.routed_experts[self._context.routed :]
         return Reply(
             text=self._chat.decode(completion.token_ids),
             tokens=len(completion.token_ids),
             context=self.tokens + len(completion.token_ids),
             cut=completion.finish == "length",
             version=max(completion.versions, default=0),
-            record=_sampled(completion),
+            record={**_sampled(completion), **self._routed(self._fresh)},
         )
 
     def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
@@ -151,6 +166,17 @@ class TokenDialogue:
 
     def take(self, reply: Record) -> None:
         self._context.add(reply["ids"], reply["logprobs"], reply["versions"])
+        fresh, self._fresh = self._fresh, NO_ROUTES
+        if not len(fresh) and self._routes is not None and "routes" in reply:
+            at, *shape, dtype = reply["routes"]
+            fresh = self._routes.kept(at, shape, dtype)
+        self._context.add_routes(fresh)
+
+    def _routed(self, rows: Routes) -> Record:
+        """Where the routes are that came with a message: [place, rows, layers, experts a token, type]."""
+        if self._routes is None or not len(rows):
+            return {}
+        return {"routes": [self._routes.keep(rows), *rows.shape, rows.dtype.str]}
 
     def seal(self, kind: Literal["turns", "summary"]) -> Segment:
         segment, self._context = self._context.sealed(kind), _Context()
@@ -173,7 +199,9 @@ class _Context:
         self._sampled = array("b")
         self._logprobs = array("f")
         self._versions = array("i")
-        self.routes: Routes = NO_ROUTES
+        self._routes: list[Routes] = []
+        self.routed = 0
+        """Positions whose routes are known."""
 
     def add(
         self, ids: Sequence[int], logprobs: Sequence[float] | None = None, versions: Sequence[int] | None = None
@@ -185,12 +213,18 @@ class _Context:
         self._logprobs.extend(zeros if logprobs is None else logprobs)
         self._versions.extend(zeros if versions is None else versions)
 
+    def add_routes(self, rows: Routes) -> None:
+        """Of the positions after those whose routes are known."""
+        if len(rows):
+            self._routes.append(rows.copy())  # a view would hold those of the whole context
+            self.routed += len(rows)
+
     def sealed(self, kind: Literal["turns", "summary"]) -> Segment:
         return Segment(
             token_ids=np.array(self.ids, np.int32),
             sampled=np.array(self._sampled, np.bool_),
             logprobs=np.array(self._logprobs, np.float32),
             versions=np.array(self._versions, np.int32),
-            routed_experts=self.routes,
+            routed_experts=np.concatenate(self._routes) if self._routes else NO_ROUTES,
             kind=kind,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -19,11 +20,14 @@ from etude.errors import CheckpointError
 
 
 class Journal:
-    """Open for as long as the object is; a second process that opens the same path meanwhile is refused."""
+    """Open for as long as the object is; a second process that opens the same path meanwhile is refused.
 
-    def __init__(self, path: Path) -> None:
+    With `lazy` the disk has its lines when the kernel likes: for what may lose its end when the power is cut.
+    """
+
+    def __init__(self, path: Path, lazy: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.path = path
+        self.path, self._lazy = path, lazy
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,9 +55,15 @@ class Journal:
 
     async def sync(self) -> None:
         length = self._length
-        if length > self._synced:
+        if length > self._synced and not self._lazy:
             await asyncio.to_thread(os.fdatasync, self._file)
             self._synced = max(self._synced, length)
+
+    def cut(self, lines: int) -> None:
+        """Keep the first so many lines."""
+        kept = sum(len(line) + 1 for line in itertools.islice(self, lines))
+        os.ftruncate(self._file, kept)
+        self._length, self._synced = kept, min(self._synced, kept)
 
     def __iter__(self) -> Iterator[bytes]:
         """The lines so far, read from the disk, without their newlines."""

@@ -33,13 +33,13 @@ from typing import Any
 from etude.environments.base import Sandbox
 from etude.errors import CheckpointError, ConfigError, ContextOverflow
 from etude.harness.budget import Budget
-from etude.harness.checkpoints import Checkpointer
+from etude.harness.checkpoints import Checkpointer, Snapshots
 from etude.harness.config import HarnessConfig
-from etude.harness.dialogue import Dialogue, TokenDialogue, Words
+from etude.harness.dialogue import Dialogue, RouteKeeper, TokenDialogue, Words
 from etude.harness.events import EventLog
+from etude.harness.journal import Journal
 from etude.harness.prompt import PERSONA
 from etude.harness.sampler import Chat, Sampler
-from etude.harness.shadow import Shadow
 from etude.harness.state import SessionState, Stop
 from etude.harness.summary import Summariser, kept_back
 from etude.harness.tools import Tool
@@ -47,6 +47,20 @@ from etude.harness.turns import Review, TurnRunner
 from etude.records import Event, Limits, Segment
 
 _CHANGED = "[Your instructions have changed since. They are now:]"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How a session is kept while it is played, so that another process can go on with it.
+
+    Its log is that journal, which may have a past, and after every so many turns there is a snapshot. `routes` has what
+    is too large for a log.
+    """
+
+    journal: Journal
+    snapshots: Snapshots
+    every: int = 1
+    routes: RouteKeeper | None = None
 
 
 @dataclass(frozen=True)
@@ -77,21 +91,33 @@ async def run_session(
     seed: int,
     temperature: float = 1.0,
     on_event: Callable[[Event], None] | None = None,
+    kept: Kept | None = None,
 ) -> SessionResult:
-    """Play one instruction to its end. The sandbox stays the caller's, to judge and destroy.
+    """Play one instruction to its end, or go on with one that was `kept`. The sandbox stays the caller's, to judge and
+    destroy.
 
     The same seed, sampler and observations give the same session. Raises what sampler and sandbox raise for failures of
     their own. Cancelling it is safe: nothing runs on behind.
     """
-    dialogue = token_dialogue(sampler, chat, config, session_id=session_id, seed=seed, temperature=temperature)
+    routes = kept.routes if kept else None
+    dialogue = token_dialogue(
+        sampler, chat, config, session_id=session_id, seed=seed, temperature=temperature, routes=routes
+    )
     about = {"seed": seed, "temperature": temperature}
     return await run_dialogue(
-        instruction, sandbox, dialogue, config, limits, session_id=session_id, about=about, on_event=on_event
+        instruction, sandbox, dialogue, config, limits, session_id=session_id, about=about, on_event=on_event, kept=kept
     )
 
 
 def token_dialogue(
-    sampler: Sampler, chat: Chat, config: HarnessConfig, *, session_id: str, seed: int, temperature: float
+    sampler: Sampler,
+    chat: Chat,
+    config: HarnessConfig,
+    *,
+    session_id: str,
+    seed: int,
+    temperature: float,
+    routes: RouteKeeper | None = None,
 ) -> TokenDialogue:
     """A dialogue in token ids as the config has it."""
     return TokenDialogue(
@@ -103,6 +129,7 @@ def token_dialogue(
         temperature=temperature,
         explained=config.toolset == "agent",
         lenient=config.lenient_calls,
+        routes=routes,
     )
 
 
@@ -116,12 +143,17 @@ async def run_dialogue(
     session_id: str,
     about: Mapping[str, Any],
     on_event: Callable[[Event], None] | None = None,
+    kept: Kept | None = None,
 ) -> SessionResult:
     """The same with whatever model is behind the dialogue; `about` stands in the log's first event."""
-    log = EventLog(on_event)
-    session = Session(sandbox, dialogue, config, limits, log)
-    session.begin(id=session_id, **about)
-    stop = await session.prompt(instruction, last=True)
+    log = EventLog(on_event, kept.journal if kept else None)
+    snapshots, every = (kept.snapshots, kept.every) if kept else (None, 1)
+    session = Session(sandbox, dialogue, config, limits, log, snapshots=snapshots, every=every)
+    if session.state.prompts:
+        stop = await session.resume(last=True)
+    else:
+        session.begin(id=session_id, **about)
+        stop = await session.prompt(instruction, last=True)
     return SessionResult(session_id, tuple(session.state.sealed), log.events, stop, session.state.usage)
 
 
@@ -131,7 +163,8 @@ class Session:
     A log with a past is taken up: `dialogue` must then be fresh, and be made as the first one was. `resume` finishes
     what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill.
 
-    With a `shadow` of the workspace every turn can be undone, by `checkpoints`. `tools` are the config's, where
+    After `every` so many turns there is one of the `snapshots`; where they are a `Shadow` of the workspace, each of
+    them can be gone back to, by `checkpoints`. `tools` are the config's, where
     somebody stands guard before them; `review` sees the calls of a turn before any of them is run, and `on_output`, by
     the call's place in the turn, what commands print while they run: it is shown and not kept. `persona` is asked with
     every prompt, so that rules it holds may change.
@@ -145,7 +178,8 @@ class Session:
         limits: Limits,
         log: EventLog,
         *,
-        shadow: Shadow | None = None,
+        snapshots: Snapshots | None = None,
+        every: int = 1,
         tools: Mapping[str, Tool] | None = None,
         review: Review | None = None,
         on_output: Callable[[int, bytes], None] | None = None,
@@ -158,7 +192,7 @@ class Session:
         self._taken_up = bool(self.state.prompts)
         """Whether the past is another process's, and this one has said nothing yet."""
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
-        self.checkpoints = Checkpointer(self.state, self._tools, shadow)
+        self.checkpoints = Checkpointer(self.state, self._tools, snapshots, every)
         before_change, beginning = self.checkpoints.settle, self.checkpoints.beginning
         self._runner = TurnRunner(
             self.state, self._tools, sandbox, config.tool, before_change, beginning, review, on_output
@@ -175,14 +209,14 @@ class Session:
             self._go_on()
         return await self._within_wall(self._prompted(text), last)
 
-    async def resume(self) -> Stop:
-        """Go on where the log ends. A prompt that had ended stays so."""
+    async def resume(self, *, last: bool = False) -> Stop:
+        """Go on where the log ends; `last` as for a prompt. A prompt that had ended stays so."""
         if not self.state.prompts:
             raise CheckpointError("this session has no prompt yet; give it one")
         if self.state.stop is not None:
             return self.state.stop
         self._go_on()
-        return await self._within_wall(self._resumed(), last=False)
+        return await self._within_wall(self._resumed(), last)
 
     def _go_on(self) -> None:
         """Say when; a log's own clock stands still between two processes."""

@@ -75,7 +75,7 @@ class Checkpoint:
 class SessionState:
     """Takes up a log with a past. `dialogue` is folded along: it must be fresh, and nobody else may tell it anything.
 
-    Segments that were sealed are kept only by a log in memory; from one on disk they can be had again.
+    Segments that were sealed are kept, of a dialogue that knows token ids.
     """
 
     def __init__(self, dialogue: Dialogue, log: EventLog) -> None:
@@ -207,7 +207,7 @@ class SessionState:
 
     def _seal(self, kind: Literal["turns", "summary"]) -> None:
         segment = self.dialogue.seal(kind)
-        if segment is not None and self.log.journal is None:
+        if segment is not None:
             self.sealed.append(segment)
         if self.cut is not None:
             self.contexts += 1

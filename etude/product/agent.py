@@ -187,7 +187,7 @@ async def open_agent(
             harness,
             config.limits,
             EventLog(on_event, journal),
-            shadow=None if worktree_of else store.shadow(name, directory),
+            snapshots=None if worktree_of else store.shadow(name, directory),
             tools=tools.guarded,
             review=tools.review,
             on_output=on_output,

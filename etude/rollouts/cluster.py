@@ -27,9 +27,11 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.health import Health, Patient
 from etude.rollouts.pool import Member, Pool
-from etude.rollouts.session import Order
+from etude.rollouts.reward_pool import RewardPool
+from etude.rollouts.session import Order, SealedRollout
 from etude.rollouts.slots import State
 from etude.rollouts.trainer_process import TrainerProcess
+from etude.rollouts.trajectory_store import TrajectoryStore
 from etude.rollouts.waiting import DIED, START_S, STOP_S, within
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Cluster:
             return SessionWorker.options(max_restarts=0).remote(config, names[number % len(names)])
 
         self.sessions = Pool("sessions", worker, config.rollouts.workers, config.faults.spare_sessions, self.restarts)
+        self.rewards = RewardPool(config, self.restarts)
+        self.trajectories = TrajectoryStore(directory / "trajectories")
         self.placed: dict[str, Member] = {}
         self.health = Health(config.faults, self._patients)
         self._looking: asyncio.Task[None] | None = None
@@ -77,7 +81,7 @@ class Cluster:
 
             sandboxes = await launch(config.environment.name, config.cluster)
         cluster = cls(config, directory, sandboxes)
-        await cluster.sessions.start()
+        await asyncio.gather(cluster.sessions.start(), cluster.rewards.pool.start())
         for engine in cluster.engines:
             await within(engine.stats.remote(), START_S, "an engine process to start")
         cluster._looking = asyncio.create_task(cluster.health.run())
@@ -85,13 +89,21 @@ class Cluster:
 
     def _patients(self) -> list[Patient]:
         """Whom the health checks look after."""
-        return [Patient("the trainer", self.trainer.actor, self.trainer.identity, "health"), *self.sessions.patients()]
+        trainer = Patient("the trainer", self.trainer.actor, self.trainer.identity, "health")
+        return [trainer, *self.sessions.patients(), *self.rewards.pool.patients()]
 
     async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Trajectory | None:
-        """Run a rollout on the least loaded worker; `moved` is told how far it is."""
+        """Run a rollout on the least loaded worker, and have it judged by another; `moved` is told how far it is."""
+        rollout = await self._played(order, moved)
+        if rollout is None or rollout.sealed is None:
+            return rollout.trajectory if rollout else None
+        moved("sealed")
+        return await self.rewards.judge(rollout, moved)
+
+    async def _played(self, order: Order, moved: Callable[[State], object]) -> SealedRollout | None:
         member = await self.sessions.place()
         self.placed[order.id] = member
-        deadline = order.task.limits.wall_s + order.task.verifier.timeout_s + 60
+        deadline = order.task.limits.wall_s + 60
         try:
             playing = self.sessions.call(member, "play", order, seconds=deadline, what=f"rollout {order.id}")
             beginning = asyncio.ensure_future(_told(member.actor.begins.remote(order.id), moved, "running"))
@@ -101,7 +113,7 @@ class Cluster:
                 beginning.cancel()
         except (RayError, DeadlineExceeded) as error:  # a process died or hangs: the rollout failed, not its task
             outcome = InfraFailed(f"{type(error).__name__}: {error}")
-            return Trajectory(order.id, order.task.id, order.group_id, (), (), outcome)
+            return SealedRollout(order, Trajectory(order.id, order.task.id, order.group_id, (), (), outcome), None)
         finally:
             del self.placed[order.id]
 
@@ -112,6 +124,7 @@ class Cluster:
             what = "a session worker to cancel rollouts"
             with contextlib.suppress(DIED):  # then they have ended
                 await self.sessions.call(member, "cancel", here, seconds=STOP_S, what=what)
+        await self.rewards.cancel(ids)
         for engine in self.engines:
             await within(engine.cancel.remote(ids), STOP_S, "an engine to cancel rollouts")
 
@@ -126,7 +139,8 @@ class Cluster:
         asked = [engine.stats.remote() for engine in self.engines]
         workers = await self.sessions.each("stats", what="a session worker's statistics")
         answers = [await within(answer, STOP_S, "an engine's statistics") for answer in asked]
-        return {"engine": answers[0], "workers": workers}
+        judges = await self.rewards.pool.each("stats", what="a reward worker's statistics")
+        return {"engine": answers[0], "workers": workers, "judges": judges}
 
     async def close(self) -> None:
         """Close sandboxes and engines in order, then the machines of sandboxes, then Ray."""
@@ -134,6 +148,7 @@ class Cluster:
             self._looking.cancel()
         try:
             await self.sessions.close()
+            await self.rewards.pool.close()
             for engine in self.engines:
                 await within(engine.close.remote(), STOP_S, "an engine to close")
             if self.sandboxes is not None:
@@ -155,6 +170,7 @@ def cpu_by_part() -> dict[str, float]:
         "engine": 0.0,
         "trainer": 0.0,
         "sessions": 0.0,
+        "rewards": 0.0,
         "sandboxes": 0.0,
         "control": 0.0,
         "ray": 0.0,
@@ -167,7 +183,7 @@ def cpu_by_part() -> dict[str, float]:
             continue  # it ended while we looked; its parent has its times
         part = _part_of(process.pid == own.pid, name)
         parts[part] += times.user + times.system
-        if part in ("sandboxes", "sessions"):
+        if part in ("sandboxes", "sessions", "rewards"):
             parts["sandboxes"] += times.children_user + times.children_system
     return parts
 
@@ -179,6 +195,7 @@ def _part_of(is_controller: bool, name: str) -> str:
         "EngineActor": "engine",
         "TrainerActor": "trainer",
         "SessionWorker": "sessions",
+        "RewardWorker": "rewards",
         "ControlActor": "control",
         "AgentActor": "sandboxes",
         "SchedulerActor": "sandboxes",

@@ -42,6 +42,10 @@ class RolloutConfig(Config):
     """Rollouts in flight."""
     workers: int = Field(1, ge=1)
     """Processes that run sessions."""
+    reward_workers: int = Field(1, ge=1)
+    """Processes that judge what those have sealed."""
+    trajectory_every: int = Field(1, ge=0)
+    """Turns between two checkpoints of a session, from which another worker can go on with it. 0: none are made."""
     temperature: float = Field(1.0, gt=0)
     max_steps: int = Field(1000, ge=1)
     max_minutes: float = Field(6.0, gt=0)

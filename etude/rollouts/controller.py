@@ -193,6 +193,8 @@ class Controller:
             cancelled = self.pool.close_stragglers(time.monotonic())
             if cancelled:
                 await self.cluster.cancel(cancelled)
+                for slot_id in cancelled:
+                    self.cluster.trajectories.remove(slot_id)
                 self.changed.set()
             await self._wait_for_change(0.5)
 
@@ -217,7 +219,8 @@ class Controller:
     async def _follow(self, slot: Slot, task: Task) -> None:
         """One attempt at a slot, to its end."""
         attempt = slot.attempts
-        order = Order(slot.id, group_id(slot.index), task, slot.seed, self.config.rollouts.temperature, attempt)
+        kept = self.cluster.trajectories.directory if self.config.rollouts.trajectory_every else None
+        order = Order(slot.id, group_id(slot.index), task, slot.seed, self.config.rollouts.temperature, attempt, kept)
         try:
             trajectory = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
         except EtudeError as error:
@@ -235,6 +238,7 @@ class Controller:
             self.infra_failures_in_a_row = 0
             self.slots.observe(slot.id, slot.attempts, "scored")
             self.pool.add(trajectory, time.monotonic())
+            self.cluster.trajectories.remove(slot.id)
             return
         if trajectory.outcome.retryable and slot.attempts < self.config.rollouts.attempts:
             self.slots.lose(slot.id)

@@ -207,6 +207,7 @@ class Run:
         model = self.directory / "model"
         await self.cluster.trainer.save_model(model)
         _write(path, training)
+        self.cluster.trajectories.keep_only([])  # what was under way at the end is not gone on with
         return training
 
     async def _gauges(self) -> dict[str, Any]:

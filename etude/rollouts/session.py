@@ -1,15 +1,19 @@
 """One rollout: a session in its own sandbox, sealed, and judged in a fresh one.
 
 Owns the path from an `Order` to a `Trajectory`, in two halves that may be done by two processes: `play_order` and
-`judge_order`. Every failure of our own machinery ends as `InfraFailed`, never as a reward; sandboxes are destroyed
-whatever happens. Talks to: environments, harness, rewards.
+`judge_order`. An order that says where its trajectory is kept goes on from what another attempt has left there; its
+tokens, with their versions, are those of the trajectory that nobody interrupted. Every failure of our own machinery
+ends as `InfraFailed`, never as a reward; sandboxes are destroyed whatever happens. Talks to: environments, harness,
+rewards, rollouts.trajectory_store.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from etude.environments.base import Backend, Sandbox
 from etude.errors import EtudeError
@@ -20,6 +24,7 @@ from etude.rewards.judgement import Judges
 from etude.rewards.played import Sealed, judge, play_to_seal
 from etude.rewards.reward import score
 from etude.rollouts.config import RunConfig
+from etude.rollouts.trajectory_store import KeptTrajectory, Resumption, TrajectoryStore
 
 UNJUDGED = InfraFailed("not judged yet")
 
@@ -34,6 +39,8 @@ class Order:
     seed: int
     temperature: float = 1.0
     attempt: int = 1
+    kept: Path | None = None
+    """The directory of the run's trajectories, where this one is kept until it is scored; None: it is not kept."""
 
 
 @dataclass(frozen=True)
@@ -74,41 +81,87 @@ async def play_order(
     """Run one session to its end and seal what it left; `on_begin` is called when its sandbox is there. Cancellation
     propagates, after the sandbox is gone.
     """
-    started, task = time.monotonic(), order.task
-
-    async def session(sandbox: Sandbox) -> SessionResult:
-        on_begin(order)
-        return await run_session(
-            task.instruction,
-            sandbox,
-            sampler,
-            chat,
-            config.harness,
-            task.limits,
-            session_id=order.id,
-            seed=order.seed,
-            temperature=order.temperature,
-            on_event=lambda event: on_event(order, event),
-        )
-
-    sealed, outcome = None, UNJUDGED
+    player = _Player(order, config, backend, sampler, chat, on_event, on_begin)
     try:
-        sealed = await play_to_seal(task, backend, session)
+        if order.kept is None:
+            return player.over(await player.session(None, None), {})
+        with await TrajectoryStore(order.kept).claim(order.id) as kept:
+            done = kept.sealed()
+            return done if isinstance(done, SealedRollout) else await player.kept_session(kept)
     except (EtudeError, OSError) as error:
-        outcome = InfraFailed(f"{type(error).__name__}: {error}")
-    result = sealed.result if sealed else None
-    trajectory = Trajectory(
-        id=order.id,
-        task_id=task.id,
-        group_id=order.group_id,
-        segments=result.segments if result else (),
-        events=result.events if result else (),
-        outcome=outcome,
-        environment={"backend": backend.capabilities.name, "isolation": backend.capabilities.isolation},
-        seconds=time.monotonic() - started,
-        usage=result.usage if result else {},
-    )
-    return SealedRollout(order, trajectory, sealed)
+        failed = replace(player.trajectory(), outcome=InfraFailed(f"{type(error).__name__}: {error}"))
+        return SealedRollout(order, failed, None)
+
+
+class _Player:
+    """One attempt at an order."""
+
+    def __init__(
+        self,
+        order: Order,
+        config: RunConfig,
+        backend: Backend,
+        sampler: Sampler,
+        chat: Chat,
+        on_event: Callable[[Order, Event], None],
+        on_begin: Callable[[Order], None],
+    ) -> None:
+        self.order, self.config, self.backend, self.sampler, self.chat = order, config, backend, sampler, chat
+        self.on_event, self.on_begin = on_event, on_begin
+        self.started = time.monotonic()
+
+    async def kept_session(self, kept: KeptTrajectory) -> SealedRollout:
+        """From where the log can be taken up, and sealed on the disk before anybody hears that it is."""
+        up = await asyncio.to_thread(kept.take_up)
+        sealed = await self.session(kept, up)
+        rollout = self.over(sealed, {**kept.usage, **({"taken_up": 1, "turns_taken_up": up.turn} if up else {})})
+        await kept.seal(rollout)
+        return rollout
+
+    async def session(self, kept: KeptTrajectory | None, up: Resumption | None) -> Sealed:
+        order, task, limits = self.order, self.order.task, self.order.task.limits
+        if up is not None:
+            limits = replace(limits, wall_s=max(1.0, limits.wall_s - up.at))
+
+        async def session(sandbox: Sandbox) -> SessionResult:
+            self.on_begin(order)
+            return await run_session(
+                task.instruction,
+                sandbox,
+                self.sampler,
+                self.chat,
+                self.config.harness,
+                limits,
+                session_id=order.id,
+                seed=order.seed,
+                temperature=order.temperature,
+                on_event=lambda event: self.on_event(order, event),
+                kept=kept.kept(sandbox, self.config.rollouts.trajectory_every) if kept else None,
+            )
+
+        return await play_to_seal(task, self.backend, session, up.start if up else None)
+
+    def over(self, sealed: Sealed, usage: Mapping[str, int]) -> SealedRollout:
+        """The session has come to its end."""
+        result = sealed.result
+        trajectory = replace(
+            self.trajectory(), segments=result.segments, events=result.events, usage={**result.usage, **usage}
+        )
+        return SealedRollout(self.order, trajectory, sealed)
+
+    def trajectory(self) -> Trajectory:
+        """As much as is known of any."""
+        offered = self.backend.capabilities
+        return Trajectory(
+            id=self.order.id,
+            task_id=self.order.task.id,
+            group_id=self.order.group_id,
+            segments=(),
+            events=(),
+            outcome=UNJUDGED,
+            environment={"backend": offered.name, "isolation": offered.isolation},
+            seconds=time.monotonic() - self.started,
+        )
 
 
 async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backend, judges: Judges) -> Trajectory:

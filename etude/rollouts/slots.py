@@ -147,13 +147,17 @@ class Slots:
         return slot
 
     def observe(self, slot_id: str, attempt: int, at: State) -> bool:
-        """A worker says that attempt number `attempt` is `at` a state: go there, through all states between.
+        """A worker says that attempt number `attempt` is `at` a state: go there, through all states between; from
+        rewarding back to sealed where its judge was lost.
 
         What it says of an attempt that was given up, or of a state that is behind, changes nothing: False.
         """
         slot = self._alive.get(slot_id)
         if slot is None or slot.attempts != attempt or slot.state not in PLAYED:
             return False
+        if (slot.state, at) == ("rewarding", "sealed"):
+            self.move(slot_id, at)
+            return True
         between = PLAYED[PLAYED.index(slot.state) + 1 : PLAYED.index(at) + 1]
         for state in between:
             self.move(slot_id, state)

@@ -43,7 +43,7 @@ class Place:
     def session(self, dialogue: Any, config: HarnessConfig, new: bool = True) -> Session:
         log = EventLog(journal=self.store.open("s", new=new))
         shadow = self.store.shadow("s", self.workspace)
-        session = Session(DirectorySandbox(self.workspace), dialogue, config, LIMITS, log, shadow=shadow)
+        session = Session(DirectorySandbox(self.workspace), dialogue, config, LIMITS, log, snapshots=shadow)
         if new:
             session.begin(id="s", workspace=str(self.workspace), time=BEGAN, model="m", version="7")
         return session

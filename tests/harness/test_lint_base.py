@@ -63,7 +63,7 @@ def play(
                 sampler = FromContext(chat, lambda number: says[number])
                 dialogue = TokenDialogue(sampler, chat, config.chosen(), session_id=session_id, seed=1)
                 shadow, log = store.shadow(session_id, project), EventLog(journal=journal)
-                session = Session(workspace, dialogue, config, limits, log, shadow=shadow)
+                session = Session(workspace, dialogue, config, limits, log, snapshots=shadow)
                 if new:
                     session.begin(id=session_id, workspace=str(project), time="2026-01-01T00:00:00+00:00")
                 before = log.length

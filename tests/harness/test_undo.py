@@ -47,7 +47,7 @@ class Fixture:
         dialogue = TokenDialogue(sampler, self.chat, config.chosen(), session_id=session_id, seed=1)
         log = EventLog(journal=self.store.open(session_id, new=new))
         shadow = self.store.shadow(session_id, self.workspace)
-        session = Session(DirectorySandbox(self.workspace), dialogue, config, LIMITS, log, shadow=shadow)
+        session = Session(DirectorySandbox(self.workspace), dialogue, config, LIMITS, log, snapshots=shadow)
         if new:
             session.begin(id=session_id, workspace=str(self.workspace), time="2026-01-01T00:00:00+00:00")
         return session

@@ -1,12 +1,13 @@
 """The processes that run sessions, each with many sandboxes, and how they reach an engine.
 
-A worker plays what it is ordered to and hands the trajectory back; it calls an engine once a turn, and never the
-controller. Talks to: environments, harness, rollouts.session.
+A worker plays what it is ordered to, seals it and hands it back unjudged; it calls an engine once a turn, and never
+the controller. Talks to: environments, harness, rollouts.session.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from typing import Any
 
@@ -17,9 +18,9 @@ from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.errors import DeadlineExceeded
 from etude.harness.sampler import Completion, SampleRequest
-from etude.records import Event, Trajectory
+from etude.records import Event
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, play
+from etude.rollouts.session import Order, SealedRollout, play_order
 
 
 class RemoteSampler:
@@ -38,7 +39,9 @@ class RemoteSampler:
 
 @actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
 class SessionWorker:
-    """One process of concurrent sessions with their sandboxes. If it dies, its rollouts fail and Ray starts it anew."""
+    """One process of concurrent sessions with their sandboxes. If it dies, Ray starts it anew, and its sessions go on
+    elsewhere from their checkpoints.
+    """
 
     def __init__(self, config: RunConfig, engine: str) -> None:
         from etude.models.chat import ChatRenderer
@@ -48,7 +51,7 @@ class SessionWorker:
         self.chat = ChatRenderer(load_tokenizer(config.model.path))
         self.sampler = RemoteSampler(engine, config.rollouts.sample_deadline_s)
         self._backend: Backend | None = None
-        self.running: dict[str, asyncio.Task[Trajectory]] = {}
+        self.running: dict[str, asyncio.Task[SealedRollout]] = {}
         self.begun: dict[str, asyncio.Event] = {}
         self.watched: str | None = None
         self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
@@ -59,10 +62,10 @@ class SessionWorker:
             self._backend = open_backend(self.config.environment)
         return self._backend
 
-    async def play(self, order: Order) -> Trajectory | None:
+    async def play(self, order: Order) -> SealedRollout | None:
         """None for a rollout that was cancelled."""
         begun = self.begun[order.id] = asyncio.Event()
-        rollout = play(
+        rollout = play_order(
             order, self.config, self.backend(), self.sampler, self.chat, self._on_event, lambda order: begun.set()
         )
         task = self.running[order.id] = asyncio.ensure_future(rollout)
@@ -95,7 +98,7 @@ class SessionWorker:
         self.backend()
         recent = list(self.recent)
         self.recent.clear()
-        return {"running": len(self.running), "recent": recent}
+        return {"pid": os.getpid(), "running": len(self.running), "recent": recent}
 
     async def close(self) -> None:
         """Cancel what runs and leave no sandbox."""

@@ -1,0 +1,65 @@
+"""The processes that judge sealed sessions, each verdict in sandboxes of its own, where the agent never was.
+
+A worker is given what a session left and hands back the trajectory with its outcome; it keeps nothing in between, so
+that what one had begun another can begin anew. Calls nobody. Talks to: environments, rollouts.session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from etude.environments.backends import open_backend
+from etude.environments.base import Backend
+from etude.environments.cluster.calls import actor
+from etude.records import Trajectory
+from etude.rewards.judgement import Judges
+from etude.rollouts.config import RunConfig
+from etude.rollouts.session import SealedRollout, judge_order
+
+
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
+class RewardWorker:
+    """One process of concurrent verdicts. If it dies, Ray starts it anew, and its verdicts are given again."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+        self._open: tuple[Backend, Judges] | None = None
+        self.judging: dict[str, asyncio.Task[Trajectory]] = {}
+        self.judged = 0
+
+    def opened(self) -> tuple[Backend, Judges]:
+        """At first use: both belong to the event loop that uses them, here the actor's."""
+        if self._open is None:
+            self._open = open_backend(self.config.environment), self.config.rewards.judges()
+        return self._open
+
+    async def judge(self, rollout: SealedRollout) -> Trajectory | None:
+        """None for a verdict that was cancelled."""
+        verdict = judge_order(rollout, self.config, *self.opened())
+        task = self.judging[rollout.order.id] = asyncio.ensure_future(verdict)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+        finally:
+            self.judging.pop(rollout.order.id, None)
+            self.judged += 1
+
+    async def cancel(self, ids: list[str]) -> None:
+        for rollout in ids:
+            if rollout in self.judging:
+                self.judging[rollout].cancel()
+
+    async def stats(self) -> dict[str, Any]:
+        self.opened()
+        return {"pid": os.getpid(), "judging": len(self.judging), "judged": self.judged}
+
+    async def close(self) -> None:
+        """Cancel what is being judged and leave no sandbox."""
+        await self.cancel(list(self.judging))
+        await asyncio.gather(*self.judging.values(), return_exceptions=True)
+        backend, judges = self.opened()
+        async with judges:
+            await backend.close()

@@ -1,0 +1,66 @@
+"""Has sealed sessions judged, by whichever of the reward workers is least loaded.
+
+Owns the pool of reward workers, and where each verdict is being found. A verdict that was with a process when it died
+is found again by another: what is judged is sealed, so nothing of it is lost. Talks to: pool, actors.rewards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ray.exceptions import RayError
+
+from etude.errors import DeadlineExceeded
+from etude.records import InfraFailed, Trajectory
+from etude.rewards.verifier import ATTEMPTS
+from etude.rollouts.actors.rewards import RewardWorker
+from etude.rollouts.config import RunConfig
+from etude.rollouts.faults import Restarts
+from etude.rollouts.pool import Member, Pool
+from etude.rollouts.session import SealedRollout
+from etude.rollouts.slots import State
+from etude.rollouts.waiting import DIED, STOP_S
+
+MARGIN_S = 180.0
+"""For the sandboxes of a verdict to start and end, the auditor to read and a rubric's judge to answer."""
+
+
+class RewardPool:
+    """The reward workers of a run. Open it by its pool's `start`, and end it with its `close`."""
+
+    def __init__(self, config: RunConfig, restarts: Restarts) -> None:
+        def worker(number: int) -> Any:
+            del number
+            return RewardWorker.options(max_restarts=0).remote(config)
+
+        self.config = config
+        self.pool = Pool("rewards", worker, config.rollouts.reward_workers, 0, restarts)
+        self.placed: dict[str, Member] = {}
+
+    async def judge(self, rollout: SealedRollout, moved: Callable[[State], object]) -> Trajectory | None:
+        """The trajectory with its outcome, None if it was cancelled; `moved` is told whether a worker has it."""
+        order, lost = rollout.order, ""
+        seconds = ATTEMPTS * order.task.verifier.timeout_s + MARGIN_S
+        for _ in range(self.config.rollouts.attempts):
+            member = self.placed[order.id] = await self.pool.place()
+            moved("rewarding")
+            try:
+                what = f"a verdict on {order.id}"
+                return await self.pool.call(member, "judge", rollout, seconds=seconds, what=what)
+            except (RayError, DeadlineExceeded) as error:  # the judge was lost, and not what it judged
+                lost = f"{type(error).__name__}: {error}"
+                moved("sealed")
+            finally:
+                del self.placed[order.id]
+        return replace(rollout.trajectory, outcome=InfraFailed(f"{order.id} could not be judged: {lost}"))
+
+    async def cancel(self, ids: list[str]) -> None:
+        """Stop verdicts where they are being found."""
+        for member in {member for rollout in ids if (member := self.placed.get(rollout)) is not None}:
+            here = [rollout for rollout in ids if self.placed.get(rollout) is member]
+            with contextlib.suppress(DIED):  # then they have ended
+                what = "a reward worker to cancel verdicts"
+                await self.pool.call(member, "cancel", here, seconds=STOP_S, what=what)

@@ -1,0 +1,268 @@
+"""Where trajectories are kept while they are played, so that another worker can go on with one.
+
+    trajectories/g12/3/
+      events.jsonl    the session's own log: every event, with token ids, log-probabilities and versions
+      routes          the experts of every position, which the log only points at
+      18.files        the sandbox's files when the log had 18 lines; the log's checkpoints name it
+      sealed          the files that the session left when it was over; there only then
+
+Owns `TrajectoryStore` and `KeptTrajectory`. What a session knows is the fold of its log (`harness.state`), so going on
+from a checkpoint is: cut the log where the checkpoint says, lay its files into a fresh sandbox, and play. A slot's
+directory belongs to one process at a time, by a lock that dies with it; a file is whole or not there. All workers of a
+run, and whoever resumes it, must see the directory. Plays nothing, and decides nothing: `rollouts.session` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.environments.archive import Archive, take_out
+from etude.environments.base import WORKSPACE, Sandbox
+from etude.environments.toolchain import HOME
+from etude.errors import CheckpointError, DeadlineExceeded
+from etude.harness.events import decoded
+from etude.harness.journal import Journal
+from etude.harness.session import Kept
+from etude.records import Event, Routes
+
+CLAIM_S = 20.0
+"""How long to wait for a process that died a moment ago to let go of its slot."""
+PLACES = (WORKSPACE, "/tmp", HOME)
+"""What a sandbox's user can write to and expects to find again."""
+GIVEN = "given"
+"""The snapshot of a session that has changed nothing yet: the task's own files."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where a session goes on."""
+
+    turn: int
+    """After this one."""
+    at: float
+    """Seconds of the session's own clock that lie behind it."""
+    start: Archive | None
+    """What its sandbox holds; None: the task's own files."""
+
+
+class TrajectoryStore:
+    """The trajectories of one run; `directory` need not be there yet."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    async def claim(self, slot_id: str) -> KeptTrajectory:
+        """The slot's trajectory, for this process alone; a new one where there is none.
+
+        Waits for another process to let go of it. Raises DeadlineExceeded where it does not, CheckpointError where the
+        disk refuses.
+        """
+        deadline = time.monotonic() + CLAIM_S
+        while True:
+            try:
+                return KeptTrajectory(self._of(slot_id))
+            except CheckpointError as error:
+                if "another process" not in str(error):
+                    raise
+                if time.monotonic() > deadline:
+                    raise DeadlineExceeded(f"another process to let go of {slot_id}", CLAIM_S) from None
+            await asyncio.sleep(0.05)
+
+    def remove(self, slot_id: str) -> None:
+        """Forget a trajectory that nobody needs any more. Fine when there is none."""
+        directory = self._of(slot_id)
+        shutil.rmtree(directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other members of its group are there
+            directory.parent.rmdir()
+
+    def keep_only(self, slot_ids: Iterable[str]) -> None:
+        """Forget what belongs to no slot that is still wanted: what a killed run had not come to removing."""
+        wanted = set(slot_ids)
+        for slot_id in self.slots():
+            if slot_id not in wanted:
+                self.remove(slot_id)
+
+    def slots(self) -> list[str]:
+        """Those that have a trajectory here."""
+        found = self.directory.glob("*/*/events.jsonl")
+        return sorted("/".join(path.parent.relative_to(self.directory).parts) for path in found)
+
+    def _of(self, slot_id: str) -> Path:
+        parts = slot_id.split("/")
+        if len(parts) != 2 or any(part in ("", ".", "..") for part in parts):
+            raise CheckpointError(f"{slot_id!r} is no slot's id: they are of the form g12/3")
+        return self.directory.joinpath(*parts)
+
+
+class KeptTrajectory:
+    """One slot's trajectory. Use it as a context manager: at its end another process can have it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.journal = Journal(directory / "events.jsonl", lazy=True)
+        self.routes = _RouteFile(directory / "routes")
+        self.snapshot = ""
+        """The newest that the log names."""
+        self.usage = {"checkpoints": 0, "checkpoint_bytes": 0, "checkpoint_ms": 0}
+        """Snapshots of files that this process has taken, and what they came to."""
+
+    def __enter__(self) -> KeptTrajectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.routes.close()
+        self.journal.close()
+
+    # --- going on -------------------------------------------------------------------------------------------------
+
+    def sealed(self) -> Any:
+        """What `seal` was given; None for a session that is not over, or was sealed by a program of another version."""
+        try:
+            return pickle.loads((self.directory / "sealed").read_bytes())
+        except (FileNotFoundError, pickle.UnpicklingError, AttributeError, ImportError, TypeError):
+            return None
+
+    def take_up(self) -> Resumption | None:
+        """Cut the log where its last whole checkpoint stands. None where there is none: the session begins anew."""
+        routed, ends, found = 0, [0], None
+        for line, (event, record) in zip(self.journal, decoded(self.journal.path), strict=True):
+            if "routes" in record:
+                routed = _end_of(record["routes"])
+            ends.append(routed)
+            if self._is_whole(event, ends):
+                found = event, line
+        if found is None:
+            self.journal.cut(0)
+            self.routes.cut(0)
+            return None
+        event, line = found
+        self.journal.cut(event.data["line"])
+        self.journal.append(line)
+        self.routes.cut(ends[event.data["line"]])
+        self.snapshot = event.data["snapshot"]
+        start = None
+        if self.snapshot != GIVEN:
+            start = Archive.decoded((self.directory / self.snapshot).read_bytes())
+        return Resumption(event.data["turn"], event.at, start)
+
+    def _is_whole(self, event: Event, ends: Sequence[int]) -> bool:
+        """Whether a session can go on from there; `ends` says, for so many lines, how far their routes reach."""
+        data = event.data
+        if event.kind != "checkpoint" or data["of"] != "turn" or "snapshot" not in data:
+            return False
+        has_files = data["snapshot"] == GIVEN or (self.directory / data["snapshot"]).exists()
+        return has_files and ends[data["line"]] <= self.routes.length
+
+    # --- keeping ----------------------------------------------------------------------------------------------------
+
+    def kept(self, sandbox: Sandbox, every: int) -> Kept:
+        """For `run_session` in this sandbox."""
+        return Kept(self.journal, _Files(self, sandbox), every, self.routes)
+
+    async def seal(self, sealed: Any) -> None:
+        """Keep what a session that is over has left. Raises CheckpointError where the disk refuses."""
+        await asyncio.to_thread(_write, self.directory / "sealed", pickle.dumps(sealed))
+
+
+class _Files:
+    """Implements the harness's `Snapshots`, with files that outlive sandbox and process."""
+
+    def __init__(self, trajectory: KeptTrajectory, sandbox: Sandbox) -> None:
+        self._trajectory, self._sandbox = trajectory, sandbox
+
+    async def take(self, label: str) -> str:
+        if label.startswith("prompt"):  # a rollout has one prompt, and nobody has touched the files before it
+            return GIVEN
+        began, kept = time.perf_counter(), self._trajectory
+        try:
+            archive = await take_out(self._sandbox, *PLACES)
+        except OSError as error:
+            raise CheckpointError(f"{label}: the sandbox's files cannot be taken out: {error}") from error
+        data, name = archive.encoded(), f"{label.replace(' ', '-')}.files"
+        await asyncio.to_thread(self._replace, name, data)
+        kept.usage["checkpoints"] += 1
+        kept.usage["checkpoint_bytes"] += len(data)
+        kept.usage["checkpoint_ms"] += round(1000 * (time.perf_counter() - began))
+        return name
+
+    def _replace(self, name: str, data: bytes) -> None:
+        """The log names the newest snapshot but this one; those before it nobody needs any more."""
+        kept = self._trajectory
+        for old in kept.directory.glob("*.files"):
+            if old.name != kept.snapshot:
+                old.unlink()
+        kept.routes.sync()
+        _write(kept.directory / name, data)
+        kept.snapshot = name
+
+
+class _RouteFile:
+    """Implements the harness's `RouteKeeper`: rows end to end in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self.length = os.fstat(self._file).st_size
+        """Bytes."""
+
+    def keep(self, rows: Routes) -> int:
+        at, data, done = self.length, np.ascontiguousarray(rows).tobytes(), 0
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except OSError as error:
+            os.ftruncate(self._file, at)
+            raise CheckpointError(f"{self._path}: cannot be written ({error}); make room there") from error
+        self.length += len(data)
+        return at
+
+    def kept(self, at: int, shape: Sequence[int], dtype: str) -> Routes:
+        size = _end_of([at, *shape, dtype]) - at
+        data = os.pread(self._file, size, at)
+        if len(data) != size:
+            raise CheckpointError(f"{self._path}: ends before byte {at + size}; remove {self._path.parent}")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def cut(self, length: int) -> None:
+        os.ftruncate(self._file, length)
+        self.length = length
+
+    def sync(self) -> None:
+        os.fdatasync(self._file)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _end_of(where: Sequence[Any]) -> int:
+    """The byte after the rows that a record points at."""
+    at, *shape, dtype = where
+    return at + math.prod(shape) * np.dtype(dtype).itemsize
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole and on the disk, or not there."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"{path}: cannot be written ({error}); make room there") from error
