@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from etude.bench.config import BenchConfig
-from etude.bench.policies import Policy
+from etude.bench.policies import Policy, Sat, Seat
 from etude.environments.base import Backend, Sandbox
 from etude.errors import ConfigError, EtudeError, Overloaded
 from etude.harness.conduct import conduct_of
-from etude.harness.session import SessionResult, run_dialogue
+from etude.harness.session import SessionResult
 from etude.records import Cheated, Event, InfraFailed, Task, solved
 from etude.rewards.judge import Judged
 from etude.rewards.judge.aspects import ASPECTS
@@ -93,20 +93,17 @@ async def play_attempt(task: Task, number: int, table: Table) -> Played:
     pause, failed = config.retry_pause_s, InfraFailed("not played")
     for play in range(1, config.retries + 2):
         started = time.monotonic()
-        dialogue = table.policy.dialogue(task, number, f"{task.id}#{number}", seed)
-        about = {"task": task.id, "attempt": number}
+        sat: list[Sat] = []
 
-        async def session(sandbox: Sandbox, dialogue: Any = dialogue, about: Any = about) -> SessionResult:
-            return await run_dialogue(
-                task.instruction, sandbox, dialogue, config.harness, task.limits,
-                session_id=f"{task.id}#{number}", about=about,
-            )  # fmt: skip
+        async def session(sandbox: Sandbox, sat: list[Sat] = sat) -> SessionResult:
+            sat.append(await table.policy.play(Seat(task, number, sandbox, seed)))
+            return sat[-1].result
 
         try:
             sealed = await play_to_seal(task, table.backend, session)
             said = await judge(task, sealed, table.backend, table.judges)
             if not isinstance(said.verdict, InfraFailed):
-                found = _attempt(task, number, sealed.result, said, said.verdict, table, table.policy.cost(dialogue))
+                found = _attempt(task, number, sealed.result, said, said.verdict, table, sat[-1].cost)
                 return Played(found, time.monotonic() - started, play, sealed.result.events)
             failed = said.verdict
         except ConfigError:

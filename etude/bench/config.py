@@ -57,6 +57,18 @@ class EndpointPolicy(Config):
     """Of the model; with it what attempts cost is reported."""
 
 
+class AcpPolicy(Config):
+    """Any agent that speaks the Agent Client Protocol. It runs on this machine with the rights of whoever runs the
+    benchmark, in a directory with the task's workspace."""
+
+    kind: Literal["acp"] = "acp"
+    command: tuple[str, ...] = Field(min_length=1)
+    pass_env: tuple[str, ...] = ()
+    """Variables that it is given beside PATH, HOME and the like: those that hold its keys."""
+    start_s: float = Field(60.0, gt=0)
+    """For it to start and to open a session."""
+
+
 class SolutionPolicy(Config):
     """No model: plays a task's own solution in a share of its attempts, and gives up in the others. It shows whether a
     task set can be solved through the harness at all, and what the benchmark finds of a skill that is known."""
@@ -74,6 +86,7 @@ def _kind(table: Any) -> str:
 PolicyConfig = Annotated[
     Annotated[CheckpointPolicy, Tag("checkpoint")]
     | Annotated[EndpointPolicy, Tag("endpoint")]
+    | Annotated[AcpPolicy, Tag("acp")]
     | Annotated[SolutionPolicy, Tag("solution")],
     Discriminator(_kind),
 ]

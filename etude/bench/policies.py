@@ -1,7 +1,8 @@
-"""Who plays: a checkpoint through our engine, an endpoint, or a task's own solution.
+"""Who plays: a checkpoint through our engine, an endpoint, an agent over ACP, or a task's own solution.
 
-Owns `open_policy` and the `Policy` seam: a fresh dialogue for every attempt, over one engine or endpoint for the whole
-run. The session around a dialogue is the harness's own, whoever plays. Talks to: engine, harness.
+Owns `open_policy` and the `Policy` seam: a session for every attempt, over one engine or endpoint for the whole run.
+The session is the harness's own, whoever plays, but for an agent over ACP, which brings its own. Talks to: engine,
+harness.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import contextlib
 import hashlib
 import random
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from etude.bench.config import CheckpointPolicy, EndpointPolicy, SolutionPolicy
-from etude.errors import ConfigError
+from etude.bench.config import AcpPolicy, CheckpointPolicy, EndpointPolicy, SolutionPolicy
+from etude.environments.base import Sandbox
+from etude.errors import ConfigError, MissingDependency
 from etude.harness.config import HarnessConfig
 from etude.harness.cost import Price
 from etude.harness.dialogue import Dialogue
@@ -23,21 +26,39 @@ from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.prompt import render_call
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedSampler
-from etude.harness.session import token_dialogue
+from etude.harness.session import SessionResult, run_dialogue, token_dialogue
 from etude.records import Task
 from etude.rewards.judge import JudgeConfig
 from etude.tasks.expert import CLEAN, FAREWELL, Expert, ExpertConfig
 
-AnyPolicy = CheckpointPolicy | EndpointPolicy | SolutionPolicy
+AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One attempt that is to be played: its task is in the sandbox."""
+
+    task: Task
+    attempt: int
+    sandbox: Sandbox
+    seed: int
+
+    @property
+    def session_id(self) -> str:
+        return f"{self.task.id}#{self.attempt}"
+
+
+@dataclass(frozen=True)
+class Sat:
+    """A session that was played, and what it cost; None where nobody knows."""
+
+    result: SessionResult
+    cost: float | None = None
 
 
 class Policy(Protocol):
-    def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
-        """One that nothing was said in yet."""
-        ...
-
-    def cost(self, dialogue: Dialogue) -> float | None:
-        """Of what was said in one of its dialogues, in the currency of the price; None where nothing is known of it."""
+    async def play(self, seat: Seat) -> Sat:
+        """A session of its own. Raises what is no doing of the policy's."""
         ...
 
 
@@ -52,6 +73,8 @@ def identity(config: AnyPolicy) -> dict[str, Any]:
             endpoint = endpoint_identity(config.endpoint)
             price = {"price": config.price.model_dump(mode="json")} if config.price else {}
             return {"kind": "endpoint", **price, **endpoint}
+        case AcpPolicy():
+            return {"kind": "acp", "command": list(config.command)}
         case SolutionPolicy():
             return {"kind": "solution", "skill": config.skill}
 
@@ -93,6 +116,8 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
                 yield Asked(endpoint, harness, config.price)
             finally:
                 await endpoint.close()
+        case AcpPolicy():
+            yield Edited(config)
         case SolutionPolicy():
             from etude.models.chat import ChatRenderer
             from etude.models.tokenizer import load_tokenizer
@@ -130,15 +155,12 @@ class Sampled:
     ) -> None:
         self._sampler, self._chat, self._harness, self._temperature = sampler, chat, harness, temperature
 
-    def cost(self, dialogue: Dialogue) -> float | None:
-        return None
-
-    def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
-        sampler = self._sampler(task, attempt)
-        temperature = self._temperature
-        return token_dialogue(
-            sampler, self._chat, self._harness, session_id=session_id, seed=seed, temperature=temperature
-        )
+    async def play(self, seat: Seat) -> Sat:
+        dialogue = token_dialogue(
+            self._sampler(seat.task, seat.attempt), self._chat, self._harness, session_id=seat.session_id,
+            seed=seat.seed, temperature=self._temperature,
+        )  # fmt: skip
+        return Sat(await _through_harness(seat, dialogue, self._harness))
 
 
 class Asked:
@@ -147,13 +169,36 @@ class Asked:
     def __init__(self, endpoint: Endpoint, harness: HarnessConfig, price: Price | None) -> None:
         self._endpoint, self._harness, self._price = endpoint, harness, price
 
-    def cost(self, dialogue: Dialogue) -> float | None:
-        if self._price is None or not isinstance(dialogue, EndpointDialogue):
-            return None
-        return sum(self._price.of(said.prompt, said.cached, said.completion) for said in dialogue.billed)
+    async def play(self, seat: Seat) -> Sat:
+        dialogue = EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=seat.session_id)
+        result = await _through_harness(seat, dialogue, self._harness)
+        if self._price is None:
+            return Sat(result)
+        return Sat(result, sum(self._price.of(said.prompt, said.cached, said.completion) for said in dialogue.billed))
 
-    def dialogue(self, task: Task, attempt: int, session_id: str, seed: int) -> Dialogue:
-        return EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=session_id)
+
+class Edited:
+    """An agent with a harness of its own, as an editor would use it."""
+
+    def __init__(self, config: AcpPolicy) -> None:
+        self._config = config
+
+    async def play(self, seat: Seat) -> Sat:
+        try:
+            from etude.bench.acp import play_acp
+        except ModuleNotFoundError as error:
+            if error.name != "acp":
+                raise
+            raise MissingDependency('policy.kind "acp" needs agent-client-protocol: pip install etude[acp]') from None
+        return Sat(*await play_acp(self._config, seat.task, seat.sandbox, seat.session_id))
+
+
+async def _through_harness(seat: Seat, dialogue: Dialogue, harness: HarnessConfig) -> SessionResult:
+    about = {"task": seat.task.id, "attempt": seat.attempt}
+    return await run_dialogue(
+        seat.task.instruction, seat.sandbox, dialogue, harness, seat.task.limits,
+        session_id=seat.session_id, about=about,
+    )  # fmt: skip
 
 
 # --- without a model --------------------------------------------------------------------------------------------------

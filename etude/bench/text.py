@@ -40,6 +40,8 @@ def policy_name(policy: Mapping[str, Any]) -> str:
     match policy["kind"]:
         case "endpoint":
             return f"{policy['model']} at {policy['url']}"
+        case "acp":
+            return f"ACP agent: {' '.join(policy['command'])}"
         case "solution":
             return f"solutions, skill {policy['skill']:g}"
         case _:

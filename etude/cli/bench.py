@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = play.add_mutually_exclusive_group()
     who.add_argument("--checkpoint", type=Path, help="play with this checkpoint, through our engine")
     who.add_argument("--endpoint", metavar="URL", help="play with a model behind an endpoint; give --model too")
+    who.add_argument("--acp", metavar="COMMAND", help="play with an agent that speaks ACP, started by this command")
     who.add_argument("--solution", type=float, metavar="SKILL", help="play the tasks' solutions in such a share")
     play.add_argument("--model", metavar="NAME", help="the model's name at the endpoint")
     play.add_argument("--attempts", type=int, help="of each task")
@@ -63,6 +65,8 @@ def _config(options: argparse.Namespace) -> BenchConfig:
     elif options.endpoint is not None:
         given |= {"policy.kind": "endpoint", "policy.endpoint.url": options.endpoint}
         given |= {"policy.endpoint.model": options.model}
+    elif options.acp is not None:
+        given |= {"policy.kind": "acp", "policy.command": shlex.split(options.acp)}
     elif options.solution is not None:
         given |= {"policy.kind": "solution", "policy.skill": options.solution}
     said += [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]

@@ -24,6 +24,13 @@ _COUNTS = (
     "turns", "tool_calls", "malformed_calls", "parallel_turns", "cut_messages", "sampled_tokens", "observed_tokens",
     "error_observations", "summaries",
 )  # fmt: skip
+
+
+def no_counts() -> dict[str, int]:
+    """What a session counts, before its first turn."""
+    return dict.fromkeys(_COUNTS, 0)
+
+
 _WRITING = ("edit_file", "write_file")
 
 
@@ -85,7 +92,7 @@ class SessionState:
     def _fold(self) -> None:
         """Everything anew, from the events that stand."""
         self.dialogue.seal("turns")
-        self.usage = dict.fromkeys(_COUNTS, 0)
+        self.usage = no_counts()
         self.begun = False
         self.model = ""
         """The name of the model that is asked; empty where no name tells it, as in training."""
