@@ -42,7 +42,7 @@ _NAMES = {
     "execute": "run_terminal_cmd",
 }  # fmt: skip
 _STOPS: dict[str, Stop] = {"max_tokens": "tokens", "max_turn_requests": "turns", "cancelled": "wall"}
-_END_S = 10.0
+_END_S = 2.0
 _LINE_BYTES = 1 << 26
 
 
