@@ -22,7 +22,6 @@ from etude.rollouts.controller import Controller, TaskStream
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.loop import train
 from etude.rollouts.stats import RunStats
-from etude.rollouts.waiting import within
 
 
 class MeasuredStats(RunStats):
@@ -50,8 +49,7 @@ async def run(config: RunConfig, directory: Path, out: Path) -> None:
     cluster = await Cluster.start(config, directory)
     try:
         published = await cluster.trainer.publish()
-        for engine in cluster.engines:
-            await within(engine.load.remote(Version(published["version"])), 120, "an engine to load its weights")
+        await cluster.fleet.deliver(published)
         measured = Measured()
         stats = MeasuredStats(directory / "metrics.jsonl", measured)
         controller = Controller(config, cluster, TaskStream(lambda index: training_task(config, index)), stats)

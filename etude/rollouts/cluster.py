@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,18 +22,19 @@ from ray.exceptions import RayError
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded
 from etude.records import Group, InfraFailed, Trajectory, Version
-from etude.rollouts.actors.engine import EngineActor
 from etude.rollouts.actors.sessions import SessionWorker
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
+from etude.rollouts.fleet import Fleet
 from etude.rollouts.health import Health, Patient
 from etude.rollouts.pool import Member, Pool
 from etude.rollouts.reward_pool import RewardPool
+from etude.rollouts.router import View
 from etude.rollouts.session import Order, SealedRollout
 from etude.rollouts.slots import State
 from etude.rollouts.trainer_process import TrainerProcess
 from etude.rollouts.trajectory_store import TrajectoryStore
-from etude.rollouts.waiting import DIED, START_S, STOP_S, within
+from etude.rollouts.waiting import DIED, STOP_S
 
 if TYPE_CHECKING:
     from etude.environments.cluster.launch import Launched
@@ -44,13 +46,18 @@ class Cluster:
     def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
         self.config, self.sandboxes = config, sandboxes
         store = config.store_of(directory)
-        names = [f"engine-{replica}" for replica in range(config.engine.replicas)]
-        self.engines = [EngineActor.options(name=name).remote(config, store, at) for at, name in enumerate(names)]
         self.restarts = Restarts(config.faults, directory / "metrics.jsonl")
+        self.fleet = Fleet(config, store, self.restarts)
+        self.fleet.listeners.append(self._tell)
+        self.routed: Counter[str] = Counter()
+        """What session workers count of the ways of their sessions to engines."""
         self.trainer = TrainerProcess(config, store, directory, self.restarts)
 
         def worker(number: int) -> Any:
-            return SessionWorker.options(max_restarts=0).remote(config, names[number % len(names)])
+            del number
+            made = SessionWorker.options(max_restarts=0).remote(config)
+            made.see.remote(self.fleet.view())
+            return made
 
         self.sessions = Pool("sessions", worker, config.rollouts.workers, config.faults.spare_sessions, self.restarts)
         self.rewards = RewardPool(config, self.restarts)
@@ -81,9 +88,7 @@ class Cluster:
 
             sandboxes = await launch(config.environment.name, config.cluster)
         cluster = cls(config, directory, sandboxes)
-        await asyncio.gather(cluster.sessions.start(), cluster.rewards.pool.start())
-        for engine in cluster.engines:
-            await within(engine.stats.remote(), START_S, "an engine process to start")
+        await asyncio.gather(cluster.sessions.start(), cluster.rewards.pool.start(), cluster.fleet.start())
         cluster._looking = asyncio.create_task(cluster.health.run())
         return cluster
 
@@ -92,8 +97,14 @@ class Cluster:
         trainer = Patient("the trainer", self.trainer.actor, self.trainer.identity, "health")
         return [trainer, *self.sessions.patients(), *self.rewards.pool.patients()]
 
+    def _tell(self, view: View) -> None:
+        """Every session worker, of the engines that there are."""
+        for member in (*self.sessions.members, *self.sessions.spares):
+            member.actor.see.remote(view)
+
     async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Trajectory | None:
         """Run a rollout on the least loaded worker, and have it judged by another; `moved` is told how far it is."""
+        self.fleet.raise_if_failed()
         rollout = await self._played(order, moved)
         if rollout is None or rollout.sealed is None:
             return rollout.trajectory if rollout else None
@@ -118,15 +129,13 @@ class Cluster:
             del self.placed[order.id]
 
     async def cancel(self, ids: list[str]) -> None:
-        """Stop rollouts where they run; their sandboxes are destroyed, their places in the engine given up."""
+        """Stop rollouts where they run: their sandboxes are destroyed, and engines drop what they sample for them."""
         for member in {member for rollout in ids if (member := self.placed.get(rollout)) is not None}:
             here = [rollout for rollout in ids if self.placed.get(rollout) is member]
             what = "a session worker to cancel rollouts"
             with contextlib.suppress(DIED):  # then they have ended
                 await self.sessions.call(member, "cancel", here, seconds=STOP_S, what=what)
         await self.rewards.cancel(ids)
-        for engine in self.engines:
-            await within(engine.cancel.remote(ids), STOP_S, "an engine to cancel rollouts")
 
     async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
         return await self.trainer.step(groups, state)
@@ -136,11 +145,12 @@ class Cluster:
         return await self.trainer.published(version)
 
     async def stats(self) -> dict[str, Any]:
-        asked = [engine.stats.remote() for engine in self.engines]
+        """Of all engines together, what workers count of their sessions' ways among it, and of each session worker."""
         workers = await self.sessions.each("stats", what="a session worker's statistics")
-        answers = [await within(answer, STOP_S, "an engine's statistics") for answer in asked]
         judges = await self.rewards.pool.each("stats", what="a reward worker's statistics")
-        return {"engine": answers[0], "workers": workers, "judges": judges}
+        for worker in workers:
+            self.routed.update(worker["routed"])
+        return {"engine": {**await self.fleet.stats(), **self.routed}, "workers": workers, "judges": judges}
 
     async def close(self) -> None:
         """Close sandboxes and engines in order, then the machines of sandboxes, then Ray."""
@@ -149,8 +159,7 @@ class Cluster:
         try:
             await self.sessions.close()
             await self.rewards.pool.close()
-            for engine in self.engines:
-                await within(engine.close.remote(), STOP_S, "an engine to close")
+            await self.fleet.close()
             if self.sandboxes is not None:
                 await self.sandboxes.close()
         finally:

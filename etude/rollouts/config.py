@@ -19,6 +19,7 @@ from etude.harness.config import HarnessConfig
 from etude.models.config import ExpertFormat
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
+from etude.rollouts.fleet_config import FleetConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
 from etude.trainer.config import FinetuneConfig, TrainerConfig
@@ -98,6 +99,7 @@ class RunConfig(Config):
     """What the run starts on its Ray where `environment.kind` is "cluster"; given then, and only then."""
     harness: HarnessConfig = HarnessConfig()
     engine: EngineChoice = EngineConfig()
+    fleet: FleetConfig = FleetConfig()
     groups: GroupConfig = GroupConfig()
     trainer: TrainerConfig = TrainerConfig()
     store: str | None = None

@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import RayError
-
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import Group, InfraFailed, Task, Trajectory, Version
 from etude.rollouts.cluster import Cluster
@@ -25,10 +23,6 @@ from etude.rollouts.groups import GroupPool
 from etude.rollouts.session import Order
 from etude.rollouts.slots import Slot, Slots, group_id
 from etude.rollouts.stats import RunStats
-from etude.rollouts.waiting import within
-
-FETCH_S = 60.0
-"""For an engine to fetch a version; what it takes to serve it is its own limit."""
 
 
 class TaskStream:
@@ -92,6 +86,7 @@ class Controller:
         while True:
             if self.failure is not None:
                 raise self.failure
+            self.cluster.fleet.raise_if_failed()
             groups = self.pool.take(self.config.rollouts.groups_per_step, self.version)
             if groups is not None:
                 return groups
@@ -135,26 +130,13 @@ class Controller:
         try:
             published = await self.cluster.published(version)
             self.stats.published(published)
-            swaps = await asyncio.gather(*(self._swap(engine, published) for engine in self.cluster.engines))
+            swaps = await self.cluster.fleet.deliver(published)
+            self.stats.swapped(published, swaps)
         except EtudeError as error:
             self.failure = error
             self.changed.set()
             return
-        self.stats.delivered(published, [swap for swap in swaps if swap is not None])
-
-    async def _swap(self, engine: Any, published: dict[str, Any]) -> dict[str, float] | None:
-        """Have an engine take up a version that is in the store; None if it holds a later one, or died."""
-        version, told_at = published["version"], time.monotonic()
-        try:
-            limit_s = FETCH_S + self.config.engine.update_deadline_s
-            loaded = await within(engine.load.remote(version), limit_s, f"an engine to load version {version}")
-        except RayError:  # its process died: it starts anew, and the next version reaches it
-            self.stats.counters["swaps_lost"] += 1
-            return None
-        self.stats.swapped(loaded, published["root"])
-        if loaded is None:
-            return None
-        return {"pause_ms": loaded["pause_ms"], "fetch_ms": 1000 * (time.monotonic() - told_at)}
+        self.stats.delivered(published, swaps)
 
     def record(self, line: dict[str, Any]) -> None:
         self.stats.stepped(line)

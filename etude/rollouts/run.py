@@ -19,9 +19,10 @@ from etude.rollouts.actors.control import ControlActor
 from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
-from etude.rollouts.controller import FETCH_S, Controller, TaskStream
+from etude.rollouts.controller import Controller, TaskStream
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.faults import restarts_of
+from etude.rollouts.fleet import FLEET
 from etude.rollouts.loop import train
 from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
@@ -123,16 +124,11 @@ class Run:
         return summary
 
     async def _engines_at_newest(self) -> Version:
-        """Every engine has the trainer's version, also one whose process died and came back with the base."""
+        """Every engine has the trainer's version."""
         published = await self.cluster.trainer.publish()
         self.stats.published(published)
-        version = Version(published["version"])
-        for engine in self.cluster.engines:
-            limit_s = FETCH_S + self.config.engine.update_deadline_s
-            loaded = await within(engine.load.remote(version), limit_s, f"an engine to load version {version}")
-            if loaded is not None:
-                self.stats.swapped(loaded, published["root"])
-        return version
+        self.stats.swapped(published, await self.cluster.fleet.deliver(published))
+        return Version(published["version"])
 
     async def _evaluated(self, label: str, tasks: list[Task]) -> list[Judged]:
         path = self.directory / f"evaluation-{label}.json"
@@ -194,13 +190,13 @@ class Run:
         if self.stopping:
             raise asyncio.CancelledError
         after = await self._gauges()
-        wall = after["at"] - before["at"]
+        wall, there_s = after["at"] - before["at"], after["engine_s"] - before["engine_s"]
         split = {part: after["cpu"][part] - before["cpu"][part] for part in after["cpu"]}
         lives = controller.elapsed() / wall  # a resumed run has spent as much in its lives before, by the clock
         training = {
             "wall_s": wall, "cpu_s": sum(split.values()) * lives, "cpu_by_part": split, "steps": self.stats.steps,
             "rollouts": after["rollouts"] - before["rollouts"], "version": int(controller.version),
-            "engine_busy": (after["engine_busy_s"] - before["engine_busy_s"]) / wall,
+            "engine_busy": (after["engine_busy_s"] - before["engine_busy_s"]) / there_s,
             "trainer_busy": controller.trainer_busy_s / wall,
             "samples_per_s": (after["rollouts"] - before["rollouts"]) / wall,
         }  # fmt: skip
@@ -215,7 +211,8 @@ class Run:
         engine = (await self.cluster.stats())["engine"]
         rollouts = self.stats.counters["rollouts"]
         return {
-            "at": time.monotonic(), "cpu": cpu_by_part(), "rollouts": rollouts, "engine_busy_s": engine["busy_s"],
+            "at": time.monotonic(), "cpu": cpu_by_part(), "rollouts": rollouts,
+            "engine_busy_s": engine["busy_s"], "engine_s": engine["engine_s"],
         }  # fmt: skip
 
     def _task(self, index: int) -> Task:
@@ -234,11 +231,7 @@ class Run:
                 actor.run.remote(cpu_s, self.directory / "control"), 60 + 3 * cpu_s, "the fine-tuning control"
             )
             self.stats.write("control", metrics)
-            await within(
-                self.cluster.engines[0].put.remote(bits, CONTROL_VERSION),
-                self.config.engine.update_deadline_s,
-                "the engine to load the control",
-            )
+            await self.cluster.fleet.put(bits, CONTROL_VERSION)
         return await self._evaluated("control", ladder)
 
     async def _summary(
@@ -267,6 +260,7 @@ class Run:
             "delivery": self.stats.delivery(),
             "restarts": restarts_of(self.directory / "metrics.jsonl"),
             "hung": self.cluster.health.hung,
+            "fleet": {name: int(engine.get(name, 0)) for name in FLEET},
             "counters": counters,
         }  # fmt: skip
 

@@ -14,13 +14,17 @@ import json
 import os
 import statistics
 from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from etude.errors import UnusedFeature, WeightError
 from etude.harness.conduct import conduct_of
 from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
+
+if TYPE_CHECKING:
+    from etude.rollouts.fleet_engine import Swap
 
 HISTORY = 400
 _FROM_USAGE = (
@@ -137,30 +141,34 @@ class RunStats:
             self.counters["deltas_published"] += 1
             self.counters["delta_bytes_published"] += publication["delta_bytes"]
 
-    def swapped(self, loaded: dict[str, Any] | None, root: str) -> None:
-        """Count a version an engine has taken up; its root must be the trainer's."""
-        if loaded is None:
-            self.counters["swaps_superseded"] += 1
-            return
-        if loaded["root"] != root:
-            raise WeightError(f"version {loaded['version']}: the engine has root {loaded['root']}, the trainer {root}")
-        self.counters["roots_verified"] += 1
-        self.counters["deltas_applied"] += loaded["deltas"]
-        self.counters["delta_bytes_applied"] += loaded["bytes"]
+    def swapped(self, publication: Mapping[str, Any], swaps: Iterable[Swap]) -> None:
+        """Count what came of telling engines of a version; the root of each that took it up must be the trainer's."""
+        for swap in swaps:
+            loaded = swap.loaded
+            if loaded is None:
+                self.counters["swaps_lost" if swap.lost else "swaps_superseded"] += 1
+                continue
+            if loaded["root"] != publication["root"]:
+                said = f"{swap.engine} has root {loaded['root']}, the trainer {publication['root']}"
+                raise WeightError(f"version {loaded['version']}: {said}")
+            self.counters["roots_verified"] += 1
+            self.counters["deltas_applied"] += loaded["deltas"]
+            self.counters["delta_bytes_applied"] += loaded["bytes"]
 
-    def delivered(self, publication: dict[str, Any], swaps: list[dict[str, float]]) -> None:
-        """A version has reached these engines; write its line. Of several engines, the slowest counts.
+    def delivered(self, publication: dict[str, Any], swaps: Iterable[Swap]) -> None:
+        """A version has reached the engines; write its line. Of several engines, the slowest counts.
 
         `lag_ms` is from the end of its step, when its copy was made, until the engine held it; `applied_GBps` are its
         bf16 weights over the pause between two decode steps in which they were put in.
         """
-        if not swaps:
+        taken = [swap for swap in swaps if swap.loaded is not None]
+        if not taken:
             return
-        pause_ms = max(swap["pause_ms"] for swap in swaps)
+        pause_ms = max(swap.loaded["pause_ms"] for swap in taken if swap.loaded is not None)
         line = publication | {
             "pause_ms": pause_ms,
             "applied_GBps": publication["raw_bytes"] / max(pause_ms, 1e-6) / 1e6,
-            "lag_ms": publication["publish_ms"] + max(swap["fetch_ms"] for swap in swaps),
+            "lag_ms": publication["publish_ms"] + 1000 * max(swap.seconds for swap in taken),
         }
         self.deliveries.append(line)
         self.write("delivery", line)

@@ -44,10 +44,10 @@ class Watch:
         state.sandboxes = sum(worker["running"] for worker in gauges["workers"])
         busy = self.controller.trainer_busy_s if self.controller else 0.0
         tokens = engine.get("decode_tokens", 0) + engine.get("prefill_tokens", 0)
-        now = (time.monotonic(), engine["busy_s"], busy, float(tokens))
+        now = (time.monotonic(), engine["busy_s"], engine["engine_s"], float(tokens))
         if self._last is not None:
             passed = now[0] - self._last[0]
-            state.engine_busy = _smooth(state.engine_busy, (now[1] - self._last[1]) / passed)
+            state.engine_busy = _smooth(state.engine_busy, (now[1] - self._last[1]) / max(now[2] - self._last[2], 0.01))
             state.tokens_per_s = _smooth(state.tokens_per_s, (now[3] - self._last[3]) / passed)
         if self.controller is not None:
             trained = self.controller.elapsed() - self.controller.elapsed_s

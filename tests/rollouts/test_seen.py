@@ -9,6 +9,7 @@ from rich.console import Console
 from etude.errors import UnusedFeature, WeightError
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, as_json
+from etude.rollouts.fleet_engine import Swap
 from etude.rollouts.report import write_report
 from etude.rollouts.stats import RunStats
 from etude.rollouts.summary import summarise
@@ -100,12 +101,17 @@ def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
         stats.prove_use(["tool_calls", "routes_replayed"], {})
 
 
+def swapped(version, pause_ms=1.0, seconds=0.01):
+    loaded = {"version": version, "root": "a", "bytes": 5, "deltas": 1, "pause_ms": pause_ms}
+    return Swap("engine-0", loaded, seconds)
+
+
 def test_an_engine_with_another_root_is_an_error(tmp_path):
     stats = RunStats(tmp_path / "metrics.jsonl")
-    stats.swapped({"version": 1, "root": "a", "bytes": 5, "deltas": 1}, "a")
+    stats.swapped({"root": "a"}, [swapped(1)])
     assert stats.counters["roots_verified"] == 1
     with pytest.raises(WeightError, match="root"):
-        stats.swapped({"version": 2, "root": "a", "bytes": 5, "deltas": 1}, "b")
+        stats.swapped({"root": "b"}, [swapped(2)])
 
 
 def step_line(step, **facts):
@@ -135,8 +141,8 @@ def test_a_version_is_counted_once_and_its_delivery_written_when_engines_hold_it
     assert (stats.counters["deltas_published"], stats.counters["delta_bytes_published"]) == (2, 20)
     stats.stepped(step_line(1, publish_stall_ms=0.0))
     stats.stepped(step_line(2, publish_stall_ms=7.0))
-    stats.delivered(publication(1), [{"pause_ms": 1.0, "fetch_ms": 20.0}, {"pause_ms": 4.0, "fetch_ms": 10.0}])
-    stats.delivered(publication(2), [])  # every engine's process had died
+    stats.delivered(publication(1), [swapped(1, 1.0, 0.02), swapped(1, 4.0, 0.01)])
+    stats.delivered(publication(2), [Swap("engine-0", None, 0.1, lost=True)])
     delivery = stats.delivery()
     assert (delivery["lag_ms"], delivery["swap_pause_ms"], delivery["applied_GBps"]) == (50.0, 4.0, 1.0)
     assert (delivery["publish_stall_ms"], delivery["snapshot_ms"]) == (7.0, 2.0)

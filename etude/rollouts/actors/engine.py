@@ -15,13 +15,9 @@ from etude.records import Version
 from etude.rollouts.config import RunConfig
 
 
-@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=0)
 class EngineActor:
-    """One engine process: samples, and follows the weight store.
-
-    If it dies, Ray starts it anew with the base weights; until its next `load` its tokens carry version 0, so that
-    staleness keeps them out of training.
-    """
+    """One engine process: samples, and follows the weight store. If it dies, the fleet starts another."""
 
     def __init__(self, config: RunConfig, store: str, replica: int) -> None:
         import torch
@@ -66,6 +62,10 @@ class EngineActor:
     async def cancel(self, sessions: list[str]) -> None:
         for session in sessions:
             self.engine.cancel(session)
+
+    async def lives(self) -> None:
+        """Never returns: who asks learns of the process's end at once."""
+        await asyncio.Event().wait()
 
     async def stats(self) -> dict[str, float]:
         return {**self.engine.stats(), "low_precision_rows_sampled": self.product.rows if self.product else 0}

@@ -1,7 +1,7 @@
 """The processes that run sessions, each with many sandboxes, and how they reach an engine.
 
-A worker plays what it is ordered to, seals it and hands it back unjudged; it calls an engine once a turn, and never
-the controller. Talks to: environments, harness, rollouts.session.
+A worker plays what it is ordered to, seals it and hands it back unjudged; it calls an engine once a turn (`router` says
+which), and never the controller. Talks to: environments, harness, rollouts.session and router.
 """
 
 from __future__ import annotations
@@ -11,30 +11,13 @@ import os
 from collections import deque
 from typing import Any
 
-import ray
-
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
-from etude.errors import DeadlineExceeded
-from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Event
 from etude.rollouts.config import RunConfig
+from etude.rollouts.router import RemoteSampler, View
 from etude.rollouts.session import Order, SealedRollout, play_order
-
-
-class RemoteSampler:
-    """The harness's `Sampler`, over Ray: finds its engine by name."""
-
-    def __init__(self, engine: str, deadline_s: float) -> None:
-        self.engine, self.deadline_s = ray.get_actor(engine), deadline_s
-
-    async def sample(self, request: SampleRequest) -> Completion:
-        try:
-            async with asyncio.timeout(self.deadline_s):
-                return await self.engine.sample.remote(request)
-        except TimeoutError:
-            raise DeadlineExceeded(f"the engine to sample for {request.session_id}", self.deadline_s) from None
 
 
 @actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
@@ -43,13 +26,13 @@ class SessionWorker:
     elsewhere from their checkpoints.
     """
 
-    def __init__(self, config: RunConfig, engine: str) -> None:
+    def __init__(self, config: RunConfig) -> None:
         from etude.models.chat import ChatRenderer
         from etude.models.tokenizer import load_tokenizer
 
         self.config = config
         self.chat = ChatRenderer(load_tokenizer(config.model.path))
-        self.sampler = RemoteSampler(engine, config.rollouts.sample_deadline_s)
+        self.sampler = RemoteSampler(config.rollouts.sample_deadline_s, config.fleet.deadline_s)
         self._backend: Backend | None = None
         self.running: dict[str, asyncio.Task[SealedRollout]] = {}
         self.begun: dict[str, asyncio.Event] = {}
@@ -75,12 +58,17 @@ class SessionWorker:
             return None
         finally:
             begun.set()  # or else never: whoever waits must hear of it
+            self.sampler.ended(order.id)
             del self.running[order.id], self.begun[order.id]
 
     async def begins(self, order_id: str) -> None:
         """Wait until the session of a rollout that was ordered before has begun, or is over."""
         if order_id in self.begun:
             await self.begun[order_id].wait()
+
+    async def see(self, view: View) -> None:
+        """The engines that there are now; nothing is sampled before the first word of them."""
+        self.sampler.update(view)
 
     def _on_event(self, order: Order, event: Event) -> None:
         """Keep the events of one rollout at a time, for the live view."""
@@ -98,7 +86,8 @@ class SessionWorker:
         self.backend()
         recent = list(self.recent)
         self.recent.clear()
-        return {"pid": os.getpid(), "running": len(self.running), "recent": recent}
+        told = {"pid": os.getpid(), "running": len(self.running), "recent": recent}
+        return {**told, "routed": self.sampler.counted()}
 
     async def close(self) -> None:
         """Cancel what runs and leave no sandbox."""

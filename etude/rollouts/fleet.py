@@ -1,0 +1,381 @@
+"""The engines of a run: which there are, what versions they hold, and that dead ones are replaced.
+
+    starting ──newest version in──► serving ──leave()──► leaving ──► gone
+       │ └──────────────────────► spare ──one died──► serving
+       └──► gone, and replaced                └─ died or hung ─► gone, and replaced
+
+An engine gets work only in `serving`. Engines join and leave at any time: a newcomer loads the newest version first,
+and whenever the serving ones change every session worker is told (`router` says what sessions then do). An engine is
+lost when its process ends, when it does not answer, or when it holds requests and counts nothing; what it held is
+sampled again elsewhere. Owns engine processes and what is known of them (`fleet_engine`); knows no session and no
+token. Talks to: links (the engines), faults (how often they may die), and whoever is told the `View`s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any
+
+from etude.engine.config import EngineConfig
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
+from etude.records import Version
+from etude.rollouts.actors.engine import EngineActor
+from etude.rollouts.config import RunConfig
+from etude.rollouts.faults import Restarts
+from etude.rollouts.fleet_engine import Engine, State, Swap, counts
+from etude.rollouts.links import EngineGone, Loaded, RayLink
+from etude.rollouts.router import Member, View
+from etude.rollouts.waiting import START_S, STOP_S
+
+FLEET = (
+    "engines", "engines_joined", "engines_left", "engines_lost", "engines_replaced", "spares_used", "loads_tried_again",
+    "sessions_moved", "sessions_moved_for_load", "turns_resampled", "engine_waits",
+)  # fmt: skip
+"""What a run's summary tells of its engines, and of the ways of its sessions to them."""
+_AGAIN_S = 0.5
+_BEAT_S = 1.0
+"""How often session workers are told which engines there are, whether or not that has changed: one may be new."""
+
+
+class Fleet:
+    """Use on one event loop. `restarts` says how often engines may die."""
+
+    def __init__(self, config: RunConfig, store: str, restarts: Restarts) -> None:
+        self.config, self.store, self.restarts = config, store, restarts
+        self.engines: dict[str, Engine] = {}
+        self.newest: Mapping[str, Any] | None = None
+        """What the trainer has published last: its version and root."""
+        self.failure: EtudeError | None = None
+        """Why the run cannot have engines any more."""
+        self.counters: Counter[str] = Counter()
+        self.listeners: list[Callable[[View], None]] = []
+        """Told the view whenever it changes, and every second."""
+        self._put: tuple[Any, Version] | None = None
+        self._past: Counter[str] = Counter()
+        self._past_s = 0.0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._made = self._number = 0
+        self._loss = ""
+        self._changed = asyncio.Event()
+
+    # --- which engines there are --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the recipe's engines and spares; returns when all are ready. Raises EtudeError if one did not start."""
+        spares = self.restarts.config.spare_engines
+        if spares and not isinstance(self.config.engine, EngineConfig):
+            raise ConfigError("faults.spare_engines: only engines of Etude's own can be spares; set it to 0")
+        first = [self._begin(place, "serving") for place in range(places_of(self.config))]
+        first += [self._begin(place, "spare") for place in range(spares)]
+        self._later(self._beat())
+        await self._until(lambda: not any(each.state == "starting" for each in first), START_S, "the engines to start")
+        dead = next((each for each in first if each.state == "gone"), None)
+        if dead is not None:
+            raise EtudeError(f"an engine did not start: {self._loss}")
+
+    async def join(self) -> str:
+        """Start one more engine; returns its name once it serves."""
+        if not isinstance(self.config.engine, EngineConfig):
+            raise ConfigError("engine.urls: says which engines there are; start the run with another list")
+        engine = self._begin(self._made, "serving")
+        await self._until(lambda: engine.state != "starting", START_S, f"{engine.name} to start")
+        self.counters["engines_joined"] += 1
+        return engine.name
+
+    async def leave(self, name: str, drain_s: float = 30.0) -> None:
+        """Have an engine of the run's own end: turns in progress there have `drain_s`, its sessions go elsewhere."""
+        engine = self.engines.get(name)
+        if engine is None or engine.place is None:
+            own = [each.name for each in self.engines.values() if each.place is not None]
+            raise ConfigError(f"{name!r} is no engine of the run's own; these are: {', '.join(own) or 'none'}")
+        engine.state = "leaving"
+        self.counters["engines_left"] += 1
+        self.tell()
+        with suppress(EtudeError):
+            await self._drained(engine, drain_s)
+        self.remove(engine, "it was asked to leave")
+        with suppress(EtudeError):
+            await engine.link.close()
+
+    async def close(self) -> None:
+        """End all engines in order."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ended = await asyncio.gather(*(each.link.close() for each in self.engines.values()), return_exceptions=True)
+        self.engines.clear()
+        for error in ended:
+            if isinstance(error, BaseException) and not isinstance(error, EngineGone):
+                raise error
+
+    def raise_if_failed(self) -> None:
+        """Raises what makes it impossible to have engines."""
+        if self.failure is not None:
+            raise self.failure
+
+    def add(self, engine: Engine, goal: State) -> None:
+        """Take in an engine that can be asked or will be soon; it serves once it has the newest version."""
+        self.engines[engine.name] = engine
+        self._later(self._live(engine, goal))
+
+    def remove(self, engine: Engine, why: str) -> None:
+        """It is out of the fleet, and whoever samples there goes elsewhere."""
+        if self.engines.pop(engine.name, None) is None:
+            return
+        self._past.update(counts(engine.stats))
+        self._past_s += engine.served_s(time.monotonic())
+        engine.state = "gone"
+        self._loss = f"{engine.name} is gone: {why}"
+        self.tell()
+
+    def _begin(self, place: int, goal: State) -> Engine:
+        name = f"engine-{self._made}"
+        self._made += 1
+        actor = EngineActor.options(name=name).remote(self.config, self.store, place)
+        engine = Engine(name, RayLink(name, actor), place)
+        self.add(engine, goal)
+        return engine
+
+    # --- an engine's life ---------------------------------------------------------------------------------------------
+
+    async def _live(self, engine: Engine, goal: State) -> None:
+        """From its start until it is lost, and replaced if it was the run's own."""
+        gone = asyncio.ensure_future(engine.link.ended())
+        minded = asyncio.ensure_future(self._mind(engine, goal))
+        try:
+            await asyncio.wait({gone, minded}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            minded.cancel()
+        why, was = self._why(gone, minded), engine.state
+        if was in ("leaving", "gone"):
+            return
+        self.remove(engine, why)
+        engine.link.kill()
+        self.counters["engines_lost"] += 1
+        if engine.place is not None:
+            goal = "spare" if was == "spare" or (was == "serving" and self._use_spare()) else goal
+            await self._replace(engine.place, goal, f"{engine.name}: {why}")
+
+    def _why(self, gone: asyncio.Future[str], minded: asyncio.Future[None]) -> str:
+        """Why an engine is lost. A weight that is wrong is no fault of its process: no other one would do better."""
+        error = minded.exception() if minded.done() and not minded.cancelled() else None
+        if isinstance(error, WeightError):
+            self._fail(error)
+        elif error is not None and not isinstance(error, EtudeError):
+            raise error
+        return str(error) if error is not None else gone.result()
+
+    def _use_spare(self) -> bool:
+        spare = next((each for each in self.engines.values() if each.state == "spare"), None)
+        if spare is not None:
+            self.counters["spares_used"] += 1
+            self._serve(spare)
+        return spare is not None
+
+    async def _replace(self, place: int, goal: State, why: str) -> None:
+        try:
+            await self.restarts.pause("engine", why)
+        except EtudeError as error:
+            self._fail(error)
+        else:
+            self.counters["engines_replaced"] += 1
+            self._begin(place, goal)
+
+    async def _mind(self, engine: Engine, goal: State) -> None:
+        """Bring an engine to its goal, and look after it from then on. Raises what is wrong with it."""
+        await engine.link.started()
+        engine.look(await engine.link.stats(START_S), time.monotonic())
+        while self.newest is not None and (engine.loaded is None or engine.loaded < self.newest["version"]):
+            await self._load(engine, self.newest)
+        if self._put is not None:
+            await self._put_into(engine)
+        engine.state = goal
+        if goal == "serving":
+            self._serve(engine)
+        self._change()
+        while True:
+            await asyncio.sleep(self.restarts.config.ping_every_s)
+            engine.look(await self._answer(engine), time.monotonic())
+            stall_s = self.config.fleet.stall_s
+            if engine.stood_still_s(time.monotonic()) > stall_s:
+                raise DeadlineExceeded(f"{engine.name} to compute what it holds", stall_s)
+
+    async def _answer(self, engine: Engine) -> Mapping[str, float]:
+        """What it tells of itself; one that cannot be reached is asked again until it has had its time."""
+        end = time.monotonic() + self.restarts.config.ping_deadline_s
+        while True:
+            try:
+                return await engine.link.stats(max(end - time.monotonic(), 0.1))
+            except EngineGone:
+                raise
+            except EtudeError:
+                if time.monotonic() >= end:
+                    raise
+            await asyncio.sleep(_AGAIN_S)
+
+    def _serve(self, engine: Engine) -> None:
+        engine.state, engine.serving_since = "serving", time.monotonic()
+        self.tell()
+
+    async def _drained(self, engine: Engine, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            stats = await engine.link.stats(STOP_S)
+            if not stats.get("running") and not stats.get("waiting"):
+                return
+            await asyncio.sleep(0.05)
+
+    # --- versions -----------------------------------------------------------------------------------------------------
+
+    async def deliver(self, published: Mapping[str, Any]) -> list[Swap]:
+        """Have every engine take up a version that is in the store; returns when all have, or have gone. Engines that
+        start meanwhile take it before they serve. Raises what made it impossible for an engine that lives.
+        """
+        if self.newest is None or published["version"] >= self.newest["version"]:
+            self.newest = published
+        engines = [each for each in self.engines.values() if each.state in ("serving", "spare")]
+        return list(await asyncio.gather(*(self._swap(each, published) for each in engines)))
+
+    async def _swap(self, engine: Engine, published: Mapping[str, Any]) -> Swap:
+        told_at, loaded, lost = time.monotonic(), None, False
+        try:
+            loaded = await self._load(engine, published)
+        except EngineGone:
+            lost = True
+        except EtudeError:
+            if engine.state != "gone":
+                raise
+            lost = True
+        return Swap(engine.name, loaded, time.monotonic() - told_at, lost)
+
+    async def _load(self, engine: Engine, published: Mapping[str, Any]) -> Loaded | None:
+        """Tried again until it has had its time or a newer version is to be loaded: the store may be away for a while.
+        None where the engine has a later version. Raises WeightError where its root is not the trainer's.
+        """
+        version = Version(published["version"])
+        end = time.monotonic() + self.config.fleet.load_deadline_s
+        while True:
+            seconds = max(end - time.monotonic(), 0.1) + self.config.engine.update_deadline_s
+            try:
+                loaded = await engine.link.load(version, seconds)
+                break
+            except EngineGone:
+                raise
+            except EtudeError:
+                newer = self.newest is not None and self.newest["version"] > version
+                if engine.state == "gone" or (time.monotonic() >= end and not newer):
+                    raise
+                if newer:
+                    return None
+            self.counters["loads_tried_again"] += 1
+            await asyncio.sleep(_AGAIN_S)
+        if loaded is None:
+            return None
+        if loaded["root"] != published["root"]:
+            raise WeightError(f"version {version}: {engine.name} has root {loaded['root']}, not {published['root']}")
+        engine.loaded, engine.root = version, loaded["root"]
+        return loaded
+
+    async def put(self, bits: Any, version: Version) -> None:
+        """Have every engine serve weights that are on no chain, those that start later too."""
+        self._put = bits, version
+        ready = [each for each in self.engines.values() if each.state in ("serving", "spare")]
+        await asyncio.gather(*map(self._put_into, ready))
+
+    async def _put_into(self, engine: Engine) -> None:
+        assert self._put is not None
+        if isinstance(engine.link, RayLink):
+            await engine.link.put(*self._put, self.config.engine.update_deadline_s)
+
+    def versions(self) -> dict[str, int | None]:
+        """The version each engine holds; None for what it was started with."""
+        return {each.name: each.loaded and int(each.loaded) for each in self.engines.values()}
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """The engines as session workers are to see them."""
+        there = [each for each in self.engines.values() if each.state in ("serving", "leaving")]
+        speeds = [each.speed for each in there if each.speed]
+        middle = sum(speeds) / len(speeds) if speeds else 1.0
+        members = (Member(each.name, each.link, each.speed or middle, each.state == "leaving") for each in there)
+        known = [f"{each.name} is {each.state}" for each in self.engines.values()]
+        failure = None if self.failure is None else str(self.failure)
+        return View(self._number, tuple(members), ", ".join([*known, self._loss]).strip(", "), failure)
+
+    def tell(self) -> None:
+        """Say to whoever listens which engines there are now."""
+        self._number += 1
+        view = self.view()
+        for listener in self.listeners:
+            listener(view)
+        self._change()
+
+    async def _beat(self) -> None:
+        while True:
+            self.tell()
+            await asyncio.sleep(_BEAT_S)
+
+    async def stats(self) -> dict[str, float]:
+        """Counters of all engines that the run ever had, gauges of those it has, `engines` that serve, and the
+        `engine_s` they have been there for: `busy_s` over that is the share of it they worked.
+        """
+        asked = await asyncio.gather(*(self._told(each) for each in self.engines.values() if each.state != "starting"))
+        now, total = time.monotonic(), Counter(self._past)
+        for each in asked:
+            total.update(each)
+        serving = [each for each in self.engines.values() if each.state == "serving"]
+        there = self._past_s + sum(each.served_s(now) for each in self.engines.values())
+        total.update(self.counters)
+        return {**total, "engines": len(serving), "engine_s": there}
+
+    async def _told(self, engine: Engine) -> Mapping[str, float]:
+        with suppress(EtudeError):  # one that cannot be asked has told this before
+            engine.look(await engine.link.stats(STOP_S), time.monotonic())
+        return engine.stats if engine.name in self.engines else {}
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _until(self, there: Callable[[], bool], seconds: float, what: str) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not there():
+                    self.raise_if_failed()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(what, seconds, self.view().state) from None
+        self.raise_if_failed()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _fail(self, error: EtudeError) -> None:
+        self.failure = self.failure or error
+        self.tell()
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """A bug there must end the run: it would wait for engines that never come."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error if isinstance(error, EtudeError) else EtudeError(f"the fleet failed: {error!r}"))
+
+
+def places_of(config: RunConfig) -> int:
+    """How many engines of its own a run has. Raises ConfigError where the recipe says two things."""
+    said = config.fleet.engines
+    if isinstance(config.engine, EngineConfig):
+        return 1 if said is None else said
+    if said is not None and said != config.engine.replicas:
+        raise ConfigError(f"fleet.engines: {said}, and engine.urls names {config.engine.replicas}; leave it out")
+    return config.engine.replicas

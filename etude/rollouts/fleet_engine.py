@@ -1,0 +1,89 @@
+"""One engine of a fleet: its state, the version it has taken, its speed, and whether it stands still.
+
+Owns what the fleet remembers of an engine between two looks at it. Asks nobody anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from etude.records import Version
+from etude.rollouts.links import Link, Loaded
+
+State = Literal["starting", "spare", "serving", "leaving", "gone"]
+GAUGES = frozenset({"running", "waiting", "version", "pages", "pages_held", "sessions_idle"})
+"""What an engine tells that is no count since its start."""
+_WEIGHT = 0.2
+"""Of one measurement in an engine's speed."""
+_LEAST_BUSY_S = 0.2
+"""Work that a speed is measured over."""
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What came of telling an engine of a version. `loaded` is None where it had a later one, or is `lost`."""
+
+    engine: str
+    loaded: Loaded | None
+    seconds: float
+    lost: bool = False
+
+
+@dataclass(eq=False)
+class Engine:
+    """One engine, from its start to its end. Times are of the monotonic clock."""
+
+    name: str
+    link: Link
+    place: int | None
+    """Which of the run's own places it has; None of one that is lent."""
+    state: State = "starting"
+    loaded: Version | None = None
+    """The newest version it has taken from the store; None while it has what it was started with."""
+    root: str | None = None
+    """Of that version, as the engine has verified it."""
+    speed: float | None = None
+    """Tokens computed in a second of work; None until measured."""
+    stats: Mapping[str, float] = field(default_factory=dict)
+    serving_since: float | None = None
+    _progressed_at: float = 0.0
+    _measured: Mapping[str, float] | None = None
+    """What it told when its speed was last measured."""
+
+    def look(self, stats: Mapping[str, float], now: float) -> None:
+        """Take in what it tells of itself."""
+        if counts(stats) != counts(self.stats) or not _holds(stats):
+            self._progressed_at = now
+        self.stats = stats
+        if self._measured is None:
+            self._measured = stats
+        busy_s = stats.get("busy_s", 0.0) - self._measured.get("busy_s", 0.0)
+        if busy_s >= _LEAST_BUSY_S:
+            speed = (_tokens(stats) - _tokens(self._measured)) / busy_s
+            self.speed = speed if self.speed is None else self.speed + _WEIGHT * (speed - self.speed)
+            self._measured = stats
+
+    def stood_still_s(self, now: float) -> float:
+        """For how long it has held requests and counted nothing."""
+        return now - self._progressed_at if _holds(self.stats) else 0.0
+
+    def served_s(self, now: float) -> float:
+        """For how long it has been there to serve."""
+        return 0.0 if self.serving_since is None else now - self.serving_since
+
+
+def counts(stats: Mapping[str, float]) -> dict[str, float]:
+    """What of an engine's figures only grows."""
+    return {name: value for name, value in stats.items() if name not in GAUGES}
+
+
+def _holds(stats: Mapping[str, float]) -> bool:
+    return bool(stats.get("running") or stats.get("waiting"))
+
+
+def _tokens(stats: Mapping[str, float]) -> float:
+    """Computed, not taken from a cache; a foreign engine tells prompt tokens instead."""
+    prompts = stats.get("prompt_tokens", 0.0) - stats.get("prefix_hit_tokens", 0.0) if "prompt_tokens" in stats else 0.0
+    return stats.get("decode_tokens", 0.0) + stats.get("prefill_tokens", prompts)

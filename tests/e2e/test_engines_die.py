@@ -1,0 +1,31 @@
+"""Engines of a run that are killed, or that hang: their sessions go on elsewhere, and others take their place."""
+
+import json
+import signal
+
+import pytest
+from killing import Victim
+from small import left, lines, steps
+
+pytestmark = pytest.mark.timeout(420)
+
+
+def test_no_rollout_is_lost_with_its_engine(tmp_path):
+    out = tmp_path / "run"
+    health = ("faults.ping_every_s=0.5", "faults.ping_deadline_s=3", "faults.spare_engines=1", "fleet.engines=2")
+    with Victim(out, "rollouts.max_steps=4", "rollouts.max_minutes=10", *health) as run:
+        run.wait(lambda: len(steps(out)) >= 1, "the first step")
+        run.kill("engine")
+        run.wait(lambda: len(lines(out, "restart")) >= 1, "the dead engine's restart")
+        run.wait(lambda: len(steps(out)) >= 2, "the second step")
+        run.kill("engine", signal.SIGSTOP)
+        summary = json.loads(run.end().splitlines()[-1])
+    assert [(line["step"], line["version"]) for line in steps(out)] == [(step, step) for step in range(1, 5)]
+    assert summary["restarts"] == {"engine": 2}
+    fleet, counters = summary["fleet"], summary["counters"]
+    assert (fleet["engines_lost"], fleet["engines_replaced"]) == (2, 2)
+    assert fleet["spares_used"] >= 1
+    assert fleet["turns_resampled"] > 0 and fleet["sessions_moved"] > 0
+    assert counters["infra_failed"] == 0
+    assert counters["deltas_published"] == 4
+    assert left() == []
