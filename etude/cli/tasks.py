@@ -1,4 +1,4 @@
-"""`etude tasks mine|generate|validate|pack|unpack`: tasks as Harbor directories, are they sound, many in one file."""
+"""`etude tasks mine|generate|adopt|validate|pack|unpack`: tasks as Harbor directories, and are they sound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from etude.environments.base import Backend
     from etude.rewards.mining.journal import Decision
@@ -36,9 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     unpack = actions.add_parser("unpack", help="write the task directories of bundles, and install what they need")
     unpack.add_argument("bundles", type=Path, nargs="+", metavar="BUNDLE")
     unpack.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
+    adopt = actions.add_parser("adopt", help="make tasks of Harbor directories that others wrote: build, and solve")
+    adopt.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories with a Dockerfile or a solve.sh")
+    adopt.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
+    adopt.add_argument("--images", type=Path, help="where images are kept (default: below XDG_DATA_HOME)")
     for action in (mine, validate, unpack):
         action.add_argument("--environments", type=Path, help="where installed packages are kept")
-    for action in (validate, mine, pack, unpack):
+    for action in (validate, mine, pack, unpack, adopt):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -63,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         return _pack(options)
     if options.action == "generate":
         return asyncio.run(_generate(options)) if options.repository else _ladder(options)
-    return asyncio.run({"mine": _mine, "validate": _validate, "unpack": _unpack}[options.action](options))
+    return asyncio.run(_ACTIONS[options.action](options))
 
 
 def _ladder(options: argparse.Namespace) -> int:
@@ -119,12 +123,17 @@ async def _validate(options: argparse.Namespace) -> int:
         found = {str(path): await validate(read_task(path), backend) for path in options.tasks}
     finally:
         await backend.close()
-    if options.json:
-        print(json.dumps({path: {"sound": one.sound, "problems": list(one.problems)} for path, one in found.items()}))
+    return _said({path: one.problems for path, one in found.items()}, options.json)
+
+
+def _said(problems: Mapping[str, Sequence[str]], as_json: bool) -> int:
+    """What is wrong with each directory, and 1 if anything is."""
+    if as_json:
+        print(json.dumps({path: {"sound": not some, "problems": list(some)} for path, some in problems.items()}))
     else:
-        for path, one in found.items():
-            print(f"{'✓' if one.sound else '✗'} {path}" + "".join(f"\n    {problem}" for problem in one.problems))
-    return 0 if all(one.sound for one in found.values()) else 1
+        for path, some in problems.items():
+            print(f"{'✗' if some else '✓'} {path}" + "".join(f"\n    {problem}" for problem in some))
+    return 1 if any(problems.values()) else 0
 
 
 def _open(environments: Path) -> Backend:
@@ -134,6 +143,26 @@ def _open(environments: Path) -> Backend:
     from etude.tasks.mined.environment import PLACE
 
     return open_backend(NamespaceConfig(binds={PLACE: environments} if environments.is_dir() else {}))
+
+
+async def _adopt(options: argparse.Namespace) -> int:
+    from etude.environments.images.store import ImagesConfig, ImageStore
+    from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+    from etude.rewards.mining.adopt import adopt
+    from etude.rewards.validate import validate
+    from etude.tasks.harbor import write_task
+
+    images = ImagesConfig(dir=options.images)
+    backend, found = NamespaceBackend(NamespaceConfig(images=images)), {}
+    try:
+        for path in options.tasks:
+            task = await adopt(path, ImageStore(images), backend)
+            problems = (await validate(task, backend)).problems if task.solution else ("it has no solution",)
+            write_task(task, options.out / path.resolve().name)
+            found[str(options.out / path.resolve().name)] = problems
+    finally:
+        await backend.close()
+    return _said(found, options.json)
 
 
 async def _mine(options: argparse.Namespace) -> int:
@@ -192,3 +221,6 @@ def _progress(what: str = "commits") -> Callable[[int, int, Decision | None], No
         )
 
     return tell
+
+
+_ACTIONS = {"mine": _mine, "validate": _validate, "unpack": _unpack, "adopt": _adopt}

@@ -34,6 +34,8 @@ SCHEMA = "1.4"
 HOST_IMAGE = "python:3.11-slim-bookworm"
 """What image "host" means where there is no host to borrow the toolchain from."""
 TEST_COMMAND = "sh /tests/test.sh"
+TEST_COMMANDS = (TEST_COMMAND, "bash /tests/test.sh")
+"""Those that run a task's own tests/test.sh; any other command is written into it."""
 _SOLVE = "#!/bin/sh\nset -e\ncp -R /solution/files/. /workspace/\n"
 _EXECUTABLE = "executable"
 """Key of the provenance that lists workspace files with the executable bit."""
@@ -132,7 +134,7 @@ def _layout(task: Task) -> dict[str, bytes]:
         if not path.startswith("/tests/"):
             raise ConfigError(f"verifier.files: {path!r} is not below /tests, where Harbor puts a verifier's files")
         tests[path.removeprefix("/tests/")] = content
-    if task.verifier.command != TEST_COMMAND:
+    if task.verifier.command not in TEST_COMMANDS:
         if "test.sh" in tests:
             raise ConfigError(
                 f"verifier.command: with a /tests/test.sh it must be {TEST_COMMAND!r}, as Harbor runs that"
@@ -238,27 +240,27 @@ def _check_toml(value: Any, where: str) -> None:
 
 def read_task(directory: Path) -> Task:
     """Read a task directory. Raises ConfigError with the path of what is missing, wrong or more than a Task holds."""
-    executable = _refuse_links(directory)
-    written = _read_toml(directory / "task.toml")
+    executable = refuse_links(directory)
+    written = parse(read_toml(directory / "task.toml"), HarborTask, str(directory / "task.toml"))
     metadata = dict(written.metadata)
     own = parse(
         metadata.pop("etude", {"id": written.task.name}), EtudeSection, f"{directory}/task.toml: metadata.etude"
     )
-    files, tests = _read_tree(directory / "environment" / "workspace"), _read_tree(directory / "tests")
-    if own.command != TEST_COMMAND and tests.pop("test.sh", None) != _test_script(own.command):
+    files, tests = read_files(directory / "environment" / "workspace"), read_files(directory / "tests")
+    if own.command not in TEST_COMMANDS and tests.pop("test.sh", None) != _test_script(own.command):
         raise ConfigError(
             f"{directory}/tests/test.sh: does not run metadata.etude.command; set that to {TEST_COMMAND!r}"
         )
-    if own.command == TEST_COMMAND and "test.sh" not in tests:
+    if own.command in TEST_COMMANDS and "test.sh" not in tests:
         raise ConfigError(f"{directory}/tests/test.sh: missing; it judges the task")
     if executable:
         metadata[_EXECUTABLE] = executable
-    rest = _rest(written, own.id)
+    rest = rest_of(written, own.id)
     if rest:
         metadata[_REST] = rest
     task = Task(
         id=own.id,
-        instruction=_read_text(directory / "instruction.md"),
+        instruction=read_text(directory / "instruction.md"),
         files=files,
         verifier=Verifier(
             {f"/tests/{path}": data for path, data in tests.items()}, own.command, written.verifier.timeout_sec
@@ -275,15 +277,16 @@ def read_task(directory: Path) -> Task:
     return task
 
 
-def _read_toml(path: Path) -> HarborTask:
+def read_toml(path: Path) -> dict[str, Any]:
+    """A task.toml as it is written. Raises ConfigError with its path."""
     try:
-        raw = tomllib.loads(_read_text(path))
+        return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    return parse(raw, HarborTask, str(path))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file of UTF-8. Raises ConfigError with its path."""
     try:
         return path.read_bytes().decode()
     except FileNotFoundError:
@@ -295,17 +298,21 @@ def _read_text(path: Path) -> str:
 def _read_solution(directory: Path) -> Mapping[str, bytes]:
     if not directory.exists():
         return {}
-    if set(os.listdir(directory)) != {"files", "solve.sh"} or _read_text(directory / "solve.sh") != _SOLVE:
-        raise ConfigError(f"{directory}/solve.sh: only a solution that copies files/ into the workspace can be read")
-    return _read_tree(directory / "files")
+    if set(os.listdir(directory)) != {"files", "solve.sh"} or read_text(directory / "solve.sh") != _SOLVE:
+        raise ConfigError(
+            f"{directory}/solve.sh: only a solution that copies files/ into the workspace can be read; "
+            "`etude tasks adopt` runs any other, and writes what it did"
+        )
+    return read_files(directory / "files")
 
 
-def _read_tree(root: Path) -> dict[str, bytes]:
+def read_files(root: Path) -> dict[str, bytes]:
+    """Every file below a directory, by its path relative to it; none where there is no such directory."""
     files = (Path(parent, name) for parent, _, names in os.walk(root) for name in sorted(names))
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 
-def _refuse_links(directory: Path) -> list[str]:
+def refuse_links(directory: Path) -> list[str]:
     """A link could lead anywhere, so there may be none. Returns the workspace's executable files."""
     workspace = directory / "environment" / "workspace"
     executable = []
@@ -319,8 +326,8 @@ def _refuse_links(directory: Path) -> list[str]:
     return sorted(executable)
 
 
-def _rest(written: HarborTask, task_id: str) -> dict[str, Any]:
-    """What [task] and [environment] say beyond a Task."""
+def rest_of(written: HarborTask, task_id: str) -> dict[str, Any]:
+    """What [task] and [environment] say beyond a Task; it stands in the provenance under `harbor`."""
     task = written.task.model_dump(exclude_defaults=True)
     if written.task.name == _name(task_id):
         del task["name"]
@@ -333,8 +340,8 @@ def _check_rest(directory: Path, task: Task) -> None:
     dockerfile = directory / "environment" / "Dockerfile"
     if dockerfile.exists() and dockerfile.read_bytes() != _dockerfile(task):
         raise ConfigError(
-            f"{dockerfile}: differs from what the task says; build it (etude images build "
-            f"{dockerfile.parent} --name NAME), give NAME as environment.docker_image and remove it"
+            f"{dockerfile}: differs from what the task says; `etude tasks adopt {directory}` builds it, and writes a "
+            "task that says so"
         )
     known = {"task.toml", "instruction.md", "environment", "tests", "solution"}
     extra = [directory / name for name in sorted(set(os.listdir(directory)) - known)]

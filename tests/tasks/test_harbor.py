@@ -1,6 +1,5 @@
 """Harbor directories: a Task comes back as it was, and what cannot is refused by name."""
 
-import importlib.util
 import os
 import subprocess
 import tomllib
@@ -15,8 +14,20 @@ from etude.errors import ConfigError
 from etude.records import Limits, Task, Verifier
 from etude.tasks.harbor import read_task, write_task
 from etude.tasks.ladder import ladder_task
+from etude.tasks.packed import packed_names, unpack_tasks
 from etude.tasks.realcode import real_tasks
 
+HARBOR = os.environ.get("ETUDE_HARBOR_PYTHON")
+MINED = Path(__file__).parents[2] / "benchmarks" / "mined" / "toolz.bundle"
+ACCEPTED = """
+import sys
+from pathlib import Path
+from harbor.models.task.task import Task
+for path in map(Path, sys.argv[1:]):
+    task = Task(path)
+    assert task.instruction and task.paths.test_path.exists() and task.config.schema_version == "1.4", path
+    print(task.name, task.config.verifier.timeout_sec)
+"""
 TASK = Task(
     id="Größe/1 a",
     instruction="Fix it.\r\nÜber – 😀 \x7f\n\n",
@@ -243,10 +254,15 @@ def test_solve_sh_makes_the_solution(tmp_path):
     assert made == TASK.solution
 
 
-@pytest.mark.skipif(importlib.util.find_spec("harbor") is None, reason="harbor is not installed (it needs Python 3.12)")
+@pytest.mark.skipif(HARBOR is None, reason="ETUDE_HARBOR_PYTHON names no Python that has harbor")
 def test_harbor_itself_accepts_what_is_written(tmp_path):
-    from harbor.models.task.config import TaskConfig
-
-    write_task(TASK, tmp_path / "task")
-    config = TaskConfig.model_validate_toml((tmp_path / "task" / "task.toml").read_text())
-    assert config.verifier.timeout_sec == 7.25
+    """Its model of a task.toml, and its reader of a whole directory."""
+    tasks = [TASK, *(ladder_task(rung, "train", 1) for rung in (1, 5)), *real_tasks()[:3]]
+    for number, task in enumerate(tasks):
+        write_task(task, tmp_path / str(number))
+    mined = unpack_tasks(MINED, tmp_path / "mined", packed_names(MINED)[:3])
+    command = [HARBOR, "-c", ACCEPTED, *(str(tmp_path / str(number)) for number in range(len(tasks))), *map(str, mined)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == len(tasks) + len(mined) and said[0].endswith(" 7.25")

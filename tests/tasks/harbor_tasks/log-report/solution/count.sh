@@ -1,0 +1,1 @@
+echo "$1 $(cat logs/*.log | grep "^ERROR $1" | wc -l)"
