@@ -7,7 +7,7 @@ nothing: `harness.session` does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -22,7 +22,7 @@ Stop: TypeAlias = Literal["finished", "turns", "context", "tokens", "wall"]
 
 _COUNTS = (
     "turns", "tool_calls", "malformed_calls", "parallel_turns", "cut_messages", "sampled_tokens", "observed_tokens",
-    "error_observations", "summaries",
+    "error_observations", "overdue_calls", "summaries",
 )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ class SessionState:
             case "tool_started":
                 self.open_turn.started.add(data["index"])
             case "tool_result":
-                self._result(self.open_turn, data["index"], ToolResult(data["text"], data["error"]))
+                self._result(self.open_turn, data["index"], _result_of(data))
             case "observation" | "opening":
                 self.dialogue.hear(record)
                 self.usage["observed_tokens"] += data["tokens"]
@@ -197,6 +197,7 @@ class SessionState:
     def _result(self, turn: Turn, index: int, result: ToolResult) -> None:
         turn.results[index] = result
         self.usage["error_observations"] += result.error
+        self.usage["overdue_calls"] += result.overdue
         call = turn.calls[index]
         if result.error or not isinstance(call, ToolCall):
             return
@@ -220,3 +221,7 @@ class SessionState:
             self.contexts += 1
             self.summary = self.cut.text or ""
         self.cut, self.turns_before_context = None, self.usage["turns"]
+
+
+def _result_of(data: Mapping[str, Any]) -> ToolResult:
+    return ToolResult(data["text"], data["error"], data.get("overdue", False))

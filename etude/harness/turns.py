@@ -102,7 +102,8 @@ class TurnRunner:
             await self._state.log.sync()
 
     def _result(self, turn: Turn, index: int, result: ToolResult) -> None:
-        self._commit("tool_result", turn, index, text=result.text, error=result.error)
+        late = {"overdue": True} if result.overdue else {}
+        self._commit("tool_result", turn, index, text=result.text, error=result.error, **late)
 
     def _commit(self, kind: EventKind, turn: Turn, index: int, **data: Any) -> None:
         self._state.commit(kind, turn=turn.number, index=index, name=turn.name(index), **data)

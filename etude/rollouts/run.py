@@ -243,6 +243,8 @@ class Run:
         features = [name for name in FEATURES if name != "routes_replayed" or self.config.trainer.router_replay]
         if self.config.model.expert_format != "plain":
             features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
+        if self.config.rollouts.trajectory_every:
+            features.append("checkpoints")
         if self.config.harness.summary is not None:
             masked = self.config.trainer.credit.mask_summaries
             features += ["summaries", "summary_tokens_masked" if masked else "summary_tokens_trained"]

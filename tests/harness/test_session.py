@@ -111,7 +111,7 @@ def test_a_session_holds_exactly_what_was_sampled_and_seen(play: Run, chat: Chat
     assert len({request.seed for request in sampler.requests}) == 3
     assert result.usage == {
         "turns": 3, "tool_calls": 3, "malformed_calls": 0, "parallel_turns": 1, "cut_messages": 0,
-        "sampled_tokens": sum(sampled), "error_observations": 0, "summaries": 0,
+        "sampled_tokens": sum(sampled), "error_observations": 0, "overdue_calls": 0, "summaries": 0,
         "observed_tokens": len(expected) - sum(sampled) - len(sampler.requests[0].prompt_ids),
     }  # fmt: skip
 
@@ -292,3 +292,23 @@ def test_values_not_quite_of_their_type_are_taken_where_the_config_says_so(play:
         sampler = Recorder(messages, chat)
         play(sampler, config=HarnessConfig(lenient_calls=lenient))
         assert sampler.heard == [[], [expected]]
+
+
+@pytest.mark.parametrize("toolset", ["small", "agent"])
+def test_a_call_that_exceeds_its_deadline_is_answered_and_counted(play: Run, chat: ChatRenderer, toolset: str) -> None:
+    """A command at its own deadline, and a tool of whatever kind at that of the whole call; the session goes on."""
+    slow = ("run_terminal_cmd", {"command": "echo begun; sleep 30"})
+    read = ("read_file", {"path": "b.py"})
+    config = HarnessConfig.model_validate({"toolset": toolset, "tool": {"command_timeout_s": 0.3}})
+    result = play(Recorder([render_calls([slow, read]), "Done."], chat), config=config)
+    told = [event.data for event in result.events if event.kind == "tool_result"]
+    [command] = [data for data in told if data["name"] == "run_terminal_cmd"]
+    assert command["text"].startswith("begun\n[") and "after 0.3 s" in command["text"]
+    assert [data.get("overdue", False) for data in sorted(told, key=lambda data: data["index"])] == [True, False]
+    assert result.usage["overdue_calls"] == 1 and result.usage["error_observations"] == 0
+
+    config = HarnessConfig.model_validate({"toolset": toolset, "tool": {"call_timeout_s": 0.3}})
+    result = play(Recorder([render_calls([slow]), "Done."], chat), config=config)
+    [stopped] = [event.data for event in result.events if event.kind == "tool_result"]
+    assert stopped["text"].startswith("error: stopped after 0.3 s; it may have done all, some or nothing")
+    assert result.stop == "finished" and result.usage["overdue_calls"] == 1 == result.usage["error_observations"]

@@ -23,6 +23,16 @@ ON_OUTPUT: ContextVar[Callable[[bytes], None] | None] = ContextVar("on_output", 
 """Who watches the call that runs now: told of a command's output as it comes. Set by `execute`, for each call."""
 
 
+OVERDUE: ContextVar[list[None] | None] = ContextVar("overdue", default=None)
+"""Of the call that runs now: whether it has met a deadline."""
+
+
+def overdue() -> None:
+    """Say that the call that runs now has met a deadline. What it answers is the model's to read; this is counted."""
+    if (marks := OVERDUE.get()) is not None:
+        marks.append(None)
+
+
 class Beginning(Protocol):
     """The workspace's files as they were when the session began. Both raise CheckpointError or DeadlineExceeded."""
 
@@ -50,6 +60,9 @@ class ToolConfig(Config):
     """How long a command is waited for."""
     overlong: Literal["background", "stop"] = "background"
     """What becomes of a command that takes longer. The agent's tools only: of the small set's it is stopped."""
+    call_timeout_s: float | None = Field(None, gt=0)
+    """How long a whole call may take, of whatever tool; past it the call is stopped and the model told so. None: only
+    what it is made of has deadlines."""
     edit_tolerance: Tolerance = "context"
     """How much of an edit's old text may differ from the file. The agent's tools only."""
     lint_base: str = ""
@@ -67,6 +80,8 @@ class ToolResult:
 
     text: str
     error: bool = False
+    overdue: bool = False
+    """Whether it, or a command it ran, took longer than it may."""
 
 
 @dataclass(frozen=True)

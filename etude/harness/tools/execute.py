@@ -12,12 +12,22 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from etude.environments.base import Sandbox
 from etude.harness.schema import MalformedCall, ToolCall
-from etude.harness.tools.base import ON_OUTPUT, Tool, ToolConfig, ToolError, ToolResult, absolute, cut_middle
+from etude.harness.tools.base import (
+    ON_OUTPUT,
+    OVERDUE,
+    Tool,
+    ToolConfig,
+    ToolError,
+    ToolResult,
+    absolute,
+    cut_middle,
+    overdue,
+)
 
 Call = ToolCall | MalformedCall
 _RESOLVE_TIMEOUT_S = 30.0
@@ -109,11 +119,24 @@ async def _resolved(files: Sequence[str], sandbox: Sandbox) -> dict[str, str | N
 async def _run_call(call: Call, tools: Mapping[str, Tool], sandbox: Sandbox, config: ToolConfig) -> ToolResult:
     if isinstance(call, MalformedCall):
         return _failed(call.reason, config)
+    marks: list[None] = []
+    OVERDUE.set(marks)
+    result = await _answer(call, tools[call.name], sandbox, config)
+    return replace(result, overdue=True) if marks else result
+
+
+async def _answer(call: ToolCall, tool: Tool, sandbox: Sandbox, config: ToolConfig) -> ToolResult:
+    deadline = asyncio.timeout(config.call_timeout_s)
     try:
-        text = await tools[call.name].run(sandbox, config, call.arguments)
+        async with deadline:
+            text = await tool.run(sandbox, config, call.arguments)
     except ToolError as error:
         return _failed(str(error), config)
     except OSError as error:  # a path that cannot be read or written so; the sandbox's own failures are SandboxError
+        if deadline.expired():
+            overdue()
+            seconds = f"{config.call_timeout_s:g} s"
+            return _failed(f"stopped after {seconds}; it may have done all, some or nothing of its work", config)
         return _failed(
             f"{call.arguments.get('path', call.name) or '.'}: {(error.strerror or str(error)).lower()}", config
         )

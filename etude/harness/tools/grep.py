@@ -13,7 +13,7 @@ from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.harness.schema import Parameter
-from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, relative
+from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, overdue, relative
 
 _GREP = "grep -rnIEH --null --color=never --exclude-dir=.git"
 _MAX_OUTPUT_BYTES = 400_000
@@ -26,6 +26,7 @@ async def _grep(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, An
     command = f"{_GREP} -e {shlex.quote(arguments['pattern'])}{where}"
     done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
     if done.timed_out:
+        overdue()
         raise ToolError(f"no answer in {config.command_timeout_s:g} s; search in a smaller path")
     output = done.output.decode("utf-8", "replace")
     found = sorted((line for line in output.split("\n") if "\0" in line), key=lambda line: line.partition("\0")[0])

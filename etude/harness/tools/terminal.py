@@ -12,7 +12,7 @@ from typing import Any
 
 from etude.environments.base import Sandbox
 from etude.harness.schema import Parameter
-from etude.harness.tools.base import Tool, ToolConfig, ToolError
+from etude.harness.tools.base import Tool, ToolConfig, ToolError, overdue
 
 QUIET_ENV: Mapping[str, str] = {
     "CI": "1",
@@ -39,6 +39,7 @@ async def _run_terminal_cmd(sandbox: Sandbox, config: ToolConfig, arguments: Map
     )
     output = done.output.decode("utf-8", "replace").rstrip("\n")
     if done.timed_out:
+        overdue()
         ending = f"[stopped after {config.command_timeout_s:g} s]"
     elif done.exit_code:
         ending = f"[exit {done.exit_code}]"

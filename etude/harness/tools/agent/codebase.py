@@ -18,7 +18,7 @@ from etude.environments.base import WORKSPACE, Sandbox
 from etude.harness.schema import Parameter
 from etude.harness.tools.agent.listing import listing
 from etude.harness.tools.agent.text import decode
-from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, relative
+from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, overdue, relative
 from etude.search import CodeIndex, Hit, LexicalIndex
 
 _HITS = 8
@@ -88,6 +88,8 @@ async def _stamps(sandbox: Sandbox, config: ToolConfig) -> dict[str, str]:
     """Size and time of each file worth indexing."""
     command = f"{listing('.')} | xargs -0r stat --printf '%s %.9Y %n\\0' -- 2>/dev/null"
     done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_LISTING_BYTES)
+    if done.timed_out:
+        overdue()
     if done.timed_out or done.log_path:
         raise ToolError("there are too many files here to be indexed; use grep")
     stamps: dict[str, str] = {}

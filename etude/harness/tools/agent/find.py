@@ -14,7 +14,7 @@ from typing import Any
 from etude.environments.base import Sandbox
 from etude.harness.schema import Parameter
 from etude.harness.tools.agent.listing import files, listing
-from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines
+from etude.harness.tools.base import Tool, ToolConfig, ToolError, cut_lines, overdue
 
 _MAX_OUTPUT_BYTES = 400_000
 _MAX_LINE_CHARS = 240
@@ -27,6 +27,7 @@ async def _grep(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, An
         _command(path, arguments), timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES
     )
     if done.timed_out:
+        overdue()
         raise ToolError(f"no answer in {config.command_timeout_s:g} s; search in a smaller path")
     if done.exit_code == 3:
         raise ToolError(f"no such file or directory: {path}")

@@ -30,6 +30,7 @@ from etude.harness.tools.base import (
     ToolError,
     absolute,
     cut_lines,
+    overdue,
     relative,
 )
 
@@ -161,6 +162,7 @@ async def _new_findings(sandbox: Sandbox, config: ToolConfig, name: str, linter:
     )
     done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)
     if done.timed_out:
+        overdue()
         raise ToolError(f"{linter.name} took longer than {config.command_timeout_s:g} s over {name}")
     said, *before = done.output.decode("utf-8", "replace").split(_MARK)
     return _only_new(findings(said, now), findings(before[1], before[0]) if len(before) == 2 else [])

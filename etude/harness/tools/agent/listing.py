@@ -10,7 +10,7 @@ import re
 import shlex
 
 from etude.environments.base import Sandbox
-from etude.harness.tools.base import ToolConfig, ToolError, relative
+from etude.harness.tools.base import ToolConfig, ToolError, overdue, relative
 
 GIT = "git -c safe.directory='*'"
 """The workspace may belong to another user than the agent's."""
@@ -39,6 +39,8 @@ async def files(sandbox: Sandbox, config: ToolConfig, path: str, glob: str | Non
     )
     if done.exit_code == 3:
         raise ToolError(f"no such file or directory: {path}")
+    if done.timed_out:
+        overdue()
     if done.timed_out or done.log_path:
         raise ToolError("there are too many files; name a directory")
     return [name for name in done.output.decode("utf-8", "surrogateescape").split("\0") if name]

@@ -15,7 +15,7 @@ from typing import Any
 from etude.environments.base import ExecResult, Process, Sandbox
 from etude.errors import DeadlineExceeded
 from etude.harness.schema import Parameter
-from etude.harness.tools.base import ON_OUTPUT, Tool, ToolConfig, ToolError, cut_middle
+from etude.harness.tools.base import ON_OUTPUT, Tool, ToolConfig, ToolError, cut_middle, overdue
 from etude.harness.tools.terminal import QUIET_ENV
 
 _ROOM_FOR_ENDING = 200
@@ -66,6 +66,7 @@ async def _wait(sandbox: Sandbox, config: ToolConfig, process: Process, timeout_
     try:
         return await _ending(sandbox, config, process, await process.wait(timeout_s))
     except DeadlineExceeded:
+        overdue()
         if config.overlong == "background":
             return await _look(sandbox, config, process, _GLANCE_S, f" after {timeout_s:g} s")
     return await _stop(sandbox, config, process, f"[stopped after {timeout_s:g} s]")
