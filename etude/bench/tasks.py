@@ -15,14 +15,15 @@ from pathlib import Path
 from etude.bench.config import LimitsConfig, TaskSetConfig
 from etude.errors import ConfigError
 from etude.records import Task
+from etude.tasks.families import FAMILIES
 from etude.tasks.harbor import read_task
-from etude.tasks.ladder import evaluation_tasks
 
 
 def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> list[Task]:
     """Every task that is named. Raises ConfigError where there is none, or two have one id."""
     tasks = [read_task(path) for directory in config.directories for path in _task_directories(directory)]
-    tasks += evaluation_tasks("eval", config.ladder) + evaluation_tasks("heldout", config.heldout)
+    ladder = FAMILIES["ladder"]
+    tasks += ladder.evaluation("eval", config.ladder) + ladder.evaluation("heldout", config.heldout)
     if config.real:
         from etude.tasks.realcode import real_tasks
 

@@ -1,4 +1,4 @@
-"""`etude pretrain RECIPE`: make a base model."""
+"""`etude pretrain RECIPE`: make a base model, or one that a recipe begins from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.trainer.base_model import BaseConfig, make_base_model
+    from etude.trainer.warm_start import WarmStartConfig, make_warm_start
 
-    config = load_recipe(options.recipe, BaseConfig, options.set)
-    print(json.dumps(make_base_model(config, options.out), default=float))
+    if _kind(options.recipe) == "warm_start":
+        start = load_recipe(options.recipe, WarmStartConfig, options.set)
+        made = make_warm_start(start, options.out)
+    else:
+        made = make_base_model(load_recipe(options.recipe, BaseConfig, options.set), options.out)
+    print(json.dumps(made, default=float))
     return 0
+
+
+def _kind(recipe: Path) -> str:
+    """What a recipe makes; whatever cannot be read is told of by who reads it in earnest."""
+    import tomllib
+
+    try:
+        return str(tomllib.loads(recipe.read_text()).get("kind", "base"))
+    except (OSError, tomllib.TOMLDecodeError):
+        return "base"

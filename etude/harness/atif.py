@@ -92,7 +92,13 @@ class _Telling:
                 self._told_of_a_cut(self._turns[data["turn"]])
             case "summary_asked":
                 self._hear(record)
-                self._step(event, "system", REQUEST, asked_because=data["reason"], context_tokens=data["before"])
+                self._step(
+                    event,
+                    "system",
+                    data.get("request", REQUEST),
+                    asked_because=data["reason"],
+                    context_tokens=data["before"],
+                )
             case "summary":
                 said = {key: data[key] for key in ("number", "reason", "before", "after")}
                 self._by_model(event, record, data["text"], summary=said)

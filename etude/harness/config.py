@@ -22,6 +22,12 @@ class SummaryConfig(Config):
     whatever this says."""
     max_tokens: int = Field(2048, ge=16)
     """Longest summary, with the thinking before it."""
+    request: str = ""
+    """What the model is asked; empty: Etude's own words (`harness.summary.REQUEST`), for which a very small model has
+    neither the room nor the English."""
+    history: bool = True
+    """Whether everything said before a cut can be read in the sandbox; else the summary is all there is to remember
+    by."""
 
 
 class HarnessConfig(Config):

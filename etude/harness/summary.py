@@ -43,7 +43,12 @@ _LATER_PROMPT_BYTES = 2000
 
 def kept_back(dialogue: Dialogue, config: SummaryConfig | None) -> int:
     """How much of every context a request and its summary may take; nothing where there are none."""
-    return 0 if config is None else config.max_tokens + dialogue.observation([""], REQUEST).tokens + 8
+    return 0 if config is None else config.max_tokens + dialogue.observation([""], request_of(config)).tokens + 8
+
+
+def request_of(config: SummaryConfig) -> str:
+    """What a session with this config is asked."""
+    return config.request or REQUEST
 
 
 class Summariser:
@@ -75,8 +80,10 @@ class Summariser:
 
     def ask(self, reason: Literal["context", "command"], results: Sequence[str] = ()) -> None:
         """Request a summary, beside the results that the last turn still owes the model."""
-        before, words = self._state.dialogue.tokens, self._budget.fitted(results, REQUEST)
-        self._state.commit("summary_asked", words.record, reason=reason, before=before, tokens=words.tokens)
+        assert self._config is not None, "a summary was asked for in a session that has none"
+        before, words = self._state.dialogue.tokens, self._budget.fitted(results, request_of(self._config))
+        own = {"request": self._config.request} if self._config.request else {}
+        self._state.commit("summary_asked", words.record, reason=reason, before=before, tokens=words.tokens, **own)
 
     async def finish(self) -> None:
         """From whatever step of a cut the log is at to its end: a context that is sealed, and none that is open.
@@ -132,10 +139,17 @@ class Summariser:
         facts = [f"Todo list:\n{state.todos}"] if state.todos else []
         facts += [f"Files changed so far: {', '.join(changed)}"] if changed else []
         facts += ["Commands still running:\n" + "\n".join(running)] if running else []
-        return [*facts, f"Everything said before is in {files}; look there for what the summary lacks."]
+        told = f"Everything said before is in {files}; look there for what the summary lacks."
+        return [*facts, told] if self._keeps_history else facts
+
+    @property
+    def _keeps_history(self) -> bool:
+        return self._config is None or self._config.history
 
     async def keep_history(self) -> None:
         """Put the contexts so far where the agent can read them. A sandbox that is new has none of them."""
+        if not self._keeps_history:
+            return
         log = self._state.log
         rewind = Rewind(log)
         for number, events in enumerate(_contexts(e for line, e in enumerate(log) if rewind.stands(line)), 1):

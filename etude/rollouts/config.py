@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.engine.config import EngineChoice, EngineConfig
@@ -22,6 +22,7 @@ from etude.rollouts.faults import FaultConfig
 from etude.rollouts.fleet_config import FleetConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
+from etude.tasks.families import FAMILIES, FamilyName
 from etude.trainer.config import FinetuneConfig, TrainerConfig
 from etude.weights.publisher import PublisherConfig
 from etude.weights.store import StoreConfig
@@ -60,17 +61,26 @@ class RolloutConfig(Config):
     """At a sample, before infrastructure has failed it for good."""
     max_infra_failures: int = Field(32, ge=1)
     """Infrastructure failures in a row that end the run."""
-    rungs: tuple[int, ...] = (1, 2, 3, 4, 5)
-    """Which rungs of the ladder training tasks come from, in turns; repeat one to weigh it more."""
+    family: FamilyName = "ladder"
+    """What is trained on and evaluated: `tasks.ladder`, or `tasks.trail`, which outgrows its context."""
+    rungs: tuple[int, ...] = Field((1, 2, 3, 4, 5), min_length=1)
+    """Which rungs of the family training tasks come from, in turns; repeat one to weigh it more."""
     checkpoint_every: int = Field(1, ge=1)
     """Optimizer steps between checkpoints of trainer and controller."""
+
+    @model_validator(mode="after")
+    def _known(self) -> RolloutConfig:
+        known = FAMILIES[self.family].rungs
+        if absent := sorted(set(self.rungs) - set(known)):
+            raise ValueError(f"rungs: no rung {absent[0]} in the {self.family}; there are {known}")
+        return self
 
 
 class EvaluationConfig(Config):
     """What is evaluated before and after training, and how."""
 
     per_rung: int = Field(64, ge=1)
-    """Fixed ladder tasks of each rung."""
+    """Fixed tasks of each rung."""
     heldout_per_rung: int = Field(24, ge=0)
     """The same, with held-out shapes, bugs and words."""
     real: bool = True
@@ -113,6 +123,15 @@ class RunConfig(Config):
     faults: FaultConfig = FaultConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     control: ControlConfig = ControlConfig()
+
+    @model_validator(mode="after")
+    def _of_one_family(self) -> RunConfig:
+        if self.rollouts.family != "ladder" and (self.evaluation.real or self.control.enabled):
+            raise ValueError(
+                f'rollouts.family = "{self.rollouts.family}": set evaluation.real and control.enabled to false; both '
+                "are of the ladder"
+            )
+        return self
 
     def store_of(self, directory: Path) -> str:
         """The URL or path of the weight store of the run in this directory."""

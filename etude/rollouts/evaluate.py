@@ -17,7 +17,7 @@ from etude.records import InfraFailed, Task, Trajectory, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import EvaluationConfig
 from etude.rollouts.session import Order
-from etude.tasks.ladder import evaluation_tasks
+from etude.tasks.families import FAMILIES, FamilyName
 
 RETRIES = 2
 
@@ -40,9 +40,10 @@ class Judged:
     """Turns with two or more reading calls."""
 
 
-def evaluation_set(config: EvaluationConfig) -> list[Task]:
-    """Ladder, held-out ladder and real code, always the same tasks in the same order."""
-    tasks = [*evaluation_tasks("eval", config.per_rung), *evaluation_tasks("heldout", config.heldout_per_rung)]
+def evaluation_set(config: EvaluationConfig, family: FamilyName = "ladder") -> list[Task]:
+    """The family's tasks, held-out ones and real code, always the same tasks in the same order."""
+    tasks = FAMILIES[family].evaluation("eval", config.per_rung)
+    tasks += FAMILIES[family].evaluation("heldout", config.heldout_per_rung)
     if config.real:
         from etude.tasks.realcode import real_tasks
 

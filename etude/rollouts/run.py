@@ -30,7 +30,7 @@ from etude.rollouts.stats import RunStats, replace_text
 from etude.rollouts.view import View, ViewState
 from etude.rollouts.waiting import within
 from etude.rollouts.watch import Watch
-from etude.tasks.ladder import ladder_task
+from etude.tasks.families import FAMILIES
 
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
 CONTROL_VERSION = Version(1_000_000)
@@ -89,7 +89,7 @@ class Run:
             self.main.cancel()
 
     async def _phases(self, started: float) -> dict[str, Any]:
-        tasks = evaluation_set(self.config.evaluation)
+        tasks = evaluation_set(self.config.evaluation, self.config.rollouts.family)
         state = await self.cluster.trainer.resume() or {}
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
         self._count_publications(state)
@@ -147,7 +147,7 @@ class Run:
         _write(path, as_json(results))
         passed, played = pass_rate(results, split="eval")
         self.view.state.figures[f"{label} pass@1"] = passed / max(1, played)
-        self.view.line(f"{label}: {passed} of {played} ladder tasks solved")
+        self.view.line(f"{label}: {passed} of {played} {self.config.rollouts.family} tasks solved")
         return results
 
     def _keep_examples(self, label: str, trajectories: list[Trajectory]) -> None:
@@ -216,8 +216,9 @@ class Run:
         }  # fmt: skip
 
     def _task(self, index: int) -> Task:
-        rungs = self.config.rollouts.rungs
-        return ladder_task(rungs[index % len(rungs)], "train", self.config.seed * 1_000_000 + index)
+        rollouts = self.config.rollouts
+        rung = rollouts.rungs[index % len(rollouts.rungs)]
+        return FAMILIES[rollouts.family].task(rung, "train", self.config.seed * 1_000_000 + index)
 
     async def _controlled(self, tasks: list[Task], cpu_s: float) -> list[Judged]:
         if not self.config.control.enabled:

@@ -1,6 +1,6 @@
 """Generated mini-repositories: one bug each, on a ladder of five rungs.
 
-Owns `ladder_task(rung, split, seed)` and the fixed evaluation sets. A task is a handful of small modules, a visible
+Owns `ladder_task(rung, split, seed)`. A task is a handful of small modules, a visible
 `check.py` that fails (it says where, and not what would be right), and hidden cases. From rung to rung there is more to
 search, fewer comments say what is right, and a mend may fail less often:
 
@@ -83,11 +83,6 @@ def ladder_task(rung: int, split: Split, seed: int) -> Task:
         task = _attempt(rng, rung, split, f"{split}-r{rung}-{seed}")
         if task is not None:
             return task
-
-
-def evaluation_tasks(split: Split, per_rung: int) -> list[Task]:
-    """A fixed set, rungs interleaved."""
-    return [ladder_task(rung, split, seed) for seed in range(per_rung) for rung in RUNGS]
 
 
 def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task | None:

@@ -1,7 +1,7 @@
 """Demonstrations for mid-training and for the fine-tuning control: sessions recorded for real.
 
-Owns `record`: the scripted expert plays tasks through the real harness, each in its own sandbox. Never invents an
-observation for a session: what the tools said is what the tools said.
+Owns `record`: a scripted expert, of the ladder or of the trail, plays tasks through the real harness, each in its own
+sandbox. Never invents an observation for a session: what the tools said is what the tools said.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from etude.harness.config import HarnessConfig
 from etude.harness.sampler import Chat
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import SessionResult, run_session
+from etude.harness.summary import request_of
 from etude.records import Task
 from etude.tasks.expert import Expert, ExpertConfig
+from etude.tasks.trail_expert import TrailExpert, TrailExpertConfig
 
 
 async def record(
     tasks: Iterable[Task],
     backend: Backend,
     chat: Chat,
-    expert: ExpertConfig,
+    expert: ExpertConfig | TrailExpertConfig,
     harness: HarnessConfig,
     *,
     seed: int,
@@ -51,15 +53,30 @@ async def record(
 
 
 async def _play(
-    task: Task, backend: Backend, chat: Chat, config: ExpertConfig, harness: HarnessConfig, seed: int
+    task: Task,
+    backend: Backend,
+    chat: Chat,
+    config: ExpertConfig | TrailExpertConfig,
+    harness: HarnessConfig,
+    seed: int,
 ) -> tuple[Task, SessionResult]:
-    expert = Expert(task, config, seed)
     sandbox = await backend.create(SandboxSpec(files=task.files, image=task.image))
     try:
-        sampler = ScriptedSampler(expert.next_message, chat)
+        sampler = _scripted(task, chat, config, harness, seed)
         result = await run_session(
             task.instruction, sandbox, sampler, chat, harness, task.limits, session_id=f"{task.id}-{seed}", seed=seed
         )
         return task, result
     finally:
         await sandbox.destroy()
+
+
+def _scripted(
+    task: Task, chat: Chat, config: ExpertConfig | TrailExpertConfig, harness: HarnessConfig, seed: int
+) -> ScriptedSampler:
+    if isinstance(config, ExpertConfig):
+        return ScriptedSampler(Expert(task, config, seed).next_message, chat)
+    walker = TrailExpert(task, config, seed)
+    if harness.summary is None:
+        return ScriptedSampler(walker.next_message, chat)
+    return ScriptedSampler(walker.next_message, chat, walker.summary, request_of(harness.summary))

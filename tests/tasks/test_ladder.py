@@ -11,9 +11,10 @@ import pytest
 from etude.tasks.compose import random_shape
 from etude.tasks.drills import drill
 from etude.tasks.expert import misfix
+from etude.tasks.families import FAMILIES
 from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, form, from_shape
 from etude.tasks.holdout import is_held_out
-from etude.tasks.ladder import CHECK, LADDER, RUNGS, evaluation_tasks, ladder_task
+from etude.tasks.ladder import CHECK, LADDER, RUNGS, ladder_task
 from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS, training_name
 
 
@@ -83,7 +84,7 @@ def test_rungs_grow_in_what_must_be_searched():
 
 
 def test_evaluation_sets_are_fixed_and_interleaved():
-    tasks = evaluation_tasks("eval", 2)
+    tasks = FAMILIES["ladder"].evaluation("eval", 2)
     assert [task.provenance["rung"] for task in tasks] == [*RUNGS, *RUNGS]
     assert len({task.id for task in tasks}) == 10
 

@@ -1,0 +1,34 @@
+"""The generated families that a run can train on: which there are, their rungs, and their fixed evaluation sets.
+
+Owns `FAMILIES`, by the name that a recipe has. Makes no task itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from etude.records import Task
+from etude.tasks.ladder import RUNGS, Split, ladder_task
+from etude.tasks.trail import MODULES, trail_task
+
+FamilyName = Literal["ladder", "trail"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Tasks by rung, split and seed, the same on every machine."""
+
+    rungs: tuple[int, ...]
+    task: Callable[[int, Split, int], Task]
+
+    def evaluation(self, split: Split, per_rung: int) -> list[Task]:
+        """A fixed set, rungs interleaved."""
+        return [self.task(rung, split, seed) for seed in range(per_rung) for rung in self.rungs]
+
+
+FAMILIES: dict[FamilyName, Family] = {
+    "ladder": Family(RUNGS, ladder_task),
+    "trail": Family(tuple(MODULES), trail_task),
+}

@@ -1,0 +1,108 @@
+"""A short supervised start: a model learns from recorded demonstrations what a family's sessions look like.
+
+Owns `make_warm_start` and `WarmStartConfig`, the schema of recipes whose `kind` is "warm_start". A model that has never
+seen a tool or a summary gives reinforcement learning nothing to choose from; one that imitates an imperfect expert
+does. Recordings are real sessions, by the seed the same on every machine; so are the steps. Whatever such a start
+teaches, every arm of a comparison that begins from it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from etude.config import Config
+from etude.environments.backends import open_backend
+from etude.harness.config import HarnessConfig
+from etude.models.chat import ChatRenderer
+from etude.models.checkpoint import load_checkpoint, save_checkpoint
+from etude.models.state import round_to_bf16
+from etude.records import Task
+from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.trail_expert import TrailExpertConfig
+from etude.trainer.config import OptimizerConfig
+from etude.trainer.demonstrations import record
+from etude.trainer.documents import Document, ShuffledSource, document_of
+from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage
+
+FIRST_SEED = 20_000_000
+"""Of the tasks demonstrated; reinforcement learning draws others."""
+
+
+class WarmStartConfig(Config):
+    """Who demonstrates what, and for how long it is imitated."""
+
+    kind: Literal["warm_start"]
+    model: Path = Path("models/etude-tiny")
+    seed: int = 0
+    family: FamilyName = "trail"
+    rungs: tuple[int, ...]
+    """Which rungs are demonstrated, in turns."""
+    sessions: int = 1000
+    expert: TrailExpertConfig = TrailExpertConfig()
+    harness: HarnessConfig
+    """That of the runs which begin from here."""
+    optimizer: OptimizerConfig = OptimizerConfig(lr=0.01, scalar_lr=1e-3)
+    tokens: int = 1_000_000
+    """To train on: all segments of all sessions, over and over."""
+    tokens_per_step: int = 4096
+    threads: int = 2
+
+
+def make_warm_start(config: WarmStartConfig, directory: Path) -> dict[str, float | str]:
+    """Record, train, and save the model to `directory`/model."""
+    torch.set_num_threads(config.threads)
+    decoder, tokenizer = load_checkpoint(config.model)
+    documents = asyncio.run(_recorded(config, ChatRenderer(tokenizer)))
+    run = Midtraining(
+        MidtrainingConfig(
+            model=decoder.config,
+            stages=(Stage(tokens=config.tokens, mixture={"sessions": 1.0}),),
+            optimizer=config.optimizer,
+            seed=config.seed,
+            tokens_per_step=config.tokens_per_step,
+            warmup_steps=10,
+            observation_weight=0.0,
+        ),
+        {"sessions": ShuffledSource(documents, config.seed)},
+        decoder,
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    said = 0.0
+    with (directory / "log.jsonl").open("w") as log:
+        while run.tokens < run.total_tokens:
+            metrics = run.step()
+            said = metrics["said_loss"]
+            log.write(json.dumps({**metrics, "step": run.step_count, "tokens": run.tokens}) + "\n")
+            log.flush()
+    round_to_bf16(run.decoder)
+    save_checkpoint(run.decoder, directory / "model", tokenizer)
+    return {
+        "segments": len(documents),
+        "steps": run.step_count,
+        "tokens": run.tokens,
+        "said_loss": said,
+        "model": str(directory / "model"),
+    }
+
+
+def demonstrated(config: WarmStartConfig) -> list[Task]:
+    """The tasks that the expert plays."""
+    task, rungs = FAMILIES[config.family].task, config.rungs
+    first = FIRST_SEED + config.seed * 1_000_000
+    return [task(rungs[index % len(rungs)], "train", first + index) for index in range(config.sessions)]
+
+
+async def _recorded(config: WarmStartConfig, chat: ChatRenderer) -> list[Document]:
+    backend = open_backend()
+    try:
+        played = record(demonstrated(config), backend, chat, config.expert, config.harness, seed=config.seed)
+        by_task = {task.id: result.segments async for task, result in played}
+    finally:
+        await backend.close()
+    # sessions come in the order they ended, which is not the seed's
+    return [document_of(segment) for name in sorted(by_task) for segment in by_task[name]]
