@@ -47,7 +47,8 @@ class TorchEngine:
         self.counters: Counter[str] = Counter()
         self._speculation = Speculation(decoder, self.cache, config, self.counters)
         self._speculates = bool(config.lookup_tokens or config.further_tokens)
-        self.busy_s = 0.0
+        self.busy_s = self.work_s = 0.0
+        self._work_since: float | None = None
         self._waiting: deque[Running] = deque()
         self._running: list[Running] = []
         self._idle: OrderedDict[str, Sequence] = OrderedDict()  # sessions between turns, least recent first
@@ -97,6 +98,7 @@ class TorchEngine:
         with self._wake:
             self._raise_if_down()
             self._waiting.append(running)
+            self._work_since = self._work_since or time.perf_counter()
             self._wake.notify()
         try:
             async with asyncio.timeout(self.config.request_deadline_s):
@@ -163,6 +165,7 @@ class TorchEngine:
         """Counters since the start, and gauges."""
         gauges = {
             "busy_s": self.busy_s,
+            "work_s": self.work_s + (time.perf_counter() - since if (since := self._work_since) else 0.0),
             "running": len(self._running),
             "waiting": len(self._waiting),
             "version": self.version,
@@ -209,9 +212,17 @@ class TorchEngine:
                 if self._running and self._paused != "keep":
                     self._step()
                 self.busy_s += time.perf_counter() - started
+                self._count_work()
         except BaseException as error:
             self._failure = error
         self._fail_all(self._failure or EtudeError("the engine was closed"))
+
+    def _count_work(self) -> None:
+        """Requests were there from the first one's arrival until there is none: time that could have been busy."""
+        with self._wake:
+            if self._work_since is not None and not self._running and not self._waiting:
+                self.work_s += time.perf_counter() - self._work_since
+                self._work_since = None
 
     def _has_work(self) -> bool:
         requests = (self._waiting and not self._paused) or (self._running and self._paused != "keep")

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.harness.tools import AGENT_ONLY, TOOLSETS, Tool, ToolConfig
+from etude.harness.tools.delay import DelayConfig, delayed
 
 
 class SummaryConfig(Config):
@@ -47,6 +48,8 @@ class HarnessConfig(Config):
     summary: SummaryConfig | None = None
     """None: a session that outgrows its context ends."""
     tool: ToolConfig = ToolConfig()
+    delay: DelayConfig | None = None
+    """Makes every call wait, to rehearse a run whose tools are slow; None: as fast as they are."""
 
     @model_validator(mode="after")
     def _known(self) -> HarnessConfig:
@@ -60,7 +63,8 @@ class HarnessConfig(Config):
 
     def chosen(self) -> dict[str, Tool]:
         """The tools by name, in the prompt's order."""
-        return {tool.name: tool for tool in TOOLSETS[self.toolset] if tool.name in self.tools}
+        chosen = [tool for tool in TOOLSETS[self.toolset] if tool.name in self.tools]
+        return {tool.name: tool if self.delay is None else delayed(tool, self.delay) for tool in chosen}
 
 
 def _names(toolset: Any) -> tuple[str, ...]:

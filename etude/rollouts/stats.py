@@ -22,6 +22,7 @@ from etude.errors import UnusedFeature, WeightError
 from etude.harness.conduct import conduct_of
 from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
+from etude.rollouts.plan.rates import engine_line, rollout_line
 
 if TYPE_CHECKING:
     from etude.rollouts.fleet_engine import Swap
@@ -78,6 +79,7 @@ class RunStats:
         self.counters["solved"] += solved(trajectory.outcome)
         for name in _FROM_USAGE:
             self.counters[name] += trajectory.usage.get(name, 0)
+        self.write("rollout", rollout_line(trajectory))
         if trajectory.findings:
             said = {"rollout": trajectory.id, "task": trajectory.task_id, "findings": list(trajectory.findings)}
             self.write("findings", said)
@@ -190,6 +192,10 @@ class RunStats:
             "lag_ms": middle("lag_ms"),
             "largest_lag_ms": max((line["lag_ms"] for line in self.deliveries), default=None),
         }
+
+    def gauged(self, engine: dict[str, Any], elapsed_s: float) -> None:
+        """Write down an engine's counters: what it takes for a token is learnt from their differences."""
+        self.write("engine", engine_line(engine, elapsed_s))
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""

@@ -17,6 +17,8 @@ from etude.rollouts.stats import RunStats
 from etude.rollouts.view import Call, View
 
 PERIOD_S = 0.5
+GAUGES_S = 2.0
+"""Between two lines of the engine's counters in the metrics."""
 
 
 class Watch:
@@ -28,6 +30,7 @@ class Watch:
         self.started = time.monotonic()
         self._last: tuple[float, float, float, float] | None = None
         self._shown_steps = stats.steps
+        self._gauged_s = 0.0
         self._pending: dict[tuple[int, int], Call] = {}
 
     async def run(self) -> None:
@@ -54,6 +57,9 @@ class Watch:
             state.trainer_busy = busy / max(trained, 1.0)
             state.samples_per_s = self.stats.counters["rollouts"] / max(self.controller.elapsed(), 1.0)
             state.left_s = max(0.0, self.controller.config.rollouts.max_minutes * 60 - self.controller.elapsed())
+            if self.controller.elapsed() - self._gauged_s >= GAUGES_S:
+                self._gauged_s = self.controller.elapsed()
+                self.stats.gauged(engine, self._gauged_s)
         self._last = now
         for worker in gauges["workers"]:
             for rollout, instruction, event in worker["recent"]:

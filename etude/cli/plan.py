@@ -1,0 +1,44 @@
+"""`etude plan RECIPE`: what a recipe would do on these machines, and what would do more."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", type=Path, help="a TOML recipe, for example recipes/quickstart.toml")
+    parser.add_argument("--from", type=Path, metavar="RUN", help="learn the rates from this run's directory")
+    parser.add_argument(
+        "--probe", type=float, default=60.0, metavar="SECONDS", help="without --from: train so long to learn them"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the simulation")
+    parser.add_argument("--json", action="store_true", help="print nothing but one JSON line")
+
+
+def run(options: argparse.Namespace) -> int:
+    from etude.config import load_recipe
+    from etude.rollouts.config import RunConfig
+    from etude.rollouts.plan.planner import plan_of
+    from etude.rollouts.plan.rates import read_rates
+    from etude.rollouts.plan.text import lines_of
+
+    config = load_recipe(options.recipe, RunConfig, options.set)
+    directory = getattr(options, "from")
+    if directory is not None:
+        rates = read_rates(directory)
+    else:
+        from etude.rollouts.plan.probe import probed
+
+        rates = asyncio.run(probed(config, options.probe))
+    plan = plan_of(config, rates, options.seed)
+    if options.json:
+        print(json.dumps(plan.as_json()))
+    else:
+        print("\n".join(lines_of(plan)))
+    return 0

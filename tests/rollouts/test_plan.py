@@ -1,0 +1,169 @@
+"""The planner: rates read back as they were written, a simulator that keeps the controller's rules, and its advice."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from etude.cli.main import main
+from etude.config import load_recipe
+from etude.errors import ConfigError
+from etude.records import Event, Scored, Trajectory
+from etude.rollouts.config import RunConfig
+from etude.rollouts.plan.planner import plan_of, setup_of
+from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
+from etude.rollouts.plan.simulator import Setup, Simulation
+
+ENGINE = EngineRate(step_s=0.01, decode_s=0.001, prefill_s=0.0001)
+QUICK = EngineRate(step_s=0.002, decode_s=0.0002, prefill_s=0.00001)
+STEP = TrainerRate(1.0, 0.0)
+SYNC = Setup(concurrency=64, groups_per_step=2, size=4, schedule="lockstep")
+
+
+def played(reward, tools_s=0.1, tokens=20, turns=2):
+    return Played(tuple(Turn(50, tokens, tools_s) for _ in range(turns)), 0.05, 0.05, reward)
+
+
+def rates(groups, trainer=STEP, delivery_s=0.2, engine=ENGINE):
+    return Rates(tuple(groups), engine, trainer, delivery_s)
+
+
+def long_tailed(count=60, size=4, seed=0):
+    """Groups whose tools mostly take 0.1 s, and one in a hundred 3 s."""
+    rng = np.random.default_rng(seed)
+    tools = 0.1 * np.exp(1.46 * rng.standard_normal((count, size, 3)))
+    return [
+        tuple(Played(tuple(Turn(30, 12, float(s)) for s in tools[g, m]), 0.02, 0.1, float(m % 2)) for m in range(size))
+        for g in range(count)
+    ]
+
+
+def test_one_synchronous_step_is_as_long_as_its_parts():
+    """Eight rollouts: 0.05 s before, twice (read 8 x 50 tokens, 20 steps of eight, tools), 0.05 s after; then the step,
+    and its version's way. All go in step, so nothing overlaps."""
+    group = tuple(played(float(at % 2)) for at in range(4))
+    forecast = Simulation(rates([group]), SYNC).run(5)
+    turn = 8 * 50 * 0.0001 + 20 * (0.01 + 8 * 0.001) + 0.1
+    assert forecast.step_s == pytest.approx(0.05 + 2 * turn + 0.05 + 1.0 + 0.2)
+    assert forecast.trainer_busy == pytest.approx(1.0 / forecast.step_s)
+    assert forecast.engine_busy == pytest.approx(2 * (turn - 0.1) / forecast.step_s)
+    assert (forecast.samples, forecast.ages) == (40, {0: 40})
+
+
+def test_what_runs_together_shares_a_step_and_leaves_when_it_is_done():
+    """Alone 10 steps of 11 ms; then two at a time for 10 (12 ms), and the longer one alone for 20 more."""
+    short, long = played(1.0, 0.0, 10, 1), played(0.0, 0.0, 30, 1)
+    free = replace(ENGINE, prefill_s=0.0)
+    setup = replace(SYNC, groups_per_step=1, size=2)
+    forecast = Simulation(rates([(short, long)], TrainerRate(0.0, 0.0), 0.0, free), setup).run(3)
+    assert forecast.step_s == pytest.approx(0.1 + 10 * 0.012 + 20 * 0.011)
+
+
+def test_nothing_waits_in_a_free_schedule_and_no_sample_is_older_than_its_bound():
+    known = rates(long_tailed(), TrainerRate(0.4, 0.0))
+    sync = Simulation(known, SYNC).run(30)
+    for bound in (0, 1, 4):
+        free = Simulation(known, replace(SYNC, schedule="free", max_staleness=bound)).run(30)
+        assert max(free.ages) <= bound
+    assert free.step_s < 0.25 * sync.step_s
+    assert free.engine_busy > 0.98 > 0.4 > sync.engine_busy
+    even = rates([tuple(played(float(at % 2)) for at in range(4))], TrainerRate(0.4, 0.0), engine=QUICK)
+    free = Simulation(even, replace(SYNC, schedule="free")).run(30)
+    assert free.trainer_busy > 0.98  # the trainer is what bounds it now
+    assert free.step_s == pytest.approx(0.4, rel=0.02)
+
+
+def test_one_step_ahead_lies_between():
+    known = rates(long_tailed(), TrainerRate(0.4, 0.0))
+    steps = [Simulation(known, replace(SYNC, lag=lag)).run(30).step_s for lag in (0, 1)]
+    assert steps[1] < steps[0] - 0.3  # the step and its delivery are hidden
+    assert max(Simulation(known, replace(SYNC, lag=1)).run(30).ages) == 1
+
+
+def test_stragglers_are_left_behind_and_groups_alike_make_no_step():
+    slow, quick = played(1.0, tools_s=60.0), [played(float(at % 2)) for at in range(3)]
+    setup = replace(SYNC, schedule="free", groups_per_step=1, straggler_s=2.0, concurrency=8)
+    forecast = Simulation(rates([(*quick, slow)]), setup).run(10)
+    assert forecast.samples == 30
+    assert forecast.step_s < 10
+    alike = tuple(played(1.0) for _ in range(4))
+    mixed = Simulation(rates([alike, (*quick, played(0.0))]), replace(setup, straggler_s=100.0), seed=None).run(10)
+    assert mixed.dropped["no_variance"] >= 9
+    assert mixed.samples == 40
+
+
+def test_a_question_has_one_answer():
+    known = rates(long_tailed())
+    first, second, other = (Simulation(known, SYNC, seed).run(20) for seed in (1, 1, 2))
+    assert first == second != other
+
+
+def lines(steps=6):
+    """The metrics of a run whose engine takes 2 ms a step, 0.5 ms a sequence and 0.02 ms a token read."""
+    rng = np.random.default_rng(0)
+    gauges, total = [], np.zeros(3)
+    for at in range(10):
+        gauges.append({
+            "steps": total[0], "decode_tokens": total[1], "prefill_tokens": total[2],
+            "busy_s": float(total @ [0.002, 0.0005, 0.00002]), "elapsed_s": 2.0 * at,
+        })  # fmt: skip
+        total += [rng.integers(100, 200), rng.integers(500, 4000), rng.integers(1000, 9000)]
+    step = [
+        {"batch_tokens": n, "step_s": 0.3 + n * 2e-5, "step_wall_s": 0.35 + n * 2e-5}
+        for n in rng.integers(5_000, 20_000, steps)
+    ]
+    each = {"seconds": 3.0, "session_s": 2.0, "turns": [[100, 40, 0.5], [60, 20, 0.0]]}
+    rollouts = [{"group": f"g{at // 4}", "reward": at % 2, **each} for at in range(33)]
+    return {"engine": gauges, "step": step, "rollout": rollouts, "delivery": [{"lag_ms": 200.0}, {"lag_ms": 400.0}]}
+
+
+def test_rates_are_learnt_from_what_a_run_wrote_down():
+    known = rates_of(lines(), "run")
+    assert (known.engine.step_s, known.engine.decode_s) == (pytest.approx(0.002), pytest.approx(0.0005))
+    assert 0 < known.engine.prefill_s <= 0.00002 + 1e-9  # part of it was in a cache
+    assert known.trainer.token_s == pytest.approx(2e-5)
+    assert (known.trainer.step_s, known.trainer.handover_s) == (pytest.approx(0.3), pytest.approx(0.05))
+    assert known.delivery_s == pytest.approx(0.3)
+    assert len(known.groups) == 8  # the ninth has one member, and was under way
+    assert known.groups[0][0] == Played((Turn(100, 40, 0.5), Turn(60, 20, 0.0)), 0.5, 0.5, 0)
+    with pytest.raises(ConfigError, match=r"3 rollouts.*too few"):
+        rates_of({**lines(), "rollout": lines()["rollout"][:3]}, "run")
+
+
+def test_a_rollouts_line_has_its_turns():
+    log = [("prompt", 0.0, {}), ("completion", 1.0, {"tokens": 30, "context": 130})]
+    log += [("tool_result", 1.5, {}), ("tool_result", 1.8, {}), ("completion", 2.5, {"tokens": 10, "context": 180})]
+    events = tuple(Event(kind, at, data) for kind, at, data in [*log, ("end", 2.6, {})])
+    line = rollout_line(Trajectory("g3/1", "t", "g3", (), events, Scored(1.0, {}), seconds=4.0))
+    assert line["turns"] == [[100, 30, 0.8], [40, 10, 0.0]]
+    assert (line["group"], line["reward"], line["session_s"], line["seconds"]) == ("g3", 1.0, 2.6, 4.0)
+
+
+def test_the_plan_says_what_would_do_more(tmp_path, capsys):
+    small = load_recipe(
+        None,
+        RunConfig,
+        ["name=p", "rollouts.concurrency=8", "groups.size=4", "rollouts.groups_per_step=2", "groups.straggler_s=2.0"],
+    )
+    known = rates(long_tailed(), TrainerRate(0.3, 1e-5), 0.05, QUICK)
+    plan = plan_of(small, known)
+    assert setup_of(small).concurrency == 8
+    assert plan.better.setup.concurrency > 8
+    assert plan.better.samples_per_s > 1.3 * plan.now.samples_per_s
+    assert plan.better.forecast.age(0.99) <= small.groups.max_staleness
+    again = plan_of(small, rates(long_tailed(), TrainerRate(0.6, 2e-5), 0.05, QUICK))
+    assert again.trainer_s == pytest.approx(2 * plan.trainer_s, rel=0.05)
+    assert again.engines_per_trainer < plan.engines_per_trainer
+
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        "".join(json.dumps({"kind": kind, **line}, default=float) + "\n" for kind in lines() for line in lines()[kind])
+    )
+    assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["now"]["concurrency"] == 64
+    assert 0 < said["inference_share"] < 1
+    assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path)]) == 0
+    assert "<- the recipe" in capsys.readouterr().out
+    assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path / "none")]) == 42
