@@ -40,9 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     adopt.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories with a Dockerfile or a solve.sh")
     adopt.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     adopt.add_argument("--images", type=Path, help="where images are kept (default: below XDG_DATA_HOME)")
-    for action in (mine, validate, unpack):
+    swe = actions.add_parser("import", help="make tasks of SWE-bench's or SWE-smith's instances, a JSONL file of them")
+    swe.add_argument("instances", type=Path, metavar="FILE")
+    swe.add_argument("--clone", action="append", required=True, metavar="OWNER/NAME=DIR", help="where a repository is")
+    swe.add_argument("--only", action="append", metavar="ID", help="an instance; none: all")
+    swe.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
+    swe.add_argument("--config", type=Path, help="a TOML file of the run's config")
+    swe.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
+    for action in (mine, validate, unpack, swe):
         action.add_argument("--environments", type=Path, help="where installed packages are kept")
-    for action in (validate, mine, pack, unpack, adopt):
+    for action in (validate, mine, pack, unpack, adopt, swe):
         action.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -165,6 +172,36 @@ async def _adopt(options: argparse.Namespace) -> int:
     return _said(found, options.json)
 
 
+async def _import(options: argparse.Namespace) -> int:
+    from etude.config import load_recipe
+    from etude.errors import ConfigError
+    from etude.rewards.mining.importing import ImportConfig, import_instance
+    from etude.tasks.harbor import write_task
+    from etude.tasks.mined.environment import Environments, default_root
+    from etude.tasks.mined.history import History
+    from etude.tasks.swe import read_instances
+
+    config = load_recipe(options.config, ImportConfig, options.set)
+    clones = {name: History(Path(path)) for name, _, path in (pair.partition("=") for pair in options.clone)}
+    environments = Environments(options.environments or default_root())
+    backend, found = _open(environments.root), {}
+    try:
+        for instance in read_instances(options.instances):
+            if options.only and instance.id not in options.only:
+                continue
+            try:
+                if instance.repository not in clones:
+                    raise ConfigError(f"{instance.id}: give --clone {instance.repository}=DIR, a whole clone of it")
+                task = await import_instance(instance, clones[instance.repository], backend, environments, config)
+                write_task(task, options.out / task.id)
+                found[instance.id] = ()
+            except ConfigError as error:
+                found[instance.id] = (str(error),)
+    finally:
+        await backend.close()
+    return _said(found, options.json)
+
+
 async def _mine(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rewards.mining.mine import MineConfig, mine
@@ -223,4 +260,4 @@ def _progress(what: str = "commits") -> Callable[[int, int, Decision | None], No
     return tell
 
 
-_ACTIONS = {"mine": _mine, "validate": _validate, "unpack": _unpack, "adopt": _adopt}
+_ACTIONS = {"mine": _mine, "validate": _validate, "unpack": _unpack, "adopt": _adopt, "import": _import}

@@ -1,0 +1,183 @@
+"""Instances of SWE-bench and SWE-smith, as tasks: a line of JSON and a local clone give the files before and after.
+
+Owns `Instance`, `read_instances` and `files_of`. An instance names a commit and carries patches; nothing is downloaded,
+and the clone is only read. SWE-bench: `patch` is the solution, `test_patch` brings the tests. SWE-smith: `patch` is a
+bug, laid over a commit that is right. Other fields are kept or ignored, but wrong ones are refused with file, line and
+field. Source: the data sets' own descriptions. Runs nothing but `git apply`, on files in a directory of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from etude.errors import ConfigError
+from etude.tasks.git import run_git
+from etude.tasks.mined.history import History, Tree
+
+_INERT = ("-c", "core.autocrlf=false", "-c", "core.fsmonitor=false")
+_QUIET = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
+_MIRROR = re.compile(r"^(?:[^/]+/)?(?P<owner>[^/]+)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})$")
+"""How SWE-smith names a repository: with its commit."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One line. `patch` is the solution, or with `is_bug` what has to be undone."""
+
+    id: str
+    repository: str
+    """`owner/name`."""
+    commit: str
+    patch: str
+    test_patch: str
+    statement: str
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    created: str | None = None
+    is_bug: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What else the line says and a task's provenance can hold: version, difficulty, image_name."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """`given` is what the agent finds, `answer` the files the solution changes, `after` all files with it and tests."""
+
+    given: Tree
+    answer: dict[str, bytes]
+    after: dict[str, bytes]
+
+
+def read_instances(path: Path) -> list[Instance]:
+    """Every line of a JSONL file. Raises ConfigError with the line's number and the field."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{path}:{number}"
+            try:
+                said = json.loads(line)
+            except ValueError as error:
+                raise ConfigError(f"{where}: not JSON: {error}") from None
+            if not isinstance(said, dict):
+                raise ConfigError(f"{where}: an instance is an object, with its fields by name")
+            found.append(_instance(said, where))
+    if not found:
+        raise ConfigError(f"{path}: holds no instances")
+    return found
+
+
+def files_of(instance: Instance, history: History, most_bytes: int) -> Files:
+    """The files of an instance, from a clone of its repository. Raises ConfigError where the clone has not the commit,
+    a patch does not apply, or the solution removes files, which a Task cannot say.
+    """
+    try:
+        commit = history.head(instance.commit)
+    except ConfigError:
+        raise ConfigError(
+            f"{instance.id}: {history.path} has no commit {instance.commit}; give a clone of {instance.repository}"
+        ) from None
+    tree = history.tree(commit, most_bytes)
+    if tree is None:
+        raise ConfigError(f"{instance.id}: its workspace is larger than {most_bytes >> 20} MB")
+    patched = _patched(instance, "patch", tree.files, instance.patch)
+    given, right = (patched, tree.files) if instance.is_bug else (tree.files, patched)
+    if gone := sorted(given.keys() - right.keys()):
+        raise ConfigError(f"{instance.id}: its solution removes {gone[0]}; a task's solution can only write files")
+    answer = {path: data for path, data in right.items() if given.get(path) != data}
+    if not answer:
+        raise ConfigError(f"{instance.id}: its patch changes nothing")
+    after = _patched(instance, "test_patch", right, instance.test_patch) if instance.test_patch.strip() else right
+    return Files(Tree(given, tree.executable, tree.left_out), answer, after)
+
+
+def modules_of(instance: Instance) -> tuple[str, ...]:
+    """The modules of the tests that are named. Raises ConfigError for names that are not pytest's."""
+    for test in (*instance.fail_to_pass, *instance.pass_to_pass):
+        if not re.match(r"[^:\s][^:]*\.py::", test):
+            raise ConfigError(
+                f"{instance.id}: {test!r} is not how pytest names a test (path.py::name); no other runner is supported"
+            )
+    return tuple(sorted({test.split("::")[0] for test in (*instance.fail_to_pass, *instance.pass_to_pass)}))
+
+
+def _instance(said: Mapping[str, Any], where: str) -> Instance:
+    instance_id, repository = _text(said, "instance_id", where), _text(said, "repo", where)
+    mirror = _MIRROR.match(repository)
+    if mirror is None and "base_commit" not in said:
+        raise ConfigError(f"{where}: base_commit: missing, and repo {repository!r} names no commit as SWE-smith's do")
+    commit = said["base_commit"] if "base_commit" in said else mirror and mirror["commit"]
+    if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+        raise ConfigError(f"{where}: base_commit: {commit!r} is no commit's id")
+    is_bug = "test_patch" not in said
+    tests = {name: _tests(said, name, where) for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
+    if not tests["FAIL_TO_PASS"]:
+        raise ConfigError(f"{where}: FAIL_TO_PASS: names no test, so that nothing would tell a solution")
+    kept = ("version", "difficulty", "image_name", "environment_setup_commit", "language")
+    return Instance(
+        id=instance_id,
+        repository=f"{mirror['owner']}/{mirror['name']}" if mirror else repository,
+        commit=commit,
+        patch=_text(said, "patch", where),
+        test_patch="" if is_bug else _text(said, "test_patch", where, may_be_empty=True),
+        statement=_text(said, "problem_statement", where),
+        fail_to_pass=tests["FAIL_TO_PASS"],
+        pass_to_pass=tests["PASS_TO_PASS"],
+        created=said["created_at"] if isinstance(said.get("created_at"), str) else None,
+        is_bug=is_bug,
+        about={key: said[key] for key in kept if isinstance(said.get(key), str | int | float)},
+    )
+
+
+def _text(said: Mapping[str, Any], name: str, where: str, may_be_empty: bool = False) -> str:
+    value = said.get(name)
+    if not isinstance(value, str) or not (value.strip() or may_be_empty):
+        raise ConfigError(f"{where}: {name}: must be text, and is {'missing' if value is None else repr(value)[:60]}")
+    return value
+
+
+def _tests(said: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+    """A list, or one written as JSON, as the published sets have it."""
+    value = said.get(name)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, list) or not all(isinstance(test, str) for test in value):
+        raise ConfigError(f"{where}: {name}: must be a list of tests' names, or one written as JSON")
+    return tuple(value)
+
+
+def _patched(instance: Instance, name: str, files: Mapping[str, bytes], patch: str) -> dict[str, bytes]:
+    """All files, with a patch applied. Only those that it names are written, and to a directory that goes away."""
+    data = (patch if patch.endswith("\n") else f"{patch}\n").encode()
+    named = set(re.findall(r"^(?:---|\+\+\+) [ab]/(.+?)\t?$", patch, re.M))
+    named |= set(re.findall(r"^(?:rename|copy) (?:from|to) (.+)$", patch, re.M))
+    with tempfile.TemporaryDirectory(prefix="etude-patch-") as scratch:
+        root = Path(scratch)
+        for path in named & files.keys():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(files[path])
+        try:
+            run_git(
+                root,
+                ("apply", "--whitespace=nowarn", "-"),
+                _INERT,
+                {**_QUIET, "GIT_CEILING_DIRECTORIES": scratch},
+                data,
+            )
+        except ConfigError as error:
+            said = str(error).partition(": ")[2]
+            raise ConfigError(f"{instance.id}: {name} does not apply to {instance.commit[:12]}: {said}") from None
+        there = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {**{path: content for path, content in files.items() if path not in named}, **there}

@@ -1,0 +1,120 @@
+"""Instances as SWE-bench and SWE-smith publish them, of a repository made here, become tasks that are sound."""
+
+import json
+
+import pytest
+from offline_wheels import PYTEST, pack
+from users_git import git
+
+from etude.cli.main import main
+from etude.errors import ConfigError
+from etude.tasks.harbor import read_task
+from etude.tasks.mined.history import History
+from etude.tasks.swe import files_of, modules_of, read_instances
+
+CART = "def total(prices, discount=0):\n    return sum(prices) - discount\n"
+MENDED = CART.replace("sum(prices) - discount", "max(0, sum(prices) - discount)")
+TESTS = "from cart import total\n\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
+MORE = TESTS + "\n\ndef test_never_negative():\n    assert total([1], 5) == 0\n"
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory):
+    """(a clone, an instance of SWE-bench's form, one of SWE-smith's)."""
+    root = tmp_path_factory.mktemp("swe") / "shop"
+    root.mkdir()
+    git(root, "init", "-q")
+    (root / "tests").mkdir()
+    for cart, tests in ((CART, TESTS), (MENDED, MORE)):
+        (root / "cart.py").write_text(cart)
+        (root / "tests" / "test_cart.py").write_text(tests)
+        git(root, "add", "-A")
+        git(root, "commit", "-q", "-m", "The cart")
+    bench = {
+        "instance_id": "acme__shop-12", "repo": "acme/shop", "base_commit": git(root, "rev-parse", "HEAD~").strip(),
+        "patch": git(root, "diff", "HEAD~", "HEAD", "--", "cart.py"),
+        "test_patch": git(root, "diff", "HEAD~", "HEAD", "--", "tests"),
+        "problem_statement": "Totals fall below zero.", "hints_text": "", "version": "1.0",
+        "created_at": "2026-05-01T00:00:00Z", "FAIL_TO_PASS": json.dumps(["tests/test_cart.py::test_never_negative"]),
+        "PASS_TO_PASS": json.dumps(["tests/test_cart.py::test_total"]),
+    }  # fmt: skip
+    head = git(root, "rev-parse", "HEAD").strip()
+    bug = git(root, "diff", "HEAD", "HEAD~", "--", "cart.py")
+    smith = {
+        "instance_id": "acme__shop.bug__1", "repo": f"swesmith/acme__shop.{head[:8]}", "patch": bug,
+        "image_name": "x/y", "FAIL_TO_PASS": ["tests/test_cart.py::test_never_negative"],
+        "PASS_TO_PASS": ["tests/test_cart.py::test_total"], "problem_statement": "A discount makes totals negative.",
+    }  # fmt: skip
+    return root, bench, smith
+
+
+def write(path, *instances):
+    path.write_text("".join(f"{json.dumps(instance)}\n" for instance in instances))
+    return path
+
+
+def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
+    root, bench, smith = shop
+    (tmp_path / "wheels").mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(pack(tmp_path / "wheels", PYTEST)))
+    nothing = {**bench, "instance_id": "no-difference", "FAIL_TO_PASS": ["tests/test_cart.py::test_total"]}
+    elsewhere = {**bench, "instance_id": "elsewhere", "repo": "acme/other"}
+    path = write(tmp_path / "swe.jsonl", bench, smith, nothing, elsewhere)
+    words = ["tasks", "import", str(path), "--clone", f"acme/shop={root}", "--out", str(tmp_path / "out"), "--json"]
+    code = main([*words, "--environments", str(tmp_path / "env"), "--set", "eval_since=2026-04-01", "--set", "runs=1"])
+    said = json.loads(capsys.readouterr().out)
+    assert code == 1 and [said[name]["sound"] for name in said] == [True, True, False, False], said
+    assert "doing nothing is passed" in said["no-difference"]["problems"][0]
+    assert "give --clone acme/other=DIR" in said["elsewhere"]["problems"][0]
+    first, second = (read_task(tmp_path / "out" / name) for name in ("acme__shop-12", "acme__shop.bug__1"))
+    for task in (first, second):
+        assert task.files["cart.py"].decode() == CART and task.solution == {"cart.py": MENDED.encode()}
+    assert (first.split, second.split) == ("eval", "train")
+    assert b"negative" not in first.files["tests/test_cart.py"] and b"negative" in second.files["tests/test_cart.py"]
+    assert first.instruction.startswith("Totals fall below zero.\n") and first.provenance["instance"] == {
+        "version": "1.0"
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"patch": None}, r"x\.jsonl:1: patch: must be text, and is missing"),
+        ({"FAIL_TO_PASS": "test_a"}, r"x\.jsonl:1: FAIL_TO_PASS: must be a list"),
+        ({"FAIL_TO_PASS": []}, "names no test"),
+        ({"base_commit": "main"}, "is no commit's id"),
+        ({"problem_statement": " "}, "problem_statement"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_line(shop, tmp_path, change, says):
+    with pytest.raises(ConfigError, match=says):
+        read_instances(write(tmp_path / "x.jsonl", {**shop[1], **change}))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"base_commit": "0" * 40}, "give a clone of acme/shop"),
+        ({"patch": "--- a/cart.py\n+++ b/cart.py\n@@ -1 +1 @@\n-no\n+yes\n"}, "patch does not apply"),
+        ({"test_patch": "nonsense"}, "test_patch does not apply"),
+        ({"patch": "diff --git a/cart.py b/cart.py\ndeleted file mode 100644\n--- a/cart.py\n+++ /dev/null\n"
+          "@@ -1,2 +0,0 @@\n-def total(prices, discount=0):\n-    return sum(prices) - discount\n"}, "removes cart.py"),
+    ],
+)  # fmt: skip
+def test_what_a_clone_cannot_give_is_said(shop, tmp_path, change, says):
+    [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], **change}))
+    with pytest.raises(ConfigError, match=says):
+        files_of(instance, History(shop[0]), 1 << 20)
+
+
+def test_other_runners_and_other_files_are_refused(shop, tmp_path):
+    [instance] = read_instances(write(tmp_path / "x.jsonl", {**shop[1], "PASS_TO_PASS": ["test_a (tests.T)"]}))
+    with pytest.raises(ConfigError, match="no other runner"):
+        modules_of(instance)
+    (tmp_path / "y.jsonl").write_text("[]\n")
+    with pytest.raises(ConfigError, match="an instance is an object"):
+        read_instances(tmp_path / "y.jsonl")
+    (tmp_path / "z.jsonl").write_text("\n")
+    with pytest.raises(ConfigError, match="holds no instances"):
+        read_instances(tmp_path / "z.jsonl")
