@@ -16,10 +16,11 @@ deviation 0.02 move by lr * u, u normal, instead: fast, and nobody's training.
 bytes; `bound_A` are the bits no coder goes below that knows each weight's old exponent and its tensor. `mxfp8_ratio` is
 the same for the experts' matrices as MXFP8 codes and scales, against their own size, at the middle rate; there the run
 has `--amortised-steps`, and `amortised_ratio` is raw bytes over everything in its store: payloads, manifests, merged
-deltas and anchors, the first version's full copy among them. The shipped model's tensors are small, 8,192 to 196,608
-weights, and each is coded apart: what a code says of itself at its start, and learns before it is good, is then a part
-of its bits. `joined` has the same updates with all tensors end to end, in chunks of a million weights as a large
-model's tensors fill them. Throughput is raw bf16 bytes a CPU second of one thread,
+deltas and anchors, the first version's full copy among them; `followed_ratio` is over what an engine fetches that has
+followed from the start: no merged deltas, and no full copy but the first. The shipped model's tensors are small, 8,192
+to 196,608 weights, and each is coded apart: what a code says of itself at its start, and learns before it is good, is
+then a part of its bits. `joined` has the same updates with all tensors end to end, in chunks of a million weights as a
+large model's tensors fill them. Throughput is raw bf16 bytes a CPU second of one thread,
 best of the repeats. Every payload is decoded and compared.
 
 `publish_stall_ms` is for how long steps stood still because of publishing, in all runs together; `snapshot_ms` the copy
@@ -47,7 +48,7 @@ from weight_formats import FORMATS
 from etude.kernels import mxfp8
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.weights import codecs, range_coder, rice
-from etude.weights.forms import U16
+from etude.weights.forms import U16, Array, tagged
 from etude.weights.inspect import log
 from etude.weights.manifest import Bits
 from etude.weights.store import open_store
@@ -204,24 +205,16 @@ def mxfp8_ratio(pairs: list[Update]) -> float | None:
     raw = size = 0
     for new, parent in pairs:
         for name in (name for name in new if new[name].ndim == 3):  # stacked experts: [expert, rows, columns]
-            after, before = _mxfp8(new[name]), _mxfp8(parent[name])
-            for codes, old, shift in zip(after, before, (0, 7), strict=True):
-                raw += codes.size
-                size += len(_smallest(codes, old, shift))
+            for after, before in zip(_mxfp8(new[name]), _mxfp8(parent[name]), strict=True):
+                raw += after.nbytes
+                size += len(codecs.encode(after, before).payload)
     return round(raw / size, 1) if size else None
 
 
-def _mxfp8(bits: U16) -> tuple[U16, U16]:
-    """Codes and scales of the bf16 matrices as 16-bit patterns: a code's sign is bit 15, as the codecs want it."""
-    values = torch.from_numpy(bits.copy()).view(torch.bfloat16)
-    codes, scales = (part.numpy().astype(np.uint16).reshape(-1) for part in mxfp8.quantise(values))
-    return (codes & 0x80) << 8 | codes & 0x7F, scales
-
-
-def _smallest(new: U16, parent: U16, shift: int) -> bytes:
-    _, stream = range_coder.encode(new, parent, range_coder.most_bytes(new.size), shift)
-    assert stream is not None
-    return min(bytes([codecs.Codec.RANGE]) + stream, codecs.encode(new, parent).payload, key=len)
+def _mxfp8(bits: U16) -> tuple[Array, Array]:
+    """Codes and scales of the bf16 matrices, as they travel."""
+    codes, scales = mxfp8.quantise(torch.from_numpy(bits.copy()).view(torch.bfloat16))
+    return tagged("e4m3", codes.numpy().reshape(-1)), tagged("e8m0", scales.numpy().reshape(-1))
 
 
 def throughput(pair: Update, repeats: int) -> dict[str, int]:
@@ -253,9 +246,19 @@ def best_of(repeats: int, call: Callable[[], Any]) -> float:
     return best
 
 
-def amortised_ratio(store: Path) -> float:
+def amortised(store: Path) -> dict[str, Any]:
+    """Raw bytes over all that was uploaded, and over what an engine fetches that follows from the first version on."""
     lines = log(open_store(store))
-    return round(sum(line.raw_bytes for line in lines) / sum(line.stored_bytes + line.extra_bytes for line in lines), 1)
+    raw, followed = sum(line.raw_bytes for line in lines), sum(line.stored_bytes for line in lines)
+    uploaded = followed + sum(line.extra_bytes for line in lines)
+    return {
+        "amortised_ratio": round(raw / uploaded, 1),
+        "followed_ratio": round(raw / followed, 1),
+        "uploaded_bytes": uploaded,
+        "followed_bytes": followed,
+        "first_copy_bytes": lines[0].payload_bytes,
+        "manifest_bytes": followed - sum(line.payload_bytes for line in lines),
+    }
 
 
 # --- the whole ----------------------------------------------------------------------------------------------------
@@ -288,7 +291,7 @@ def main() -> None:
                 store = runs / f"{lr}" / "weights"
                 pairs = updates(store, steps, options.measured)
                 if lr == middle:
-                    report |= {"mxfp8_ratio": mxfp8_ratio(pairs), "amortised_ratio": amortised_ratio(store)}
+                    report |= {"mxfp8_ratio": mxfp8_ratio(pairs)} | amortised(store)
                     report |= {name: rounded(delivery[name]) for name in TOLD}
             row = report[f"{lr:g}"] = compare(pairs)
             whole = compare(joined(pairs))

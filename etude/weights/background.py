@@ -1,7 +1,8 @@
 """Publishes in the background: a step waits for the copy of its weights, and for nothing else.
 
 Owns two sets of arrays and one thread. `put` copies a version into a free set and returns; the thread encodes, hashes
-and writes it, oldest first, one at a time. So one version may be on its way while another waits; what a third does is
+and writes it, oldest first, one at a time. The publisher keeps the set, to which the next version is compared, and
+gives back an earlier one. So one version may be on its way while another waits; what a third does is
 the publisher's config to say. The codecs, the hashes and the store's requests release the interpreter's lock while they
 work, so a step goes on beside them. A store that is away is asked again for as long as a version may take; a publish
 that failed then stays failed: everybody who asks is told, and whoever takes up the chain again publishes the same bits.
@@ -182,7 +183,7 @@ class BackgroundPublisher:
             while (copy := self._next()) is not None:
                 result = self._publish(copy)
                 with self._changed:
-                    self._spare.append(copy.bits)
+                    self._spare.append(self.publisher.spare(copy.bits))
                     self._publications.append(Publication(result, 1000 * (time.perf_counter() - copy.made_at)))
                     self._changed.notify_all()
         except BaseException as error:  # whatever it was, it is raised where somebody waits
@@ -197,7 +198,7 @@ class BackgroundPublisher:
         least_s = self.publisher.chain.store.config.deadline_s
         while True:
             try:
-                return self.publisher.publish(copy.version, copy.bits)
+                return self.publisher.publish(copy.version, copy.bits, keep=True)
             except DeadlineExceeded:
                 if time.perf_counter() - copy.made_at + least_s > self.config.deadline_s:
                     raise

@@ -24,7 +24,7 @@ from typing import TypeVar
 from etude.errors import WeightError
 from etude.records import Version
 from etude.weights.blocks import Wanted, read_spans
-from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, Pack, Tensor, dump, hash_of, load
+from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, Pack, Tensor, dump, load, short_hash_of
 from etude.weights.signing import Keys, signer_of
 from etude.weights.store import MissingObject, Store
 
@@ -222,6 +222,6 @@ def _damage(tensor: Tensor, payloads: memoryview) -> str | None:
     """Where the payloads are not those that were published."""
     begins, _ = tensor.span
     for chunk in tensor.chunks:
-        if hash_of(payloads[chunk.offset - begins : chunk.offset - begins + chunk.size]) != chunk.hash:
+        if short_hash_of(payloads[chunk.offset - begins : chunk.offset - begins + chunk.size]) != chunk.hash:
             return f"{tensor.name}, elements {chunk.start}:{chunk.stop}"
     return None

@@ -13,9 +13,12 @@ network.
 | 0  | empty    | all      | nothing: no element changed                                                               |
 | 1  | raw      | all      | the new bits, little endian                                                               |
 | 2  | xor_zstd | all      | new XOR parent, every lowest byte first, as one zstd frame with its size known            |
-| 3  | rice     | not fp32 | see `rice`                                                                                |
-| 4  | range    | not fp32 | see `range_coder`                                                                         |
-| 5  | halves   | fp32     | u32 bytes of the first, payload of the high halves, payload of the low halves (0 to 4)    |
+| 5  | halves   | fp32     | u32 bytes of the first, payload of the high halves, payload of the low halves (others)    |
+| 6  | rice     | not fp32 | see `rice`                                                                                |
+| 7  | range    | not fp32 | see `range_coder`                                                                         |
+| 8  | whole    | not fp32 | see `whole`                                                                               |
+
+3 and 4 were rice and range in the first two formats.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ import numpy as np
 import zstandard
 
 from etude.errors import WeightError
-from etude.weights import range_coder, rice
+from etude.weights import range_coder, rice, whole
 from etude.weights.forms import U16, Array, Form, form_of, to_wire
 
 Policy = Literal["small", "fast"]
@@ -45,13 +48,16 @@ class Codec(IntEnum):
     EMPTY = 0
     RAW = 1
     XOR_ZSTD = 2
-    RICE = 3
-    RANGE = 4
     HALVES = 5
+    RICE = 6
+    RANGE = 7
+    WHOLE = 8
 
     def of(self, form: Form) -> bool:
         """Whether elements of that form can be coded so."""
-        return not (form.halves if self in (Codec.RICE, Codec.RANGE) else self is Codec.HALVES and not form.halves)
+        if self in (Codec.RICE, Codec.RANGE, Codec.WHOLE):
+            return not form.halves
+        return self is not Codec.HALVES or form.halves
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,9 @@ def encode(new: Array, parent: Array, policy: Policy = "small") -> Encoded:
         _, coded = range_coder.encode(symbols, before, len(stream), form.shift)
         if coded is not None:
             codec, stream = Codec.RANGE, coded
+        coded = whole.encode(symbols, len(stream), form.whole_shift)
+        if coded is not None:
+            codec, stream = Codec.WHOLE, coded
     if symbols.size != new.size:
         changed = int(np.count_nonzero(new.view(np.uint8) != parent.view(np.uint8)))
     return Encoded(codec, bytes([codec]) + stream, changed)
@@ -137,7 +146,7 @@ def _xor_zstd_stream(new: Array, parent: Array) -> bytes:
 
 def _rice_stream(new: Array, parent: Array) -> bytes:
     symbols, before = form_of(new).symbols(new), form_of(parent).symbols(parent)
-    most = rice.HEADER.size + 16 * symbols.size + 1  # 2^7 bits each always do
+    most = rice.HEADER.size + 24 * symbols.size + 1  # 2^7 bits each, and as many if they are far, always do
     _, stream = rice.encode(symbols, before, less_than=most)
     if stream is None:
         raise AssertionError("a Rice stream outgrew its own bound")
@@ -150,6 +159,14 @@ def _range_stream(new: Array, parent: Array) -> bytes:
     _, stream = range_coder.encode(symbols, before, range_coder.most_bytes(symbols.size), form.shift)
     if stream is None:
         raise AssertionError("a range code outgrew its own bound")
+    return stream
+
+
+def _whole_stream(new: Array, parent: Array) -> bytes:
+    form = form_of(new)
+    stream = whole.encode(form.symbols(new), whole.most_bytes(form.symbols(new).size), form.whole_shift)
+    if stream is None:
+        raise AssertionError("whole elements outgrew their own bound")
     return stream
 
 
@@ -203,11 +220,11 @@ def _apply_xor_zstd(stream: memoryview, chunk: Array) -> None:
     chunk[:] = (to_wire(chunk).view(np.uint8) ^ changes).view(form_of(chunk).wire)
 
 
-def _apply_symbols(decode: Callable[[memoryview, U16], None]) -> Callable[[memoryview, Array], None]:
+def _apply_symbols(decode: Callable[[memoryview, U16, Form], None]) -> Callable[[memoryview, Array], None]:
     def apply_to(stream: memoryview, chunk: Array) -> None:
         form = form_of(chunk)
         symbols = form.symbols(chunk)
-        decode(stream, symbols)
+        decode(stream, symbols, form)
         form.restore(symbols, chunk)
 
     return apply_to
@@ -229,15 +246,17 @@ _ENCODERS: dict[Codec, Callable[[Array, Array], bytes]] = {
     Codec.EMPTY: _empty_stream,
     Codec.RAW: _raw_stream,
     Codec.XOR_ZSTD: _xor_zstd_stream,
+    Codec.HALVES: _halves_stream,
     Codec.RICE: _rice_stream,
     Codec.RANGE: _range_stream,
-    Codec.HALVES: _halves_stream,
+    Codec.WHOLE: _whole_stream,
 }
 _DECODERS: dict[Codec, Callable[[memoryview, Array], None]] = {
     Codec.EMPTY: _apply_empty,
     Codec.RAW: _apply_raw,
     Codec.XOR_ZSTD: _apply_xor_zstd,
-    Codec.RICE: _apply_symbols(rice.apply),
-    Codec.RANGE: _apply_symbols(range_coder.apply),
     Codec.HALVES: _apply_halves,
+    Codec.RICE: _apply_symbols(lambda stream, symbols, form: rice.apply(stream, symbols)),
+    Codec.RANGE: _apply_symbols(lambda stream, symbols, form: range_coder.apply(stream, symbols, form.shift)),
+    Codec.WHOLE: _apply_symbols(lambda stream, symbols, form: whole.apply(stream, symbols, form.whole_shift)),
 }

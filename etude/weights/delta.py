@@ -19,7 +19,7 @@ from etude.errors import WeightError
 from etude.records import Version
 from etude.weights import codecs
 from etude.weights.forms import FORMS, Array, form_of
-from etude.weights.manifest import Bits, Chunk, Delta, Pack, Tensor, hash_of, root_of_hashes
+from etude.weights.manifest import Bits, Chunk, Delta, Pack, Tensor, hash_of, root_of_hashes, short_hash_of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,6 +50,12 @@ def copy_bits(bits: Mapping[str, Array]) -> Bits:
     return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in bits.items()}
 
 
+def contiguous_bits(bits: Bits) -> Bits:
+    """These if their arrays are contiguous and native, as the codecs need them; else copies."""
+    fit = all(array.flags.c_contiguous and array.dtype.isnative for array in bits.values())
+    return bits if fit else copy_bits(bits)
+
+
 def make_delta(
     chain: str,
     version: Version,
@@ -78,7 +84,7 @@ def make_delta(
             encoded = next(codes)
             size = len(encoded.payload)
             place = {"start": start, "stop": stop, "changed": encoded.changed, "offset": offset, "size": size}
-            chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=hash_of(encoded.payload), **place))
+            chunks.append(Chunk(codec=encoded.codec.name.lower(), hash=short_hash_of(encoded.payload), **place))
             payloads.append(encoded.payload)
             offset += size
         before = None if parent is None else parent.hashes.get(name) or hash_of(parent.bits[name])

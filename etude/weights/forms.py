@@ -38,7 +38,9 @@ class Form:
     name: FormName
     dtype: np.dtype
     shift: int = 7
-    """What the range coder tells elements apart by is `symbol >> shift`: a bf16's exponent, a code's magnitude."""
+    """What the range coder tells elements apart by is `symbol >> shift`: the exponent."""
+    whole_shift: int = 6
+    """So many of a symbol's lowest bits are as good as random (`whole`)."""
     halves: bool = False
     to_symbols: Callable[[U8], U16] | None = None
     from_symbols: Callable[[U16], U8] | None = None
@@ -110,9 +112,9 @@ FORMS: dict[str, Form] = {
     for form in (
         Form("bf16", np.dtype(np.uint16)),
         Form("fp32", np.dtype(np.uint32), halves=True),
-        Form("e4m3", _record("e4m3"), 0, False, _sign_above, _sign_within),
-        Form("e8m0", _record("e8m0"), 7, False, lambda codes: codes.astype(np.uint16), lambda s: s.astype(np.uint8)),
-        Form("e2m1x2", _record("e2m1x2"), 0, False, _nibbles, _pairs),
+        Form("e4m3", _record("e4m3"), 3, 1, False, _sign_above, _sign_within),
+        Form("e8m0", _record("e8m0"), 7, 0, False, lambda codes: codes.astype(np.uint16), lambda s: s.astype(np.uint8)),
+        Form("e2m1x2", _record("e2m1x2"), 1, 0, False, _nibbles, _pairs),
     )
 }
 _BY_DTYPE = {form.dtype: form for form in FORMS.values()}

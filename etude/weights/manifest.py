@@ -27,10 +27,13 @@ from etude.weights.forms import FORMS, Array, FormName, form_of, to_wire
 Bits = dict[str, Array]
 """Parameter name → array of any shape, of a dtype that says what its elements' bits are (`forms`)."""
 
-FORMAT = "etude-weights/2"
+FORMAT = "etude-weights/3"
 MOST_MANIFEST_BYTES = 256 << 20
+_SMALL_BYTES = 1 << 20
+"""Up to this, the best compression takes no time to speak of."""
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ShortHash = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 ChainId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """128 random bits, drawn for a chain's first version and carried by all that follow."""
@@ -51,8 +54,8 @@ class Chunk(_Record):
     changed: Count
     offset: Count
     size: Count
-    hash: Hash
-    """BLAKE3 of the payload."""
+    hash: ShortHash
+    """The first half of the payload's BLAKE3: it tells damage apart; what was served is decided by the tensor's."""
 
 
 class Tensor(_Record):
@@ -93,7 +96,7 @@ class Pack(_Record):
 class Delta(_Record):
     """How version `parent` becomes version `version`; with no parent, how zeros do: a full copy, an anchor."""
 
-    format: Literal["etude-weights/2"] = FORMAT
+    format: Literal["etude-weights/3"] = FORMAT
     chain: ChainId
     version: Count
     parent: Count | None
@@ -180,7 +183,9 @@ def _cover(tensor: Tensor, offset: int) -> int:
 
 def dump(delta: Delta) -> bytes:
     """The bytes of a manifest."""
-    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(delta.model_dump_json().encode())
+    text = delta.model_dump_json().encode()
+    level = 19 if len(text) < _SMALL_BYTES else 3
+    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(text)
 
 
 def load(data: bytes | memoryview, origin: str) -> Delta:
@@ -203,6 +208,11 @@ def hash_of(data: bytes | memoryview | Array) -> str:
     if isinstance(data, np.ndarray):
         data = to_wire(data).reshape(-1).view(np.uint8).data
     return blake3.blake3(data).hexdigest()
+
+
+def short_hash_of(data: bytes | memoryview) -> str:
+    """What a chunk's payload goes by."""
+    return hash_of(data)[:32]
 
 
 def root_of(bits: Mapping[str, Array]) -> str:

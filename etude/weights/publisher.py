@@ -21,7 +21,7 @@ from etude.errors import WeightError
 from etude.records import Version
 from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_name
 from etude.weights.codecs import Policy
-from etude.weights.delta import Held, check_bits, copy_bits, make_delta
+from etude.weights.delta import Held, check_bits, contiguous_bits, copy_bits, make_delta
 from etude.weights.forms import Array
 from etude.weights.manifest import Bits, Delta, root_of
 from etude.weights.pins import Pins
@@ -50,8 +50,12 @@ class PublisherConfig(Config):
     threads: int = Field(1, ge=1)
     """Chunks of a version that are encoded at the same time."""
     merge_over: tuple[Annotated[int, Field(ge=2)], ...] = (8, 32)
-    """Every so many publishes, one delta over all of them is stored beside the last one's own: values that came back to
-    what they were vanish from it, and who is late catches up in a few fetches. Costs a copy of the weights for each.
+    """Every so many publishes, one delta over all of them may be stored beside the last one's own: values that are back
+    at what they were vanish from it, and who is late catches up in a few fetches. Costs a copy of the weights for each.
+    """
+    merge: Literal["needed", "always"] = "needed"
+    """Whether merged deltas are stored for whoever may come late, or only while a version from before their start is
+    pinned or leased: somebody is late then, and will go that way. Ranks that publish together always store them.
     """
     anchor_every: int = Field(256, ge=1)
     """A full copy is stored beside the delta when the last one is this many publishes old. Merged deltas serve who is
@@ -115,6 +119,7 @@ class Publisher:
         self._pins, self._retention = Pins(whole), Retention(whole, self.config.keep)
         self._sweeps = shard is None or shard.rank == 0
         self._held: Held | None = None
+        self._spare: Bits | None = None
         self._attached = False
         self._since_anchor = 0
         self._merges: dict[int, _Merge] = {}
@@ -147,8 +152,11 @@ class Publisher:
         self._attached = True
         return self._held.version if self._held else None
 
-    def publish(self, version: Version, bits: Mapping[str, Array], *, anchor: bool = False) -> PublishResult:
-        """Make `version` visible, whole. With `anchor`, a full copy is stored beside its delta in any case.
+    def publish(
+        self, version: Version, bits: Mapping[str, Array], *, anchor: bool = False, keep: bool = False
+    ) -> PublishResult:
+        """Make `version` visible, whole. With `anchor`, a full copy is stored beside its delta in any case; with
+        `keep`, the arrays are the publisher's from now on, and are copied only where they are not contiguous.
 
         A version that is there already with the same root is left as it is, so a publish may be repeated. Raises
         WeightError if it is there with another root, is older than the newest, or has other tensors; DeadlineExceeded
@@ -159,18 +167,20 @@ class Publisher:
             self.resume()
         if self._held is not None and version <= self._held.version:
             return self._confirm(version, bits)
-        new = copy_bits(bits)
+        new = contiguous_bits(bits) if keep else copy_bits(bits)
         delta, pack = self._encode(version, new, self._held)
         self._check_parent()
         if not self.chain.write(delta, pack):
             self._attached, self.chain.id = False, None  # somebody else extended it: the next publish reads it afresh
             return self._confirm(version, bits)
-        full = self._held is None
+        former, full = self._held, self._held is None
         self._held = Held(version, delta.root, new, {tensor.name: tensor.hash for tensor in delta.tensors})
         self._since_anchor = 0 if full else self._since_anchor + 1
         self.counters["published_anchors" if full else "published_deltas"] += 1
         self.counters["published_bytes"] += len(pack)
         merged_bytes = self._write_merged(self._held)
+        if former is not None and all(merge.base is not former for merge in self._merges.values()):
+            self._spare = former.bits
         due = not full and (anchor or self._since_anchor >= self.config.anchor_every)
         anchor_bytes = self._write_anchor() if due else 0
         if self._sweeps and (merged_bytes or anchor_bytes):
@@ -185,6 +195,16 @@ class Publisher:
             anchor_bytes=anchor_bytes,
             merged_bytes=merged_bytes,
         )
+
+    def spare(self, given: Bits) -> Bits | None:
+        """Arrays for a later version to be copied into, after `given` were published to be kept: these, if the publisher
+        did not need them; else those of an earlier version that it needs no more, if there are any.
+        """
+        held = self._held is not None and self._held.bits is given
+        if not held and all(merge.base.bits is not given for merge in self._merges.values()):
+            return given
+        spare, self._spare = self._spare, None
+        return spare
 
     def published(self, version: Version) -> PublishResult:
         """A version that is in the store, as its manifest tells it. Raises MissingObject or WeightError."""
@@ -279,14 +299,22 @@ class Publisher:
             if merge.base is newest:
                 continue
             merge.publishes += 1
-            if merge.publishes >= over:  # more, if the store did not take the last one
+            if merge.publishes < over:
+                continue
+            if self._somebody_starts_before(merge.base.version):
                 delta, pack = self._encode(newest.version, newest.bits, merge.base)
                 self.chain.write(delta, pack, merged_name(merge.base.version))
-                self._merges[over] = _Merge(newest)
                 self.counters["published_merged"] += 1
                 self.counters["published_bytes"] += len(pack)
                 written += len(pack)
+            self._merges[over] = _Merge(newest)
         return written
+
+    def _somebody_starts_before(self, base: Version) -> bool:
+        """Whether a merged delta from `base` on is of use."""
+        if self.config.merge == "always" or isinstance(self.chain, ShardedChain):
+            return True
+        return any(pin.version <= base for pin in self._pins.live())
 
     def _write_anchor(self) -> int:
         """Store a full copy of the newest version; returns its bytes."""

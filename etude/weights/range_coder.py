@@ -3,29 +3,34 @@
 Owns the bit format and its numba kernels; knows nothing of files, hashes or versions. An optimizer's step is about as
 large for every weight, and the gap to the next bf16 value is not: it doubles with the exponent. So whether a weight
 changes, and by how many units, hangs on its *old* exponent, which the receiver already has. Given the exponent the
-changes are as good as independent, and the stream comes within a few percent of their entropy: about two thirds of
-codec R's bytes, for several times its time, since every element is coded and not only those that changed.
+changes are as good as independent. One number, `level`, says how large the step was; from it follow the chances for
+every exponent at the start, and counting does the rest: no table travels, and small tensors cost little more than
+their changes.
 
-Payload, little endian: u32 changes; u8 shift; u16 classes; the classes in which something changed, ascending, a u8
-each; their shares, a u16 each; then u32 words. Without changes it ends after `classes`, which is 0. An element's class
-is (old bits >> shift) & 255: with 7 the exponent of a bf16 value, with 0 the magnitude of an 8-bit code whose sign is
-bit 15.
+Payload: u16 level, little endian; words of 32 bits, the highest byte first, without the zero bytes at their end. An
+element's class c is (old symbol >> shift) & 255, and which shift is the form's to say (`forms`): 7 for bf16, whose
+classes are exponents. All chances start from the class's gap over the step, in units of 1 / 256: gap(c) = 1024 div
+(4 + level mod 4), shifted left by d = c - (level - 256 div 4) bits, at most 40, or right by -d.
 
 The words are one range code (Martin, 1979) of 64 bits that shifts by 32. Coder and decoder hold a range of at first
-2^64 - 1. A bit of share s (of 65536) splits it at bound = (range >> 16) * s: 0 keeps the part below, 1 the part above;
-when the range has then fallen under 2^32, one word is shifted out and the range grows by 2^32. The last word is the
-top half of the smallest multiple of 2^32 in the final interval; the word behind it counts as 0.
+2^64 - 1. A bit of share s (of 2^22) splits it at bound = (range >> 22) * s: 0 keeps the part below, 1 the part above;
+when the range has then fallen under 2^32, one word is shifted out and the range grows by 2^32. The last words are
+those of the value in the final interval with the most zero bits at its end; bytes behind the stream's end count as 0.
 
-Every element of a listed class, in order, codes one bit with the class's share: does it change? If it does, there
-follow, with shares that adapt, the sign of its step (1: falls) in context (class, 4); then, with t = |step| - 1, up to
-four bits "t > i" in the contexts (class, i), ended by the first 0; and after four ones v = t - 3 of b + 1 bits: b ones
-and a zero in the contexts (gamma, 0), (gamma, 1), …, and the low b bits of v, highest first, with share 32768. Steps
-are those of `rice`. A context starts at share 32768 with n = 0; a bit moves its share by floor((target - share) / (n +
-2)), the target being 65536 for 0 and 0 for 1, keeps it within 64 and 65472, and adds one to n up to 62.
+Shares are made of two counts, of `ones` in `seen` bits, in units of 1 / 256: the share of a 0 is 2^22 - (ones * 2^22
+div seen, kept within 1 and 2^22 - 1). A bit adds 256 to seen, a 1 to ones too. Every element codes "does it change?"
+with its class's counts, at first ones = 1536 and seen = 1536 + max(6 * gap(c), 256). This share alone is not made anew
+with each bit, but after each change, and when as many elements of the class have passed since as its pause was: 16 +
+(seen >> 12). If the element changes, there follow the sign of its step (1: falls) with counts of the chunk's own, at
+first 8192 and 16384; then, with t = |step| - 1, up to four bits "t > i" with counts of (c, i), ended by the first 0;
+and after four ones v = t - 3 of b + 1 bits: b ones and a zero with counts of (c, 4), (c, 5), ..., and the low b bits of
+v, highest first, of share 2^21. Counts of (c, i) start at seen = 2048 and ones = 2^22 div (2048 + g * g div 8), at
+least 1, where g is gap(c), from i = 4 on shifted left by i - 3 bits, and at most 2^24. Steps are those of `rice`.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -36,22 +41,28 @@ from etude.errors import WeightError
 from etude.weights.rice import ordered, patterned
 
 U16 = npt.NDArray[np.uint16]
-HEADER = struct.Struct("<IBH")
+HEADER = struct.Struct("<H")
 BF16_SHIFT = 7
-_MOST_SHIFT = 15
-_ENTRY_BYTES = 3
-_CLASSES, _CONTEXTS, _GAMMA, _MOST_GAMMA = 256, 5, 256 * 5, 16
+MOST_LEVEL = 1535
+_LEVEL_OF_ONE = 256
+"""The level of a step as large as the gap of class 0; four levels are a doubling."""
+_CLASSES, _SIZES, _MOST_GAMMA = 256, 20, 16
+_SIGN = _CLASSES * (1 + _SIZES)
+"""Where counts lie: of changes by class, of sizes by class and bit, of the sign."""
 _MOST_WORDS_AN_ELEMENT = 32
-"""A change takes at most 38 bits, none of which shrinks the range by more than 2^16."""
+"""A change takes at most 38 bits, none of which shrinks the range by more than 2^22."""
 
 _U16_IN = types.Array(types.uint16, 1, "C", readonly=True)
 _U32_IN = types.Array(types.uint32, 1, "C", readonly=True)
-_U64_IN = types.Array(types.uint64, 1, "C", readonly=True)
-_SHIFT, _HALF, _LEAST = np.uint64(16), np.uint64(32), np.uint64(1 << 32)
-_WHOLE, _EVEN = np.uint64((1 << 64) - 1), np.uint64(32768)
+_COUNTS = types.int64[::1]
+_BITS, _HALF, _LEAST = np.uint64(22), np.uint64(32), np.uint64(1 << 32)
+_WHOLE, _EVEN = np.uint64((1 << 64) - 1), np.uint64(1 << 21)
+_UNIT = 256
+_TRUST = 6
+"""How many changes the level's word counts for."""
 
 
-@njit(types.void(_U16_IN, _U16_IN, types.int64, types.int64[::1], types.int64[::1]), cache=True, nogil=True)
+@njit(types.void(_U16_IN, _U16_IN, types.int64, _COUNTS, _COUNTS), cache=True, nogil=True)
 def _count(new, parent, shift, elements, changed):
     """Elements and changes of every class."""
     for i in range(new.size):
@@ -60,13 +71,82 @@ def _count(new, parent, shift, elements, changed):
         changed[which] += new[i] != parent[i]
 
 
+# --- chances ----------------------------------------------------------------------------------------------------------
+
+
 @njit(nogil=True)
-def _learn(shares, seen, context, bit):
-    share, n = np.int64(shares[context]), np.int64(seen[context])
-    share += ((0 if bit else 65536) - share) // (n + 2)
-    shares[context] = np.uint64(min(max(share, 64), 65472))
-    if n < 62:
-        seen[context] = n + 1
+def _gap(level, which):
+    """The class's gap between values over the step, in units of 1 / 256."""
+    gap, doublings = 4 * _UNIT // (4 + level % 4), which - ((level - _LEVEL_OF_ONE) >> 2)
+    return gap << min(doublings, 40) if doublings >= 0 else gap >> min(-doublings, 62)
+
+
+@njit(types.void(types.int64, _COUNTS, _COUNTS), cache=True, nogil=True)
+def _start(level, ones, seen):
+    """Counts before the first element; those of sizes are made when they are first used."""
+    for which in range(_CLASSES):
+        ones[which] = _TRUST * _UNIT
+        seen[which] = _TRUST * _UNIT + max(_TRUST * _gap(level, which), _UNIT)
+    ones[_CLASSES:_SIGN], seen[_CLASSES:_SIGN] = 0, 0
+    ones[_SIGN], seen[_SIGN] = 32 * _UNIT, 64 * _UNIT
+
+
+@njit(nogil=True)
+def _size_context(level, ones, seen, which, i):
+    """Where the counts of a bit of a size lie: i < 4 for "t > i", from 4 on of an escape's b."""
+    context = _CLASSES + _SIZES * which + i
+    if seen[context] == 0:
+        gap = min(min(_gap(level, which), 1 << 24) << max(i - 3, 0), 1 << 24)
+        ones[context], seen[context] = max((1 << 22) // (2048 + gap * gap // 8), 1), 2048
+    return context
+
+
+@njit(nogil=True)
+def _share(ones, seen):
+    """The share of a 0."""
+    return np.uint64((1 << 22) - min(max((ones << 22) // seen, 1), (1 << 22) - 1))
+
+
+@njit(nogil=True)
+def _pause(seen):
+    """For how many elements of a class its share stays as it is, unless one changes."""
+    return 16 + (seen >> 12)
+
+
+@njit(nogil=True)
+def _cost(level, elements, changed, first, last):
+    """About how many nats these changes take at that level, but for what all levels take."""
+    cost = 0.0
+    for which in range(first, last + 1):
+        if elements[which]:
+            rest = max(_TRUST * _gap(level, which), _UNIT) / _UNIT
+            n, k = np.float64(elements[which]), np.float64(changed[which])
+            cost += math.lgamma(_TRUST + rest + n) - math.lgamma(_TRUST + k) - math.lgamma(rest + n - k)
+            cost -= math.lgamma(_TRUST + rest) - math.lgamma(rest)
+    return cost
+
+
+@njit(types.int64(_COUNTS, _COUNTS), cache=True, nogil=True)
+def _best_level(elements, changed):
+    """The level that suits these changes, looked for in ever smaller strides."""
+    first, last = 0, _CLASSES - 1
+    while first < last and elements[first] == 0:
+        first += 1
+    while last > first and elements[last] == 0:
+        last -= 1
+    low, high = _LEVEL_OF_ONE + 4 * (first - 20), _LEVEL_OF_ONE + 4 * (last + 12)
+    best, stride = low, 16
+    while stride:
+        least = np.inf
+        for level in range(max(low, 0), min(high, MOST_LEVEL) + 1, stride):
+            cost = _cost(level, elements, changed, first, last)
+            if cost < least:
+                best, least = level, cost
+        low, high, stride = best - stride, best + stride, stride >> 2
+    return best
+
+
+# --- coding -----------------------------------------------------------------------------------------------------------
 
 
 @njit(nogil=True)
@@ -85,7 +165,7 @@ def _raise(low, by, n, words):
 @njit(nogil=True)
 def _put(low, width, n, words, share, bit):
     """Code one bit; returns the state (low, width, n), `n` words being written."""
-    bound = (width >> _SHIFT) * share
+    bound = (width >> _BITS) * share
     if bit:
         low, width = _raise(low, bound, n, words), width - bound
     else:
@@ -97,90 +177,137 @@ def _put(low, width, n, words, share, bit):
 
 
 @njit(nogil=True)
-def _put_step(low, width, n, words, shares, seen, which, step):
-    context = which * _CONTEXTS
-    bit = step < 0
-    low, width, n = _put(low, width, n, words, shares[context + 4], bit)
-    _learn(shares, seen, context + 4, bit)
+def _put_counted(low, width, n, words, ones, seen, context, bit):
+    low, width, n = _put(low, width, n, words, _share(ones[context], seen[context]), bit)
+    ones[context] += _UNIT * bit
+    seen[context] += _UNIT
+    return low, width, n
+
+
+@njit(nogil=True)
+def _put_step(low, width, n, words, level, ones, seen, which, step):
+    low, width, n = _put_counted(low, width, n, words, ones, seen, _SIGN, step < 0)
     t = abs(step) - 1
     for i in range(4):
-        bit = t > i
-        low, width, n = _put(low, width, n, words, shares[context + i], bit)
-        _learn(shares, seen, context + i, bit)
-        if not bit:
+        low, width, n = _put_counted(
+            low, width, n, words, ones, seen, _size_context(level, ones, seen, which, i), t > i
+        )
+        if t <= i:
             return low, width, n
     v, b = t - 3, 0
     while v >> (b + 1):
         b += 1
     for i in range(b + 1):
-        bit = i < b
-        low, width, n = _put(low, width, n, words, shares[_GAMMA + i], bit)
-        _learn(shares, seen, _GAMMA + i, bit)
+        low, width, n = _put_counted(
+            low, width, n, words, ones, seen, _size_context(level, ones, seen, which, 4 + i), i < b
+        )
     for i in range(b - 1, -1, -1):
         low, width, n = _put(low, width, n, words, _EVEN, (v >> i) & 1 == 1)
     return low, width, n
 
 
+@njit(nogil=True)
+def _round_up(low, width, n, words):
+    """The last two words: the value in the interval with the most zero bits at its end."""
+    last = low + (width - np.uint64(1))  # behind 2^64 - 1 if it is below low
+    for zeros in range(63, -1, -1):
+        below = (np.uint64(1) << np.uint64(zeros)) - np.uint64(1)
+        value = (low + below) & ~below
+        if value - low <= last - low:
+            break
+    low = _raise(low, value - low, n, words)
+    words[n], words[n + 1] = np.uint32(low >> _HALF), np.uint32(low & (_LEAST - np.uint64(1)))
+    return n + 2
+
+
 @njit(
-    types.int64(_U16_IN, _U16_IN, types.int64, _U64_IN, types.uint64[::1], types.int64[::1], types.uint32[::1]),
+    types.int64(_U16_IN, _U16_IN, types.int64, types.int64, _COUNTS, _COUNTS, types.uint32[::1]),
     cache=True,
     nogil=True,
 )
-def _encode(new, parent, shift, classes, shares, seen, words):
+def _encode(new, parent, shift, level, ones, seen, words):
     """Fill `words`, which has _MOST_WORDS_AN_ELEMENT to spare; returns how many, or -1 if they do not fit."""
     low, width, n = np.uint64(0), _WHOLE, np.int64(0)
     limit = words.size - _MOST_WORDS_AN_ELEMENT
+    shares, left = np.empty(_CLASSES, np.uint64), np.empty(_CLASSES, np.int64)
+    for which in range(_CLASSES):
+        shares[which], left[which] = _share(ones[which], seen[which]), _pause(seen[which])
     for i in range(new.size):
         which = (parent[i] >> shift) & 255
-        share = classes[which]
-        if share == 0:
-            continue
-        bound = (width >> _SHIFT) * share
-        if new[i] == parent[i] and bound >= _LEAST:  # nearly always: a 0 that shifts nothing out, as `_put` codes it
+        left[which] -= 1
+        bound = (width >> _BITS) * shares[which]
+        if new[i] == parent[i] and bound >= _LEAST and left[which]:  # nearly always: a 0 that `_put` codes like this
             width = bound
             continue
         changes = new[i] != parent[i]
-        low, width, n = _put(low, width, n, words, share, changes)
+        low, width, n = _put(low, width, n, words, shares[which], changes)
+        if changes or not left[which]:
+            seen[which] += _UNIT * (_pause(seen[which]) - left[which])
+            ones[which] += _UNIT * changes
+            shares[which], left[which] = _share(ones[which], seen[which]), _pause(seen[which])
         if changes:
-            step = ordered(new[i]) - ordered(parent[i])
-            low, width, n = _put_step(low, width, n, words, shares, seen, which, step)
+            low, width, n = _put_step(
+                low, width, n, words, level, ones, seen, which, ordered(new[i]) - ordered(parent[i])
+            )
         if n >= limit:
             return -1
-    words[n] = np.uint32(_raise(low, _LEAST - np.uint64(1), n, words) >> _HALF)
-    return n + 1
+    return _round_up(low, width, n, words)
+
+
+@njit(nogil=True)
+def _shift_in(code, width, n, words):
+    """The state with one word more; behind the last one they are 0."""
+    word = np.uint64(words[n]) if n < words.size else np.uint64(0)
+    return code << _HALF | word, width << _HALF, n + 1
+
+
+@njit(nogil=True)
+def _opened(words):
+    """The state (code, width, n) at a stream's start."""
+    code, _, n = _shift_in(np.uint64(0), _WHOLE, np.int64(0), words)
+    code, _, n = _shift_in(code, _WHOLE, n, words)
+    return code, _WHOLE, n
 
 
 @njit(nogil=True)
 def _take(code, width, n, words, share):
     """Read one bit; returns it behind the state (code, width, n), the next word to read being `n`."""
-    bound = (width >> _SHIFT) * share
+    bound = (width >> _BITS) * share
     bit = code >= bound
     if bit:
         code, width = code - bound, width - bound
     else:
         width = bound
     if width < _LEAST:
-        code, width, n = code << _HALF | np.uint64(words[n]), width << _HALF, n + 1
+        code, width, n = _shift_in(code, width, n, words)
     return code, width, n, bit
 
 
 @njit(nogil=True)
-def _take_step(code, width, n, words, shares, seen, which):
+def _take_counted(code, width, n, words, ones, seen, context):
+    code, width, n, bit = _take(code, width, n, words, _share(ones[context], seen[context]))
+    ones[context] += _UNIT * bit
+    seen[context] += _UNIT
+    return code, width, n, bit
+
+
+@njit(nogil=True)
+def _take_step(code, width, n, words, level, ones, seen, which):
     """Read a step, 0 for one that no coder wrote; returns it behind the state."""
-    context = which * _CONTEXTS
-    code, width, n, falls = _take(code, width, n, words, shares[context + 4])
-    _learn(shares, seen, context + 4, falls)
+    code, width, n, falls = _take_counted(code, width, n, words, ones, seen, _SIGN)
     t = 0
     while t < 4:
-        code, width, n, bit = _take(code, width, n, words, shares[context + t])
-        _learn(shares, seen, context + t, bit)
+        code, width, n, bit = _take_counted(
+            code, width, n, words, ones, seen, _size_context(level, ones, seen, which, t)
+        )
         if not bit:
             return code, width, n, -(t + 1) if falls else t + 1
         t += 1
     b, v = 0, 1
     while True:
-        code, width, n, bit = _take(code, width, n, words, shares[_GAMMA + b])
-        _learn(shares, seen, _GAMMA + b, bit)
+        code, width, n, bit = _take_counted(
+            code, width, n, words, ones, seen, _size_context(level, ones, seen, which, 4 + b)
+        )
         if not bit:
             break
         b += 1
@@ -193,101 +320,87 @@ def _take_step(code, width, n, words, shares, seen, which):
 
 
 @njit(
-    types.int64(_U32_IN, types.int64, types.int64, _U64_IN, types.uint64[::1], types.int64[::1], types.uint16[::1]),
+    types.int64(_U32_IN, types.int64, types.int64, _COUNTS, _COUNTS, types.uint16[::1]),
     cache=True,
     nogil=True,
 )
-def _apply(words, count, shift, classes, shares, seen, chunk):
-    """Apply a stream of `count` words to `chunk` in place; returns the changes, or -1 for one that no coder wrote.
-
-    `words` has _MOST_WORDS_AN_ELEMENT zeros behind the stream: its end is looked for once an element.
-    """
-    code, width, n = np.uint64(words[0]) << _HALF | np.uint64(words[1]), _WHOLE, np.int64(2)
-    changes = 0
+def _apply(words, shift, level, ones, seen, chunk):
+    """Apply a stream to `chunk` in place; returns the words it took, two of them ahead, or -1 if no coder wrote it."""
+    code, width, n = _opened(words)
+    shares, left = np.empty(_CLASSES, np.uint64), np.empty(_CLASSES, np.int64)
+    for which in range(_CLASSES):
+        shares[which], left[which] = _share(ones[which], seen[which]), _pause(seen[which])
     for i in range(chunk.size):
         old = chunk[i]
         which = (old >> shift) & 255
-        share = classes[which]
-        if share == 0:
-            continue
-        bound = (width >> _SHIFT) * share
-        if code < bound and bound >= _LEAST:  # nearly always: a 0 that shifts nothing in, as `_take` reads it
+        left[which] -= 1
+        bound = (width >> _BITS) * shares[which]
+        if code < bound and bound >= _LEAST and left[which]:  # nearly always: a 0 that `_take` reads like this
             width = bound
             continue
-        code, width, n, bit = _take(code, width, n, words, share)
+        code, width, n, bit = _take(code, width, n, words, shares[which])
+        if bit or not left[which]:
+            seen[which] += _UNIT * (_pause(seen[which]) - left[which])
+            ones[which] += _UNIT * bit
+            shares[which], left[which] = _share(ones[which], seen[which]), _pause(seen[which])
         if bit:
-            changes += 1
-            code, width, n, step = _take_step(code, width, n, words, shares, seen, which)
+            code, width, n, step = _take_step(code, width, n, words, level, ones, seen, which)
             value = ordered(old) + step
             if step == 0 or value < -0x8000 or value > 0x7FFF:
                 return -1
             chunk[i] = patterned(value)
-        if n > count + 1:
-            return -1
-    return changes if n == count + 1 else -1
+    return n
 
 
 def encode(new: U16, parent: U16, less_than: int, shift: int = BF16_SHIFT) -> tuple[int, bytes | None]:
     """How many elements changed, and the payload; None for one of `less_than` bytes or more, which is not kept."""
     elements, changed = np.zeros(_CLASSES, np.int64), np.zeros(_CLASSES, np.int64)
     _count(new, parent, shift, elements, changed)
-    changes, used = int(changed.sum()), np.flatnonzero(changed)
-    header = HEADER.pack(changes, shift, used.size)
-    if changes == 0:
-        return 0, header
-    kept = (elements[used] - changed[used] + 0.5) / (elements[used] + 1)
-    shares = np.clip(np.rint(65536 * kept), 1, 65535).astype("<u2")
-    head = header + used.astype(np.uint8).tobytes() + shares.tobytes()
-    room = (less_than - 1 - len(head)) // 4
-    if room < 1:
+    changes = int(changed.sum())
+    level = _best_level(elements, changed) if changes else 0
+    room = max(less_than - HEADER.size, 0) // 4 + 2
+    words = np.empty(room + _MOST_WORDS_AN_ELEMENT, np.uint32)
+    count = _encode(new, parent, shift, level, *_counts(level), words)
+    if count < 0:
         return changes, None
-    words = np.empty(room + 1 + _MOST_WORDS_AN_ELEMENT, np.uint32)
-    count = _encode(new, parent, shift, _by_class(used, shares), *_fresh_contexts(), words)
-    if not 0 < count <= room:
-        return changes, None
-    return changes, head + words[:count].astype("<u4", copy=False).tobytes()
+    payload = HEADER.pack(level) + bytes_of(words[:count])
+    return changes, payload if len(payload) < less_than else None
 
 
 def most_bytes(elements: int) -> int:
     """More than any payload of so many elements takes."""
-    return HEADER.size + _CLASSES * _ENTRY_BYTES + 4 * _MOST_WORDS_AN_ELEMENT * (elements + 1)
+    return HEADER.size + 4 * _MOST_WORDS_AN_ELEMENT * (elements + 1)
 
 
-def apply(payload: memoryview, chunk: U16) -> None:
+def apply(payload: memoryview, chunk: U16, shift: int = BF16_SHIFT) -> None:
     """Turn `chunk` from the parent's bits into the new ones, in place. Raises WeightError on a payload that no coder
     wrote; `chunk` then holds garbage.
     """
     if len(payload) < HEADER.size:
         raise WeightError(f"range-coded payload of {len(payload)} bytes is shorter than its header")
-    changes, shift, classes = HEADER.unpack_from(payload)
-    start = HEADER.size + classes * _ENTRY_BYTES
-    fits = changes <= chunk.size and classes <= min(changes, _CLASSES) and shift <= _MOST_SHIFT
-    if not fits or len(payload) < start or (len(payload) - start) % 4:
-        claim = f"claims {changes} changes in {classes} classes of {chunk.size} elements (shift {shift})"
-        raise WeightError(f"range-coded payload of {len(payload)} bytes {claim}")
-    listed = np.frombuffer(payload, np.uint8, classes, HEADER.size)
-    shares = np.frombuffer(payload, "<u2", classes, HEADER.size + classes)
-    count = (len(payload) - start) // 4
-    if (listed[1:] <= listed[:-1]).any() or (shares == 0).any():
-        raise WeightError("range-coded payload has a damaged table of classes")
-    if changes == 0:
-        found = 0 if count == 0 else -1
-    else:
-        words = np.zeros(count + 1 + _MOST_WORDS_AN_ELEMENT, np.uint32)
-        words[:count] = np.frombuffer(payload, "<u4", count, start)
-        found = _apply(words, count, shift, _by_class(listed, shares), *_fresh_contexts(), chunk)
-    if found != changes:
-        raise WeightError(f"range-coded payload of {changes} changes is damaged: its words do not add up")
+    (level,) = HEADER.unpack_from(payload)
+    stream = payload[HEADER.size :]
+    if level > MOST_LEVEL or (len(stream) and stream[-1] == 0):
+        raise WeightError(f"range-coded payload of {len(payload)} bytes is damaged (level {level}), or was lengthened")
+    words = words_of(stream)
+    if _apply(words, shift, level, *_counts(level), chunk) < words.size:
+        raise WeightError(f"range-coded payload of {len(payload)} bytes is damaged: its words do not add up")
 
 
-def _by_class(listed: np.ndarray, shares: np.ndarray) -> npt.NDArray[np.uint64]:
-    """Shares by class, 0 where nothing changes."""
-    every = np.zeros(_CLASSES, np.uint64)
-    every[listed] = shares
-    return every
+def words_of(stream: memoryview) -> npt.NDArray[np.uint32]:
+    """A stream's words; bytes that are missing from the last one are 0."""
+    words = np.zeros((len(stream) + 3) // 4, ">u4")
+    words.view(np.uint8)[: len(stream)] = stream
+    return words.astype(np.uint32)
 
 
-def _fresh_contexts() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """The adapting contexts' shares, and how many bits each has seen."""
-    contexts = _GAMMA + _MOST_GAMMA
-    return np.full(contexts, _EVEN, np.uint64), np.zeros(contexts, np.int64)
+def bytes_of(words: npt.NDArray[np.uint32]) -> bytes:
+    """A stream of these words."""
+    return words.astype(">u4").tobytes().rstrip(b"\0")
+
+
+def _counts(level: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Ones and seen of all contexts at the start of a chunk."""
+    ones, seen = np.empty(_SIGN + 1, np.int64), np.empty(_SIGN + 1, np.int64)
+    _start(level, ones, seen)
+    return ones, seen

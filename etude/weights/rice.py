@@ -2,15 +2,17 @@
 
 Owns the bit format and its numba kernels; knows nothing of files, hashes or versions. Both ways cost O(changes) after
 one scan. A step of the optimizer moves most bf16 weights that change at all by exactly one unit in the last place, so
-a change is written as the gap to the one before (Rice code of parameter k), a sign, and the size of the step
-(exponential Golomb code of order g; g = 0 is Elias gamma) on the integers that order bf16 values: x for x >= 0,
+a change is written as the gap to the one before (Rice code) and a sign; the few that move further are listed behind,
+with the size of their step (exponential Golomb code of order g; g = 0 is Elias gamma) on the integers that order bf16
+values: x for x >= 0,
 -(x & 0x7fff) - 1 below. That map is one to one on all 65,536 patterns, so NaN payloads, infinities and -0 travel like
 any other value.
 
-Payload, little endian: u32 changes; u8 k; u8 g; then bits, lowest first. A change is: gap >> k zeros, a one, the low k
-bits of the gap; 1 bit, set when the value falls; with v = ((step - 1) >> g) + 1 of b + 1 bits: b zeros, a one, the low
-b bits of v, the low g bits of step - 1. The last byte is filled with zeros. Gaps count the unchanged elements in
-between.
+Payload, little endian: u32 changes; u32 far, how many of them move by more than 1; u8 k; u8 j; u8 g; then bits, lowest
+first. Numbers are Rice codes: x >> k zeros, a one, the low k bits of x. First, of every change: the unchanged elements
+since the one before, with k; 1 bit, set when the value falls. Then, of every far one: the near ones since the last far
+one, with j; with v = ((step - 2) >> g) + 1 of b + 1 bits: b zeros, a one, the low b bits of v, the low g bits of step -
+2. The last byte is filled with zeros. Near changes thus pay nothing for their size but to tell where far ones are.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from numba.extending import intrinsic
 from etude.errors import WeightError
 
 U16 = npt.NDArray[np.uint16]
-HEADER = struct.Struct("<IBB")
+U32 = npt.NDArray[np.uint32]
+I32 = npt.NDArray[np.int32]
+HEADER = struct.Struct("<IIBBB")
 MOST_K = 15
-"""Largest Rice parameter, and largest order g: a change but for its run of zeros then fits one 64-bit word."""
+"""Largest parameter of a Rice code, and largest order g: a number but for its run of zeros then fits a 64-bit word."""
 
 _U8_IN = types.Array(types.uint8, 1, "C", readonly=True)
 _U16_IN = types.Array(types.uint16, 1, "C", readonly=True)
@@ -93,18 +97,25 @@ def _gap_bits(gaps, k):
     return total
 
 
-@njit(types.int64[::1](_I32_IN), cache=True, nogil=True)
-def _step_bits(steps):
-    """Bits that the steps take, without signs, for each order from 0 to MOST_K."""
-    counts = np.zeros(65536, np.int64)
+@njit(types.int64(_I32_IN, types.uint32[::1], types.int32[::1]), cache=True, nogil=True)
+def _find_far(steps, gaps, sizes):
+    """Fill `gaps` with the near changes before every far one, and `sizes` with step - 1; returns how many."""
+    found, last = 0, -1
     for i in range(steps.size):
-        counts[abs(steps[i])] += 1
+        if abs(steps[i]) > 1:
+            gaps[found], sizes[found] = i - last - 1, abs(steps[i]) - 1
+            last, found = i, found + 1
+    return found
+
+
+@njit(types.int64[::1](_I32_IN), cache=True, nogil=True)
+def _size_bits(sizes):
+    """Bits that sizes from 1 on take for each order from 0 to MOST_K."""
     totals = np.zeros(MOST_K + 1, np.int64)
-    for size in range(1, 65536):
-        if counts[size]:
-            for g in range(MOST_K + 1):
-                b = 63 - _leading_zeros(np.uint64(((size - 1) >> g) + 1))
-                totals[g] += counts[size] * (2 * np.int64(b) + 1 + g)
+    for i in range(sizes.size):
+        for g in range(MOST_K + 1):
+            b = 63 - _leading_zeros(np.uint64(((sizes[i] - 1) >> g) + 1))
+            totals[g] += 2 * np.int64(b) + 1 + g
     return totals
 
 
@@ -116,18 +127,30 @@ def _put(words, bit, value):
     words[at + 1] |= (value >> _ONE) >> (np.uint64(63) - shift)  # two shifts: one by 64 is undefined
 
 
-@njit(types.int64(_U32_IN, _I32_IN, types.int64, types.int64, types.uint64[::1]), cache=True, nogil=True)
-def _write(gaps, steps, k, g, words):
-    """Write every change into the zeroed `words`; returns the bits used."""
+@njit(inline="always")
+def _put_rice(words, bit, number, k, tail):
+    """A Rice code, and `tail`, what else of the word follows it; returns the bit behind the code."""
+    bit += np.int64(number >> np.uint64(k))
+    _put(words, bit, _ONE | (number & ((_ONE << np.uint64(k)) - _ONE)) << _ONE | tail << np.uint64(k + 1))
+    return bit + k + 1
+
+
+@njit(types.int64(_U32_IN, _I32_IN, types.int64, types.uint64[::1]), cache=True, nogil=True)
+def _write(gaps, steps, k, words):
+    """Write gap and sign of every change into the zeroed `words`; returns the bits used."""
     bit = np.int64(0)
-    low_k, low_g = (_ONE << np.uint64(k)) - _ONE, (_ONE << np.uint64(g)) - _ONE
     for i in range(gaps.size):
-        gap, step = np.uint64(gaps[i]), steps[i]
-        falls = np.uint64(1 if step < 0 else 0)
-        bit += np.int64(gap >> np.uint64(k))
-        _put(words, bit, _ONE | (gap & low_k) << _ONE | falls << np.uint64(k + 1))
-        bit += k + 2
-        size = np.uint64(abs(step) - 1)
+        bit = _put_rice(words, bit, np.uint64(gaps[i]), k, np.uint64(1 if steps[i] < 0 else 0)) + 1
+    return bit
+
+
+@njit(types.int64(_U32_IN, _I32_IN, types.int64, types.int64, types.uint64[::1], types.int64), cache=True, nogil=True)
+def _write_far(gaps, sizes, j, g, words, bit):
+    """Write the far changes from `bit` on; returns the bits used in all."""
+    low_g = (_ONE << np.uint64(g)) - _ONE
+    for i in range(gaps.size):
+        bit = _put_rice(words, bit, np.uint64(gaps[i]), j, np.uint64(0))
+        size = np.uint64(sizes[i] - 1)
         v = (size >> np.uint64(g)) + _ONE
         b = np.uint64(63) - _leading_zeros(v)
         bit += np.int64(b)
@@ -143,41 +166,73 @@ def _window(words, bit):
     return words[at] >> shift | (words[at + 1] << _ONE) << (np.uint64(63) - shift)
 
 
-@njit(
-    types.int64(_U64_IN, types.int64, types.int64, types.int64, types.int64, types.uint16[::1]), cache=True, nogil=True
-)
-def _apply(words, stream_bits, changes, k, g, chunk):
-    """Apply `changes` to `chunk` in place; returns the bits read, or -1 for a stream that no encoder wrote.
+@njit(inline="always")
+def _read_zeros(words, bit, stream_bits):
+    """How many zeros lie before the next one, and the bit behind that; a bit of -1 at the stream's end."""
+    zeros = np.int64(0)
+    window = _window(words, bit)
+    while window == 0:
+        zeros, bit = zeros + 64, bit + 64
+        if bit >= stream_bits:
+            return zeros, np.int64(-1)
+        window = _window(words, bit)
+    run = np.int64(_trailing_zeros(window))
+    bit += run + 1
+    return zeros + run, bit if bit <= stream_bits else np.int64(-1)
 
-    `words` must hold three words more than `stream_bits`: a change is checked against the end of the stream once, and
+
+@njit(types.int64(_U64_IN, types.int64, types.int64, types.uint16[::1], types.uint32[::1]), cache=True, nogil=True)
+def _apply(words, stream_bits, k, chunk, places):
+    """Move every changed element by one, and note where: its position, and in bit 31 whether it falls. Returns the bits
+    read, or -1 for a stream that no encoder wrote.
+
+    `words` must hold three words more than `stream_bits`: a number is checked against the end of the stream once, and
     behind its run of zeros reads at most 64 bits further.
     """
     bit, position = np.int64(0), np.int64(-1)
-    low_k, low_g = (_ONE << np.uint64(k)) - _ONE, (_ONE << np.uint64(g)) - _ONE
-    for _ in range(changes):
-        zeros = np.int64(0)
-        window = _window(words, bit)
-        while window == 0:
-            zeros, bit = zeros + 64, bit + 64
-            if bit >= stream_bits:
-                return -1
-            window = _window(words, bit)
-        run = np.int64(_trailing_zeros(window))
-        zeros, bit = zeros + run, bit + run + 1
-        if bit > stream_bits:
+    low_k = (_ONE << np.uint64(k)) - _ONE
+    for i in range(places.size):
+        zeros, bit = _read_zeros(words, bit, stream_bits)
+        if bit < 0:
             return -1
         window = _window(words, bit)
         position += 1 + (zeros << k | np.int64(window & low_k))
-        falls = (window >> np.uint64(k)) & _ONE
-        window >>= np.uint64(k + 1)
-        b = _trailing_zeros(window)
-        if b > np.uint64(16 - g) or position >= chunk.size:
+        if position >= chunk.size:
             return -1
-        v = (window >> (b + _ONE)) & ((_ONE << b) - _ONE) | _ONE << b
-        low = (window >> (b + b + _ONE)) & low_g
-        size = np.int64((v - _ONE) << np.uint64(g) | low) + 1
-        bit += k + 2 + 2 * np.int64(b) + g
-        value = np.int64(ordered(chunk[position])) + (-size if falls else size)
+        falls = (window >> np.uint64(k)) & _ONE
+        value = ordered(chunk[position]) + (-1 if falls else 1)
+        if value < -0x8000 or value > 0x7FFF:
+            return -1
+        chunk[position] = patterned(value)
+        places[i] = np.uint32(np.uint64(position) | falls << np.uint64(31))
+        bit += k + 1
+    return bit
+
+
+@njit(
+    types.int64(_U64_IN, types.int64, types.int64, types.int64, types.int64, types.int64, types.uint16[::1], _U32_IN),
+    cache=True,
+    nogil=True,
+)
+def _apply_far(words, stream_bits, bit, far, j, g, chunk, places):
+    """Move the far ones among the changes at `places` the rest of their way; returns as `_apply` does."""
+    low_j, low_g, at = (_ONE << np.uint64(j)) - _ONE, (_ONE << np.uint64(g)) - _ONE, np.int64(-1)
+    for _ in range(far):
+        zeros, bit = _read_zeros(words, bit, stream_bits)
+        if bit < 0:
+            return -1
+        at += 1 + (zeros << j | np.int64(_window(words, bit) & low_j))
+        bit += j
+        window = _window(words, bit)
+        b = _trailing_zeros(window)
+        if b > np.uint64(16 - g) or at >= places.size:
+            return -1
+        window >>= b + _ONE
+        v = _ONE << b | (window & ((_ONE << b) - _ONE))
+        step = np.int64((v - _ONE) << np.uint64(g) | ((window >> b) & low_g)) + 1
+        bit += 2 * np.int64(b) + 1 + g
+        position = np.int64(places[at]) & 0x7FFFFFFF
+        value = ordered(chunk[position]) + (-step if places[at] >> 31 else step)
         if value < -0x8000 or value > 0x7FFF:
             return -1
         chunk[position] = patterned(value)
@@ -188,36 +243,55 @@ def encode(new: U16, parent: U16, less_than: int) -> tuple[int, bytes | None]:
     """How many elements changed, and the payload; None for one of `less_than` bytes or more, which is not written."""
     gaps, steps = np.empty(new.size, np.uint32), np.empty(new.size, np.int32)
     changes = _find_changes(new, parent, gaps, steps)
-    gaps, steps = gaps[:changes], steps[:changes]
-    if changes == 0:
-        return 0, HEADER.pack(0, 0, 0)
-    guess = max(0, int(np.log2(max(1.0, 0.69 * (new.size - changes) / changes))))
-    gap_bits, k = min((int(_gap_bits(gaps, k)), k) for k in {min(max(guess + d, 0), MOST_K) for d in (-1, 0, 1)})
-    step_bits = _step_bits(steps)
-    g = int(step_bits.argmin())
-    bits = gap_bits + changes + int(step_bits[g])
+    return changes, pack(gaps[:changes], steps[:changes], new.size, less_than)
+
+
+def pack(gaps: U32, steps: I32, elements: int, less_than: int) -> bytes | None:
+    """The payload of these changes among so many elements: unchanged ones before each, and how far it moves."""
+    changes = gaps.size
+    far_gaps, sizes = np.empty(changes, np.uint32), np.empty(changes, np.int32)
+    far = _find_far(steps, far_gaps, sizes)
+    far_gaps, sizes = far_gaps[:far], sizes[:far]
+    k, gap_bits = _best_parameter(gaps, elements - changes)
+    j, far_bits = _best_parameter(far_gaps, changes - far)
+    size_bits = _size_bits(sizes)
+    g = int(size_bits.argmin())
+    bits = gap_bits + changes + far_bits + int(size_bits[g])
     size = (bits + 7) // 8
     if HEADER.size + size >= less_than:
-        return changes, None
+        return None
     words = np.zeros(bits // 64 + 2, np.uint64)
-    written = _write(gaps, steps, k, g, words)
+    written = _write_far(far_gaps, sizes, j, g, words, _write(gaps, steps, k, words))
     if written != bits:
         raise AssertionError(f"the Rice coder wrote {written} bits and had counted {bits}")
-    return changes, HEADER.pack(changes, k, g) + words.astype("<u8", copy=False).tobytes()[:size]
+    return HEADER.pack(changes, far, k, j, g) + words.astype("<u8", copy=False).tobytes()[:size]
+
+
+def _best_parameter(gaps: U32, between: int) -> tuple[int, int]:
+    """The Rice parameter for gaps that add up to about `between`, and the bits that they take."""
+    if gaps.size == 0:
+        return 0, 0
+    guess = int(np.log2(max(1.0, 0.69 * between / gaps.size)))
+    bits, k = min((int(_gap_bits(gaps, k)), k) for k in {min(max(guess + d, 0), MOST_K) for d in (-1, 0, 1)})
+    return k, bits
 
 
 def apply(payload: memoryview, chunk: U16) -> None:
-    """Turn `chunk` from the parent's bits into the new ones, in place. Raises WeightError on a payload that no encoder
-    wrote; `chunk` then holds garbage.
+    """Turn `chunk`, of less than 2^31 elements, from the parent's bits into the new ones, in place. Raises WeightError
+    on a payload that no encoder wrote; `chunk` then holds garbage.
     """
     if len(payload) < HEADER.size:
         raise WeightError(f"Rice payload of {len(payload)} bytes is shorter than its header")
-    changes, k, g = HEADER.unpack_from(payload)
-    if changes > chunk.size or k > MOST_K or g > MOST_K:
-        raise WeightError(f"Rice payload claims {changes} changes (k={k}, g={g}) of {chunk.size} elements")
+    changes, far, k, j, g = HEADER.unpack_from(payload)
+    if changes > chunk.size or far > changes or max(k, j, g) > MOST_K:
+        claim = f"{changes} changes, {far} of them far (k={k}, j={j}, g={g})"
+        raise WeightError(f"Rice payload claims {claim} of {chunk.size} elements")
     stream = np.frombuffer(payload, np.uint8, offset=HEADER.size)
     words = np.zeros(stream.size // 8 + 4, "<u8")
     words.view(np.uint8)[: stream.size] = stream
-    bits = _apply(words, stream.size * 8, changes, k, g, chunk)
+    places = np.empty(changes, np.uint32)
+    bits = _apply(words, stream.size * 8, k, chunk, places)
+    if bits >= 0:
+        bits = _apply_far(words, stream.size * 8, bits, far, j, g, chunk, places)
     if bits < 0 or (bits + 7) // 8 != stream.size or (bits % 8 and int(stream[-1]) >> (bits % 8)):
         raise WeightError(f"Rice payload of {changes} changes is damaged: its bits do not add up")

@@ -266,7 +266,7 @@ class Fuzzer:
     # --- stores -------------------------------------------------------------------------------------------------------
 
     def _published(self, keys: Keys) -> Store:
-        config = PublisherConfig(merge_over=(2, 4), anchor_every=3, chunk_elements=300)
+        config = PublisherConfig(merge_over=(2, 4), merge="always", anchor_every=3, chunk_elements=300)
         publisher = Publisher(open_store("memory://"), config, keys)
         for version, bits in enumerate(self.chain):
             publisher.publish(V(version), bits)

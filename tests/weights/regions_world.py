@@ -165,7 +165,7 @@ class Trainer:
         self.publishers = [
             Publisher(
                 s3.store(deadline_s=60, request_timeout_s=30),
-                PublisherConfig(merge_over=(4,), parts_s=120),
+                PublisherConfig(merge_over=(4,), merge="always", parts_s=120),
                 shard=Shard(rank, RANKS, attempt, frozenset(names[rank::RANKS])),
             )
             for rank in range(RANKS)

@@ -57,7 +57,7 @@ def test_every_version_from_every_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("merge_over", [(2,), (2, 6), (3, 8)])
 def test_merged_deltas_from_every_version_to_every_other(tmp_path: Path, merge_over: tuple[int, ...]) -> None:
     chain = make_chain(18)
-    publish(tmp_path, chain, merge_over=merge_over)
+    publish(tmp_path, chain, merge_over=merge_over, merge="always")
     subscriber = Subscriber(open_store(tmp_path))
     for held in range(18):
         for target in range(held, 18):
@@ -71,7 +71,7 @@ def test_merged_deltas_from_every_version_to_every_other(tmp_path: Path, merge_o
 
 def test_a_late_reader_takes_few_merged_deltas(tmp_path: Path) -> None:
     chain = make_chain(40)
-    publisher = publish(tmp_path, chain, anchor_every=1000, merge_over=(8, 32))
+    publisher = publish(tmp_path, chain, anchor_every=1000, merge_over=(8, 32), merge="always")
     assert publisher.counters["published_merged"] == 4 + 1
     subscriber = Subscriber(open_store(tmp_path))
     bits, result = subscriber.fetch(chain[0], V(0), V(39))
@@ -82,11 +82,30 @@ def test_a_late_reader_takes_few_merged_deltas(tmp_path: Path) -> None:
     assert subscriber.fetch(chain[7], V(7), V(24))[1].path == (8, 16, 24)
 
 
+def test_merged_deltas_wait_until_somebody_is_late(tmp_path: Path) -> None:
+    """A reader that follows needs none. One that stays behind, and holds its version, gets those that it will go by."""
+    chain = make_chain(24)
+    publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(4,)))
+    reader = Subscriber(open_store(tmp_path), SubscriberConfig(lease_s=3600))
+    bits, held = None, None
+    for version in range(10):
+        publisher.publish(V(version), chain[version])
+        bits, _ = reader.fetch(bits, held, V(version))
+        held = V(version)
+    assert publisher.counters["published_merged"] == 0
+    for version in range(10, 24):
+        publisher.publish(V(version), chain[version])
+    assert publisher.counters["published_merged"] == 2
+    bits, result = reader.fetch(bits, held, V(23))
+    assert result.path == (10, 11, 12, 16, 20, 21, 22, 23)
+    assert same(bits, chain[23])
+
+
 def test_a_merged_delta_survives_a_restart_of_its_publisher(tmp_path: Path) -> None:
     chain = make_chain(12)
     for version, bits in enumerate(chain):
         if version % 5 == 0:
-            publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(4,)))
+            publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(4,), merge="always"))
         publisher.publish(V(version), bits)
     assert publisher.counters["published_merged"] == 0  # it went on from 9, which it found, and has come to 11
     subscriber = Subscriber(open_store(tmp_path))
@@ -186,7 +205,7 @@ def test_damage_in_the_store(tmp_path: Path) -> None:
 def test_another_way_round_what_is_damaged(tmp_path: Path, damage: str) -> None:
     """From 0 to 4 a merged delta would do; without it four single ones, and without one of those the anchor."""
     chain = make_chain(5)
-    publisher = publish(tmp_path, chain[:4], merge_over=(4,))
+    publisher = publish(tmp_path, chain[:4], merge_over=(4,), merge="always")
     publisher.publish(V(4), chain[4], anchor=True)
     read = Chain(open_store(tmp_path))
     merged, single = read.manifest(V(4), "from-00000000"), read.manifest(V(2))

@@ -148,8 +148,8 @@ def test_symbols_that_no_element_has_are_refused() -> None:
 def test_codecs_of_other_forms_are_refused() -> None:
     with pytest.raises(WeightError, match="codec 5 halves does not code bf16"):
         codecs.apply(memoryview(b"\x05\0\0\0\0"), np.zeros(2, np.uint16))
-    with pytest.raises(WeightError, match="codec 3 rice does not code fp32"):
-        codecs.apply(memoryview(b"\x03" + bytes(6)), np.zeros(2, np.uint32))
+    with pytest.raises(WeightError, match="codec 6 rice does not code fp32"):
+        codecs.apply(memoryview(b"\x06" + bytes(11)), np.zeros(2, np.uint32))
     with pytest.raises(WeightError, match="does not code bf16"):  # halves of halves
         codecs.apply(memoryview(b"\x05\x05\0\0\0" + b"\x05\0\0\0\0" + b"\0"), np.zeros(2, np.uint32))
     with pytest.raises(WeightError, match="claims 4294967295 bytes for the first"):
@@ -292,7 +292,7 @@ def test_the_forms_an_engine_serves() -> None:
         rounded = weights.bfloat16()
         history.append(served(rounded))
         matrices.append(mxfp8.dequantise(mxfp8.quantise(rounded)))
-    store = published(history, PublisherConfig(merge_over=(5,), chunk_elements=1000))
+    store = published(history, PublisherConfig(merge_over=(5,), merge="always", chunk_elements=1000))
     late, result = Subscriber(store).fetch(history[0], V(0), V(5))
     assert result.path == (5,)
     assert same(late, history[5])

@@ -73,7 +73,7 @@ def first_chunk(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 FORGERIES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "other format": lambda m: m.update(format="etude-weights/1"),
+    "other format": lambda m: m.update(format="etude-weights/2"),
     "chain of another length": lambda m: m.update(chain="ab"),
     "unknown key": lambda m: m.update(extra=1),
     "missing key": lambda m: m.pop("packs"),

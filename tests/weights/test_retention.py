@@ -50,7 +50,7 @@ def fetched(directory: Path, version: int) -> Bits:
 
 
 def test_old_single_deltas_give_way_to_merged_ones(tmp_path: Path) -> None:
-    publisher = open_publisher(tmp_path, keep=4, merge_over=(4, 16), anchor_every=1000)
+    publisher = open_publisher(tmp_path, keep=4, merge_over=(4, 16), merge="always", anchor_every=1000)
     publish(publisher, range(67))
     listing = Chain(open_store(tmp_path)).listing()
     old = {version: names for version, names in listing.items() if version < 61}
@@ -72,7 +72,7 @@ def test_old_single_deltas_give_way_to_merged_ones(tmp_path: Path) -> None:
 
 
 def test_anchors_take_the_place_of_what_is_before_them(tmp_path: Path) -> None:
-    publisher = open_publisher(tmp_path, keep=4, merge_over=(4,), anchor_every=20)
+    publisher = open_publisher(tmp_path, keep=4, merge_over=(4,), merge="always", anchor_every=20)
     publish(publisher, range(70))
     listing = Chain(open_store(tmp_path)).listing()
     assert min(listing) == 60
@@ -84,7 +84,7 @@ def test_anchors_take_the_place_of_what_is_before_them(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_layout_on_s3(s3: Any) -> None:
-    publisher = Publisher(s3.store(), PublisherConfig(keep=2, merge_over=(3,), anchor_every=5))
+    publisher = Publisher(s3.store(), PublisherConfig(keep=2, merge_over=(3,), merge="always", anchor_every=5))
     publish(publisher, range(13))
     assert publisher.counters["deleted_versions"] >= 8
     assert verify(s3.store()).ok
@@ -108,7 +108,7 @@ def test_a_damaged_chain_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_pinned_version_outlives_everything_around_it(tmp_path: Path) -> None:
-    publisher = open_publisher(tmp_path, keep=3, merge_over=(4,), anchor_every=8)
+    publisher = open_publisher(tmp_path, keep=3, merge_over=(4,), merge="always", anchor_every=8)
     publish(publisher, range(8))
     pins_of(tmp_path).set(V(6), "ab-1", "the better half")
     for version in range(8, 60):
@@ -127,7 +127,7 @@ def test_a_pinned_version_outlives_everything_around_it(tmp_path: Path) -> None:
 
 
 def test_a_reader_with_a_lease_may_fall_behind(tmp_path: Path) -> None:
-    publisher = open_publisher(tmp_path, keep=2, merge_over=(4, 16), anchor_every=1000)
+    publisher = open_publisher(tmp_path, keep=2, merge_over=(4, 16), merge="always", anchor_every=1000)
     publish(publisher, range(8))
     store = open_store(tmp_path)
     leased, plain = Subscriber(store, SubscriberConfig(lease_s=3600)), Subscriber(store)
@@ -225,7 +225,7 @@ def test_a_pin_set_while_retention_is_at_work(tmp_path: Path) -> None:
 
 def test_pins_against_retention_at_random(tmp_path: Path) -> None:
     """While a publisher deletes, a version whose pin was granted stays fetchable until it is let go."""
-    publisher = open_publisher(tmp_path, keep=2, merge_over=(3,), anchor_every=5)
+    publisher = open_publisher(tmp_path, keep=2, merge_over=(3,), merge="always", anchor_every=5)
     publish(publisher, range(2))
     done, problems, granted = threading.Event(), [], []
 

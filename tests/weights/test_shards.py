@@ -65,7 +65,7 @@ class Trainer:
 def test_ranks_publish_one_chain(tmp_path: Path) -> None:
     """With merged deltas, anchors and retention; read whole, in slices, and after a restart with other ranks."""
     store = open_store(tmp_path)
-    trainer = Trainer(store, anchor_every=2, keep=1, merge_over=(2,))
+    trainer = Trainer(store, anchor_every=2, keep=1, merge_over=(2,), merge="always")
     for version, bits in enumerate(CHAIN[:8]):
         results = trainer.publish(version, bits)
         assert [result.root for result in results] == [root_of(share(bits, rank)) for rank in range(RANKS)]
@@ -79,7 +79,7 @@ def test_ranks_publish_one_chain(tmp_path: Path) -> None:
     assert trainer.publishers[0].counters["published_merged"] == 3
     assert trainer.publishers[0].counters["published_anchors"] > 1
     assert reader.chain.versions()[0] > 0  # retention has deleted
-    again = Trainer(store, ranks=2, merge_over=(3,))
+    again = Trainer(store, ranks=2, merge_over=(3,), merge="always")
     for version, bits in enumerate(CHAIN[8:], 8):
         again.publish(version, bits)
     whole, result = reader.fetch(CHAIN[7], V(7), V(11))

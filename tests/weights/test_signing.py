@@ -37,7 +37,9 @@ def public(key: Path) -> Path:
 
 
 def publish(directory: Path, key: Path | None, length: int = 4) -> Publisher:
-    publisher = Publisher(open_store(directory), PublisherConfig(signing_key=key, anchor_every=2, merge_over=(3,)))
+    publisher = Publisher(
+        open_store(directory), PublisherConfig(signing_key=key, anchor_every=2, merge_over=(3,), merge="always")
+    )
     for version in range(length):
         publisher.publish(V(version), CHAIN[version])
     return publisher

@@ -57,7 +57,9 @@ def test_names_and_shares() -> None:
 
 def publish(directory: Path, chain: list[Bits], store: StoreConfig | None = None) -> list[Bits]:
     versions = [cut(bits, GRIDS) for bits in chain]
-    publisher = Publisher(open_store(directory, store), PublisherConfig(anchor_every=3, merge_over=(2,)))
+    publisher = Publisher(
+        open_store(directory, store), PublisherConfig(anchor_every=3, merge_over=(2,), merge="always")
+    )
     for version, bits in enumerate(versions):
         publisher.publish(V(version), bits)
     return versions

@@ -26,7 +26,7 @@ from etude.weights.store import Store, open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 CHAIN = make_chain(60)
-CONFIG = PublisherConfig(keep=2, merge_over=(2, 4), anchor_every=4)
+CONFIG = PublisherConfig(keep=2, merge_over=(2, 4), merge="always", anchor_every=4)
 WRITES, READS = ("put", "delete"), ("get", "get_range", "list", "exists")
 LONGEST_S = 120
 
