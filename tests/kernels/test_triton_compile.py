@@ -70,6 +70,12 @@ for form, kinds in enumerate(("*fp32", "*i16", "*u8")):
     tile = dict(K=8, X=1, W=form, NEURONS=decode.NEURONS, DEPTH=decode.DEPTH)
     check_values(decode.gate_up_kernel, types, decode.WARPS, **tile)
     check_values(decode.down_kernel, types | {"out": "*i16"}, decode.WARPS, **tile)
+
+from etude.kernels import triton_deltas as deltas
+
+of_deltas = {name: "*i32" for name in ("counts", "ends", "places", "steps")} | {"new": "*i16", "parent": "*i16"}
+for kernel in (deltas.count_kernel, deltas.write_kernel):
+    check_values(kernel, of_deltas | {"elements": "i32"}, BLOCK=4096)
 print("compiled")
 """
 
