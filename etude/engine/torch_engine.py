@@ -25,12 +25,12 @@ from etude.engine.forward import Forward, fits
 from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
 from etude.engine.running import Constraint, OnToken, Running, Sampled, settle, settle_with
 from etude.engine.sampling import distribution, draw, forbid, score
+from etude.engine.served import load_served
 from etude.engine.speculation import Speculation
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import NO_SESSION, Completion, SampleRequest
 from etude.kernels.paged_attention import PAGE
 from etude.models.decoder import Decoder
-from etude.models.state import load_bits
 from etude.records import BASE_VERSION, Version
 
 _SCORED_ROWS = 64
@@ -289,7 +289,7 @@ class TorchEngine:
     def _put_in(self, bits: Mapping[str, np.ndarray], version: Version, line: int, done: Future[float]) -> None:
         started = time.perf_counter()
         try:
-            load_bits(self.decoder, bits)
+            load_served(self.decoder, bits)
         except Exception as error:
             settle_with(done, error)
             if isinstance(error, EtudeError):  # nothing was changed; the engine goes on

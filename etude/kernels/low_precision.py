@@ -62,6 +62,10 @@ class ExpertLinear:
             self._held[weight_EKN] = (weight_EKN._version, codes)
         return codes
 
+    def hold(self, weight_EKN: Tensor, codes: Codes) -> None:
+        """Multiply with these codes, which were made of the weight somewhere else, until it changes."""
+        self._held[weight_EKN] = (weight_EKN._version, codes)
+
 
 class LowPrecisionLinear(nn.Linear):
     """`nn.Linear` in a recipe: a drop-in for one matrix, without bias. Both widths must be multiples of 32."""

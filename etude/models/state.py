@@ -7,7 +7,7 @@ with the base checkpoint, never change and are no part of the bits. Never touche
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -20,12 +20,13 @@ Bits = dict[str, np.ndarray]
 
 
 @torch.no_grad()
-def export_bits(decoder: Decoder, into: Bits | None = None) -> Bits:
-    """A copy of every parameter as bf16 bits, in the arrays of an earlier one if given. Raises WeightError if a value
-    is not representable, for then the copy would differ.
+def export_bits(decoder: Decoder, into: Bits | None = None, without: Collection[str] = ()) -> Bits:
+    """A copy of every parameter but those named as bf16 bits, in the arrays of an earlier one if given. Raises
+    WeightError if a value is not representable, for then the copy would differ.
     """
-    bits = into or {name: np.empty(parameter.shape, np.uint16) for name, parameter in decoder.named_parameters()}
-    for name, parameter in decoder.named_parameters():
+    parameters = {name: parameter for name, parameter in decoder.named_parameters() if name not in without}
+    bits = into or {name: np.empty(parameter.shape, np.uint16) for name, parameter in parameters.items()}
+    for name, parameter in parameters.items():
         rounded = parameter.detach().to(torch.bfloat16)
         if not torch.equal(rounded.to(parameter.dtype), parameter):
             raise WeightError(
@@ -36,11 +37,11 @@ def export_bits(decoder: Decoder, into: Bits | None = None) -> Bits:
 
 
 @torch.no_grad()
-def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
-    """Overwrite every parameter in place. Raises WeightError on a missing, unknown or misshapen name, or bits of
-    another form, before changing any.
+def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray], without: Collection[str] = ()) -> None:
+    """Overwrite every parameter but those named in place. Raises WeightError on a missing, unknown or misshapen name,
+    or bits of another form, before changing any.
     """
-    parameters = dict(decoder.named_parameters())
+    parameters = {name: parameter for name, parameter in decoder.named_parameters() if name not in without}
     if parameters.keys() != bits.keys():
         raise WeightError(
             f"weights do not fit the model: names that differ are {sorted(parameters.keys() ^ bits.keys())}"

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from etude.engine.served import export_served
 from etude.errors import ConfigError, EtudeError
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, DecoderOutput
-from etude.models.state import Bits, export_bits, round_to_bf16
+from etude.models.state import round_to_bf16
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.losses import LossTerms, Sampled, policy_loss, shares_of
@@ -26,6 +27,7 @@ from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
 from etude.trainer.witness import Witness
+from etude.weights.manifest import Bits
 
 
 class Trainer:
@@ -176,7 +178,7 @@ class Trainer:
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of the weights to be served, in the arrays of an earlier one if given."""
-        return export_bits(self.policy, into)
+        return export_served(self.policy, into)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed trainer needs to go on as if it had never stopped."""
