@@ -50,10 +50,10 @@ def copy_bits(bits: Mapping[str, Array]) -> Bits:
     return {name: np.array(array, array.dtype.newbyteorder("="), order="C") for name, array in bits.items()}
 
 
-def contiguous_bits(bits: Bits) -> Bits:
+def contiguous_bits(bits: Mapping[str, Array]) -> Bits:
     """These if their arrays are contiguous and native, as the codecs need them; else copies."""
     fit = all(array.flags.c_contiguous and array.dtype.isnative for array in bits.values())
-    return bits if fit else copy_bits(bits)
+    return bits if fit and isinstance(bits, dict) else copy_bits(bits)
 
 
 def make_delta(

@@ -197,8 +197,8 @@ class Publisher:
         )
 
     def spare(self, given: Bits) -> Bits | None:
-        """Arrays for a later version to be copied into, after `given` were published to be kept: these, if the publisher
-        did not need them; else those of an earlier version that it needs no more, if there are any.
+        """Arrays for a later version to be copied into, after `given` were published to be kept: these, if they are not
+        needed; else those of an earlier version that is needed no more, if there are any.
         """
         held = self._held is not None and self._held.bits is given
         if not held and all(merge.base.bits is not given for merge in self._merges.values()):
