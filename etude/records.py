@@ -137,6 +137,9 @@ class InfraFailed:
 
     what: str
     retryable: bool = True
+    lost: bool = False
+    """The process that had it died. How often processes may die is bounded for itself, and a death takes many rollouts
+    at once; so it does not count among failures in a row."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Cluster:
             finally:
                 beginning.cancel()
         except (RayError, DeadlineExceeded) as error:  # a process died or hangs: the rollout failed, not its task
-            outcome = InfraFailed(f"{type(error).__name__}: {error}")
+            outcome = InfraFailed(f"{type(error).__name__}: {error}", lost=isinstance(error, DIED))
             return SealedRollout(order, Trajectory(order.id, order.task.id, order.group_id, (), (), outcome), None)
         finally:
             del self.placed[order.id]

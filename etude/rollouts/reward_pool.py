@@ -55,7 +55,7 @@ class RewardPool:
                 moved("sealed")
             finally:
                 del self.placed[order.id]
-        return replace(rollout.trajectory, outcome=InfraFailed(f"{order.id} could not be judged: {lost}"))
+        return replace(rollout.trajectory, outcome=InfraFailed(f"{order.id} could not be judged: {lost}", lost=True))
 
     async def cancel(self, ids: list[str]) -> None:
         """Stop verdicts where they are being found."""

@@ -8,8 +8,10 @@
 
 Owns `TrajectoryStore` and `KeptTrajectory`. What a session knows is the fold of its log (`harness.state`), so going on
 from a checkpoint is: cut the log where the checkpoint says, lay its files into a fresh sandbox, and play. A slot's
-directory belongs to one process at a time, by a lock that dies with it; a file is whole or not there. All workers of a
-run, and whoever resumes it, must see the directory. Plays nothing, and decides nothing: `rollouts.session` does.
+directory belongs to one process at a time, by a lock that dies with it. Files of a sandbox are on the disk, whole,
+before a checkpoint names them; log and routes are the kernel's, so a kill takes nothing from them, and of what a power
+cut takes the checkpoints before it stand. All workers of a run, and whoever resumes it, must see the directory. Plays
+nothing, and decides nothing: `rollouts.session` does.
 """
 
 from __future__ import annotations
@@ -203,7 +205,6 @@ class _Files:
         for old in kept.directory.glob("*.files"):
             if old.name != kept.snapshot:
                 old.unlink()
-        kept.routes.sync()
         _write(kept.directory / name, data)
         kept.snapshot = name
 
@@ -238,9 +239,6 @@ class _RouteFile:
     def cut(self, length: int) -> None:
         os.ftruncate(self._file, length)
         self.length = length
-
-    def sync(self) -> None:
-        os.fdatasync(self._file)
 
     def close(self) -> None:
         if self._file >= 0:
