@@ -16,6 +16,7 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── InvalidRequest     a request to an engine could never be carried out as it stands
     ├── EndpointError      a model's endpoint would not answer as it was asked; says which setting to look at
     ├── Interrupted        the user asked to stop
+    ├── AccountingError    samples of a run were lost, or trained on twice
     └── UnusedFeature      an enabled feature was never used in a whole run
 """
 
@@ -88,6 +89,10 @@ class EndpointError(EtudeError):
 
 class Interrupted(EtudeError):
     """The user asked to stop, and everything that can be resumed is saved."""
+
+
+class AccountingError(EtudeError):
+    """What became of a run's samples does not add up: a fault of the program."""
 
 
 class UnusedFeature(EtudeError):

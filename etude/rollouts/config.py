@@ -7,6 +7,7 @@ recipe is a TOML file in recipes/ with these tables; an unknown key is refused w
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -42,6 +43,14 @@ class RolloutConfig(Config):
     groups_per_step: int = Field(8, ge=1)
     concurrency: int = Field(64, ge=1)
     """Rollouts in flight."""
+    schedule: Literal["free", "lockstep"] = "free"
+    """Whether steps and samples run free of each other, or in a fixed order whose result does not depend on speed: see
+    `rollouts.schedule`.
+    """
+    lag: int = Field(0, ge=0, le=1)
+    """In lockstep: how many steps ahead of the trainer is sampled."""
+    by_difficulty: bool = False
+    """Draw rungs by the variance of their solve rates, not in turns."""
     workers: int = Field(1, ge=1)
     """Processes that run sessions."""
     reward_workers: int = Field(1, ge=1)
@@ -131,6 +140,25 @@ class RunConfig(Config):
                 f'rollouts.family = "{self.rollouts.family}": set evaluation.real and control.enabled to false; both '
                 "are of the ladder"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _in_step(self) -> RunConfig:
+        """What would be ignored, or would make lockstep depend on speed, is refused."""
+        if self.rollouts.schedule == "free":
+            if self.rollouts.lag:
+                raise ValueError("rollouts.lag: goes with rollouts.schedule = 'lockstep'")
+            return self
+        wrong = {
+            "groups.oversample: which samples come first depends on speed": self.groups.oversample > 0,
+            "groups.when_stale: nothing becomes stale": self.groups.when_stale != "drop",
+            "rollouts.by_difficulty: what is known of tasks depends on speed": self.rollouts.by_difficulty,
+            "groups.max_staleness: is less than rollouts.lag": self.groups.max_staleness < self.rollouts.lag,
+            "publisher.when_behind: every version is needed": self.publisher.when_behind != "wait",
+        }
+        for what, applies in wrong.items():
+            if applies:
+                raise ValueError(f"{what} in lockstep; leave it out")
         return self
 
     def store_of(self, directory: Path) -> str:

@@ -3,7 +3,7 @@
 Owns desired state (how many rollouts should be out, on which tasks) and reconciles it with what is; owns the run's
 clock, counters and the state that a resumed run needs. Never touches a token or a weight: actors do the work. The
 algorithm that drives it is `rollouts.loop`; where every sample is, `rollouts.slots` knows; the rules of groups are
-`rollouts.groups`.
+`rollouts.groups`, those of what may go on beside what `rollouts.schedule`.
 """
 
 from __future__ import annotations
@@ -11,49 +11,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from etude.errors import DeadlineExceeded, EtudeError
-from etude.records import Group, InfraFailed, Task, Trajectory, Version
+from etude.records import Group, InfraFailed, Task, Trajectory, Version, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
-from etude.rollouts.groups import GroupPool
+from etude.rollouts.ledger import Ledger
+from etude.rollouts.restore import account, restored
+from etude.rollouts.schedule import schedule_of
 from etude.rollouts.session import Order
-from etude.rollouts.slots import Slot, Slots, group_id
+from etude.rollouts.slots import Slot, group_id
 from etude.rollouts.stats import RunStats
-
-
-class TaskStream:
-    """Which task comes next: those a resumed run still owes, then fresh ones by index."""
-
-    def __init__(self, make: Callable[[int], Task], next_index: int = 0, owed: list[int] | None = None) -> None:
-        self.make, self.next_index = make, next_index
-        self.owed = deque(owed or [])
-
-    def draw(self) -> tuple[int, Task]:
-        if self.owed:
-            index = self.owed.popleft()
-        else:
-            index = self.next_index
-            self.next_index += 1
-        return index, self.make(index)
-
-    def still_owed(self) -> list[int]:
-        return list(self.owed)
+from etude.rollouts.stream import TaskStream
 
 
 class Controller:
     """Drives one run of reinforcement learning. Create it inside a running event loop, then `start` it."""
 
     def __init__(
-        self, config: RunConfig, cluster: Cluster, tasks: TaskStream, stats: RunStats, elapsed_s: float = 0.0
+        self,
+        config: RunConfig,
+        cluster: Cluster,
+        tasks: TaskStream,
+        stats: RunStats,
+        ledger: Ledger,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
-        """`elapsed_s` is the training time a resumed run has behind it."""
-        self.config, self.cluster, self.tasks, self.stats = config, cluster, tasks, stats
-        self.slots = Slots(config.seed, stats.ended)
-        self.pool = GroupPool(config.groups, self.slots, stats.dropped)
+        """`saved` is the controller's state in the newest checkpoint; None where there is none."""
+        saved = saved or {}
+        self.config, self.cluster, self.tasks, self.stats, self.ledger = config, cluster, tasks, stats, ledger
+        self.schedule = schedule_of(config, saved)
+        self.pool = restored(config, ledger, tasks, stats, saved)
+        self.slots = self.pool.slots
         self.version = Version(0)
         self.stopping = False
         self.changed = asyncio.Event()
@@ -62,23 +53,18 @@ class Controller:
         self.failure: EtudeError | None = None
         self.infra_failures_in_a_row = 0
         self.reconciler: asyncio.Task[None] | None = None
-        self.elapsed_s, self.started_at = elapsed_s, time.monotonic()
+        self.elapsed_s, self.started_at = float(saved.get("elapsed_s", 0.0)), time.monotonic()
         self.trainer_busy_s = 0.0
+        self._ended: list[int] = []
 
     # --- what the loop uses -------------------------------------------------------------------------------------------
 
     def finished(self) -> bool:
-        budget = self.config.rollouts
-        return self.stopping or self.stats.steps >= budget.max_steps or self.elapsed() >= budget.max_minutes * 60
+        return self.stopping or self.schedule.over(self.elapsed(), self.stats.steps)
 
     def elapsed(self) -> float:
         """Seconds of training, over all the run's lives."""
         return self.elapsed_s + time.monotonic() - self.started_at
-
-    def progress(self) -> float:
-        """How much of the budget is spent, by the clock or by steps, whichever is further."""
-        budget = self.config.rollouts
-        return max(self.elapsed() / (budget.max_minutes * 60), self.stats.steps / budget.max_steps)
 
     async def take_groups(self) -> list[Group] | None:
         """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
@@ -87,14 +73,14 @@ class Controller:
             if self.failure is not None:
                 raise self.failure
             self.cluster.fleet.raise_if_failed()
-            groups = self.pool.take(self.config.rollouts.groups_per_step, self.version)
+            groups = self.schedule.take(self.pool, self.version)
             if groups is not None:
                 return groups
             if self.finished():
                 return None
             if time.monotonic() > deadline:
-                ready, dropped = len(self.pool.ready), dict(self.pool.dropped)
-                state = f"{len(self.rollouts)} rollouts out, {ready} groups ready, dropped {dropped}"
+                counts = {name: count for name, count in self.slots.counts().items() if count}
+                state = f"{len(self.rollouts)} rollouts out, {len(self.pool.ready)} groups ready, slots {counts}"
                 raise DeadlineExceeded("enough scored groups for a step", self.config.rollouts.batch_deadline_s, state)
             await self._wait_for_change(1.0)
 
@@ -102,21 +88,39 @@ class Controller:
         """One optimizer step; returns its line. The trainer saves the resume state with the weights, so neither is
         ever ahead of the other.
         """
+        for counters in (self.pool.counters, self.tasks.counters):
+            self.stats.counters.update(counters)
+            counters.clear()
         line = self.stats.before_step(groups, self.pool, self.version, self.elapsed())
-        samples = [member.id for group in groups for member in group.trajectories]
+        training = sum(len(group.trajectories) for group in self.pool.training.values())
         state = {
-            "next_task": self.tasks.next_index,
-            "pending": [*self.pool.pending(), *self.tasks.still_owed()],
-            "stats": self.stats.state() | {"ended": self.slots.after_step(samples)},
+            "next": self.pool.started,
+            "pending": self.pool.pending(),
+            "scored": self.pool.scored(),
+            "ended": self.slots.after_step(training, self.pool.unsettled()),
+            "stream": self.tasks.state(),
+            "schedule": self.schedule.state(),
+            "under": await self.cluster.published(self.version) if self.schedule.in_step else None,
+            "stats": self.stats.state(),
             "elapsed_s": self.elapsed(),
-            "progress": self.progress(),
+            "progress": self.schedule.progress(self.elapsed(), self.stats.steps),
             "line": line,
         }
+        self._ended += self.pool.ended()
+        await self.ledger.sync()
         metrics = await self.cluster.step(groups, state)
-        self.pool.trained(groups)
         self.trainer_busy_s += metrics["step_s"]
         self.version = Version(metrics["version"])
+        self.schedule.stepped(self.version)
+        if self.version % self.config.rollouts.checkpoint_every == 0:
+            self._saved()
         return line | metrics
+
+    def _saved(self) -> None:
+        """The trainer's checkpoint has the steps so far."""
+        self.pool.trained()
+        self.ledger.ended([*self._ended, *self.pool.ended()])
+        self._ended = []
 
     def publish(self) -> None:
         """The trainer puts the version into the store by itself; once it is there, tell the engines. Waits for
@@ -130,22 +134,33 @@ class Controller:
         try:
             published = await self.cluster.published(version)
             self.stats.published(published)
+            await self._until_wanted(version)
             swaps = await self.cluster.fleet.deliver(published)
             self.stats.swapped(published, swaps)
         except EtudeError as error:
             self.failure = error
             self.changed.set()
             return
+        self.schedule.held = Version(max(self.schedule.held, published["version"]))
+        self.changed.set()
         self.stats.delivered(published, swaps)
+
+    async def _until_wanted(self, version: Version) -> None:
+        """Until engines may have a version: in lockstep, when what they sample with the one before is done."""
+        while self.schedule.wish(self.pool) < version and not self.stopping:
+            await self._wait_for_change(1.0)
 
     def record(self, line: dict[str, Any]) -> None:
         self.stats.stepped(line)
 
     # --- reconciling --------------------------------------------------------------------------------------------------
 
-    async def start(self, version: Version) -> None:
-        self.version = version
+    async def start(self, version: Version, held: Version) -> None:
+        """`version` is the trainer's, `held` the engines'."""
+        self.version, self.schedule.held = version, held
         self.started_at = time.monotonic()
+        if held != version:  # in lockstep: what was under way is sampled to its end first
+            self.publish()
         self.reconciler = asyncio.create_task(self._reconcile())
         self.reconciler.add_done_callback(self._on_reconciler_end)
 
@@ -159,6 +174,16 @@ class Controller:
         await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
         await asyncio.gather(*self.deliveries, return_exceptions=True)
 
+    async def end(self) -> dict[str, Any]:
+        """Training is over for good, and its model saved: settle what is left. Returns the accounting, which must add
+        up: raises AccountingError.
+        """
+        self.pool.trained()
+        self.slots.end()
+        await self.ledger.sync()
+        self.ledger.close()
+        return account(self.pool, self.stats.step_lines())
+
     def _on_reconciler_end(self, task: asyncio.Task[None]) -> None:
         """An error there must end the run: nothing would be dispatched any more, and everybody would wait."""
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -168,31 +193,31 @@ class Controller:
     async def _reconcile(self) -> None:
         while not self.stopping:
             while self._wants_another_group():
-                index, task = self.tasks.draw()
-                self.pool.start(index, task)
+                drawn = self.tasks.draw()
+                self.pool.start(drawn.index, drawn.task, drawn.rung, self.schedule.held)
                 self._dispatch()
             self._dispatch()
-            cancelled = self.pool.close_stragglers(time.monotonic())
-            if cancelled:
-                await self.cluster.cancel(cancelled)
-                for slot_id in cancelled:
+            if not self.schedule.in_step:
+                self.pool.close_stragglers(time.monotonic())
+            if self.pool.late:
+                late, self.pool.late = self.pool.late, []
+                await self.cluster.cancel(late)
+                for slot_id in late:
                     self.cluster.trajectories.remove(slot_id)
                 self.changed.set()
             await self._wait_for_change(0.5)
 
     def _wants_another_group(self) -> bool:
-        """Room for a whole group, and not so much in stock already that it would be stale when trained on."""
-        budget = self.config.rollouts
-        stock = len(self.pool.ready) + len(self.pool.open)
-        return (
-            len(self.rollouts) + self.config.groups.size <= budget.concurrency
-            and stock < budget.groups_per_step * (1 + self.config.groups.max_staleness)
-            and not self.finished()
-        )
+        """Room for a whole group, and the schedule's word."""
+        size = self.config.groups.size + self.config.groups.oversample
+        room = self.config.rollouts.concurrency - len(self.rollouts)
+        return room >= size and self.schedule.wants(self.tasks.next_index, self.pool) and not self.finished()
 
     def _dispatch(self) -> None:
         """Send out what is queued, as far as there is room."""
         for slot in self.slots.within("queued"):
+            if not self.schedule.may_sample(slot.index):
+                continue
             if len(self.rollouts) >= self.config.rollouts.concurrency or self.stopping:
                 return
             self.slots.move(slot.id, "starting")
@@ -205,32 +230,44 @@ class Controller:
         order = Order(slot.id, group_id(slot.index), task, slot.seed, self.config.rollouts.temperature, attempt, kept)
         try:
             trajectory = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
+            if trajectory is not None and slot.id in self.slots:
+                await self._take_in(slot, trajectory)
         except EtudeError as error:
-            trajectory = None
             self.failure = error
         finally:
             self.rollouts.pop(order.id, None)
             self.changed.set()
-        if trajectory is not None and slot.id in self.slots:
-            self._take_in(slot, trajectory)
 
-    def _take_in(self, slot: Slot, trajectory: Trajectory) -> None:
-        self.stats.rolled_out(trajectory)
-        if not isinstance(trajectory.outcome, InfraFailed):
-            self.infra_failures_in_a_row = 0
-            self.slots.observe(slot.id, slot.attempts, "scored")
-            self.pool.add(trajectory, time.monotonic())
-            self.cluster.trajectories.remove(slot.id)
+    async def _take_in(self, slot: Slot, trajectory: Trajectory) -> None:
+        if isinstance(trajectory.outcome, InfraFailed):
+            self._failed(slot, trajectory, trajectory.outcome)
             return
-        if trajectory.outcome.retryable and slot.attempts < self.config.rollouts.attempts:
+        self.infra_failures_in_a_row = 0
+        if not self.schedule.accepts(trajectory):
+            self.stats.counters["sampled_by_another_version"] += 1
+            self.cluster.trajectories.remove(slot.id)  # its tokens must not be gone on from
+            self.slots.lose(slot.id)
+            return
+        attempt = slot.attempts
+        self.slots.observe(slot.id, attempt, "rewarding")
+        await self.ledger.keep(trajectory)
+        if self.slots.observe(slot.id, attempt, "scored"):  # its group may have closed without it meanwhile
+            self.stats.rolled_out(trajectory)
+            self.tasks.played(self.pool.open[trajectory.group_id].rung, solved(trajectory.outcome))
+            self.pool.add(trajectory, time.monotonic())
+        self.cluster.trajectories.remove(slot.id)
+
+    def _failed(self, slot: Slot, trajectory: Trajectory, failed: InfraFailed) -> None:
+        """An attempt came to nothing: the slot has another, or is dropped."""
+        self.stats.rolled_out(trajectory)
+        if failed.retryable and slot.attempts < self.config.rollouts.attempts:
             self.slots.lose(slot.id)
         else:
             self.pool.add(trajectory, time.monotonic())
         self.infra_failures_in_a_row += 1
         if self.infra_failures_in_a_row >= self.config.rollouts.max_infra_failures:
             self.failure = EtudeError(
-                f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; "
-                f"the last: {trajectory.outcome.what}"
+                f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; the last: {failed.what}"
             )
 
     async def _wait_for_change(self, timeout_s: float) -> None:

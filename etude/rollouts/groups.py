@@ -1,17 +1,16 @@
 """Groups on their way from dispatch to training.
 
-Owns the life of a group and nothing else: no Ray, no clock of its own, no I/O, so that every rule here is a plain test.
-Where each of a group's samples is, `Slots` knows; this decides when a group closes, and moves its slots then.
+Owns the life of a group and nothing else: no Ray, no clock of its own, so that every rule here is a plain test. Where
+each of a group's samples is, `Slots` knows; this decides when a group closes, and moves its slots then. What it decides
+is written into the ledger as it happens, and `restore` takes it up from there in another life.
 
     open ──all slots settled, or enough in and the rest straggling──► closed ──► ready ──take()──► training ──► trained
-                                                                        │          │                  │
-                                                                        │          ◄───put_back()─────┤
-                                                                        └──────────┴──────────────────┴──► dropped
+                                                                        │          │
+                                                                        └──────────┴──► dropped, with its reason
 
 Reasons to drop a group: `zero_variance` (all members scored alike: nothing to compare), `too_few_scored`
 (infrastructure failed too often: never scored as zeros), `stale` (its oldest token is older than the staleness bound
-when it would be trained on). A dropped group's place is refilled by whoever dispatches. A group leaves `take` once,
-unless it is put back: the step it was taken for was lost.
+when it would be trained on). A dropped group's place is refilled by whoever dispatches. A group leaves `take` once.
 """
 
 from __future__ import annotations
@@ -21,9 +20,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pydantic import Field
+
 from etude.config import Config
-from etude.records import Group, InfraFailed, Task, Trajectory, Truncated, reward_of
-from etude.rollouts.slots import Slot, Slots, group_id
+from etude.records import Group, InfraFailed, Task, Trajectory, Truncated, Version, reward_of
+from etude.rollouts.ledger import GroupRecord, Ledger
+from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, slot_id
 
 DropReason = Literal["zero_variance", "too_few_scored", "stale"]
 
@@ -33,6 +35,8 @@ class GroupConfig(Config):
 
     size: int = 8
     """Rollouts of one task."""
+    oversample: int = Field(0, ge=0)
+    """Rollouts that are sent out beyond `size`: once `size` are scored the group closes, and the others are dropped."""
     early_close_share: float = 0.75
     """A group may close without its stragglers once this share of its members has come in."""
     straggler_s: float = 20.0
@@ -41,6 +45,14 @@ class GroupConfig(Config):
     """Fewest scored members a group needs."""
     max_staleness: int = 4
     """How many versions old the oldest token of a group may be when it is trained on."""
+    when_stale: Literal["drop", "wait"] = "drop"
+    """What keeps to that bound: a group that is beyond it is dropped; or no step is made that would put a group beyond
+    it, the trainer waits until that group is in a batch.
+    """
+    window_share: float = Field(0.3, gt=0, le=1)
+    """A step takes no group but from this share of those under way, the oldest (never fewer than a step needs): what
+    is over quickly would be trained on far more often than what takes long. 1: whatever is ready.
+    """
     drop_zero_variance: bool = True
     drop_overlong: bool = False
     """A rollout that a limit of its task cut leaves its group before the baseline, as infrastructure failures do; else
@@ -55,35 +67,85 @@ class OpenGroup:
     id: str
     index: int
     task: Task
+    rung: int
     slots: list[str]
+    born: int
+    """The oldest version that its tokens can be of."""
     members: dict[str, Trajectory] = field(default_factory=dict)
     """Scored samples by slot."""
     outstanding: set[str] = field(default_factory=set)
+    dropped: Counter[Reason] = field(default_factory=Counter)
+    """Slots that have ended one by one."""
     quorum_since: float | None = None
 
 
+@dataclass(frozen=True)
+class ReadyGroup:
+    """A closed group that can be trained on."""
+
+    group: Group
+    index: int
+    oldest: int
+    """The version of its oldest token."""
+    dropped: Counter[Reason]
+
+
 class GroupPool:
-    """All groups of a run. Single-threaded: the controller's event loop is the only caller."""
+    """All groups of a run that are alive. Single-threaded: the controller's event loop is the only caller."""
 
-    def __init__(self, config: GroupConfig, slots: Slots, dropped: Mapping[DropReason, int] | None = None) -> None:
+    def __init__(
+        self, config: GroupConfig, slots: Slots, ledger: Ledger, dropped: Mapping[DropReason, int] | None = None
+    ) -> None:
         """`dropped` is what a resumed run has dropped before, in groups."""
-        self.config, self.slots = config, slots
+        self.config, self.slots, self.ledger = config, slots, ledger
         self.open: dict[str, OpenGroup] = {}
-        self.ready: list[Group] = []
+        self.ready: list[ReadyGroup] = []
+        """In the order they were opened."""
         self.training: dict[str, Group] = {}
-        """Taken, and the step that trains on them is not done."""
+        """Taken, and the step that trains on them is not saved."""
+        self.started = 0
+        """One more than the highest index that was ever opened."""
         self.dropped: Counter[DropReason] = Counter(dropped or {})
-        self.closed_early = 0
+        self.counters: Counter[str] = Counter()
+        self.late: list[str] = []
+        """Slots that were dropped while they were being played; whoever cancels them empties it."""
+        self._ended: list[int] = []
 
-    def start(self, index: int, task: Task) -> OpenGroup:
-        """Open a group; its slots are queued."""
-        slots = [slot.id for slot in self.slots.open(index, self.config.size)]
-        group = self.open[group_id(index)] = OpenGroup(group_id(index), index, task, slots, outstanding=set(slots))
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def start(self, index: int, task: Task, rung: int = 0, version: int = 0) -> OpenGroup:
+        """Open a group; its slots are queued. `version` is the oldest that an engine may sample it with."""
+        size = self.config.size + self.config.oversample
+        self.ledger.opened(GroupRecord(index, rung, size, version))
+        return self._opened(self.ledger.groups[index], task)
+
+    def _opened(self, record: GroupRecord, task: Task, scored: Iterable[int] = ()) -> OpenGroup:
+        slots = [slot.id for slot in self.slots.open(record.index, record.size, scored)]
+        name = group_id(record.index)
+        group = OpenGroup(name, record.index, task, record.rung, slots, record.version, outstanding=set(slots))
+        self.open[name] = group
+        self.started = max(self.started, record.index + 1)
         return group
+
+    def restore(self, record: GroupRecord, task: Task, samples: Mapping[int, Trajectory]) -> None:
+        """Take up a group as the ledger has it, with the samples that are still there."""
+        if record.closed == "ready" and not set(record.members) <= samples.keys():
+            self.ledger.opened(record)  # the disk has lost some of it: they are played again
+            record = self.ledger.groups[record.index]
+        group = self._opened(record, task, samples)
+        for member, trajectory in sorted(samples.items()):
+            group.members[trajectory.id] = trajectory
+            group.outstanding.discard(slot_id(record.index, member))
+        for member, reason in sorted(record.dropped.items()):
+            self._drop_slot(group, slot_id(record.index, member), reason)
+        if record.closed is not None or not group.outstanding:
+            self._close(group, record.closed)
 
     def task_of(self, slot: Slot) -> Task:
         """The task of a slot whose group is open."""
         return self.open[group_id(slot.index)].task
+
+    # --- closing ------------------------------------------------------------------------------------------------------
 
     def add(self, trajectory: Trajectory, now: float) -> None:
         """Take in a sample that was scored, or that failed for good. One whose slot has ended is ignored by design: it
@@ -92,87 +154,157 @@ class GroupPool:
         if trajectory.id not in self.slots:
             return
         group = self.open[trajectory.group_id]
-        group.outstanding.discard(trajectory.id)
         if isinstance(trajectory.outcome, InfraFailed):
-            self.slots.move(trajectory.id, "dropped", "infra")
+            self._lose(group, trajectory.id, "infra")
         elif self.config.drop_overlong and isinstance(trajectory.outcome, Truncated):
-            self.slots.move(trajectory.id, "dropped", "overlong")
+            self._lose(group, trajectory.id, "overlong")
         else:
+            group.outstanding.discard(trajectory.id)
             group.members[trajectory.id] = trajectory
         settled = len(group.slots) - len(group.outstanding)
         if group.quorum_since is None and settled >= self.config.early_close_share * self.config.size:
             group.quorum_since = now
-        if not group.outstanding:
-            self._close(group)
+        if len(group.members) >= self.config.size or not group.outstanding:
+            self._close_early(group)
 
-    def close_stragglers(self, now: float) -> list[str]:
-        """Close groups whose stragglers have had their time; returns the rollouts to cancel."""
-        cancelled: list[str] = []
+    def close_stragglers(self, now: float) -> None:
+        """Close groups whose stragglers have had their time."""
         for group in list(self.open.values()):
             if group.quorum_since is not None and now - group.quorum_since > self.config.straggler_s:
-                late = sorted(group.outstanding)
-                for slot in late:
-                    self.slots.move(slot, "dropped", "straggler")
-                cancelled += late
-                self.closed_early += 1
-                self._close(group)
-        return cancelled
+                self._close_early(group)
 
-    def _close(self, group: OpenGroup) -> None:
+    def _close_early(self, group: OpenGroup) -> None:
+        """Close a group without what is still outstanding."""
+        late = sorted(group.outstanding)
+        for slot in late:
+            self._lose(group, slot, "straggler")
+        self.late += late
+        self.counters["closed_early"] += bool(late)
+        self._close(group)
+
+    def _lose(self, group: OpenGroup, slot: str, reason: Reason) -> None:
+        self.ledger.dropped(group.index, self.slots[slot].member, reason)
+        self._drop_slot(group, slot, reason)
+
+    def _drop_slot(self, group: OpenGroup, slot: str, reason: Reason) -> None:
+        self.slots.move(slot, "dropped", reason)
+        group.outstanding.discard(slot)
+        group.dropped[reason] += 1
+
+    def _close(self, group: OpenGroup, recorded: str | None = None) -> None:
+        """`recorded` is what became of it in an earlier life: so it stays."""
         del self.open[group.id]
         members = tuple(group.members[slot] for slot in group.slots if slot in group.members)
-        rewards = {reward_of(member.outcome) for member in members}
-        if len(members) < self.config.min_scored:
-            self._drop(members, "too_few_scored")
-        elif len(rewards) == 1 and self.config.drop_zero_variance:
-            self._drop(members, "zero_variance")
-        else:
-            for member in members:
-                self.slots.move(member.id, "grouped")
-            self.ready.append(Group(group.id, group.task, members))
+        how = recorded or self._fate(members)
+        if recorded is None:
+            self.ledger.closed(group.index, how, [self.slots[member.id].member for member in members])
+        if how in ("zero_variance", "too_few_scored", "stale"):
+            self._drop(group.index, members, how)
+            return
+        for member in members:
+            self.slots.move(member.id, "grouped")
+        closed = Group(group.id, group.task, members)
+        self.ready.append(ReadyGroup(closed, group.index, _oldest_version(closed, group.born), group.dropped))
+        self.ready.sort(key=lambda each: each.index)
 
-    def _drop(self, members: tuple[Trajectory, ...], reason: DropReason) -> None:
+    def _fate(self, members: tuple[Trajectory, ...]) -> str:
+        if len(members) < self.config.min_scored:
+            return "too_few_scored"
+        alike = len({reward_of(member.outcome) for member in members}) == 1
+        return "zero_variance" if alike and self.config.drop_zero_variance else "ready"
+
+    def _drop(self, index: int, members: tuple[Trajectory, ...], reason: DropReason) -> None:
         self.dropped[reason] += 1
+        self._ended.append(index)
         for member in members:
             self.slots.move(member.id, "dropped", reason)
 
-    def take(self, count: int, version: int) -> list[Group] | None:
-        """The `count` oldest ready groups that are fresh enough, or None while there are not as many."""
-        ages = [version - _oldest_version(group) for group in self.ready]
-        for group, age in zip(self.ready, ages, strict=True):
-            if age > self.config.max_staleness:
-                self._drop(group.trajectories, "stale")
-        self.ready = [g for g, age in zip(self.ready, ages, strict=True) if age <= self.config.max_staleness]
-        if len(self.ready) < count:
-            return None
-        taken, self.ready = self.ready[:count], self.ready[count:]
-        self.training |= {group.id: group for group in taken}
-        return taken
+    # --- training -----------------------------------------------------------------------------------------------------
 
-    def trained(self, groups: Iterable[Group]) -> None:
-        """The step on these groups is done."""
-        for group in groups:
-            del self.training[group.id]
+    def take(self, count: int, version: Version, window: int) -> list[Group] | None:
+        """The `count` oldest ready groups that are fresh enough, of the `window` oldest that are alive; None while
+        there are not as many. With `when_stale = "wait"` also None while a group is open that the next step would put
+        beyond the bound, and more than `count` where so many must be trained on now.
+        """
+        self._drop_stale(version)
+        alive = sorted([*(group.index for group in self.open.values()), *(each.index for each in self.ready)])
+        reach = set(alive[:window])
+        chosen = [each for each in self.ready if each.index in reach]
+        if len(chosen) < count <= len(self.ready):
+            self.counters["held_by_window"] += 1
+        if self.config.when_stale == "wait":
+            bound = version - self.config.max_staleness
+            if any(group.born <= bound for group in self.open.values()):
+                self.counters["waited_for_oldest"] += 1
+                return None
+            due = [each for each in self.ready if each.oldest <= bound]
+            chosen = due + [each for each in chosen if each.oldest > bound]
+            count = max(count, len(due))
+        return self._taken(chosen[:count]) if len(chosen) >= count else None
+
+    def take_all(self, indices: Iterable[int]) -> list[Group] | None:
+        """Of the groups with these indices those that can be trained on, once all have closed; None until then."""
+        wanted = set(indices)
+        if max(wanted) >= self.started or any(group.index in wanted for group in self.open.values()):
+            return None
+        return self._taken([each for each in self.ready if each.index in wanted])
+
+    def _taken(self, chosen: list[ReadyGroup]) -> list[Group]:
+        taken = {each.index for each in chosen}
+        self.ready = [each for each in self.ready if each.index not in taken]
+        groups = [each.group for each in sorted(chosen, key=lambda each: each.index)]
+        self.training |= {group.id: group for group in groups}
+        return groups
+
+    def _drop_stale(self, version: Version) -> None:
+        fresh = []
+        for each in self.ready:
+            if version - each.oldest <= self.config.max_staleness:
+                fresh.append(each)
+            else:
+                members = [self.slots[member.id].member for member in each.group.trajectories]
+                self.ledger.closed(each.index, "stale", members)
+                self._drop(each.index, each.group.trajectories, "stale")
+        self.ready = fresh
+
+    def trained(self) -> None:
+        """The steps on all groups that were taken are saved."""
+        for group in self.training.values():
+            self._ended.append(index_of(group.id))
             for member in group.trajectories:
                 self.slots.move(member.id, "trained")
+        self.training.clear()
 
-    def put_back(self, groups: Iterable[Group]) -> None:
-        """The step on these groups was lost with its trainer: they are ready again, before all others."""
-        for group in groups:
-            del self.training[group.id]
-        self.ready[:0] = groups
+    # --- what a checkpoint needs --------------------------------------------------------------------------------------
 
     def pending(self) -> list[int]:
-        """Indices of groups that are neither trained on, nor in training, nor dropped: what a resumed run starts
-        with.
-        """
-        return sorted([group.index for group in self.open.values()] + [int(group.id[1:]) for group in self.ready])
+        """Indices of groups that are neither trained on, nor in training, nor dropped: what a resumed run takes up."""
+        return sorted([*(group.index for group in self.open.values()), *(each.index for each in self.ready)])
+
+    def unsettled(self) -> Counter[Reason]:
+        """Slots of those groups that were dropped one by one."""
+        counts: Counter[Reason] = Counter()
+        for group in (*self.open.values(), *self.ready):
+            counts.update(group.dropped)
+        return counts
+
+    def scored(self) -> list[str]:
+        """Slots of those groups that are scored."""
+        opened = [slot for group in self.open.values() for slot in group.members]
+        return [*opened, *(member.id for each in self.ready for member in each.group.trajectories)]
+
+    def ended(self) -> list[int]:
+        """Indices of groups that were trained on or dropped since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
 
-def _oldest_version(group: Group) -> int:
-    return min(
+def _oldest_version(group: Group, born: int) -> int:
+    """Of its sampled tokens; `born` where it has none."""
+    sampled = [
         int(segment.versions[segment.sampled].min())
         for member in group.trajectories
         for segment in member.segments
         if segment.sampled.any()
-    )
+    ]
+    return min(sampled, default=born)

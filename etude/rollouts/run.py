@@ -19,14 +19,17 @@ from etude.rollouts.actors.control import ControlActor
 from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
-from etude.rollouts.controller import Controller, TaskStream
+from etude.rollouts.controller import Controller
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
+from etude.rollouts.ledger import Ledger
 from etude.rollouts.loop import train
 from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
+from etude.rollouts.schedule import schedule_of
 from etude.rollouts.stats import RunStats, replace_text
+from etude.rollouts.stream import TaskStream
 from etude.rollouts.view import View, ViewState
 from etude.rollouts.waiting import within
 from etude.rollouts.watch import Watch
@@ -94,7 +97,7 @@ class Run:
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
         self._count_publications(state)
         self.cluster.trainer.on_resumed = self._count_publications
-        version = await self._engines_at_newest()
+        version = await self._engines_at_newest(self._sampled_under(state))
         self.watch = Watch(self.view, self.cluster, self.stats)
         watching = asyncio.create_task(self.watch.run())
         try:
@@ -123,12 +126,13 @@ class Run:
         self.view.line(f"report: {write_report(self.directory)}")
         return summary
 
-    async def _engines_at_newest(self) -> Version:
-        """Every engine has the trainer's version."""
+    async def _engines_at_newest(self, under: dict[str, Any] | None = None) -> Version:
+        """Every engine has the trainer's version, or the one `under` it; returns which."""
         published = await self.cluster.trainer.publish()
         self.stats.published(published)
-        self.stats.swapped(published, await self.cluster.fleet.deliver(published))
-        return Version(published["version"])
+        told = under or published
+        self.stats.swapped(told, await self.cluster.fleet.deliver(told))
+        return Version(told["version"])
 
     async def _evaluated(self, label: str, tasks: list[Task]) -> list[Judged]:
         path = self.directory / f"evaluation-{label}.json"
@@ -172,16 +176,29 @@ class Run:
         rollouts = self.config.rollouts.model_copy(update=json.loads(path.read_text()))
         return self.config.model_copy(update={"rollouts": rollouts})
 
+    def _sampled_under(self, state: dict[str, Any]) -> dict[str, Any] | None:
+        """The publication that samples what is under way, where it is not the newest."""
+        if not state or self._is_trained():
+            return None
+        first, under = schedule_of(self.config, state).first(), state["under"]
+        return under if first is not None and first == under["version"] else None
+
+    def _is_trained(self) -> bool:
+        return (self.directory / "training.json").exists()
+
     async def _trained(self, state: dict[str, Any], version: Version, config: RunConfig) -> dict[str, Any]:
         path = self.directory / "training.json"
-        if path.exists():
+        if self._is_trained():
             return json.loads(path.read_text())
         self._phase("training")
-        stream = TaskStream(self._task, state.get("next_task", 0), state.get("pending"))
-        controller = Controller(config, self.cluster, stream, self.stats, state.get("elapsed_s", 0.0))
+        budget = config.rollouts
+        stream = TaskStream(self._task, budget.rungs, config.seed, budget.by_difficulty, state.get("stream"))
+        ledger = Ledger(self.directory / "ledger")
+        controller = Controller(config, self.cluster, stream, self.stats, ledger, state)
         self.controller = self.watch.controller = controller
         before = await self._gauges()
-        await controller.start(version)
+        trained = Version(state["line"]["version"]) if state else Version(0)
+        await controller.start(trained, version)
         try:
             await train(controller)
         finally:
@@ -202,6 +219,7 @@ class Run:
         }  # fmt: skip
         model = self.directory / "model"
         await self.cluster.trainer.save_model(model)
+        training["samples"] = await controller.end()
         _write(path, training)
         self.cluster.trajectories.keep_only([])  # what was under way at the end is not gone on with
         return training
@@ -215,10 +233,9 @@ class Run:
             "engine_busy_s": engine["busy_s"], "engine_s": engine["engine_s"],
         }  # fmt: skip
 
-    def _task(self, index: int) -> Task:
-        rollouts = self.config.rollouts
-        rung = rollouts.rungs[index % len(rollouts.rungs)]
-        return FAMILIES[rollouts.family].task(rung, "train", self.config.seed * 1_000_000 + index)
+    def _task(self, rung: int, index: int) -> Task:
+        family = FAMILIES[self.config.rollouts.family]
+        return family.task(rung, "train", self.config.seed * 1_000_000 + index)
 
     async def _controlled(self, tasks: list[Task], cpu_s: float) -> list[Judged]:
         if not self.config.control.enabled:
@@ -249,6 +266,8 @@ class Run:
         if self.config.harness.summary is not None:
             masked = self.config.trainer.credit.mask_summaries
             features += ["summaries", "summary_tokens_masked" if masked else "summary_tokens_trained"]
+        if self.config.rollouts.by_difficulty:
+            features.append("drawn_by_difficulty")
         if self.config.rewards.audit != "off":
             features.append("audited")
         judged = ["quality_judged"] if self.config.rewards.quality.looked_at else []
@@ -264,6 +283,9 @@ class Run:
             "restarts": restarts_of(self.directory / "metrics.jsonl"),
             "hung": self.cluster.health.hung,
             "fleet": {name: int(engine.get(name, 0)) for name in FLEET},
+            "samples": training["samples"],
+            "lost": training["samples"]["lost"],
+            "trained_twice": training["samples"]["trained_twice"],
             "counters": counters,
         }  # fmt: skip
 

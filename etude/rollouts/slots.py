@@ -118,9 +118,11 @@ class Slots:
 
     # --- what happens to them -----------------------------------------------------------------------------------------
 
-    def open(self, index: int, size: int) -> list[Slot]:
-        """The slots of a new group, queued."""
+    def open(self, index: int, size: int, scored: Iterable[int] = ()) -> list[Slot]:
+        """The slots of a group: queued, but for those members whose trajectories are there from an earlier life."""
         new = [Slot(slot_id(index, m), index, m, slot_seed(self.run_seed, index, m)) for m in range(size)]
+        for slot in scored:
+            new[slot].state = "scored"
         for slot in new:
             if slot.id in self._alive:
                 raise WrongMove(f"slot {slot.id}: opened twice")
@@ -176,9 +178,11 @@ class Slots:
 
     # --- accounting ---------------------------------------------------------------------------------------------------
 
-    def after_step(self, training: Iterable[str]) -> dict[str, Any]:
-        """What has ended once the step that is about to be made is saved: what a resumed run counts on from."""
-        return {"trained": self.trained + sum(1 for _ in training), "dropped": dict(self.dropped)}
+    def after_step(self, training: int, unsettled: Counter[Reason]) -> dict[str, Any]:
+        """What has ended for good once a step is saved: `training` more samples than now, and not what was dropped of
+        groups that are alive (`unsettled`), for these are opened again. A resumed run counts on from it.
+        """
+        return {"trained": self.trained + training, "dropped": dict(self.dropped - unsettled)}
 
 
 def slot_id(index: int, member: int) -> str:
@@ -188,6 +192,16 @@ def slot_id(index: int, member: int) -> str:
 
 def group_id(index: int) -> str:
     return f"g{index}"
+
+
+def index_of(group_or_slot: str) -> int:
+    """The index of a group, from its name or one of its slots'."""
+    return int(group_or_slot.partition("/")[0][1:])
+
+
+def member_of(slot: str) -> int:
+    """The number of a slot in its group, from its name."""
+    return int(slot.partition("/")[2])
 
 
 def slot_seed(run_seed: int, index: int, member: int) -> int:

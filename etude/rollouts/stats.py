@@ -14,7 +14,7 @@ import json
 import os
 import statistics
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from etude.harness.conduct import conduct_of
 from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.plan.rates import engine_line, rollout_line
+from etude.rollouts.slots import member_of
 
 if TYPE_CHECKING:
     from etude.rollouts.fleet_engine import Swap
@@ -50,8 +51,6 @@ class RunStats:
         self.ages: Counter[int] = Counter(saved.get("ages", {}))
         self.dropped: dict[DropReason, int] = saved.get("dropped", {})
         """Groups."""
-        self.ended: dict[str, Any] = saved.get("ended", {})
-        """How many samples had ended, and how: `Slots` counts on from it."""
         self.max_abs_dlogp: float | None = saved.get("max_abs_dlogp")
         """The largest of the steps so far, None while no step had a matched token."""
         self.newest_published = int(saved.get("published", 0))
@@ -91,6 +90,8 @@ class RunStats:
             "step": self.steps + 1,
             "elapsed_s": round(elapsed_s, 2),
             "trained_rollouts": len(members),
+            "groups": {group.id: [member_of(member.id) for member in group.trajectories] for group in groups},
+            "slots": pool.slots.counts(),
             "reward": sum(reward_of(member.outcome) or 0.0 for member in members) / len(members),
             **self._rates(),
             "ready_groups": len(pool.ready),
@@ -117,6 +118,13 @@ class RunStats:
         self.max_abs_dlogp = max(known, default=None)
         self.history.append(line)
         self.write("step", line)
+
+    def step_lines(self) -> Iterator[dict[str, Any]]:
+        """Of all steps, from the file."""
+        with self.path.open() as file:
+            for line in map(json.loads, file):
+                if line["kind"] == "step":
+                    yield line
 
     def _rates(self) -> dict[str, float]:
         """Over the rollouts that came in lately, whether their groups were trained on or not."""

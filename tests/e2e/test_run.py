@@ -65,7 +65,11 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     done = run(out, *limits, resume=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert [(line["step"], line["version"]) for line in steps(out)] == [(1, 1), (2, 2), (3, 3), (4, 4)]
-    counters = json.loads(done.stdout.splitlines()[-1])["counters"]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    counters, samples = summary["counters"], summary["samples"]
     assert counters["deltas_published"] == 4
-    assert counters["trained_rollouts"] == sum(line["trained_rollouts"] for line in steps(out))
+    assert counters["trained_rollouts"] == sum(line["trained_rollouts"] for line in steps(out)) == samples["trained"]
+    assert counters["samples_restored"] > 0
+    assert (summary["lost"], summary["trained_twice"]) == (0, 0)
+    assert samples["samples"] == samples["trained"] + sum(samples["dropped"].values())
     assert left() == []

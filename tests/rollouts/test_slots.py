@@ -1,6 +1,7 @@
 """Where a sample is: the table is the law, every slot ends once, and its seed is its place alone."""
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -108,7 +109,10 @@ def test_every_slot_ends_once_whatever_happens():
 
 def test_what_ended_is_counted_on_from_in_the_next_life():
     found = at("grouped")
-    saved = found.after_step(["g0/0"])
+    found.open(1, 3)
+    found.move("g1/0", "dropped", "infra")
+    found.move("g1/1", "dropped", "straggler")
+    saved = found.after_step(1, Counter({"straggler": 1}))
     later = Slots(0, saved)
-    assert later.counts()["trained"] == 1
-    assert found.counts()["trained"] == 0
+    assert (later.trained, dict(later.dropped)) == (1, {"infra": 1})
+    assert found.trained == 0

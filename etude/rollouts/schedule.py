@@ -1,0 +1,152 @@
+"""Schedules: when a group may be sampled, by which version, and what a step is made of.
+
+    free      nothing waits. Groups are opened while there is room, engines take up every version at once, and a step
+              takes the oldest groups that are ready. How old a token may be is bounded (`groups.max_staleness`).
+    lockstep  step s trains exactly the groups [s·B, (s+1)·B), each sampled wholly by the version there was when step
+              s-1-lag was done: lag 0 is synchronous, lag 1 samples one step ahead. Engines change their version only
+              between groups, stragglers are waited for, and a group without variance leaves its batch and is not
+              replaced. So what is trained on depends on the recipe alone, and not on how fast anything was, or how
+              often it died.
+
+Owns these rules. Holds no trajectory and waits for nothing: the controller asks, and tells what has happened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from etude.records import Group, Trajectory, Version
+from etude.rollouts.config import RunConfig
+from etude.rollouts.groups import GroupPool
+from etude.rollouts.slots import index_of
+
+
+class Free:
+    """As fast as it goes, within the staleness bound."""
+
+    in_step = False
+    """Whether every version has its turn, and stragglers are waited for."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.budget, self.groups = config.rollouts, config.groups
+        self.stock = self.budget.groups_per_step * (1 + self.groups.max_staleness)
+        """Groups that are open or ready at once: more would be stale when they are trained on."""
+        self.window = max(self.budget.groups_per_step, math.ceil(self.groups.window_share * self.stock))
+        self.newest = self.held = Version(0)
+
+    def progress(self, elapsed_s: float, steps: int) -> float:
+        """How much of the budget is spent, by the clock or by steps, whichever is further."""
+        return max(elapsed_s / (self.budget.max_minutes * 60), steps / self.budget.max_steps)
+
+    def over(self, elapsed_s: float, steps: int) -> bool:
+        """Whether the run has had its time or its steps."""
+        return self.progress(elapsed_s, steps) >= 1
+
+    def wants(self, index: int, pool: GroupPool) -> bool:
+        """Whether the group with this index, the next, may be opened now."""
+        return len(pool.ready) + len(pool.open) < self.stock
+
+    def may_sample(self, index: int) -> bool:
+        """Whether the engines hold what may sample this group."""
+        return True
+
+    def take(self, pool: GroupPool, version: Version) -> list[Group] | None:
+        """What the next step trains; None while it is not there."""
+        return pool.take(self.budget.groups_per_step, version, self.window)
+
+    def stepped(self, version: Version) -> None:
+        """A step is done, and this is the version there is now."""
+        self.newest = version
+
+    def wish(self, pool: GroupPool) -> Version:
+        """What engines should hold now."""
+        return self.newest
+
+    def first(self) -> Version | None:
+        """What engines should hold before anything is sampled; None for the newest."""
+        return None
+
+    def accepts(self, trajectory: Trajectory) -> bool:
+        """Whether it was sampled by what it should have been."""
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Before a step: what another schedule of the same kind starts from, once `stepped` is called on it."""
+        return {}
+
+
+class Lockstep(Free):
+    """The same steps whatever happens."""
+
+    in_step = True
+
+    def __init__(self, config: RunConfig, saved: Mapping[str, Any] | None = None) -> None:
+        super().__init__(config)
+        saved = saved or {}
+        self.round = int(saved.get("round", 0))
+        """The next to be trained. A round in which no group has variance makes no step, so there may be more of them
+        than steps."""
+        versions = saved.get("versions", [0] * (1 + self.budget.lag))
+        self._versions = deque(map(Version, versions))
+        """Which version samples this round, and those that may be sampled beside its step."""
+
+    def progress(self, elapsed_s: float, steps: int) -> float:
+        return self.round / self.budget.max_steps  # the learning rate follows it, and must not know the clock
+
+    def over(self, elapsed_s: float, steps: int) -> bool:
+        return self.round >= self.budget.max_steps or elapsed_s >= self.budget.max_minutes * 60
+
+    def wants(self, index: int, pool: GroupPool) -> bool:
+        return self._round_of(index) < self.budget.max_steps and self.may_sample(index)
+
+    def may_sample(self, index: int) -> bool:
+        return self._version_of(index) == self.held
+
+    def take(self, pool: GroupPool, version: Version) -> list[Group] | None:
+        size = self.budget.groups_per_step
+        while self.round < self.budget.max_steps:
+            groups = pool.take_all(range(self.round * size, (self.round + 1) * size))
+            if groups is None or groups:
+                return groups
+            self.stepped(version)
+        return None
+
+    def stepped(self, version: Version) -> None:
+        self.round += 1
+        self._versions.popleft()
+        self._versions.append(version)
+
+    def wish(self, pool: GroupPool) -> Version:
+        unfinished = min((group.index for group in pool.open.values()), default=pool.started)
+        wanted = self._version_of(unfinished)
+        return self.held if wanted is None else wanted
+
+    def first(self) -> Version:
+        return self._versions[0]
+
+    def accepts(self, trajectory: Trajectory) -> bool:
+        wanted = self._version_of(index_of(trajectory.id))
+        return all((segment.versions[segment.sampled] == wanted).all() for segment in trajectory.segments)
+
+    def state(self) -> dict[str, Any]:
+        return {"round": self.round, "versions": [int(version) for version in self._versions]}
+
+    def _round_of(self, index: int) -> int:
+        return index // self.budget.groups_per_step
+
+    def _version_of(self, index: int) -> Version | None:
+        """Which version samples a group; None while nobody can know."""
+        ahead = self._round_of(index) - self.round
+        return self._versions[ahead] if ahead < len(self._versions) else None
+
+
+def schedule_of(config: RunConfig, saved: Mapping[str, Any] | None = None) -> Free:
+    """The recipe's schedule, where a checkpoint left it: its `controller` state, if there is one."""
+    saved = saved or {}
+    schedule = Lockstep(config, saved.get("schedule")) if config.rollouts.schedule == "lockstep" else Free(config)
+    if saved:
+        schedule.stepped(Version(saved["line"]["version"]))
+    return schedule

@@ -1,0 +1,214 @@
+"""What is on the disk: scored samples bit for bit, the fates of groups, and all of it after any death."""
+
+import asyncio
+import random
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from played import TASK, come_in, filled, rollout
+
+from etude.errors import AccountingError, CheckpointError
+from etude.records import Cheated, Event, InfraFailed, Scored, Segment, Trajectory, Truncated
+from etude.rollouts.config import RunConfig
+from etude.rollouts.groups import GroupConfig
+from etude.rollouts.ledger import GroupRecord, Ledger, packed, unpacked
+from etude.rollouts.restore import account, restored
+from etude.rollouts.slots import member_of
+from etude.rollouts.stats import RunStats
+from etude.rollouts.stream import TaskStream
+
+WHOLE = 100
+
+
+def same(one, other):
+    for left, right in zip(one.segments, other.segments, strict=True):
+        assert left.kind == right.kind
+        for name in ("token_ids", "sampled", "logprobs", "versions", "routed_experts"):
+            a, b = getattr(left, name), getattr(right, name)
+            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+    assert replace(one, segments=()) == replace(other, segments=())
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Scored(1 / 3, {"tests": 1.0, "effort": -0.1}), Truncated("turns", 0.0, {"tests": np.float32(0.25)}),
+        InfraFailed("gone", False), Cheated("it read the tests"),
+    ],
+)  # fmt: skip
+def test_a_sample_comes_back_bit_for_bit(outcome):
+    draw = np.random.default_rng(3)
+    segments = tuple(
+        Segment(
+            draw.integers(0, 5000, n).astype(np.int32), draw.random(n) < 0.5, draw.normal(size=n).astype(np.float32),
+            draw.integers(0, 9, n).astype(np.int32), draw.integers(0, 255, (n - 1, 4, 2)).astype(np.uint8), kind,
+        )
+        for n, kind in ((300, "summary"), (7, "turns"))
+    )  # fmt: skip
+    events = (Event("tool_result", 0.1, {"text": "naïve \ud800 \n", "index": 0, "nested": {"a": [1, None]}}),)
+    sample = Trajectory(
+        "g3/1", "task", "g3", segments, events, outcome, {"backend": "namespace"}, {"turns": 3}, ("found",), 1.25
+    )
+    same(unpacked(packed(sample)), sample)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK", None])
+def test_a_sample_the_disk_has_damaged_is_none(tmp_path, damage):
+    ledger = Ledger(tmp_path)
+    asyncio.run(ledger.keep(rollout("g0/1", 1.0)))
+    [path] = tmp_path.glob("*.npz")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] if damage is None else damage)
+    assert ledger.sample(0, 1) is None
+    assert ledger.sample(0, 0) is None
+
+
+def test_samples_go_one_checkpoint_after_their_group_has_ended(tmp_path):
+    ledger = Ledger(tmp_path)
+    for slot in ("g1/0", "g1/1", "g11/0"):
+        asyncio.run(ledger.keep(rollout(slot, 1.0)))
+    ledger.ended([1])
+    assert ledger.kept() == {1, 11}
+    ledger.ended([])
+    assert ledger.kept() == {11}
+
+
+def test_one_process_at_a_time_has_it(tmp_path):
+    first = Ledger(tmp_path)
+    with pytest.raises(CheckpointError, match="another process"):
+        Ledger(tmp_path)
+    first.close()
+    Ledger(tmp_path).close()
+
+
+def test_a_line_that_was_being_written_is_not_there(tmp_path):
+    ledger = Ledger(tmp_path)
+    ledger.opened(GroupRecord(0, 3, 2, 5))
+    ledger.closed(0, "ready", [0, 1])
+    ledger.close()
+    path = tmp_path / "groups.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    again = Ledger(tmp_path)
+    assert again.groups == {0: GroupRecord(0, 3, 2, 5)}
+
+
+# --- lives of a run ---------------------------------------------------------------------------------------------------
+
+CONFIG = RunConfig(name="test", groups=GroupConfig(size=3, max_staleness=3, early_close_share=0.6, straggler_s=1.0))
+
+
+class Life:
+    """A run's bookkeeping from a checkpoint on, with samples that are scored as a draw says."""
+
+    def __init__(self, directory, saved, draw):
+        self.draw, self.directory = draw, directory
+        self.stats = RunStats(directory / "metrics.jsonl", saved.get("stats"))
+        self.tasks = TaskStream(lambda rung, index: TASK, (1, 2), saved=saved.get("stream"))
+        self.ledger = Ledger(directory / "ledger")
+        self.pool = restored(CONFIG, self.ledger, self.tasks, self.stats, saved)
+        self.version = saved["line"]["version"] if saved else 0
+
+    async def some_samples(self, count):
+        for _ in range(count):
+            queued = self.pool.slots.within("queued")
+            if not queued:
+                drawn = self.tasks.draw()
+                self.pool.start(drawn.index, drawn.task, drawn.rung, self.version)
+                queued = self.pool.slots.within("queued")
+            slot = self.draw.choice(queued)
+            self.pool.slots.move(slot.id, "starting")
+            reward = self.draw.choice([0.0, 1.0, 1.0, None])
+            version = self.draw.randint(max(0, self.version - 2), self.version)
+            if reward is not None:
+                await self.ledger.keep(rollout(slot.id, reward, version))
+                self.stats.rolled_out(rollout(slot.id, reward, version))
+            come_in(self.pool, slot.id, reward, version, now=self.draw.random())
+            if self.draw.random() < 0.1:
+                self.pool.close_stragglers(now=5.0)
+
+    def state(self, groups):
+        training = sum(len(group.trajectories) for group in self.pool.training.values())
+        self.stats.counters["steps_made"] += 1
+        return {
+            "next": self.pool.started, "pending": self.pool.pending(), "scored": self.pool.scored(),
+            "ended": self.pool.slots.after_step(training, self.pool.unsettled()), "stream": self.tasks.state(),
+            "stats": {"counters": dict(self.stats.counters), "dropped": dict(self.pool.dropped)},
+            "line": {
+                "version": self.version + 1,
+                "groups": {group.id: [member_of(member.id) for member in group.trajectories] for group in groups},
+            },
+        }  # fmt: skip
+
+
+async def lives(directory, seed):
+    """Steps with deaths between any two things that reach the disk; returns the last pool and the lines of steps."""
+    draw, saved, lines = random.Random(seed), {}, []
+    while len(lines) < 12:
+        life = Life(directory, saved, draw)
+        dies = draw.choice(["anywhere", "before the checkpoint", "after it", "not now"])
+        while len(lines) < 12:
+            await life.some_samples(draw.randint(0, 9))
+            groups = life.pool.take(2, life.version, WHOLE)
+            if dies == "anywhere":
+                break
+            if groups is None:
+                continue
+            state = life.state(groups)
+            if dies == "before the checkpoint":
+                break
+            saved, ended = state, life.pool.ended()
+            lines.append(state["line"])
+            life.version += 1
+            if dies == "after it":
+                break
+            life.pool.trained()
+            life.ledger.ended(ended + life.pool.ended())
+        life.ledger.close()
+    return Life(directory, saved, draw), lines
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_sample_is_lost_or_trained_on_twice_however_often_a_run_dies(tmp_path, seed):
+    last, lines = asyncio.run(lives(tmp_path, seed))
+    last.pool.slots.end()
+    found = account(last.pool, lines)
+    assert (found["lost"], found["trained_twice"]) == (0, 0)
+    assert found["samples"] == found["trained"] + sum(found["dropped"].values())
+    assert found["trained"] == sum(len(members) for line in lines for members in line["groups"].values())
+    assert last.stats.counters["rollouts"] >= found["trained"]
+    assert found["trained"] > 20
+
+
+def test_what_does_not_add_up_is_an_error(tmp_path):
+    life = Life(tmp_path, {}, random.Random(0))
+    pool = life.pool
+    filled(pool, 0, [0, 1, 1])
+    [group] = pool.take(1, 0, WHOLE)
+    line = {"groups": {"g0": [0, 1, 2]}}
+    pool.trained()
+    assert account(pool, [line])["trained"] == 3
+    wrong = partial(account, pool)
+    for lines in ([line, line], [], [{"groups": {"g0": [0, 1]}}]):
+        with pytest.raises(AccountingError, match="do not add up"):
+            wrong(lines)
+    assert group.id == "g0"
+
+
+def test_scored_samples_of_open_and_ready_groups_are_there_in_the_next_life(tmp_path):
+    life = Life(tmp_path, {}, random.Random(0))
+    for slot, reward in (("g0/0", 0.0), ("g0/1", 1.0), ("g0/2", 1.0), ("g1/2", 1.0)):
+        if slot.endswith("/0") or slot == "g1/2":
+            drawn = life.tasks.draw()
+            life.pool.start(drawn.index, drawn.task, drawn.rung, 0)
+        asyncio.run(life.ledger.keep(rollout(slot, reward)))
+        life.pool.slots.move(slot, "starting")
+        come_in(life.pool, slot, reward)
+    life.ledger.close()
+    pool = Life(tmp_path, {}, random.Random(0)).pool
+    assert [each.group.id for each in pool.ready] == ["g0"]
+    assert sorted(pool.open["g1"].outstanding) == ["g1/0", "g1/1"]
+    assert [slot.id for slot in pool.slots.within("queued")] == ["g1/0", "g1/1"]
+    [group] = pool.take(1, 0, WHOLE)
+    same(group.trajectories[1], rollout("g0/1", 1.0))
