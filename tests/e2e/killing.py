@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -25,10 +27,10 @@ class Victim:
     """A run in processes of its own, started as a user starts it; `prefix` stands before its command line."""
 
     def __init__(self, out, *overrides, resume=False, prefix=()):
-        self.out = out
+        self.out, self.mark = out, secrets.token_hex(8)
         self.started = subprocess.Popen(
-            [*prefix, *command(out, *overrides, resume=resume)], cwd=ROOT, env=variables(), stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            [*prefix, *command(out, *overrides, resume=resume)], cwd=ROOT, env=variables(ETUDE_TEST_RUN=self.mark),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def __enter__(self):
@@ -68,6 +70,21 @@ class Victim:
         pid = self.wait(lambda: self.processes(kind), f"a process of {kind}")[0].pid
         os.kill(pid, number)
         return pid
+
+    def kill_all(self) -> None:
+        """kill -9 for everything that the command has started, Ray's own processes too."""
+        while found := [process for process in psutil.process_iter() if self._is_ours(process)]:
+            for process in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(found, 10)
+        self.started.wait()
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("ETUDE_TEST_RUN") == self.mark
+        except psutil.Error:
+            return False
 
     def over(self) -> bool:
         return self.started.poll() is not None

@@ -1,12 +1,16 @@
 """Where a sample is: the table is the law, every slot ends once, and its seed is its place alone."""
 
 import random
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from etude.rollouts import slots
 from etude.rollouts.slots import ENDS, PLAYED, REASONS, STATES, TRANSITIONS, Slots, WrongMove, slot_seed
+
+ROOT = Path(__file__).parents[2]
 
 
 def at(state):
@@ -116,3 +120,10 @@ def test_what_ended_is_counted_on_from_in_the_next_life():
     later = Slots(0, saved)
     assert (later.trained, dict(later.dropped)) == (1, {"infra": 1})
     assert found.trained == 0
+
+
+def test_the_picture_in_the_docs_is_current():
+    sys.path.append(str(ROOT / "tools"))
+    from draw_slots import draw
+
+    assert (ROOT / "docs/slots.svg").read_text() == draw(), "python tools/draw_slots.py docs/slots.svg"
