@@ -19,6 +19,7 @@ from etude.errors import ConfigError, EtudeError, Interrupted
 COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
     "plan": "say what a recipe would do on this machine, and what would do more",
+    "runs": "change a run while it goes on: set keys, replace processes",
     "pretrain": "make a base model: record sessions, mid-train, save",
     "agent": "let a model work in your directory, with any OpenAI-compatible endpoint",
     "acp": "speak with an editor by the Agent Client Protocol, on stdin and stdout",

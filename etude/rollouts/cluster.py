@@ -22,7 +22,7 @@ from ray.exceptions import RayError
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded
 from etude.records import Group, InfraFailed, Trajectory, Version
-from etude.rollouts.actors.sessions import SessionWorker
+from etude.rollouts.actors import sessions
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
@@ -55,7 +55,7 @@ class Cluster:
 
         def worker(number: int) -> Any:
             del number
-            made = SessionWorker.options(max_restarts=0).remote(config)
+            made = sessions.SessionWorker.options(max_restarts=0).remote(config)
             made.see.remote(self.fleet.view())
             return made
 
@@ -143,6 +143,18 @@ class Cluster:
     async def published(self, version: Version) -> dict[str, Any]:
         """Wait until the trainer has put that version, or a later one in its place, into the store."""
         return await self.trainer.published(version)
+
+    async def replace(self, kind: str) -> int:
+        """Let processes of a kind that start now take over from those there are; returns how many there were. Sessions
+        and verdicts under way are finished where they began, within `faults.drain_s`.
+        """
+        if kind == "trainer":
+            await self.trainer.replace()
+            return 1
+        if kind == "engine":
+            return await self.fleet.replace(self.config.faults.drain_s)
+        pools = {"sessions": self.sessions, "rewards": self.rewards.pool}
+        return await pools[kind].replace(self.config.faults.drain_s)
 
     async def stats(self) -> dict[str, Any]:
         """Of all engines together, what workers count of their sessions' ways among it, and of each session worker."""

@@ -150,6 +150,14 @@ class Controller:
         while self.schedule.wish(self.pool) < version and not self.stopping:
             await self._wait_for_change(1.0)
 
+    def reconfigure(self, recipe: RunConfig) -> None:
+        """Go on with another recipe, as far as it may change live (`rollouts.live`); the time there is stays."""
+        rollouts = recipe.rollouts.model_copy(update={"max_minutes": self.config.rollouts.max_minutes})
+        self.config = recipe.model_copy(update={"rollouts": rollouts})
+        self.pool.config, self.tasks.rungs = recipe.groups, recipe.rollouts.rungs
+        self.schedule.reconfigure(self.config)
+        self.changed.set()
+
     def record(self, line: dict[str, Any]) -> None:
         self.stats.stepped(line)
 

@@ -21,6 +21,9 @@ from etude.errors import EtudeError
 
 Kind = Literal["controller", "trainer", "engine", "sessions", "rewards"]
 
+BUSY = 10
+"""So many deadlines may pass while a process computes, or waits for its turn to, before it is said to hang."""
+
 
 class BudgetConfig(Config):
     """How often one kind of process may be started anew, and after which pause."""
@@ -45,6 +48,10 @@ class FaultConfig(Config):
     """Engine processes that are ready to take the place of one that died."""
     spare_sessions: int = Field(0, ge=0)
     """The same of session workers."""
+    drain_s: float = Field(120.0, ge=0)
+    """How long a process that is replaced by new code may finish what it has begun."""
+    journal: bool = False
+    """Write every move of every sample to moves.jsonl in the run's directory, for whoever follows it."""
     ping_every_s: float = Field(5.0, gt=0)
     """How often every process is asked whether it lives."""
     ping_deadline_s: float = Field(30.0, gt=0)

@@ -23,7 +23,7 @@ from typing import Any
 from etude.engine.config import EngineConfig
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
-from etude.rollouts.actors.engine import EngineActor
+from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet_engine import Engine, State, Swap, counts
@@ -101,6 +101,15 @@ class Fleet:
         with suppress(EtudeError):
             await engine.link.close()
 
+    async def replace(self, drain_s: float) -> int:
+        """Put a new process in the place of each of the run's own, one after the other; returns how many."""
+        olds = [each.name for each in self.engines.values() if each.place is not None and each.state == "serving"]
+        for old in olds:
+            await self.join()
+            await self.leave(old, drain_s)
+            self.restarts.note("engine", "replaced by an operator")
+        return len(olds)
+
     async def close(self) -> None:
         """End all engines in order."""
         for task in list(self._tasks):
@@ -135,7 +144,7 @@ class Fleet:
     def _begin(self, place: int, goal: State) -> Engine:
         name = f"engine-{self._made}"
         self._made += 1
-        actor = EngineActor.options(name=name).remote(self.config, self.store, place)
+        actor = engine_actor.EngineActor.options(name=name).remote(self.config, self.store, place)
         engine = Engine(name, RayLink(name, actor), place)
         self.add(engine, goal)
         return engine

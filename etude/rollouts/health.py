@@ -1,44 +1,30 @@
 """Whether the processes of a run live: each is asked, and one that does not answer in time is ended.
 
-Owns who a process is (`Identity`: a number alone may soon be another process's) and the ending of one that hangs: a
-process that is stopped answers nobody, also not one that asks it to leave. Replaces nothing: whoever holds the handle
-of a process is told, or learns of it from the next call. Talks to: the actors of a run, whatever their class.
+Owns the asking, and the ending of one that hangs: a process that is stopped answers nobody, also not one that asks it
+to leave. Replaces nothing: whoever holds the handle of a process is told, or learns of it from the next call. Talks to:
+the actors of a run, whatever their class.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import psutil
 import ray
 
 from etude.errors import DeadlineExceeded
-from etude.rollouts.faults import FaultConfig
+from etude.rollouts.faults import BUSY, FaultConfig
+from etude.rollouts.processes import Identity, kill, own_identity, runnable
 from etude.rollouts.waiting import DIED, within
-
-_BUSY = 10
-"""So many deadlines may pass while a process computes, or waits for its turn to."""
-
-
-class Identity(NamedTuple):
-    """One process among all that ever were."""
-
-    host: str
-    pid: int
-    born: float
 
 
 def _who(actor: object) -> Identity:
     """Runs in the actor's process."""
     del actor
-    return Identity(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+    return own_identity()
 
 
 async def identify(actor: Any, seconds: float, what: str, group: str | None = None) -> Identity:
@@ -52,13 +38,8 @@ async def identify(actor: Any, seconds: float, what: str, group: str | None = No
 
 def end(actor: Any, identity: Identity | None) -> None:
     """End an actor's process for good, also one that is stopped, if it is on this machine."""
-    if identity is not None and identity.host == socket.gethostname():
-        try:
-            process = psutil.Process(identity.pid)
-            if process.create_time() == identity.born:
-                process.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            pass
+    if identity is not None:
+        kill(identity)
     ray.kill(actor)
 
 
@@ -90,14 +71,14 @@ class Health:
 
     async def _look(self, patient: Patient) -> None:
         """Ask one process. Work that waits for its turn on a busy machine is no hang, for as long as that is likely."""
-        call = identify(patient.actor, 2 * _BUSY * self.config.ping_deadline_s, patient.name, patient.group)
+        call = identify(patient.actor, 2 * BUSY * self.config.ping_deadline_s, patient.name, patient.group)
         asked = asyncio.ensure_future(call)
         try:
-            for _ in range(_BUSY):
+            for _ in range(BUSY):
                 if (await asyncio.wait({asked}, timeout=self.config.ping_deadline_s))[0]:
                     asked.result()
                     return
-                if not _runnable(patient.identity):
+                if not _computes(patient.identity):
                     break
         except DIED as died:
             if patient.died is not None:
@@ -112,12 +93,5 @@ class Health:
         end(patient.actor, patient.identity)
 
 
-def _runnable(identity: Identity | None) -> bool:
-    """Whether a thread of a process of this machine wants to compute at this moment."""
-    if identity is None or identity.host != socket.gethostname():
-        return False
-    try:
-        states = [(task / "stat").read_text() for task in Path(f"/proc/{identity.pid}/task").iterdir()]
-    except OSError:
-        return False  # it has ended
-    return any(state.rpartition(") ")[2].startswith("R") for state in states)
+def _computes(identity: Identity | None) -> bool:
+    return identity is not None and identity.host == socket.gethostname() and runnable(identity.pid)

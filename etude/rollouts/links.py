@@ -15,7 +15,8 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from etude.errors import EtudeError
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
-from etude.rollouts.health import Identity, end, identify
+from etude.rollouts.health import end, identify
+from etude.rollouts.processes import Identity
 from etude.rollouts.waiting import START_S, STOP_S, within
 
 Loaded = dict[str, Any]

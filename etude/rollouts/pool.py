@@ -16,7 +16,8 @@ from typing import Any
 
 from etude.errors import EtudeError
 from etude.rollouts.faults import Kind, Restarts
-from etude.rollouts.health import Identity, Patient, end, identify
+from etude.rollouts.health import Patient, end, identify
+from etude.rollouts.processes import Identity
 from etude.rollouts.waiting import DIED, START_S, STOP_S, within
 
 

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from etude.errors import DeadlineExceeded
 from etude.records import InfraFailed, Trajectory
 from etude.rewards.verifier import ATTEMPTS
-from etude.rollouts.actors.rewards import RewardWorker
+from etude.rollouts.actors import rewards
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.pool import Member, Pool
@@ -34,7 +34,7 @@ class RewardPool:
     def __init__(self, config: RunConfig, restarts: Restarts) -> None:
         def worker(number: int) -> Any:
             del number
-            return RewardWorker.options(max_restarts=0).remote(config)
+            return rewards.RewardWorker.options(max_restarts=0).remote(config)
 
         self.config = config
         self.pool = Pool("rewards", worker, config.rollouts.reward_workers, 0, restarts)

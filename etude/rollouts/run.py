@@ -20,11 +20,14 @@ from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller
+from etude.rollouts.desk import Desk
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import Ledger
+from etude.rollouts.live import Changes, Server
 from etude.rollouts.loop import train
+from etude.rollouts.moves import Moves
 from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
 from etude.rollouts.schedule import schedule_of
@@ -52,6 +55,7 @@ class Run:
     def __init__(self, config: RunConfig, directory: Path, resume: bool, quiet: bool = False) -> None:
         self.config, self.directory, self.quiet = config, directory, quiet
         _claim(directory, config, resume)
+        self.changes = Changes(config, directory)
         self.stopping = False
         self.controller: Controller | None = None
         self.main: asyncio.Task[Any] | None = None
@@ -68,7 +72,9 @@ class Run:
             await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory)
             try:
-                return await self._phases(started)
+                desk = Desk(self.changes, self.cluster, lambda: self.controller, self._note)
+                async with Server(self.directory, desk.answer):
+                    return await self._phases(started)
             except asyncio.CancelledError:
                 raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
             finally:
@@ -81,6 +87,11 @@ class Run:
         state.phase, state.evaluated, state.to_evaluate, state.left_s = name, 0, tasks, None
         self.view.line(f"{name}{f' ({tasks} tasks)' if tasks else ''}")
         self.view.refresh()
+
+    def _note(self, kind: str, line: dict[str, Any]) -> None:
+        """Write down and show what an operator has done."""
+        self.view.line(f"{kind}: {json.dumps(line)}")
+        RunStats.append(self.directory / "metrics.jsonl", kind, line)
 
     def stop(self) -> None:
         """End training after the step in progress, and any other phase at once; what is saved can be resumed."""
@@ -173,8 +184,9 @@ class Run:
         path = self.directory / "budget.json"
         if not path.exists():
             _write(path, {"max_minutes": training_minutes(self.config, elapsed_s, evaluation_s)})
-        rollouts = self.config.rollouts.model_copy(update=json.loads(path.read_text()))
-        return self.config.model_copy(update={"rollouts": rollouts})
+        recipe = self.changes.current
+        rollouts = recipe.rollouts.model_copy(update=json.loads(path.read_text()))
+        return recipe.model_copy(update={"rollouts": rollouts})
 
     def _sampled_under(self, state: dict[str, Any]) -> dict[str, Any] | None:
         """The publication that samples what is under way, where it is not the newest."""
@@ -196,6 +208,8 @@ class Run:
         ledger = Ledger(self.directory / "ledger")
         controller = Controller(config, self.cluster, stream, self.stats, ledger, state)
         self.controller = self.watch.controller = controller
+        if config.faults.journal:
+            controller.slots.on_move = Moves(self.directory).moved
         before = await self._gauges()
         trained = Version(state["line"]["version"]) if state else Version(0)
         await controller.start(trained, version)

@@ -31,11 +31,15 @@ class Free:
     """Whether every version has its turn, and stragglers are waited for."""
 
     def __init__(self, config: RunConfig) -> None:
+        self.reconfigure(config)
+        self.newest = self.held = Version(0)
+
+    def reconfigure(self, config: RunConfig) -> None:
+        """Go on by another recipe, as far as it may change while the run goes on."""
         self.budget, self.groups = config.rollouts, config.groups
         self.stock = self.budget.groups_per_step * (1 + self.groups.max_staleness)
         """Groups that are open or ready at once: more would be stale when they are trained on."""
         self.window = max(self.budget.groups_per_step, math.ceil(self.groups.window_share * self.stock))
-        self.newest = self.held = Version(0)
 
     def progress(self, elapsed_s: float, steps: int) -> float:
         """How much of the budget is spent, by the clock or by steps, whichever is further."""

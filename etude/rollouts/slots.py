@@ -82,9 +82,11 @@ class Slots:
         self,
         run_seed: int,
         saved: Mapping[str, Any] | None = None,
-        on_move: Callable[[Slot, State], None] = lambda slot, before: None,
+        on_move: Callable[[Slot, State | None], None] = lambda slot, before: None,
     ) -> None:
-        """`saved` is a checkpoint's `after_step`; `on_move` is told of every move, with the state before it."""
+        """`saved` is a checkpoint's `after_step`; `on_move` is told of every move, with the state before it:
+        None for a slot that is new.
+        """
         saved = saved or {}
         self.run_seed, self.on_move = run_seed, on_move
         self.trained = int(saved.get("trained", 0))
@@ -127,6 +129,7 @@ class Slots:
             if slot.id in self._alive:
                 raise WrongMove(f"slot {slot.id}: opened twice")
             self._alive[slot.id] = slot
+            self.on_move(slot, None)
         return new
 
     def move(self, slot_id: str, to: State, reason: Reason | None = None) -> Slot:

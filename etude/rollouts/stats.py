@@ -207,7 +207,12 @@ class RunStats:
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        with self.path.open("a") as file:
+        self.append(self.path, kind, line)
+
+    @staticmethod
+    def append(path: Path, kind: str, line: dict[str, Any]) -> None:
+        """The same, of a run whose statistics are not open."""
+        with path.open("a") as file:
             file.write(json.dumps({"kind": kind, **line}, default=float) + "\n")
 
     def prove_use(self, enabled: list[str], engine: dict[str, Any]) -> dict[str, Any]:

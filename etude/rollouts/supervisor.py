@@ -2,7 +2,8 @@
 
 Owns the controller's process and all that it leaves behind: as the reaper of its descendants this process inherits
 whatever a dead controller had started (Ray's processes, sandboxes), and ends it before the next life begins; what
-sandboxes leave on disk is swept when the next life opens its backend. An error that the controller can name is its last
+sandboxes leave on disk is swept when the next life opens its backend. A controller that does not answer on its socket
+for as long as `[faults]` says is killed. An error that the controller can name is its last
 word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
 `[faults.controller]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
 """
@@ -20,15 +21,17 @@ from pathlib import Path
 
 import psutil
 
-from etude.errors import DeadlineExceeded
-from etude.rollouts.faults import Restarts
+from etude.errors import DeadlineExceeded, EtudeError
+from etude.rollouts.faults import BUSY, Restarts
+from etude.rollouts.live import SOCKET, ask
+from etude.rollouts.processes import runnable
 
 CRASHED = 70
 """The exit code of a controller that met a bug of its own, told from those of errors it can name."""
 _SUBREAPER, _DIE_WITH_PARENT = 36, 1  # of prctl(2)
 _SENT_BY_A_PROCESS = 0  # si_code of kill(2); a terminal's Ctrl-C reaches the controller without us
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CLEAN_S = 30.0
+_CLEAN_S, _PING_S = 30.0, 1.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,7 +40,8 @@ class Supervisor:
 
     def __init__(self, command: Sequence[str], resume: str, begun: Path, restarts: Restarts) -> None:
         self.command, self.resume, self.begun, self.restarts = list(command), resume, begun, restarts
-        self.stopped = False
+        self.stopped = self.hung = False
+        self.missed = 0
 
     def run(self) -> int:
         """Returns the exit code of the controller's last life. Raises RestartBudgetSpent, DeadlineExceeded."""
@@ -49,7 +53,9 @@ class Supervisor:
                 self._clean()
                 if not self._again(code):
                     return code if code >= 0 else 128 - code
-                self._rest(self.restarts.spend("controller", _said(code)))
+                why = "it did not answer any more" if self.hung else _said(code)
+                self.hung, self.missed = False, 0
+                self._rest(self.restarts.spend("controller", why))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -71,12 +77,33 @@ class Supervisor:
             if code is not None:
                 controller.returncode = code
                 return code
-            told = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
-            if told.si_signo == signal.SIGCHLD:
+            told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, self.restarts.config.ping_every_s)
+            if told is None and self._hangs(controller.pid):
+                os.kill(controller.pid, signal.SIGKILL)
+            if told is None or told.si_signo == signal.SIGCHLD:
                 continue
             self.stopped = True
             if told.si_code == _SENT_BY_A_PROCESS:
                 os.kill(controller.pid, told.si_signo)
+
+    def _hangs(self, pid: int) -> bool:
+        """Look at it once. It is asked from when it has opened its socket; what is counted is how often it did not
+        answer, and not the time, which goes on while all of us are stopped.
+        """
+        config, directory = self.restarts.config, self.begun.parent
+        if not (directory / SOCKET).exists():
+            return False
+        try:
+            ask(directory, {"command": "ping"}, _PING_S)
+        except DeadlineExceeded:
+            self.missed += 1
+        except EtudeError:
+            return False  # it is not there yet, or not any more
+        else:
+            self.missed = 0
+        patience_s = config.ping_deadline_s * (BUSY if runnable(pid) else 1)
+        self.hung = self.missed * (config.ping_every_s + _PING_S) > patience_s
+        return self.hung
 
     def _clean(self) -> None:
         """End all that a controller has left running, and wait until it is gone; one that ended well leaves nothing."""

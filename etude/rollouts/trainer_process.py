@@ -16,10 +16,11 @@ from typing import Any
 
 from etude.errors import DeadlineExceeded
 from etude.records import Group, Version
-from etude.rollouts.actors.trainer import TrainerActor
+from etude.rollouts.actors import trainer
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
-from etude.rollouts.health import Identity, end, identify
+from etude.rollouts.health import end, identify
+from etude.rollouts.processes import Identity
 from etude.rollouts.waiting import DIED, STEP_S, STOP_S, within
 
 RESUME_S, PUBLISH_S, SAVE_S = 120.0, 120.0, 60.0
@@ -39,7 +40,7 @@ class TrainerProcess:
 
     def __init__(self, config: RunConfig, store: str, directory: Path, restarts: Restarts) -> None:
         self.config, self.restarts = config, restarts
-        self._make: Callable[[], Any] = lambda: TrainerActor.remote(config, store, directory)
+        self._make: Callable[[], Any] = lambda: trainer.TrainerActor.remote(config, store, directory)
         self.actor = self._make()
         self.on_resumed: Callable[[dict[str, Any]], None] = lambda state: None
         """Told what `resume` returns, whenever a new process has taken up the checkpoint."""
@@ -47,7 +48,7 @@ class TrainerProcess:
         self._version = Version(0)
         self._since: list[_Asked] = []
         self._saved: dict[str, Any] | None = None
-        self._replacing = asyncio.Lock()
+        self._stepping, self._replacing = asyncio.Lock(), asyncio.Lock()
 
     async def resume(self) -> dict[str, Any] | None:
         """Take up the newest checkpoint; returns the controller's state that was saved with it, None if there is none.
@@ -77,11 +78,14 @@ class TrainerProcess:
 
     async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
         """One optimizer step on these groups; returns its metrics, whichever process made it."""
-        asked = _Asked(self._version, groups, state)
+        async with self._stepping:
+            return await self._step(_Asked(self._version, groups, state))
+
+    async def _step(self, asked: _Asked) -> dict[str, Any]:
         while True:
             actor = self.actor
             try:
-                metrics = await within(actor.step.remote(groups, state), STEP_S, "the trainer's step")
+                metrics = await within(actor.step.remote(asked.groups, asked.state), STEP_S, "the trainer's step")
             except (DIED, DeadlineExceeded) as error:
                 await self._replace(actor, str(error))
                 if self._version == asked.before:
@@ -95,8 +99,9 @@ class TrainerProcess:
             return metrics
 
     async def replace(self) -> None:
-        """Let a new process, with the code that is on the disk now, go on from the last checkpoint."""
-        await self._replace(self.actor, "replaced by an operator", counted=False)
+        """Let a new process, with the code that is on the disk now, go on after the step in progress."""
+        async with self._stepping:
+            await self._replace(self.actor, "replaced by an operator", counted=False)
 
     async def _asked(self, call: Callable[[Any], Any], seconds: float, what: str) -> Any:
         while True:

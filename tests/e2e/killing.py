@@ -7,12 +7,13 @@ import os
 import secrets
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import psutil
-from small import ROOT, command, variables
+from small import ROOT, command, steps, variables
 
 ACTORS = {"trainer": "TrainerActor", "engine": "EngineActor", "sessions": "SessionWorker", "rewards": "RewardWorker"}
 
@@ -24,12 +25,14 @@ RESTARTS = tuple(
 
 
 class Victim:
-    """A run in processes of its own, started as a user starts it; `prefix` stands before its command line."""
+    """A run in processes of its own, started as a user starts it; `prefix` stands before its command line,
+    `root` has the package that it runs."""
 
-    def __init__(self, out, *overrides, resume=False, prefix=()):
-        self.out, self.mark = out, secrets.token_hex(8)
+    def __init__(self, out, *overrides, resume=False, prefix=(), root=ROOT):
+        self.out, self.root, self.mark = out, root, secrets.token_hex(8)
         self.started = subprocess.Popen(
-            [*prefix, *command(out, *overrides, resume=resume)], cwd=ROOT, env=variables(ETUDE_TEST_RUN=self.mark),
+            [*prefix, *command(out, *overrides, resume=resume)], cwd=root,
+            env=variables(PYTHONPATH=str(root), ETUDE_TEST_RUN=self.mark),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -85,6 +88,18 @@ class Victim:
             return process.status() != psutil.STATUS_ZOMBIE and process.environ().get("ETUDE_TEST_RUN") == self.mark
         except psutil.Error:
             return False
+
+    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`etude runs` with these words, as an operator asks a running job."""
+        line = [sys.executable, "-m", "etude.cli.main", "runs", words[0], str(self.out), *words[1:]]
+        return subprocess.run(
+            line, cwd=self.root, env=variables(PYTHONPATH=str(self.root)), capture_output=True, text=True, timeout=400
+        )
+
+    def last_step(self) -> None:
+        """Let it end by itself, soon."""
+        done = self.ask("set", f"rollouts.max_steps={len(steps(self.out)) + 2}")
+        assert done.returncode == 0, done.stderr
 
     def over(self) -> bool:
         return self.started.poll() is not None

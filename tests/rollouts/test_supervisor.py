@@ -21,7 +21,8 @@ from etude.errors import EtudeError
 from etude.rollouts.faults import FaultConfig, Restarts
 from etude.rollouts.supervisor import Supervisor
 directory, command = Path(sys.argv[1]), sys.argv[2:]
-faults = FaultConfig.model_validate({"controller": {"restarts": 3, "first_pause_s": 0.01}})
+budget = {"restarts": 3, "first_pause_s": 0.01}
+faults = FaultConfig.model_validate({"controller": budget, "ping_every_s": 0.05, "ping_deadline_s": 2})
 restarts = Restarts(faults, directory / "metrics.jsonl")
 try:
     sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts).run())
@@ -115,6 +116,30 @@ def test_a_controller_dies_with_its_supervisor(tmp_path):
     process.kill()
     process.wait()
     assert psutil.wait_procs(below, timeout=10)[1] == []
+
+
+HANGS = r"""
+import socket
+if lives == 3:
+    sys.exit(0)
+(directory / "control.sock").unlink(missing_ok=True)
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(str(directory / "control.sock"))
+listening.listen()
+for _ in range(2):
+    connection, _ = listening.accept()
+    connection.recv(100)
+    connection.sendall(b'{"ok": true, "said": ""}\n')
+    connection.close()
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_controller_that_is_stopped_is_killed_and_started_again(tmp_path):
+    out = tmp_path / "run"
+    assert ended(start(out, HANGS))[0] == 0
+    assert restarts_of(out / "metrics.jsonl") == {"controller": 2}
+    assert "it did not answer any more" in (out / "metrics.jsonl").read_text()
 
 
 def wait_for(path):

@@ -1,0 +1,33 @@
+"""`etude runs set RUN KEY=VALUE …` and `etude runs replace RUN KIND`: change a run while it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+KINDS = ("sessions", "rewards", "engine", "trainer")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="runs_command", metavar="COMMAND", required=True)
+    changing = commands.add_parser("set", help="change keys of the recipe that may change while it goes on")
+    changing.add_argument("directory", metavar="RUN", type=Path, help="the run's directory, such as runs/quickstart-0")
+    changing.add_argument("change", nargs="+", metavar="KEY=VALUE", help="for example groups.max_staleness=2")
+    replacing = commands.add_parser("replace", help="let processes with the code on the disk take over")
+    replacing.add_argument("directory", metavar="RUN", type=Path, help="the run's directory")
+    replacing.add_argument("kind", choices=KINDS, help="which processes")
+    for command in (changing, replacing):
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    from etude.rollouts.live import ask
+
+    if options.runs_command == "set":
+        request = {"command": "set", "changes": options.change}
+    else:
+        request = {"command": "replace", "kind": options.kind}
+    said = ask(options.directory, request)
+    print(json.dumps({"said": said}) if options.json else said)
+    return 0

@@ -1,0 +1,80 @@
+"""Changes of a running job: which are taken, which are refused and how, and that a resumed run has them."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from etude.config import load_recipe
+from etude.errors import ConfigError, EtudeError
+from etude.rollouts.config import RunConfig
+from etude.rollouts.live import LIVE, Changes, Server, ask
+
+RECIPE = load_recipe(Path(__file__).parents[2] / "recipes" / "quickstart.toml", RunConfig)
+
+
+def test_a_change_is_checked_kept_and_there_again_after_a_death(tmp_path):
+    changes = Changes(RECIPE, tmp_path)
+    changed = changes.set(["groups.max_staleness=2", "rollouts.rungs=[1, 3]"])
+    assert (changed.groups.max_staleness, changed.rollouts.rungs) == (2, (1, 3))
+    assert changed.groups.size == RECIPE.groups.size
+    changes.set(["groups.max_staleness=1"])
+    assert Changes(RECIPE, tmp_path).current == changes.current
+    assert changes.current.groups.max_staleness == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("model.path=x", "model.path: cannot change while the run goes on; these can: groups"),
+        ("groups.sise=3", "groups.sise: cannot change"),
+        ("rollouts.concurrency=0", "rollouts.concurrency: Input should be greater"),
+        ("groups.size=many", "groups.size: Input should be a valid integer"),
+        ("groups.size", "not of the form"),
+    ],
+)
+def test_what_cannot_change_is_refused_and_changes_nothing(tmp_path, change, said):
+    changes = Changes(RECIPE, tmp_path)
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        changes.set(["groups.max_staleness=2", change])
+    assert changes.current == RECIPE
+    assert not changes.path.exists()
+
+
+def test_lockstep_keeps_the_samples_it_began_with(tmp_path):
+    lockstep = RECIPE.model_copy(update={"rollouts": RECIPE.rollouts.model_copy(update={"schedule": "lockstep"})})
+    changes = Changes(lockstep, tmp_path)
+    for key in ("groups.size=4", "rollouts.rungs=[1]"):
+        with pytest.raises(ConfigError, match="cannot change in lockstep"):
+            changes.set([key])
+    assert changes.set(["rollouts.concurrency=3"]).rollouts.concurrency == 3
+
+
+def test_every_live_key_is_one_of_a_recipe():
+    for key in LIVE:
+        table, name = key.split(".")
+        assert name in type(getattr(RECIPE, table)).model_fields
+
+
+def test_an_operator_is_answered_over_the_socket(tmp_path):
+    deep = tmp_path.joinpath(*(["a-directory-with-a-long-name"] * 8))  # no path of a socket may be so long
+    deep.mkdir(parents=True)
+    (deep / "recipe.json").write_text("{}")
+
+    async def answer(request):
+        if request["command"] == "fail":
+            raise EtudeError("it cannot be done")
+        return json.dumps(request)
+
+    async def served():
+        async with Server(deep, answer):
+            assert json.loads(await asyncio.to_thread(ask, deep, {"command": "set"})) == {"command": "set"}
+            with pytest.raises(EtudeError, match="it cannot be done"):
+                await asyncio.to_thread(ask, deep, {"command": "fail"})
+
+    asyncio.run(served())
+    with pytest.raises(EtudeError, match="does not go on now; start it with --resume"):
+        ask(deep, {"command": "set"})
+    with pytest.raises(ConfigError, match="no run here"):
+        ask(tmp_path, {"command": "set"})
