@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from etude.rewards.mining.journal import Decision
 
 
+REPOSITORY_KINDS = ("bug", "deletion", "revert", "lint", "types")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_generate(actions.add_parser("generate", help="make tasks of a repository as it is, or of the ladder"))
@@ -54,13 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
-    generate.add_argument("repository", type=Path, nargs="?", metavar="REPO", help="none: tasks of the ladder")
+    generate.add_argument("repository", type=Path, nargs="?", metavar="REPO", help="none: of the ladder, or migrations")
     generate.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     generate.add_argument("--count", type=int, default=1, help="tasks of each kind (and level, where some are named)")
     generate.add_argument("--seed", type=int, default=0, help="the same seed makes the same tasks")
     generate.add_argument("--rung", type=int, choices=range(1, 6), default=1, help="of the ladder")
     generate.add_argument("--split", choices=["train", "eval", "heldout"], default="train", help="of the ladder")
-    generate.add_argument("--kind", action="append", choices=["bug", "deletion", "revert", "lint", "types"], default=[])
+    generate.add_argument("--kind", action="append", choices=[*REPOSITORY_KINDS, "migration"], default=[])
     generate.add_argument("--level", action="append", type=int, choices=range(1, 6), default=[], help="how hard")
     generate.add_argument("--jobs", type=int, default=2, metavar="N", help="proposals tried at the same time")
     generate.add_argument("--config", type=Path, help="a TOML file of the run's config")
@@ -73,19 +76,38 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "pack":
         return _pack(options)
     if options.action == "generate":
-        return asyncio.run(_generate(options)) if options.repository else _ladder(options)
+        return asyncio.run(_generate(options)) if options.repository else asyncio.run(_invent(options))
     return asyncio.run(_ACTIONS[options.action](options))
 
 
-def _ladder(options: argparse.Namespace) -> int:
+async def _invent(options: argparse.Namespace) -> int:
+    """Tasks that need no repository. Migrations are validated: sandboxes may have no PostgreSQL."""
+    from etude.errors import ConfigError
+    from etude.rewards.validate import validate
+    from etude.tasks.generate.migration import migration_task
     from etude.tasks.harbor import write_task
     from etude.tasks.ladder import ladder_task
+    from etude.tasks.mined.environment import default_root
 
-    written = []
-    for seed in range(options.seed, options.seed + options.count):
-        task = ladder_task(options.rung, options.split, seed)
+    if needs := sorted(set(options.kind) & set(REPOSITORY_KINDS)):
+        raise ConfigError(f"--kind {needs[0]}: made of a repository; name one")
+    seeds = range(options.seed, options.seed + options.count)
+    if options.kind:
+        tasks = [migration_task(level, seed) for level in options.level or range(1, 6) for seed in seeds]
+        backend = _open(options.environments or default_root())
+        try:
+            for task in tasks:
+                if problems := (await validate(task, backend, runs=1)).problems:
+                    raise ConfigError(
+                        f"{task.id}: {problems[0]}; have the sandboxes PostgreSQL? apt-get install postgresql"
+                    )
+        finally:
+            await backend.close()
+    else:
+        tasks = [ladder_task(options.rung, options.split, seed) for seed in seeds]
+    for task in tasks:
         write_task(task, options.out / task.id)
-        written.append(str(options.out / task.id))
+    written = [str(options.out / task.id) for task in tasks]
     print(json.dumps(written) if options.json else "\n".join(written))
     return 0
 

@@ -1,7 +1,7 @@
-"""The verifiers Etude writes itself: hidden calls with expected values, a module of tests, and a repository's tests.
+"""The verifiers Etude writes itself: hidden calls with values, a module of tests, a repository's tests, a database.
 
-Owns `calls_verifier`, `suite_verifier` and `pytest_verifier`. All put a trusted parent (`inside.guard`) between the
-code under test and the reward. Runs nothing; `rewards.verifier` does.
+Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`. All put a trusted parent
+(`inside.guard`) between the code under test and the reward. Runs nothing; `rewards.verifier` does.
 """
 
 from __future__ import annotations
@@ -92,6 +92,18 @@ def pytest_discovery(run: PytestRun) -> tuple[dict[str, bytes], str]:
     _check_literal(request)
     files = {"/tests/pytests.py": _inside("pytests"), "/tests/request": repr(request).encode()}
     return files, "exec python3 -I -S -B /tests/pytests.py"
+
+
+def database_verifier(
+    migrations: Mapping[str, bytes], directory: str, data: str, queries: Mapping[str, str],
+    expected: Mapping[str, list[dict[str, Any]]], timeout_s: float,
+) -> Verifier:  # fmt: skip
+    """After the workspace's migrations, laid over `migrations` and the SQL `data`, every query must give its rows.
+
+    `directory` is where migrations are. Needs PostgreSQL where it runs.
+    """
+    request = {"files": dict(migrations), "directory": directory, "data": data, "queries": dict(queries)}
+    return _guarded("databases", request, expected, timeout_s)
 
 
 def _guarded(program: str, request: Any, expected: Mapping[Any, Any], timeout_s: float) -> Verifier:

@@ -1,0 +1,81 @@
+"""Database tasks, in sandboxes with a running PostgreSQL: sound on every level, and blind to nothing asked for."""
+
+import asyncio
+import glob
+
+import pytest
+from debian_packages import install
+
+from etude.cli.main import main
+from etude.environments.base import SandboxSpec
+from etude.rewards.validate import validate
+from etude.rewards.verifier import verify
+from etude.tasks.difficulty import level_of
+from etude.tasks.generate.migration import NEXT, migration_task
+from etude.tasks.harbor import read_task
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    if not glob.glob("/usr/lib/postgresql/*/bin/initdb"):
+        install("postgresql")
+
+
+def test_every_level_is_sound_and_the_same_again(run):
+    async def scenario(backend):
+        tasks = [migration_task(level, seed=7) for level in range(1, 6)]
+        found = await asyncio.gather(*(validate(task, backend, runs=1) for task in tasks))
+        for level, (task, one) in enumerate(zip(tasks, found, strict=True), 1):
+            assert one.sound, (level, one.problems)
+            assert task == migration_task(level, seed=7) != migration_task(level, seed=8) and level_of(task) == level
+
+    run(scenario)
+
+
+def test_what_loses_or_leaves_something_scores_nothing(run):
+    async def scenario(backend):
+        task = migration_task(5, seed=7)
+        right = task.solution[NEXT].decode()
+        old = task.files["migrations/001_start.sql"]
+        tries = {
+            "no index": right.replace("create unique index", "create index"),
+            "balances not summed": right.replace("sum(other.balance)", "min(other.balance)"),
+            "notes deleted": right + "truncate notes;\n",
+            "a mistake at the end": right + "selec 1;\n",
+            "commits before it": "commit;\n" + right.replace("update notes", "-- update notes"),
+        }
+        for name, text in tries.items():
+            verdict = await verify(task, {**task.files, NEXT: text.encode()}, backend)
+            assert (name, verdict.reward) == (name, 0.0), verdict
+        other_name = {"migrations/900_later.sql": right.encode(), "migrations/001_start.sql": b"drop table x"}
+        assert (await verify(task, {**task.files, **other_name}, backend)).reward == 1.0, old
+
+    run(scenario)
+
+
+def test_the_agent_has_a_database_that_runs_on(run):
+    async def scenario(backend):
+        task = migration_task(1, seed=7)
+        box = await backend.create(SandboxSpec({**task.files, **task.solution}))
+        try:
+            started = await box.exec("sh start.sh", timeout_s=60)
+            assert started.exit_code == 0, started.output
+            table = task.files["migrations/001_start.sql"].split()[2].decode()
+            asked = await box.exec(f'psql -h /tmp/database -U postgres -At -c "select count(*) from {table}"')
+            assert asked.output.strip() == b"6"
+        finally:
+            await box.destroy()
+
+    run(scenario)
+
+
+def test_the_command_writes_them(tmp_path, capsys):
+    words = ["tasks", "generate", "--kind", "migration", "--level", "2", "--seed", "3", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "migration-2-3")
+    assert read_task(tmp_path / "out" / "migration-2-3") == migration_task(2, 3)
+
+
+def test_kinds_that_need_a_repository_say_so(tmp_path, capsys):
+    assert main(["tasks", "generate", "--kind", "bug", "--out", str(tmp_path)]) != 0
+    assert "made of a repository; name one" in capsys.readouterr().err
