@@ -189,7 +189,11 @@ class Controller:
         self.pool.trained()
         self.slots.end()
         await self.ledger.sync()
+        self.ledger.clear()
         self.ledger.close()
+        self.stats.write(
+            "moves", {f"{before} to {after}": count for (before, after), count in self.slots.moves.items()}
+        )
         return account(self.pool, self.stats.step_lines())
 
     def _on_reconciler_end(self, task: asyncio.Task[None]) -> None:

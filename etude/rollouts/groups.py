@@ -116,6 +116,7 @@ class GroupPool:
     def start(self, index: int, task: Task, rung: int = 0, version: int = 0) -> OpenGroup:
         """Open a group; its slots are queued. `version` is the oldest that an engine may sample it with."""
         size = self.config.size + self.config.oversample
+        self.counters["oversampled"] += self.config.oversample
         self.ledger.opened(GroupRecord(index, rung, size, version))
         return self._opened(self.ledger.groups[index], task)
 

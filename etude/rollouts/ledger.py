@@ -114,21 +114,33 @@ class Ledger:
 
     def kept(self) -> set[int]:
         """Groups that have samples here."""
-        return {int(path.name[1:].partition("-")[0]) for path in self.directory.glob("g*-*.npz")}
+        return {_index(path) for path in self._samples()}
 
     def ended(self, indices: Iterable[int]) -> None:
         """A saved checkpoint says that these groups have ended: the next call removes their samples."""
         removable, self._removable = self._removable, set(indices)
-        for index in removable:
-            for path in self.directory.glob(f"g{index}-*.npz"):
+        for path in self._samples() if removable else ():
+            if _index(path) in removable:
                 path.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Training is over: nobody needs a sample any more."""
+        self.ended(self.kept())
+        self.ended(())
 
     def close(self) -> None:
         """Let another process have it. Safe to call twice."""
         self._journal.close()
 
+    def _samples(self) -> list[Path]:
+        return list(self.directory.glob("g*-*.npz"))
+
     def _path(self, slot: str) -> Path:
         return self.directory / f"{slot.replace('/', '-')}.npz"
+
+
+def _index(path: Path) -> int:
+    return int(path.name[1:].partition("-")[0])
 
 
 def packed(trajectory: Trajectory) -> bytes:

@@ -282,6 +282,8 @@ class Run:
             features += ["summaries", "summary_tokens_masked" if masked else "summary_tokens_trained"]
         if self.config.rollouts.by_difficulty:
             features.append("drawn_by_difficulty")
+        if self.config.groups.oversample:
+            features.append("oversampled")
         if self.config.rewards.audit != "off":
             features.append("audited")
         judged = ["quality_judged"] if self.config.rewards.quality.looked_at else []

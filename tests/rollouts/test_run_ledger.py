@@ -73,6 +73,8 @@ def test_samples_go_one_checkpoint_after_their_group_has_ended(tmp_path):
     assert ledger.kept() == {1, 11}
     ledger.ended([])
     assert ledger.kept() == {11}
+    ledger.clear()
+    assert list(tmp_path.glob("*")) == [tmp_path / "groups.jsonl"]
 
 
 def test_one_process_at_a_time_has_it(tmp_path):
