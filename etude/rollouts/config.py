@@ -68,6 +68,8 @@ class RolloutConfig(Config):
     """Longest wait for enough groups for one step."""
     attempts: int = Field(3, ge=1)
     """At a sample, before infrastructure has failed it for good."""
+    lost_attempts: int = Field(8, ge=0)
+    """Attempts at a sample that may be lost with the process that had it, beside those."""
     max_infra_failures: int = Field(32, ge=1)
     """Infrastructure failures in a row that end the run."""
     family: FamilyName = "ladder"

@@ -270,12 +270,18 @@ class Controller:
         self.cluster.trajectories.remove(slot.id)
 
     def _failed(self, slot: Slot, trajectory: Trajectory, failed: InfraFailed) -> None:
-        """An attempt came to nothing: the slot has another, or is dropped."""
+        """An attempt came to nothing: the slot has another, which goes on from what is kept, or is dropped."""
+        budget = self.config.rollouts
+        if failed.lost and slot.died < budget.lost_attempts:
+            self.stats.counters["attempts_lost"] += 1
+            self.slots.lose(slot.id, died=True)
+            return
         self.stats.rolled_out(trajectory)
-        if failed.retryable and slot.attempts < self.config.rollouts.attempts:
-            self.slots.lose(slot.id)
+        if failed.retryable and slot.failed + 1 < budget.attempts:
+            self.slots.lose(slot.id, failed=True)
         else:
             self.pool.add(trajectory, time.monotonic())
+            self.cluster.trajectories.remove(slot.id)
         self.infra_failures_in_a_row += 1
         if self.infra_failures_in_a_row >= self.config.rollouts.max_infra_failures:
             self.failure = EtudeError(

@@ -7,6 +7,7 @@ has.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -63,18 +64,20 @@ async def evaluate(
 
     async def one(task: Task) -> tuple[Judged, Trajectory]:
         seed = random.Random(f"evaluation {task.id}").getrandbits(40)  # the same draws for every policy
-        for attempt in range(RETRIES + 1):
+        failures, what = 0, ""
+        for attempt in itertools.count():
             order = Order(f"{label}/{task.id}/{attempt}", label, task, seed, config.temperature)
             async with places:
                 trajectory = await cluster.play(order)
-            if trajectory is not None and not isinstance(trajectory.outcome, InfraFailed):
-                on_done(trajectory)
-                return judged(task, trajectory), trajectory
-        what = (
-            trajectory.outcome.what
-            if trajectory is not None and isinstance(trajectory.outcome, InfraFailed)
-            else "cancelled"
-        )
+            failed = InfraFailed("cancelled")
+            if trajectory is not None:
+                if not isinstance(trajectory.outcome, InfraFailed):
+                    on_done(trajectory)
+                    return judged(task, trajectory), trajectory
+                failed = trajectory.outcome
+            failures, what = failures + (not failed.lost), failed.what  # how often processes may die is bounded already
+            if failures > RETRIES:
+                break
         raise EtudeError(f"evaluation of {task.id} failed {RETRIES + 1} times for infrastructure: {what}")
 
     results = await asyncio.gather(*(one(task) for task in tasks))

@@ -69,6 +69,10 @@ class Slot:
     state: State = "queued"
     attempts: int = 0
     """Orders that were sent for it."""
+    failed: int = 0
+    """Of those, how many infrastructure failed."""
+    died: int = 0
+    """How many were lost with the process that had them."""
 
 
 class WrongMove(EtudeError):
@@ -168,9 +172,11 @@ class Slots:
             self.move(slot_id, state)
         return bool(between)
 
-    def lose(self, slot_id: str) -> Slot:
-        """The attempt is gone with all it had: back to queued."""
-        if self[slot_id].state == "rewarding":
+    def lose(self, slot_id: str, *, failed: bool = False, died: bool = False) -> Slot:
+        """The attempt is gone: back to queued."""
+        slot = self[slot_id]
+        slot.failed, slot.died = slot.failed + failed, slot.died + died
+        if slot.state == "rewarding":
             self.move(slot_id, "sealed")
         return self.move(slot_id, "queued")
 
