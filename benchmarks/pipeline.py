@@ -3,21 +3,21 @@
     python benchmarks/pipeline.py [--seconds 60] [--trl PYTHON] [--set KEY=VALUE ...] [--keep DIR]
 
 Both sides are `etude train recipes/quickstart.toml` with the same tasks in the same order, the same model, sandboxes,
-verifiers and optimizer, one after the other. Every tool call waits first, as a test suite or a build would: 0.1 s in the
-middle and 3 s at the 99th percentile, lognormal. The synchronous side is `rollouts.schedule = "lockstep"` with lag 0:
-all groups of a step are sampled with its own weights, the slowest rollout is waited for, the trainer steps, the engine
-takes the new version up, and only then is anything sampled again. The asynchronous side is the recipe as it stands.
+verifiers and optimizer, one after the other. Every tool call waits first, as a test suite or a build would: 0.1 s in
+the middle and 3 s at the 99th percentile, lognormal. The synchronous side is `rollouts.schedule = "lockstep"` with lag
+0: all groups of a step are sampled with its own weights, the slowest rollout is waited for, the trainer steps, the
+engine takes the new version up, and only then is anything sampled again. The asynchronous side is the recipe itself.
 
     speedup        samples trained a second, asynchronous over synchronous, from the end of the first step on
     trainer_busy   share of the time in which a batch was there that the trainer was stepping
     engine_busy    share of the time in which a request was there that the engine was stepping
-    sim_error      largest relative error of the simulator (`rollouts.plan`) in samples a second, over both sides; it has
-                   each side's own rates, and decides by itself who waits for whom
+    sim_error      largest relative error of the simulator (`rollouts.plan`) in samples a second, over both sides; it
+                   has each side's own rates, and decides by itself who waits for whom
     age_p99        versions between the one that sampled a token and the one trained on, asynchronous side
     lost           samples that were ordered and neither trained on nor dropped with a reason, over both sides
     trained_twice  samples that were in two steps
-    trl_ratio      samples a second, asynchronous over TRL's GRPOTrainer with the same model, tasks, sandboxes, reward and
-                   delays; null without --trl, the Python of an environment that has TRL (see quickstart_vs_trl.py)
+    trl_ratio      samples a second, asynchronous over TRL's GRPOTrainer with the same model, tasks, sandboxes, reward
+                   and delays; null without --trl, the Python of an environment that has TRL (see quickstart_vs_trl.py)
 
 The last line is one JSON object with these, the age histogram, and both sides' solve rates after as many samples.
 """
@@ -106,7 +106,15 @@ def solved_at(steps: list[dict[str, Any]]) -> list[tuple[int, float]]:
 def trl_samples_per_s(python: str, seconds: float, sets: list[str], directory: Path) -> float:
     """TRL's side of quickstart_vs_trl.py, with the same delays."""
     out = directory / "trl.json"
-    command = [python, str(SIDES / "trl_side.py"), str(RECIPE), "--directory", str(directory / "trl"), "--out", str(out)]
+    command = [
+        python,
+        str(SIDES / "trl_side.py"),
+        str(RECIPE),
+        "--directory",
+        str(directory / "trl"),
+        "--out",
+        str(out),
+    ]
     command += ["--lr", "5e-4", "--threads", str(os.cpu_count()), "--set", f"rollouts.max_minutes={seconds / 60}"]
     command += [part for each in sets for part in ("--set", each)]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": str(HERE.parent)}

@@ -88,6 +88,7 @@ class Controller:
         """One optimizer step; returns its line. The trainer saves the resume state with the weights, so neither is
         ever ahead of the other.
         """
+        begun = time.monotonic()
         for counters in (self.pool.counters, self.tasks.counters):
             self.stats.counters.update(counters)
             counters.clear()
@@ -114,7 +115,7 @@ class Controller:
         self.schedule.stepped(self.version)
         if self.version % self.config.rollouts.checkpoint_every == 0:
             self._saved()
-        return line | metrics
+        return line | metrics | {"step_wall_s": time.monotonic() - begun}
 
     def _saved(self) -> None:
         """The trainer's checkpoint has the steps so far."""

@@ -66,8 +66,11 @@ def test_nothing_waits_in_a_free_schedule_and_no_sample_is_older_than_its_bound(
     for bound in (0, 1, 4):
         free = Simulation(known, replace(SYNC, schedule="free", max_staleness=bound)).run(30)
         assert max(free.ages) <= bound
-    assert free.step_s < 0.25 * sync.step_s
-    assert free.engine_busy > 0.98 > 0.4 > sync.engine_busy
+    held = Simulation(known, replace(SYNC, schedule="free", max_staleness=2, wait=True)).run(30)
+    assert max(held.ages) <= 2
+    assert "stale" not in held.dropped
+    assert free.step_s < 0.3 * sync.step_s
+    assert free.engine_busy > 0.9 > 0.4 > sync.engine_busy
     even = rates([tuple(played(float(at % 2)) for at in range(4))], TrainerRate(0.4, 0.0), engine=QUICK)
     free = Simulation(even, replace(SYNC, schedule="free")).run(30)
     assert free.trainer_busy > 0.98  # the trainer is what bounds it now
@@ -87,6 +90,8 @@ def test_stragglers_are_left_behind_and_groups_alike_make_no_step():
     forecast = Simulation(rates([(*quick, slow)]), setup).run(10)
     assert forecast.samples == 30
     assert forecast.step_s < 10
+    more = Simulation(rates([(*quick, slow)]), replace(setup, oversample=2, size=3, straggler_s=1e3)).run(10)
+    assert more.step_s < 10  # whoever comes last is not waited for
     alike = tuple(played(1.0) for _ in range(4))
     mixed = Simulation(rates([alike, (*quick, played(0.0))]), replace(setup, straggler_s=100.0), seed=None).run(10)
     assert mixed.dropped["no_variance"] >= 9

@@ -92,8 +92,8 @@ def setup_of(config: RunConfig) -> Setup:
     return Setup(
         concurrency=rollouts.concurrency, groups_per_step=rollouts.groups_per_step, size=groups.size,
         max_staleness=groups.max_staleness, early_close_share=groups.early_close_share,
-        straggler_s=groups.straggler_s, schedule=getattr(rollouts, "schedule", "free"),
-        lag=getattr(rollouts, "lag", 0), engines=config.engine.replicas,
+        straggler_s=groups.straggler_s, oversample=groups.oversample, wait=groups.when_stale == "wait",
+        window_share=groups.window_share, schedule=rollouts.schedule, lag=rollouts.lag, engines=config.engine.replicas,
         max_running=config.engine.max_running if isinstance(config.engine, EngineConfig) else 1_000_000,
     )  # fmt: skip
 

@@ -34,10 +34,28 @@ class Setup:
     max_staleness: int = 4
     early_close_share: float = 0.75
     straggler_s: float = 20.0
+    oversample: int = 0
+    wait: bool = False
+    """Whether `when_stale` is "wait"."""
+    window_share: float = 0.3
     schedule: Literal["free", "lockstep"] = "free"
     lag: int = 0
     engines: int = 1
     max_running: int = 128
+
+    @property
+    def sent(self) -> int:
+        """Rollouts that a group sends out."""
+        return self.size + self.oversample
+
+    @property
+    def stock(self) -> int:
+        """Groups that are open or ready at once."""
+        return self.groups_per_step * (1 + self.max_staleness)
+
+    @property
+    def window(self) -> int:
+        return max(self.groups_per_step, math.ceil(self.window_share * self.stock))
 
 
 @dataclass
@@ -115,6 +133,8 @@ class _Engine:
 @dataclass
 class _Group:
     index: int
+    born: int
+    """The version served when it was opened."""
     waiting: int
     """Members that have not come in."""
     out: int = 0
@@ -196,8 +216,8 @@ class Simulation:
     def _reconcile(self) -> None:
         while self._wants_another():
             measured = self.rates.groups[self.order[self.started % len(self.order)]]
-            group = self.open[self.started] = _Group(self.started, self.setup.size)
-            self.queue.extend((group, measured[at % len(measured)]) for at in range(self.setup.size))
+            group = self.open[self.started] = _Group(self.started, self.served, self.setup.sent)
+            self.queue.extend((group, measured[at % len(measured)]) for at in range(self.setup.sent))
             self.started += 1
         while self.queue and self.out < self.setup.concurrency:
             group, played = self.queue.popleft()
@@ -211,9 +231,8 @@ class Simulation:
         setup = self.setup
         if setup.schedule == "lockstep":
             return self.started // setup.groups_per_step <= self.served + setup.lag
-        stock = len(self.ready) + len(self.open)
-        room = self.out + len(self.queue) + setup.size <= setup.concurrency
-        return room and stock < setup.groups_per_step * (1 + setup.max_staleness)
+        room = self.out + len(self.queue) + setup.sent <= setup.concurrency
+        return room and len(self.ready) + len(self.open) < setup.stock
 
     def _begin(self, group: _Group, played: Played) -> None:
         """The first turn: its tokens are of the version served now."""
@@ -242,7 +261,7 @@ class Simulation:
         group.waiting -= 1
         if played.reward is not None:
             group.members.append((played, version))
-        if group.waiting == 0:
+        if group.waiting == 0 or len(group.members) >= self.setup.size:
             self._close(group)
         elif self.setup.schedule == "free" and group.waiting == self._stragglers():
             self._after(self.setup.straggler_s, lambda: self._close(group))
@@ -250,7 +269,7 @@ class Simulation:
 
     def _stragglers(self) -> int:
         """How many of a group may be missing when the wait for them begins."""
-        return self.setup.size - math.ceil(self.setup.early_close_share * self.setup.size)
+        return self.setup.sent - math.ceil(self.setup.early_close_share * self.setup.size)
 
     def _close(self, group: _Group) -> None:
         """With whoever is there; what is still out is cancelled."""
@@ -260,7 +279,8 @@ class Simulation:
         self.out -= group.out
         del self.open[group.index]
         varied = len({played.reward for played, _ in group.members}) > 1
-        self.dropped["no_variance"] += not varied
+        if not varied:
+            self.dropped["no_variance"] += 1
         if varied or self.setup.schedule == "lockstep":
             self.ready[group.index] = group.members if varied else []
         self._reconcile()
@@ -284,13 +304,22 @@ class Simulation:
         if self.setup.schedule == "lockstep":
             wanted = range(self.steps * size, (self.steps + 1) * size)
             return [self.ready.pop(index) for index in wanted] if all(each in self.ready for each in wanted) else None
-        for index, members in list(self.ready.items()):
-            if self.version - min(version for _, version in members) > self.setup.max_staleness:
-                self.dropped["stale"] += 1
+        oldest = {index: min(version for _, version in members) for index, members in self.ready.items()}
+        if not self.setup.wait:
+            stale = [index for index, version in oldest.items() if self.version - version > self.setup.max_staleness]
+            self.dropped["stale"] += len(stale)
+            for index in stale:
                 del self.ready[index]
-        if len(self.ready) < size:
-            return None
-        return [self.ready.pop(index) for index in list(itertools.islice(self.ready, size))]
+        reach = sorted([*self.open, *self.ready])[: self.setup.window]
+        chosen = [index for index in reach if index in self.ready]
+        if self.setup.wait:
+            bound = self.version - self.setup.max_staleness
+            if any(group.born <= bound for group in self.open.values()):
+                return None
+            due = sorted(index for index in self.ready if oldest[index] <= bound)
+            chosen = due + [index for index in chosen if index not in due]
+            size = max(size, len(due))
+        return [self.ready.pop(index) for index in chosen[:size]] if len(chosen) >= size else None
 
     def _stepped(self, step_s: float, samples: int) -> None:
         self.training = False
