@@ -147,6 +147,15 @@ class AdvantageConfig(Config):
         return tuple(name for name, wanted in chosen.items() if wanted)
 
 
+class FeedbackConfig(Config):
+    """Targeted textual feedback on failed trajectories; `trainer.feedback` has the rules."""
+
+    weight: float = Field(1.0, gt=0)
+    """Of the distillation's loss, a mean over the tokens of a step's lessons, beside the policy's."""
+    most: int = Field(8, ge=1)
+    """Lessons of one step."""
+
+
 class CreditConfig(Config):
     """How a trajectory's reward is shared among its segments; `trainer.credit` has the rules."""
 
@@ -155,11 +164,18 @@ class CreditConfig(Config):
     at the same place in the trajectories of its group that came as far."""
     mask_summaries: bool = False
     """Leave the tokens of summaries out of the loss: the ablation that says what training them is worth."""
+    feedback: FeedbackConfig | None = None
+    """Beside the reward: hints on the message that went wrong, distilled into the policy that has none."""
 
     @property
     def needs_segments(self) -> bool:
         """Whether it would have no effect on sessions of one segment."""
-        return self != CreditConfig()
+        return self.baseline != "trajectory" or self.mask_summaries
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Counters that a run which set these switches leaves at more than zero."""
+        return ("lessons", "lesson_tokens") if self.feedback is not None else ()
 
 
 class TrainerConfig(Config):
@@ -193,7 +209,7 @@ class TrainerConfig(Config):
     @property
     def features(self) -> tuple[str, ...]:
         """Counters that a run which changed the algorithm leaves at more than zero: an option without effect fails."""
-        return self.loss.features + self.advantages.features
+        return self.loss.features + self.advantages.features + self.credit.features
 
 
 class FinetuneConfig(Config):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import round_to_bf16
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
+from etude.trainer.distil import teach
+from etude.trainer.feedback import Lesson
 from etude.trainer.losses import LossTerms, Sampled, policy_loss, shares_of
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
@@ -49,8 +51,9 @@ class Trainer:
         self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
         self.witness.remember(self.version, self.policy)
 
-    def step(self, batch: Batch, progress: float = 0.0) -> dict[str, Any]:
-        """Train on a batch; returns its metrics. The version moves on unless the step had to be skipped.
+    def step(self, batch: Batch, progress: float = 0.0, lessons: Sequence[Lesson] = ()) -> dict[str, Any]:
+        """Train on a batch, and on lessons beside it; returns its metrics. The version moves on unless the step had to
+        be skipped.
 
         `progress` is how much of the run's budget is spent, from 0 to 1; only the learning rate depends on it.
         `max_abs_dlogp` is the largest difference from the sampler by the weights that sampled: over tokens of sessions
@@ -71,6 +74,8 @@ class Trainer:
             sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
             mismatch, drift = max(mismatch, largest), max(drift, terms.max_abs_dlogp)
             drifts.append(terms.drift_M)
+        feedback = self.config.credit.feedback
+        taught = teach(self.policy, lessons, self.temperature, feedback.weight) if feedback is not None else {}
         witnessed = self._witnessed(batch)
         sums.update({"witnessed_tokens": len(witnessed), "witnessed_abs_dlogp": witnessed.sum().item()})
         mismatch = max(mismatch, float(witnessed.max(initial=0.0)))
@@ -80,7 +85,7 @@ class Trainer:
         compared = sums["matched_tokens"] + sums["witnessed_tokens"]
         found = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
         taken = {"grad_norm": norm, "rate_scale": near, "shortened": near < 1, "version": self.version}
-        return {**_metrics(sums, batch), **gate, **found, **taken, "used": _used(sums)}
+        return {**_metrics(sums, batch), **gate, **found, **taken, **taught, "used": _used(sums, taught)}
 
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None
@@ -239,7 +244,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
     }
 
 
-def _used(sums: Mapping[str, float]) -> dict[str, float]:
+def _used(sums: Mapping[str, float], taught: Mapping[str, float]) -> dict[str, float]:
     """On how many tokens or segments each switch of the loss has acted: what `LossConfig.features` are proved by."""
     return {
         "segment_weighted_tokens": sums["reweighted"],
@@ -250,4 +255,6 @@ def _used(sums: Mapping[str, float]) -> dict[str, float]:
         "damped_tokens": sums["moved"],
         "reference_tokens": sums["from_reference"],
         "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
+        "lessons": taught.get("lessons", 0.0),
+        "lesson_tokens": taught.get("lesson_tokens", 0.0),
     }

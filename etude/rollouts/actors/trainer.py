@@ -16,6 +16,7 @@ from etude.records import Group, Version
 from etude.rollouts.config import RunConfig
 
 if TYPE_CHECKING:
+    from etude.trainer.feedback import Lesson
     from etude.weights.publisher import PublishResult
 
 
@@ -93,7 +94,7 @@ class TrainerActor:
         batch = build_batch(
             groups, credit.advantages, self.trainer.version, mask_summaries=config.credit.mask_summaries
         )
-        metrics: dict[str, Any] = self.trainer.step(batch, controller_state["progress"])
+        metrics: dict[str, Any] = self.trainer.step(batch, controller_state["progress"], self._lessons(groups))
         metrics["used"] |= credit.used
         handed_over = self.publishing.put(self.trainer.version, self.trainer.export)
         metrics |= {"snapshot_ms": handed_over.snapshot_ms, "publish_stall_ms": handed_over.stall_ms}
@@ -112,6 +113,15 @@ class TrainerActor:
             }
             save(self.directory / "checkpoints", self.trainer.version, state)
         return metrics | spent()
+
+    def _lessons(self, groups: list[Group]) -> list[Lesson]:
+        from etude.models.chat import ChatRenderer
+        from etude.trainer.feedback import lessons_of
+
+        feedback = self.config.trainer.credit.feedback
+        if feedback is None:
+            return []
+        return lessons_of(groups, ChatRenderer(self.tokenizer), feedback, self.trainer.policy.config.max_context)
 
     def save_model(self, directory: Path) -> None:
         from etude.models.checkpoint import save_checkpoint

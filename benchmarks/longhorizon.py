@@ -1,0 +1,217 @@
+"""What it is worth to train summaries: the same reinforcement learning with their tokens in the loss, and without.
+
+    python benchmarks/longhorizon.py [--out runs/longhorizon] [--seeds 3] [--minutes 2.5] [--plot curves.svg]
+
+Tasks are trails (`etude.tasks.trail`), of which all but the first rung outgrow the window. First the model to begin
+from is made (recipes/longhorizon-start.toml); then recipes/longhorizon.toml runs from it for every seed and either arm:
+
+    trained   every sampled token has the trajectory's advantage, summaries included (the default)
+    masked    the same, with the tokens of summaries left out of the loss (trainer.credit.mask_summaries)
+
+Both arms compute the same and see the same tasks. Every policy then plays held-out tasks, of the words that training
+has and of words that no training data contains; and, to show that the window is too short, rungs 2 and 3 once more by
+an agent that is never summarised. A run that is there already is not repeated. The curves are the solve rates of the
+tasks that training draws, none of them twice, in windows of 64 rollouts. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from etude.config import load_recipe
+from etude.engine.torch_engine import TorchEngine
+from etude.environments.backends import open_backend
+from etude.models.chat import ChatRenderer
+from etude.models.checkpoint import load_checkpoint
+from etude.records import InfraFailed, Task, Trajectory, solved
+from etude.rewards.rates import wilson
+from etude.rollouts.config import RunConfig
+from etude.rollouts.session import Order, play
+from etude.tasks.trail import trail_task
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE, START = ROOT / "recipes/longhorizon.toml", ROOT / "recipes/longhorizon-start.toml"
+ARMS = {"trained": "false", "masked": "true"}
+COLOURS = {"trained": "#0072b2", "masked": "#d55e00"}
+FIRST = 5000
+"""Seed of the first held-out task; a run's own evaluation takes those from 0 on."""
+
+
+def etude(*arguments: str) -> dict[str, Any]:
+    """A command of Etude's in a process of its own; what its last line says."""
+    command = [sys.executable, "-m", "etude.cli.main", *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def started(directory: Path) -> Path:
+    """The model that every run begins from."""
+    if not (directory / "model/config.json").exists():
+        print(json.dumps(etude("pretrain", str(START), "--out", str(directory))), flush=True)
+    return directory / "model"
+
+
+def trained(out: Path, arm: str, seed: int, model: Path, minutes: float) -> Path:
+    """The directory of that run, played to its end."""
+    directory = out / f"{arm}-{seed}"
+    sets = [
+        f"seed={seed}",
+        f'model.path="{model}"',
+        f"rollouts.max_minutes={minutes}",
+        f"trainer.credit.mask_summaries={ARMS[arm]}",
+        "evaluation.per_rung=1",
+        "evaluation.heldout_per_rung=0",
+    ]
+    if not (directory / "summary.json").exists():
+        resume = ["--resume"] if (directory / "recipe.json").exists() else []
+        overrides = [part for each in sets for part in ("--set", each)]
+        etude("train", str(RECIPE), "--out", str(directory), "--json", *overrides, *resume)
+    return directory
+
+
+# --- held-out tasks ---------------------------------------------------------------------------------------------------
+
+
+async def played(model: Path, config: RunConfig, tasks: list[Task]) -> list[Trajectory]:
+    """Each task once, by draws of its own: the same for every policy."""
+    decoder, tokenizer = load_checkpoint(model)
+    engine, chat = TorchEngine(decoder, config.engine), ChatRenderer(tokenizer)
+    backend, places = open_backend(config.environment), asyncio.Semaphore(config.rollouts.concurrency)
+
+    async def one(task: Task) -> Trajectory:
+        order = Order(task.id, "longhorizon", task, random.Random(f"longhorizon {task.id}").getrandbits(40))
+        async with places:
+            return await play(order, config, backend, engine, chat, lambda *_: None)
+
+    try:
+        return list(await asyncio.gather(*map(one, tasks)))
+    finally:
+        engine.close()
+        await backend.close()
+
+
+def measured(model: Path, config: RunConfig, count: int, name: str) -> dict[str, Any]:
+    """Solve rates by set, with intervals, and how many of the summaries hold every word read so far."""
+    sets = {(split, rung): [trail_task(rung, split, FIRST + at) for at in range(count)]
+            for split in ("eval", "heldout") for rung in (2, 3)}  # fmt: skip
+    tasks = [task for each in sets.values() for task in each]
+    found = dict(zip((task.id for task in tasks), asyncio.run(played(model, config, tasks)), strict=True))
+    if broken := [each.outcome.what for each in found.values() if isinstance(each.outcome, InfraFailed)]:
+        raise SystemExit(f"{name}: {len(broken)} sessions failed for infrastructure, the first: {broken[0]}")
+    figures: dict[str, Any] = {}
+    for (split, rung), members in sets.items():
+        won = sum(solved(found[task.id].outcome) for task in members)
+        figures[f"{split} {rung}"] = {"solved": won / count, "interval": wilson(won, count)}
+    kept = [whole for task in tasks for whole in whole_summaries(task, found[task.id])]
+    figures["whole_summaries"] = sum(kept) / len(kept) if kept else None
+    line = "  ".join(f"{key} {each['solved']:.1%}" for key, each in figures.items() if isinstance(each, dict))
+    print(f"{name:22} {line}  whole summaries {figures['whole_summaries'] or math.nan:.1%}", flush=True)
+    return figures
+
+
+def whole_summaries(task: Task, trajectory: Trajectory) -> list[bool]:
+    """Of each summary: whether it has the words of all modules read by then, in order."""
+    facts, seen, whole = task.provenance["facts"], 0, []
+    for event in trajectory.events:
+        if event.kind == "tool_result":
+            seen += any(event.data["text"].startswith(f'"""{word}:') for word in facts[seen : seen + 1])
+        elif event.kind == "summary":
+            whole.append(" ".join(facts[:seen]) in event.data["text"])
+    return whole
+
+
+# --- curves -----------------------------------------------------------------------------------------------------------
+
+
+def curve(directory: Path) -> tuple[list[float], list[float]]:
+    """Minutes of training, and the solve rate of the latest rollouts, at every step."""
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    return [line["elapsed_s"] / 60 for line in steps], [line["solve_rate"] for line in steps]
+
+
+def draw(runs: dict[str, list[Path]], measures: dict[str, Any], path: Path) -> None:
+    """Left: training, a line a seed and the mean. Right: held-out tasks after it, a point a seed with its interval."""
+    from matplotlib import pyplot  # only to draw
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, width_ratios=(3, 2))
+    for arm, directories in runs.items():
+        curves = [curve(directory) for directory in directories]
+        grid = np.linspace(0, min(minutes[-1] for minutes, _ in curves), 80)
+        lines = np.asarray([np.interp(grid, minutes, rates) for minutes, rates in curves]) * 100
+        left.plot(grid, lines.T, color=COLOURS[arm], alpha=0.3, linewidth=1)
+        left.plot(grid, lines.mean(0), color=COLOURS[arm], linewidth=2.2, label=f"summaries {arm}")
+    left.set(xlabel="minutes of training", ylabel="solved, %", title="Training tasks (none twice)", ylim=(0, 100))
+    left.legend(frameon=False, loc="upper left")
+    labels = ["eval 2", "eval 3", "heldout 2", "heldout 3"]
+    for offset, arm in ((-0.14, "trained"), (0.14, "masked")):
+        for seed, directory in enumerate(runs[arm]):
+            for at, label in enumerate(labels):
+                figures = measures[directory.name][label]
+                low, high = figures["interval"]
+                right.plot(
+                    [at + offset + 0.07 * (seed - 1)] * 2, [100 * low, 100 * high], color=COLOURS[arm], alpha=0.4
+                )
+                right.plot(
+                    at + offset + 0.07 * (seed - 1), 100 * figures["solved"], "o", color=COLOURS[arm], markersize=4
+                )
+    for at, label in enumerate(labels):
+        base = 100 * measures["start"][label]["solved"]
+        right.plot([at - 0.35, at + 0.35], [base, base], color="#555", linewidth=1, linestyle="--")
+    right.set_xticks(range(4), ["5 modules", "7 modules", "5, new words", "7, new words"], rotation=20, fontsize=8)
+    right.set(title="Held-out tasks after it (dashed: before)")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, bbox_inches="tight")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/longhorizon"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=2.5, help="of reinforcement learning, each run")
+    parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each set")
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    out = options.out.resolve()
+    model = started(out / "start")
+    runs = {arm: [out / f"{arm}-{seed}" for seed in range(options.seeds)] for arm in ARMS}
+    for seed in range(options.seeds):
+        for arm in ARMS:
+            trained(out, arm, seed, model, options.minutes)
+    config = load_recipe(RECIPE, RunConfig)
+    short = config.model_copy(update={"harness": config.harness.model_copy(update={"summary": None})})
+    measures = {"start": measured(model, config, options.tasks, "start")}
+    measures |= {each.name: measured(each / "model", config, options.tasks, each.name)
+                 for directories in runs.values() for each in directories}  # fmt: skip
+    best = runs["trained"][0]
+    measures["no summaries"] = measured(best / "model", short, options.tasks, f"{best.name}, no summaries")
+    if options.plot:
+        draw(runs, measures, options.plot)
+    print(json.dumps({"minutes": options.minutes, "tasks": options.tasks, **verdict(runs, measures), **measures}))
+
+
+def verdict(runs: dict[str, list[Path]], measures: dict[str, Any]) -> dict[str, float]:
+    """The lift of each arm over the start, mean of its seeds and of the four sets."""
+
+    def mean(name: str) -> float:
+        return float(np.mean([each["solved"] for each in measures[name].values() if isinstance(each, dict)]))
+
+    lifts = {arm: float(np.mean([mean(each.name) for each in runs[arm]])) - mean("start") for arm in runs}
+    return {f"lift_{arm}": lift for arm, lift in lifts.items()}
+
+
+if __name__ == "__main__":
+    main()
