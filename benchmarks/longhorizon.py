@@ -1,6 +1,6 @@
 """What it is worth to train summaries: the same reinforcement learning with their tokens in the loss, and without.
 
-    python benchmarks/longhorizon.py [--out runs/longhorizon] [--seeds 3] [--minutes 2.5] [--plot curves.svg]
+    python benchmarks/longhorizon.py [--out runs/longhorizon] [--seeds 3] [--minutes 2.6] [--plot curves.svg]
 
 Tasks are trails (`etude.tasks.trail`), of which all but the first rung outgrow the window. First the model to begin
 from is made (recipes/longhorizon-start.toml); then recipes/longhorizon.toml runs from it for every seed and either arm:
@@ -181,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("runs/longhorizon"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=2.5, help="of reinforcement learning, each run")
+    parser.add_argument("--minutes", type=float, default=2.6, help="of reinforcement learning, each run")
     parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each set")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()

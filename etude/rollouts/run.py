@@ -273,6 +273,8 @@ class Run:
 
         engine = (await self.cluster.stats())["engine"]
         features = [name for name in FEATURES if name != "routes_replayed" or self.config.trainer.router_replay]
+        if self.config.rollouts.family == "trail":  # there the next call is not known before the last one's answer
+            features.remove("parallel_turns")
         if self.config.model.expert_format != "plain":
             features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
         if self.config.rollouts.trajectory_every:
