@@ -168,6 +168,7 @@ class Controller:
         """`version` is the trainer's, `held` the engines'."""
         self.version, self.schedule.held = version, held
         self.started_at = time.monotonic()
+        self.cluster.trajectories.keep_only(slot.id for slot in self.slots.within("queued"))
         if held != version:  # in lockstep: what was under way is sampled to its end first
             self.publish()
         self.reconciler = asyncio.create_task(self._reconcile())
