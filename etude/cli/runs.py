@@ -1,4 +1,4 @@
-"""`etude runs set RUN KEY=VALUE …` and `etude runs replace RUN KIND`: change a run while it goes on."""
+"""`etude runs set RUN KEY=VALUE …`, `replace RUN KIND` and `engines RUN`: change a run while it goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replacing = commands.add_parser("replace", help="let processes with the code on the disk take over")
     replacing.add_argument("directory", metavar="RUN", type=Path, help="the run's directory")
     replacing.add_argument("kind", choices=KINDS, help="which processes")
-    for command in (changing, replacing):
+    engines = commands.add_parser("engines", help="list the engines, or have one more or one fewer")
+    engines.add_argument("directory", metavar="RUN", type=Path, help="the run's directory")
+    how = engines.add_mutually_exclusive_group()
+    how.add_argument("--join", action="store_true", help="start one more; it samples once it has the newest version")
+    how.add_argument("--leave", metavar="ENGINE", help="let this one end; its sessions go on elsewhere")
+    for command in (changing, replacing, engines):
         command.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -26,6 +31,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.runs_command == "set":
         request = {"command": "set", "changes": options.change}
+    elif options.runs_command == "engines":
+        change = "join" if options.join else "leave" if options.leave else None
+        request = {"command": "engines", "change": change, "name": options.leave}
     else:
         request = {"command": "replace", "kind": options.kind}
     said = ask(options.directory, request)

@@ -47,7 +47,21 @@ class Desk:
             return self._set([str(change) for change in request["changes"]])
         if request.get("command") == "replace":
             return await self._replace(str(request["kind"]))
-        raise ConfigError(f"a run knows the commands set and replace, not {request.get('command')!r}")
+        if request.get("command") == "engines":
+            return await self._engines(request.get("change"), str(request.get("name")))
+        raise ConfigError(f"a run knows the commands set, replace and engines, not {request.get('command')!r}")
+
+    async def _engines(self, change: str | None, name: str) -> str:
+        """Have one more, or one fewer, and say which there are."""
+        fleet = self.cluster.fleet
+        if change is not None:
+            done = await (fleet.join() if change == "join" else fleet.leave(name))
+            self.write("engines", {change: done or name})
+        return "\n".join(
+            f"{each['engine']} {'lent, ' * each['lent']}{each['state']}, version {each['version']}, "
+            f"{each['running']} running, {each['tokens_per_s'] or 0:.0f} tokens a second of work"
+            for each in fleet.about()
+        )
 
     def _set(self, overrides: list[str]) -> str:
         changed = self.changes.set(overrides)

@@ -27,13 +27,15 @@ from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet_engine import Engine, State, Swap, counts
+from etude.rollouts.lending import Borrower
 from etude.rollouts.links import EngineGone, Loaded, RayLink
 from etude.rollouts.router import Member, View
 from etude.rollouts.waiting import START_S, STOP_S
 
 FLEET = (
     "engines", "engines_joined", "engines_left", "engines_lost", "engines_replaced", "spares_used", "loads_tried_again",
-    "sessions_moved", "sessions_moved_for_load", "turns_resampled", "engine_waits",
+    "sessions_moved", "sessions_moved_for_load", "turns_resampled", "engine_waits", "engines_borrowed",
+    "engines_given_back", "engines_recalled",
 )  # fmt: skip
 """What a run's summary tells of its engines, and of the ways of its sessions to them."""
 _AGAIN_S = 0.5
@@ -61,6 +63,11 @@ class Fleet:
         self._made = self._number = 0
         self._loss = ""
         self._changed = asyncio.Event()
+        self.borrower: Borrower | None = None
+        self._borrowing: asyncio.Task[None] | None = None
+        if config.fleet.lending is not None:
+            asking = {"borrower": config.name, "store": store, "expert_format": config.model.expert_format}
+            self.borrower = Borrower(config.fleet.lending, asking, lambda each: self.add(each, "serving"), self.remove)
 
     # --- which engines there are --------------------------------------------------------------------------------------
 
@@ -115,7 +122,10 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        ended = await asyncio.gather(*(each.link.close() for each in self.engines.values()), return_exceptions=True)
+        if self.borrower is not None:
+            await self.borrower.close()
+        own = [each for each in self.engines.values() if each.place is not None]
+        ended = await asyncio.gather(*(each.link.close() for each in own), return_exceptions=True)
         self.engines.clear()
         for error in ended:
             if isinstance(error, BaseException) and not isinstance(error, EngineGone):
@@ -160,20 +170,20 @@ class Fleet:
         finally:
             gone.cancel()
             minded.cancel()
-        why, was = self._why(gone, minded), engine.state
+        why, was = self._why(engine, gone, minded), engine.state
         if was in ("leaving", "gone"):
             return
         self.remove(engine, why)
         engine.link.kill()
-        self.counters["engines_lost"] += 1
         if engine.place is not None:
+            self.counters["engines_lost"] += 1
             goal = "spare" if was == "spare" or (was == "serving" and self._use_spare()) else goal
             await self._replace(engine.place, goal, f"{engine.name}: {why}")
 
-    def _why(self, gone: asyncio.Future[str], minded: asyncio.Future[None]) -> str:
-        """Why an engine is lost. A weight that is wrong is no fault of its process: no other one would do better."""
+    def _why(self, engine: Engine, gone: asyncio.Future[str], minded: asyncio.Future[None]) -> str:
+        """Why an engine is lost. Weights that are wrong in one of the run's own would be so in the next one too."""
         error = minded.exception() if minded.done() and not minded.cancelled() else None
-        if isinstance(error, WeightError):
+        if isinstance(error, WeightError) and engine.place is not None:
             self._fail(error)
         elif error is not None and not isinstance(error, EtudeError):
             raise error
@@ -247,6 +257,8 @@ class Fleet:
         """
         if self.newest is None or published["version"] >= self.newest["version"]:
             self.newest = published
+        if self.borrower is not None and self._borrowing is None:
+            self._borrowing = self._later(self.borrower.run())  # not before: a lent engine has nothing of the run's
         engines = [each for each in self.engines.values() if each.state in ("serving", "spare")]
         return list(await asyncio.gather(*(self._swap(each, published) for each in engines)))
 
@@ -256,7 +268,10 @@ class Fleet:
             loaded = await self._load(engine, published)
         except EngineGone:
             lost = True
-        except EtudeError:
+        except EtudeError as error:
+            if engine.place is None:
+                self.remove(engine, str(error))
+                engine.link.kill()
             if engine.state != "gone":
                 raise
             lost = True
@@ -291,8 +306,13 @@ class Fleet:
         return loaded
 
     async def put(self, bits: Any, version: Version) -> None:
-        """Have every engine serve weights that are on no chain, those that start later too."""
+        """Have every engine serve weights that are on no chain, those that start later too. Nothing is borrowed from
+        then on.
+        """
         self._put = bits, version
+        if self.borrower is not None and self._borrowing is not None:
+            self._borrowing.cancel()
+            await self.borrower.close()
         ready = [each for each in self.engines.values() if each.state in ("serving", "spare")]
         await asyncio.gather(*map(self._put_into, ready))
 
@@ -301,9 +321,16 @@ class Fleet:
         if isinstance(engine.link, RayLink):
             await engine.link.put(*self._put, self.config.engine.update_deadline_s)
 
-    def versions(self) -> dict[str, int | None]:
-        """The version each engine holds; None for what it was started with."""
-        return {each.name: each.loaded and int(each.loaded) for each in self.engines.values()}
+    def about(self) -> list[dict[str, Any]]:
+        """Every engine: whose it is, what it does, the version it has taken (None: what it was started with), speed."""
+        return [
+            {
+                "engine": each.name, "lent": each.place is None, "state": each.state,
+                "version": None if each.loaded is None else int(each.loaded), "root": each.root,
+                "tokens_per_s": each.speed, "running": int(each.stats.get("running", 0)),
+            }
+            for each in self.engines.values()
+        ]  # fmt: skip
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
@@ -341,7 +368,16 @@ class Fleet:
         serving = [each for each in self.engines.values() if each.state == "serving"]
         there = self._past_s + sum(each.served_s(now) for each in self.engines.values())
         total.update(self.counters)
+        if self.borrower is not None:
+            total.update(self.borrower.counters)
         return {**total, "engines": len(serving), "engine_s": there}
+
+    def lending(self) -> dict[str, Any] | None:
+        """What the product's servers were used for, by both sides, and how soon they were back; None without any."""
+        if self.borrower is None:
+            return None
+        told = {"uses": self.borrower.used(), "longest_giving_back_s": self.borrower.longest_return_s}
+        return {**self.borrower.counters, **told}
 
     async def _told(self, engine: Engine) -> Mapping[str, float]:
         with suppress(EtudeError):  # one that cannot be asked has told this before
@@ -368,10 +404,11 @@ class Fleet:
         self.failure = self.failure or error
         self.tell()
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+        return task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         """A bug there must end the run: it would wait for engines that never come."""
@@ -383,6 +420,8 @@ class Fleet:
 def places_of(config: RunConfig) -> int:
     """How many engines of its own a run has. Raises ConfigError where the recipe says two things."""
     said = config.fleet.engines
+    if said == 0 and config.fleet.lending is None:
+        raise ConfigError("fleet.engines: 0, and none are lent; give one, or a fleet.lending table")
     if isinstance(config.engine, EngineConfig):
         return 1 if said is None else said
     if said is not None and said != config.engine.replicas:

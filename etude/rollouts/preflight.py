@@ -16,6 +16,7 @@ from etude.environments.doctor import diagnose
 from etude.environments.remote import RemoteConfig
 from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDependency
 from etude.rollouts.config import ModelSource, RunConfig
+from etude.rollouts.fleet import places_of
 
 ROOM_MB = 64
 """Least free space to start with: two checkpoints, the weight store, log and report of a small model."""
@@ -31,6 +32,7 @@ async def preflight(config: RunConfig, directory: Path) -> None:
         raise ConfigError("model.expert_format: only Etude's own engine serves the codes that the trainer holds")
     if config.trainer.credit.needs_segments and config.harness.summary is None:
         raise ConfigError("trainer.credit: every session is one segment; give it a harness.summary, or leave it out")
+    places_of(config)
     _model(config.model)
     _room(directory)
     if isinstance(config.environment, RemoteConfig):

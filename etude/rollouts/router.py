@@ -68,6 +68,8 @@ class Router:
         self.placed: dict[str, str] = {}
         self.counters: Counter[str] = Counter()
         self._load: Counter[str] = Counter()
+        self._left: dict[str, str] = {}
+        """Where sessions were that wait for an engine now."""
         self._gone: set[str] = set()
         self._resting: dict[str, tuple[float, float]] = {}
         """Engine → until when it is not asked, and how long that was."""
@@ -91,12 +93,15 @@ class Router:
     def place(self, session: str, now: float) -> Member | None:
         """The engine that this session's next turn goes to; None while none can be asked."""
         able = {name: each for name, each in self.members.items() if self._may_be_asked(each, now)}
-        before = self.placed.get(session)
-        if before in able and not self._too_full(before, able, MUCH_OVER):
-            return able[before]
+        here = self.placed.get(session)
+        if here in able and not self._too_full(here, able, MUCH_OVER):
+            return able[here]
+        before = here or self._left.get(session)
         self.ended(session)
         chosen = next((name for name in ranked(session, able) if not self._too_full(name, able, OVER, 1)), None)
         if chosen is None:
+            if before is not None:
+                self._left[session] = before
             return None
         self.placed[session] = chosen
         self._load[chosen] += 1
@@ -116,6 +121,7 @@ class Router:
 
     def ended(self, session: str) -> None:
         """A session needs no engine any more."""
+        self._left.pop(session, None)
         name = self.placed.pop(session, None)
         if name is not None:
             self._load[name] -= 1

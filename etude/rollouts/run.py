@@ -288,6 +288,8 @@ class Run:
             features.append("oversampled")
         if self.config.rewards.audit != "off":
             features.append("audited")
+        if self.config.fleet.lending is not None:
+            features.append("engines_borrowed")
         judged = ["quality_judged"] if self.config.rewards.quality.looked_at else []
         judged += ["criteria_judged"] if self.config.rewards.judge is not None else []
         witnessed = ["witnessed_tokens"] if self.config.trainer.witness_tokens else []
@@ -300,7 +302,7 @@ class Run:
             "delivery": self.stats.delivery(),
             "restarts": restarts_of(self.directory / "metrics.jsonl"),
             "hung": self.cluster.health.hung,
-            "fleet": {name: int(engine.get(name, 0)) for name in FLEET},
+            "fleet": {name: int(engine.get(name, 0)) for name in FLEET}, "lending": self.cluster.fleet.lending(),
             "samples": training["samples"],
             "lost": training["samples"]["lost"],
             "trained_twice": training["samples"]["trained_twice"],

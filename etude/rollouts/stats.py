@@ -228,6 +228,7 @@ class RunStats:
             "checks",
             "checks_of_the_step",
             "routed_positions",
+            "engines_borrowed",
         )
         counters = {**self.counters, **{name: int(engine[name]) for name in names if name in engine}}
         unused = [name for name in enabled if not counters.get(name)]
