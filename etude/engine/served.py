@@ -14,7 +14,7 @@ rounded down to half of its scale's reach, that would choose the next smaller sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -37,16 +37,19 @@ _FORMS: dict[str, dict[str, FormName]] = {
 
 
 @torch.no_grad()
-def export_served(decoder: Decoder, into: Bits | None = None) -> Bits:
-    """A copy of what an engine needs to serve these weights, in the arrays of an earlier one if given. Raises
-    WeightError for a value that bf16 cannot represent.
+def export_served(decoder: Decoder, into: Bits | None = None, only: Collection[str] | None = None) -> Bits:
+    """A copy of what an engine needs to serve these weights, or of `only` some of the arrays, in those of an earlier
+    one if given. Raises WeightError for a value that bf16 cannot represent.
     """
     low = {name: (weight, product) for name, weight, product in _low_precision(decoder)}
-    former = None if into is None else {name: into[name] for name, _ in decoder.named_parameters() if name not in low}
-    bits: Bits = dict(export_bits(decoder, former, without=low.keys()))
+    plain = {name for name, _ in decoder.named_parameters() if name not in low and (only is None or name in only)}
+    former = None if into is None else {name: into[name] for name in plain}
+    bits: Bits = dict(export_bits(decoder, former, plain))
     for name, (weight, product) in low.items():
         for part, array in _parts(product, product.codes(weight)).items():
             key = f"{name}.{part}"
+            if only is not None and key not in only:
+                continue
             bits[key] = array.copy() if into is None else into[key]
             if into is not None:
                 np.copyto(bits[key], array)
@@ -66,7 +69,11 @@ def load_served(decoder: Decoder, bits: Mapping[str, np.ndarray]) -> None:
         raise WeightError(
             f"{strange[0]} holds codes, and this engine multiplies with none: give it the expert_format of its trainer"
         )
-    load_bits(decoder, {key: array for key, array in bits.items() if key not in keys}, without=made.keys())
+    load_bits(
+        decoder,
+        {key: array for key, array in bits.items() if key not in keys},
+        [name for name, _ in decoder.named_parameters() if name not in made],
+    )
     for name, weight, product in low:
         weight.copy_(_values(made[name]).transpose(1, 2))
         product.hold(weight, made[name])

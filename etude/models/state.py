@@ -20,11 +20,11 @@ Bits = dict[str, np.ndarray]
 
 
 @torch.no_grad()
-def export_bits(decoder: Decoder, into: Bits | None = None, without: Collection[str] = ()) -> Bits:
-    """A copy of every parameter but those named as bf16 bits, in the arrays of an earlier one if given. Raises
+def export_bits(decoder: Decoder, into: Bits | None = None, only: Collection[str] | None = None) -> Bits:
+    """A copy of every parameter, or of `only` some, as bf16 bits, in the arrays of an earlier one if given. Raises
     WeightError if a value is not representable, for then the copy would differ.
     """
-    parameters = {name: parameter for name, parameter in decoder.named_parameters() if name not in without}
+    parameters = {name: parameter for name, parameter in decoder.named_parameters() if only is None or name in only}
     bits = into or {name: np.empty(parameter.shape, np.uint16) for name, parameter in parameters.items()}
     for name, parameter in parameters.items():
         rounded = parameter.detach().to(torch.bfloat16)
@@ -37,11 +37,11 @@ def export_bits(decoder: Decoder, into: Bits | None = None, without: Collection[
 
 
 @torch.no_grad()
-def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray], without: Collection[str] = ()) -> None:
-    """Overwrite every parameter but those named in place. Raises WeightError on a missing, unknown or misshapen name,
+def load_bits(decoder: Decoder, bits: Mapping[str, np.ndarray], only: Collection[str] | None = None) -> None:
+    """Overwrite every parameter, or `only` some, in place. Raises WeightError on a missing, unknown or misshapen name,
     or bits of another form, before changing any.
     """
-    parameters = {name: parameter for name, parameter in decoder.named_parameters() if name not in without}
+    parameters = {name: parameter for name, parameter in decoder.named_parameters() if only is None or name in only}
     if parameters.keys() != bits.keys():
         raise WeightError(
             f"weights do not fit the model: names that differ are {sorted(parameters.keys() ^ bits.keys())}"

@@ -205,6 +205,9 @@ class TrainerConfig(Config):
     max_skipped: int = 3
     """Steps in a row that may be skipped for a gradient that is not finite."""
     threads: int = 1
+    ranks: int = Field(1, ge=1)
+    """Processes that share a step's pieces and the publishing of its version. The weights' bits do not depend on it; a
+    batch of fewer pieces (`piece_tokens`) than ranks leaves some of them idle."""
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,16 +32,33 @@ from etude.trainer.replay import replay_counts, replayed_routes, require_routes
 from etude.trainer.witness import Witness
 from etude.weights.manifest import Bits
 
+if TYPE_CHECKING:
+    from etude.trainer.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class _Worked:
+    """What a piece's forward and backward told."""
+
+    sums: dict[str, float]
+    mismatch: float
+    drift: float
+    drift_M: Tensor
+
 
 class Trainer:
     """Holds a policy and improves it. `step` is the only thing that changes it."""
 
-    def __init__(self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0) -> None:
-        """`temperature` is the sampler's: log-probabilities are compared at the temperature they were sampled at."""
+    def __init__(
+        self, decoder: Decoder, config: TrainerConfig, temperature: float = 1.0, ranks: Ranks | None = None
+    ) -> None:
+        """`temperature` is the sampler's: log-probabilities are compared at the temperature they were sampled at. With
+        `ranks`, the work on a batch's pieces is shared among them.
+        """
         if config.router_replay and not decoder.config.moe_layers:
             raise ConfigError("trainer.router_replay: the model has no routers to replay; set it to false")
         torch.set_num_threads(config.threads)
-        self.config, self.temperature = config, temperature
+        self.config, self.temperature, self.ranks = config, temperature, ranks
         self.policy = decoder
         self.masters = copy.deepcopy(decoder)
         round_to_bf16(self.policy)
@@ -66,14 +84,11 @@ class Trainer:
         mismatch = drift = 0.0
         drifts: list[Tensor] = []
         shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
-        for piece in split(batch, self.config.piece_tokens):
-            if not piece.loss_mask.any():
-                continue
-            terms, largest, replay = self._piece(piece, shares_M)
-            terms.loss.backward()
-            sums.update({**terms.sums, **replay, "loss": terms.loss.item()})
-            mismatch, drift = max(mismatch, largest), max(drift, terms.max_abs_dlogp)
-            drifts.append(terms.drift_M)
+        pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
+        for worked in self._worked(pieces, shares_M):
+            sums.update(worked.sums)
+            mismatch, drift = max(mismatch, worked.mismatch), max(drift, worked.drift)
+            drifts.append(worked.drift_M)
         feedback = self.config.credit.feedback
         taught = teach(self.policy, lessons, self.temperature, feedback.weight) if feedback is not None else {}
         witnessed = self._witnessed(batch)
@@ -86,6 +101,19 @@ class Trainer:
         found = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
         taken = {"grad_norm": norm, "rate_scale": near, "shortened": near < 1, "version": self.version}
         return {**_metrics(sums, batch), **gate, **found, **taken, **taught, "used": _used(sums, taught)}
+
+    def _worked(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_Worked]:
+        """Every piece's figures; its gradients are added to those of the pieces before it."""
+
+        def work(piece: Batch) -> _Worked:
+            terms, mismatch, replay = self._piece(piece, shares_M)
+            terms.loss.backward()
+            sums = {**terms.sums, **replay, "loss": terms.loss.item()}
+            return _Worked(sums, mismatch, terms.max_abs_dlogp, terms.drift_M)
+
+        if self.ranks is None:
+            return map(work, pieces)
+        return self.ranks.work(pieces, work, list(self.policy.parameters()))
 
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None

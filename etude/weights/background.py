@@ -88,7 +88,7 @@ class BackgroundPublisher:
 
         `published` is the newest version that was in the store when the trainer's checkpoint was made. Returns what is
         there after `counted`, oldest first. Raises WeightError for a store that has lost versions since; one that was
-        emptied gets a new chain.
+        emptied gets a new chain. Of ranks that publish together, rank 0 does this before the others.
         """
         newest, chain = self.publisher.resume(), self.publisher.chain
         if newest is None:
@@ -99,9 +99,11 @@ class BackgroundPublisher:
                 f"version {version} was made: restore the store, or empty it to start a new chain from the checkpoint"
             )
         kept = [found for found in chain.versions() if found <= version]
+        if newest > version and not self.publisher.leads:
+            raise WeightError(f"{chain.store.url} has version {newest}, after {version}: rank 0 goes back first")
         if newest > version:
             self.publisher.rewind(max(kept, default=version))
-        return [self.publisher.published(found) for found in kept if found > counted]
+        return [self.publisher.whole(found) for found in kept if found > counted]
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 
@@ -182,6 +184,8 @@ class BackgroundPublisher:
         try:
             while (copy := self._next()) is not None:
                 result = self._publish(copy)
+                if isinstance(self.publisher.chain, ShardedChain):
+                    result = self.publisher.whole(copy.version)
                 with self._changed:
                     self._spare.append(self.publisher.spare(copy.bits))
                     self._publications.append(Publication(result, 1000 * (time.perf_counter() - copy.made_at)))

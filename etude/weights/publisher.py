@@ -115,9 +115,9 @@ class Publisher:
         keys = keys or load_keys(self.config.signing_key, self.config.trusted_keys)
         self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, self.config.parts_s)
         self.counters: Counter[str] = Counter()
-        whole = Chain(store, keys)
-        self._pins, self._retention = Pins(whole), Retention(whole, self.config.keep)
-        self._sweeps = shard is None or shard.rank == 0
+        self._whole = Chain(store, keys)
+        self._pins, self._retention = Pins(self._whole), Retention(self._whole, self.config.keep)
+        self._leads = shard is None or shard.rank == 0
         self._held: Held | None = None
         self._spare: Bits | None = None
         self._attached = False
@@ -183,7 +183,7 @@ class Publisher:
             self._spare = former.bits
         due = not full and (anchor or self._since_anchor >= self.config.anchor_every)
         anchor_bytes = self._write_anchor() if due else 0
-        if self._sweeps and (merged_bytes or anchor_bytes):
+        if self._leads and (merged_bytes or anchor_bytes):
             self._sweep()
         return PublishResult(
             version=version,
@@ -210,6 +210,16 @@ class Publisher:
         """A version that is in the store, as its manifest tells it. Raises MissingObject or WeightError."""
         there = self.chain.manifest(version)
         return PublishResult(version, there.root, there.payload_bytes, there.raw_bytes, there.changed_share, "existing")
+
+    def whole(self, version: Version) -> PublishResult:
+        """The same, and of all ranks where several publish together."""
+        there = self._whole.manifest(version)
+        return PublishResult(version, there.root, there.payload_bytes, there.raw_bytes, there.changed_share, "existing")
+
+    @property
+    def leads(self) -> bool:
+        """Whether this publisher is the one to delete: the only one, or rank 0."""
+        return self._leads
 
     def rewind(self, version: Version) -> None:
         """Unpublish everything after `version`, newest first: for a trainer that goes on from an older checkpoint.

@@ -31,18 +31,16 @@ class TrainerActor:
     def __init__(self, config: RunConfig, store: str, directory: Path) -> None:
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
-        from etude.trainer.step import Trainer
-        from etude.weights.background import BackgroundPublisher
-        from etude.weights.publisher import Publisher
-        from etude.weights.store import open_store
+        from etude.trainer.ranks import Setup, open_ranks
 
         self.config, self.directory = config, directory
         self.lock: IO[str] | None = None
         decoder, self.tokenizer = load_checkpoint(config.model.path)
         self.product = set_expert_format(decoder, config.model.expert_format)
-        self.trainer = Trainer(decoder, config.trainer, config.rollouts.temperature)
         direct = config.weight_store.model_copy(update={"relay": None})
-        self.publishing = BackgroundPublisher(Publisher(open_store(store, direct), config.publisher))
+        form, temperature = config.model.expert_format, config.rollouts.temperature
+        setup = Setup(config.model.path, form, config.trainer, temperature, store, direct, config.publisher)
+        self.trainer, self.publishing = open_ranks(decoder, setup)
 
     def resume(self) -> dict[str, Any] | None:
         """Take up the newest checkpoint; returns the controller's state that was saved with it, its `line` now with

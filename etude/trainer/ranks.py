@@ -1,0 +1,348 @@
+"""A trainer of several ranks on one machine: each a process, all with the same weights, each with a share of the work.
+
+Owns the processes, the way they share a step, and what each publishes. A batch's pieces are worked through in rounds, a
+piece a rank; every piece's gradients go to all ranks and are added in the order of the pieces, as one rank would add
+them, so that the weights' bits do not depend on how many ranks there are. That costs a broadcast of the gradients a
+piece, where an all-reduce would take one a round and leave other bits. Lessons,
+which are few, each rank learns by itself. All ranks then take the same optimizer step.
+
+Of every version a rank copies, encodes and uploads its own tensors in the background (`weights.shards`). Rank 0 is the
+process that `open_ranks` is called in: it alone answers the controller, saves checkpoints, and goes back in the store.
+The others obey it over a socket each and end with it; when one of them ends, the step raises, naming it, and the whole
+trainer is started anew from its checkpoint. Talks to: step, weights.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from etude.engine.served import export_served
+from etude.errors import DeadlineExceeded, EtudeError
+from etude.models.checkpoint import load_checkpoint
+from etude.models.config import ExpertFormat
+from etude.models.decoder import Decoder
+from etude.models.expert_format import set_expert_format
+from etude.records import BASE_VERSION, Batch, Version
+from etude.trainer.config import TrainerConfig
+from etude.trainer.feedback import Lesson
+from etude.trainer.step import Trainer
+from etude.weights.background import BackgroundPublisher, HandOver, Publication, Snapshot
+from etude.weights.manifest import Bits
+from etude.weights.publisher import Publisher, PublisherConfig, PublishResult
+from etude.weights.shards import Shard
+from etude.weights.store import StoreConfig, open_store
+
+T = TypeVar("T")
+_START_S = 300.0
+"""Longest wait for a rank to have loaded the model."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a rank needs to know to be one."""
+
+    model: Path
+    expert_format: ExpertFormat
+    trainer: TrainerConfig
+    temperature: float
+    store: str
+    weight_store: StoreConfig
+    publisher: PublisherConfig
+    rank: int = 0
+    attempt: str = ""
+    rendezvous: str = ""
+
+    def join(self) -> Ranks:
+        """Meet the other ranks. They are processes of this machine, and talk over its loopback."""
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{self.rendezvous}",
+            rank=self.rank,
+            world_size=self.trainer.ranks,
+            timeout=timedelta(seconds=_START_S),
+        )
+        return Ranks(self.rank, self.trainer.ranks)
+
+    def publishing(self, policy: Decoder) -> tuple[frozenset[str], BackgroundPublisher]:
+        """The names of the tensors that this rank publishes, and what does it."""
+        names = owned(export_served(policy), self.rank, self.trainer.ranks)
+        shard = Shard(self.rank, self.trainer.ranks, self.attempt, names)
+        store = open_store(self.store, self.weight_store)
+        return names, BackgroundPublisher(Publisher(store, self.publisher, shard=shard))
+
+
+def owned(bits: Bits, rank: int, ranks: int) -> frozenset[str]:
+    """The tensors that a rank publishes: the largest first, each to the rank that has the fewest bytes so far."""
+    shares, sizes = [set() for _ in range(ranks)], [0] * ranks
+    for name in sorted(bits, key=lambda name: (-bits[name].nbytes, name)):
+        least = sizes.index(min(sizes))
+        shares[least].add(name)
+        sizes[least] += bits[name].nbytes
+    return frozenset(shares[rank])
+
+
+class Ranks:
+    """The ranks as one of them sees them, within a step. All make the same calls."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def work(self, pieces: Sequence[Batch], work: Callable[[Batch], T], parameters: Sequence[Tensor]) -> list[T]:
+        """What `work` gives for every piece, whose gradients it leaves in `parameters`: there, their sum."""
+        done: list[T] = []
+        totals: list[Tensor | None] = [None] * len(parameters)
+        for first in range(0, len(pieces), self.size):
+            now = pieces[first : first + self.size]
+            mine = work(now[self.rank]) if self.rank < len(now) else None
+            own = [parameter.grad for parameter in parameters]
+            for parameter in parameters:
+                parameter.grad = None
+            told: list[Any] = [None] * self.size
+            dist.all_gather_object(told, (mine, [grad is not None for grad in own]))
+            for owner, (result, has) in enumerate(told[: len(now)]):
+                done.append(result)
+                self._add(totals, own, has, owner, parameters)
+        for parameter, total in zip(parameters, totals, strict=True):
+            parameter.grad = total
+        return done
+
+    def _add(
+        self, totals: list[Tensor | None], own: list[Tensor | None], has: list[bool], owner: int, like: Sequence[Tensor]
+    ) -> None:
+        """Add one rank's gradients, which every rank gets."""
+        for at, total in enumerate(totals):
+            if has[at]:
+                grad = own[at] if owner == self.rank else torch.empty_like(like[at])
+                assert grad is not None
+                grad = grad.contiguous()
+                dist.broadcast(grad, owner)
+                totals[at] = grad if total is None else total.add_(grad)
+
+
+class _Follower:
+    """A rank but the first: does what it is told."""
+
+    def __init__(self, setup: Setup) -> None:
+        decoder, _ = load_checkpoint(setup.model)
+        set_expert_format(decoder, setup.expert_format)
+        self.trainer = Trainer(decoder, setup.trainer, setup.temperature, setup.join())
+        self.names, self.publishing = setup.publishing(decoder)
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.trainer.load_state_dict(state)
+
+    def resume(self) -> None:
+        self.publishing.resume(self.trainer.version)
+
+    def step(self, batch: Batch, progress: float, lessons: Sequence[Lesson]) -> Version:
+        self.trainer.step(batch, progress, lessons)
+        return self.trainer.version
+
+    def put(self) -> HandOver:
+        return self.publishing.put(
+            self.trainer.version, lambda into: export_served(self.trainer.policy, into, self.names)
+        )
+
+    def close(self) -> None:
+        self.publishing.close()
+
+
+def _send(line: Connection, what: Any) -> None:
+    line.send_bytes(pickle.dumps(what))  # `send` would hand tensors over in shared memory, which strangers cannot open
+
+
+def _receive(line: Connection) -> Any:
+    return pickle.loads(line.recv_bytes())
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """What a rank says before it ends."""
+
+    why: str
+
+
+class _Followers:
+    """The other ranks, as rank 0 sees them."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="etude-ranks-")
+        rendezvous = str(Path(self._directory.name) / "rendezvous")
+        self.setup = replace(setup, attempt=secrets.token_hex(16), rendezvous=rendezvous)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._lines: list[Connection] = []
+        for rank in range(1, setup.trainer.ranks):
+            ours, theirs = socket.socketpair()
+            with theirs:
+                command = [sys.executable, "-m", "etude.trainer.ranks", str(theirs.fileno())]
+                self.processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
+            self._lines.append(Connection(ours.detach()))
+            _send(self._lines[-1], replace(self.setup, rank=rank))
+
+    def tell(self, name: str, *arguments: Any) -> None:
+        """Have all ranks do something, without waiting for it. Raises EtudeError if one has ended."""
+        for rank, line in enumerate(self._lines, 1):
+            try:
+                _send(line, (name, arguments))
+            except OSError:
+                raise self._ended(rank, line) from None
+
+    def hear(self, what: str, seconds: float) -> list[Any]:
+        """What they answer. Raises DeadlineExceeded, or EtudeError if one has failed."""
+        answers = []
+        for rank, line in enumerate(self._lines, 1):
+            if not line.poll(seconds):
+                raise DeadlineExceeded(f"rank {rank} of {len(self._lines) + 1} {what}", seconds, "see the run's log")
+            try:
+                answer = _receive(line)
+            except (EOFError, OSError):
+                raise self._ended(rank, line) from None
+            if isinstance(answer, _Failed):
+                raise EtudeError(f"rank {rank} of the trainer failed: {answer.why}")
+            answers.append(answer)
+        return answers
+
+    def failure(self) -> EtudeError | None:
+        """Why a collective may have failed: which rank has ended."""
+        for rank, line in enumerate(self._lines, 1):
+            if line.poll(1.0):
+                return self._ended(rank, line)
+        return None
+
+    def _ended(self, rank: int, line: Connection) -> EtudeError:
+        with suppress(EOFError, OSError):
+            while line.poll(0):
+                if isinstance(answer := _receive(line), _Failed):
+                    return EtudeError(f"rank {rank} of the trainer failed: {answer.why}")
+        return EtudeError(f"rank {rank} of the trainer has ended; start it anew: the run goes on from its checkpoint")
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+        for process in self.processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+            process.wait()
+        self._directory.cleanup()
+
+
+class RankedTrainer(Trainer):
+    """Rank 0 of several; use it like a trainer of one rank."""
+
+    def __init__(self, decoder: Decoder, followers: _Followers) -> None:
+        setup = followers.setup
+        super().__init__(decoder, setup.trainer, setup.temperature, setup.join())
+        self.followers = followers
+        self.names: frozenset[str] = frozenset()
+        """The tensors that this rank publishes."""
+
+    def step(self, batch: Batch, progress: float = 0.0, lessons: Sequence[Lesson] = ()) -> dict[str, Any]:
+        self.followers.tell("step", batch, progress, lessons)
+        try:
+            metrics = super().step(batch, progress, lessons)
+        except RuntimeError as error:  # what a collective raises when another rank is gone
+            raise self.followers.failure() or error from error
+        versions = self.followers.hear("to end its step", _START_S)
+        if any(version != self.version for version in versions):
+            raise EtudeError(f"rank 0 made version {self.version}, the others {versions}: they are out of step")
+        return metrics
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.followers.tell("load", state)
+        super().load_state_dict(state)
+        self.followers.hear("to load the checkpoint", _START_S)
+
+    def export(self, into: Bits | None = None) -> Bits:
+        """A copy of this rank's tensors."""
+        return export_served(self.policy, into, self.names)
+
+
+class RankedPublishing:
+    """All ranks' publishing, seen from rank 0, whose own this is besides."""
+
+    def __init__(self, own: BackgroundPublisher, followers: _Followers) -> None:
+        self._own, self._followers = own, followers
+
+    def resume(
+        self, version: Version, published: Version | None = None, counted: Version = BASE_VERSION
+    ) -> list[PublishResult]:
+        found = self._own.resume(version, published, counted)
+        self._followers.tell("resume")
+        self._followers.hear("to take up the chain", _START_S)
+        return found
+
+    def put(self, version: Version, snapshot: Snapshot) -> HandOver:
+        self._followers.tell("put")
+        own = self._own.put(version, snapshot)
+        costs = [own, *self._followers.hear("to copy its tensors", self._own.config.deadline_s)]
+        return HandOver(max(cost.snapshot_ms for cost in costs), max(cost.stall_ms for cost in costs))
+
+    def published(self, version: Version) -> Publication:
+        return self._own.published(version)
+
+    @property
+    def visible(self) -> Version | None:
+        return self._own.visible
+
+    def close(self) -> None:
+        """Publish what was handed over, then end the other ranks."""
+        self._followers.tell("close")
+        self._own.close()
+        self._followers.hear("to publish the last version", self._own.config.deadline_s)
+        self._followers.close()
+        dist.destroy_process_group()
+
+
+def open_ranks(decoder: Decoder, setup: Setup) -> tuple[Trainer, BackgroundPublisher | RankedPublishing]:
+    """A trainer with as many ranks as its config says, and what publishes its versions. `decoder` is rank 0's, loaded
+    from the setup's model and set to its format. Raises EtudeError if a rank does not start.
+    """
+    if setup.trainer.ranks == 1:
+        publisher = Publisher(open_store(setup.store, setup.weight_store), setup.publisher)
+        return Trainer(decoder, setup.trainer, setup.temperature), BackgroundPublisher(publisher)
+    followers = _Followers(setup)
+    try:
+        trainer = RankedTrainer(decoder, followers)
+    except RuntimeError as error:  # they did not meet
+        raise followers.failure() or error from error
+    trainer.names, own = followers.setup.publishing(decoder)
+    followers.hear("to start", _START_S)
+    return trainer, RankedPublishing(own, followers)
+
+
+def main() -> None:
+    """A rank's process: told what to do over a socket, until that ends."""
+    with Connection(int(sys.argv[1])) as line, suppress(EOFError, OSError):  # rank 0 is gone
+        try:
+            follower = _Follower(_receive(line))
+            _send(line, None)
+            while True:
+                name, arguments = _receive(line)
+                _send(line, getattr(follower, name)(*arguments))
+        except (EOFError, OSError):
+            raise
+        except Exception as error:  # whatever it was, it is raised on rank 0
+            _send(line, _Failed(f"{type(error).__name__}: {error}"))
+
+
+if __name__ == "__main__":
+    main()

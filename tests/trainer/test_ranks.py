@@ -1,0 +1,111 @@
+"""Two ranks, each a process of its own: the weights of one rank, bit for bit, in one chain that both upload to."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from etude.engine.served import export_served
+from etude.errors import EtudeError
+from etude.models.checkpoint import load_checkpoint
+from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
+from etude.trainer.config import LossConfig, OptimizerConfig, TrainerConfig
+from etude.trainer.packing import build_batch, split
+from etude.trainer.ranks import Setup, open_ranks, owned
+from etude.trainer.step import Trainer
+from etude.weights.chain import Chain
+from etude.weights.manifest import root_of
+from etude.weights.publisher import PublisherConfig
+from etude.weights.store import StoreConfig, open_store
+from etude.weights.subscriber import Subscriber
+
+SHIPPED = Path(__file__).parents[2] / "models" / "etude-tiny"
+CONFIG = TrainerConfig(
+    optimizer=OptimizerConfig(name="adamw", lr=1e-4),
+    loss=LossConfig(token_budget=64),
+    router_replay=False,
+    piece_tokens=40,
+    ranks=2,
+)
+
+
+def batch_at(version, lengths=(30, 25, 28)):
+    """Three segments, of which a piece holds one: two rounds of work for two ranks."""
+    rng = np.random.default_rng(version)
+    members = []
+    for number, length in enumerate(lengths):
+        said = Segment(
+            rng.integers(3, 900, length).astype(np.int32), np.arange(length) >= 5, np.full(length, -2.0, np.float32),
+            np.full(length, version, np.int32), np.zeros((0, 0, 0), np.uint8),
+        )  # fmt: skip
+        members.append(Trajectory(str(number), "t", "g", (said,), (), Scored(float(number % 2), {})))
+    group = Group("g", Task("t", "do", {}, Verifier({})), tuple(members))
+    return build_batch([group], [np.array([-0.5, 1.0, -0.5], np.float32)], Version(version))
+
+
+def setup_at(directory):
+    publisher = PublisherConfig(merge_over=(), parts_s=100)
+    return Setup(SHIPPED, "plain", CONFIG, 1.0, str(directory / "store"), StoreConfig(), publisher)
+
+
+def ranks_at(directory):
+    return open_ranks(load_checkpoint(SHIPPED)[0], setup_at(directory))
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Bits, roots and metrics of one rank, version by version."""
+    torch.set_num_threads(1)
+    trainer = Trainer(load_checkpoint(SHIPPED)[0], CONFIG)
+    assert len(list(split(batch_at(0), CONFIG.piece_tokens))) == 3
+    metrics = [trainer.step(batch_at(version)) for version in range(2)]
+    return export_served(trainer.policy), metrics
+
+
+def test_two_ranks_make_and_publish_the_weights_of_one(tmp_path, alone):
+    wanted, metrics = alone
+    trainer, publishing = ranks_at(tmp_path)
+    publishing.resume(trainer.version)
+    states = []
+    for version in range(3):
+        assert publishing.put(trainer.version, trainer.export).snapshot_ms > 0
+        if version < 2:
+            found = trainer.step(batch_at(version))
+            assert found == metrics[version]
+            states.append(copy.deepcopy(trainer.state_dict()))
+    publication = publishing.published(Version(2))
+    assert publication.result.root == root_of(wanted)
+    store = open_store(tmp_path / "store")
+    assert [len(Chain(store).manifest(Version(version)).packs) for version in range(3)] == [2, 2, 2]
+    bits, _ = Subscriber(store).fetch(None, None, Version(2))
+    assert all(np.array_equal(bits[name], wanted[name]) for name in wanted)
+    publishing.close()
+    resumed_from_the_first_step(tmp_path, states[0], root_of(wanted))
+
+
+def resumed_from_the_first_step(directory, state, root):
+    """What was published after the checkpoint goes, once; the same version comes again. Then a rank dies."""
+    trainer, publishing = ranks_at(directory)
+    trainer.load_state_dict(state)
+    assert publishing.resume(trainer.version, published=Version(1), counted=Version(1)) == []
+    assert Chain(open_store(directory / "store")).versions() == [0, 1]
+    trainer.step(batch_at(1))
+    publishing.put(trainer.version, trainer.export)
+    assert publishing.published(Version(2)).result.root == root
+    [follower] = trainer.followers.processes
+    follower.kill()
+    follower.wait()
+    with pytest.raises(EtudeError, match="rank 1 of the trainer has ended"):
+        trainer.step(batch_at(2))
+    trainer.followers.close()
+    torch.distributed.destroy_process_group()
+
+
+def test_every_tensor_has_one_owner_and_the_bytes_are_shared_out():
+    bits = export_served(load_checkpoint(SHIPPED)[0])
+    shares = [owned(bits, rank, 3) for rank in range(3)]
+    assert sorted(name for share in shares for name in share) == sorted(bits)
+    sizes = [sum(bits[name].nbytes for name in share) for share in shares]
+    assert max(sizes) < 1.2 * min(sizes)
