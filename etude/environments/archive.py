@@ -7,6 +7,7 @@ their modes and times; no processes, sockets or devices. Talks to any `Sandbox`;
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -51,19 +52,19 @@ class Archive:
 
 
 async def take_out(sandbox: Sandbox, *places: str) -> Archive:
-    """The directories, /workspace if none is named; one that is too large for a single tar comes in several.
+    """The directories, /workspace if none is named; one that is too large for a single tar comes in several, and one
+    that is not there is left out.
 
     What its owner has shut is opened first, as an owner may. Raises OSError where a file can still not be read, or is
     by itself too large (EFBIG): both are the doing of whoever worked there.
     """
     places = places or (WORKSPACE,)
     try:
-        parts = [part for place in places for part in await _parts(sandbox, place)]
+        return await _taken(sandbox, places)
     except PermissionError:
         paths = " ".join(map(shlex.quote, places))
         await sandbox.exec(f"chmod -R u+rwX {paths}", cwd="/", timeout_s=_COMMAND_S)
-        parts = [part for place in places for part in await _parts(sandbox, place)]
-    return Archive(places, tuple(parts))
+        return await _taken(sandbox, places)
 
 
 async def lay_down(archive: Archive, sandbox: Sandbox) -> None:
@@ -76,6 +77,15 @@ async def lay_down(archive: Archive, sandbox: Sandbox) -> None:
             await sandbox.upload(tar, directory)
     except OSError as error:
         raise SandboxError(f"cannot lay {', '.join(archive.places)} into a fresh sandbox: {error}") from error
+
+
+async def _taken(sandbox: Sandbox, places: tuple[str, ...]) -> Archive:
+    there, parts = [], []
+    for place in places:
+        with contextlib.suppress(FileNotFoundError):
+            parts += await _parts(sandbox, place)
+            there.append(place)
+    return Archive(tuple(there), tuple(parts))
 
 
 async def _parts(sandbox: Sandbox, directory: str) -> list[tuple[str, bytes]]:

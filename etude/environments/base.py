@@ -35,6 +35,8 @@ class Capabilities:
     """Whether a server, a database say, can run in it from one command to the next."""
     accel: Literal["tcg", "kvm"] | None = None
     """How a VM runs its guest; None where there is no VM, or where only its host could tell."""
+    lasting: bool = False
+    """Whether a snapshot outlives the process that had it taken, and others that reach the same server can use it."""
 
 
 @dataclass(frozen=True)

@@ -271,7 +271,7 @@ def _offered(config: RemoteConfig, token: str) -> Capabilities:
     offers = [Capabilities(**each) for each in answer.json()["backends"]]
     for each in offers:
         if config.backend in (None, each.name) and config.isolation in (None, each.isolation):
-            return each
+            return replace(each, lasting=True)
     offered = ", ".join(f"{each.name} (isolation {each.isolation})" for each in offers)
     wanted = " and ".join(
         f"{name} = {value!r}" for name in ("backend", "isolation") if (value := getattr(config, name)) is not None

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from etude.environments.archive import Archive, lay_down, take_out
-from etude.environments.base import Backend, Sandbox, SandboxSpec
+from etude.environments.base import Backend, Sandbox, SandboxSpec, Snapshot
+from etude.errors import SandboxError
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task
 from etude.rewards.audit import audit_session
@@ -44,19 +45,33 @@ async def play_to_seal(
     backend: Backend,
     play: Callable[[Sandbox], Awaitable[SessionResult]],
     start: Archive | None = None,
+    memory: Snapshot | None = None,
 ) -> Sealed:
     """`play` gets the sandbox with the task in it, and does not destroy it.
 
     `start` is what the sandbox holds at first, for a session that goes on; the task's own files, if it is not given.
-    Raises what `play` and the sandbox raise for failures of their own. Cancelling it is safe.
+    `memory` is the same with all that ran there, and is preferred where it can still be had. Raises what `play` and the
+    sandbox raise for failures of their own. Cancelling it is safe.
     """
-    sandbox = await backend.create(SandboxSpec(files=task.files if start is None else {}, image=task.image))
+    sandbox = await _from_memory(task, backend, memory)
+    revived = sandbox is not None
+    if sandbox is None:
+        sandbox = await backend.create(SandboxSpec(files=task.files if start is None else {}, image=task.image))
     try:
-        if start is not None:
+        if start is not None and not revived:
             await lay_down(start, sandbox)
         return await seal(await play(sandbox), sandbox)
     finally:
         await sandbox.destroy()
+
+
+async def _from_memory(task: Task, backend: Backend, memory: Snapshot | None) -> Sandbox | None:
+    if memory is None:
+        return None
+    try:
+        return await backend.create(SandboxSpec(image=task.image, base=memory))
+    except SandboxError:  # its server has forgotten it
+        return None
 
 
 async def seal(result: SessionResult, sandbox: Sandbox) -> Sealed:

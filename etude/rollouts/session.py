@@ -116,6 +116,7 @@ class _Player:
         sealed = await self.session(kept, up)
         rollout = self.over(sealed, {**kept.usage, **({"taken_up": 1, "turns_taken_up": up.turn} if up else {})})
         await kept.seal(rollout)
+        await kept.forget_memory(self.backend)
         return rollout
 
     async def session(self, kept: KeptTrajectory | None, up: Resumption | None) -> Sealed:
@@ -136,10 +137,11 @@ class _Player:
                 seed=order.seed,
                 temperature=order.temperature,
                 on_event=lambda event: self.on_event(order, event),
-                kept=kept.kept(sandbox, self.config.rollouts.trajectory_every) if kept else None,
+                kept=kept.kept(sandbox, self.backend, self.config.rollouts.trajectory_every) if kept else None,
             )
 
-        return await play_to_seal(task, self.backend, session, up.start if up else None)
+        start, memory = (up.start, up.memory) if up else (None, None)
+        return await play_to_seal(task, self.backend, session, start, memory)
 
     def over(self, sealed: Sealed, usage: Mapping[str, int]) -> SealedRollout:
         """The session has come to its end."""

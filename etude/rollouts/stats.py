@@ -32,8 +32,8 @@ HISTORY = 400
 _FROM_USAGE = (
     "turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens", "summaries",
     "audited", "cheats_found", "findings", "quality_judged", "quality_faults", "criteria_judged", "criteria_met",
-    "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes", "checkpoint_ms", "taken_up",
-    "turns_taken_up",
+    "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes", "checkpoint_ms",
+    "memory_checkpoints", "taken_up", "turns_taken_up",
 )  # fmt: skip
 
 

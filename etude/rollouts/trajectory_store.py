@@ -3,7 +3,8 @@
     trajectories/g12/3/
       events.jsonl    the session's own log: every event, with token ids, log-probabilities and versions
       routes          the experts of every position, which the log only points at
-      18.files        the sandbox's files when the log had 18 lines; the log's checkpoints name it
+      turn-3.files    the sandbox's files after a turn; the log's checkpoints name it
+      turn-3.memory   the name of a snapshot with processes and memory, where the backend has such that outlive us
       sealed          the files that the session left when it was over; there only then
 
 Owns `TrajectoryStore` and `KeptTrajectory`. What a session knows is the fold of its log (`harness.state`), so going on
@@ -31,9 +32,9 @@ from typing import Any
 import numpy as np
 
 from etude.environments.archive import Archive, take_out
-from etude.environments.base import WORKSPACE, Sandbox
+from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
 from etude.environments.toolchain import HOME
-from etude.errors import CheckpointError, DeadlineExceeded
+from etude.errors import CheckpointError, DeadlineExceeded, SandboxError
 from etude.harness.events import decoded
 from etude.harness.journal import Journal
 from etude.harness.session import Kept
@@ -57,6 +58,8 @@ class Resumption:
     """Seconds of the session's own clock that lie behind it."""
     start: Archive | None
     """What its sandbox holds; None: the task's own files."""
+    memory: Snapshot | None = None
+    """The same with all that ran there; None where no backend could keep that."""
 
 
 class TrajectoryStore:
@@ -117,7 +120,9 @@ class KeptTrajectory:
         self.routes = _RouteFile(directory / "routes")
         self.snapshot = ""
         """The newest that the log names."""
-        self.usage = {"checkpoints": 0, "checkpoint_bytes": 0, "checkpoint_ms": 0}
+        self.memory: Snapshot | None = None
+        """The newest with processes and memory."""
+        self.usage = {"checkpoints": 0, "checkpoint_bytes": 0, "checkpoint_ms": 0, "memory_checkpoints": 0}
         """Snapshots of files that this process has taken, and what they came to."""
 
     def __enter__(self) -> KeptTrajectory:
@@ -157,7 +162,8 @@ class KeptTrajectory:
         start = None
         if self.snapshot != GIVEN:
             start = Archive.decoded((self.directory / self.snapshot).read_bytes())
-        return Resumption(event.data["turn"], event.at, start)
+        self.memory = _memory_in(self.directory / self.snapshot)
+        return Resumption(event.data["turn"], event.at, start, self.memory)
 
     def _is_whole(self, event: Event, ends: Sequence[int]) -> bool:
         """Whether a session can go on from there; `ends` says, for so many lines, how far their routes reach."""
@@ -169,9 +175,16 @@ class KeptTrajectory:
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 
-    def kept(self, sandbox: Sandbox, every: int) -> Kept:
-        """For `run_session` in this sandbox."""
-        return Kept(self.journal, _Files(self, sandbox), every, self.routes)
+    def kept(self, sandbox: Sandbox, backend: Backend, every: int) -> Kept:
+        """For `run_session` in this sandbox of that backend."""
+        return Kept(self.journal, _Files(self, sandbox, backend), every, self.routes)
+
+    async def forget_memory(self, backend: Backend) -> None:
+        """Nobody needs the snapshot with processes and memory any more."""
+        memory, self.memory = self.memory, None
+        if memory is not None:
+            with contextlib.suppress(SandboxError):  # its server is gone, or will forget it in time
+                await backend.release(memory)
 
     async def seal(self, sealed: Any) -> None:
         """Keep what a session that is over has left. Raises CheckpointError where the disk refuses."""
@@ -181,8 +194,8 @@ class KeptTrajectory:
 class _Files:
     """Implements the harness's `Snapshots`, with files that outlive sandbox and process."""
 
-    def __init__(self, trajectory: KeptTrajectory, sandbox: Sandbox) -> None:
-        self._trajectory, self._sandbox = trajectory, sandbox
+    def __init__(self, trajectory: KeptTrajectory, sandbox: Sandbox, backend: Backend) -> None:
+        self._trajectory, self._sandbox, self._backend = trajectory, sandbox, backend
 
     async def take(self, label: str) -> str:
         if label.startswith("prompt"):  # a rollout has one prompt, and nobody has touched the files before it
@@ -193,18 +206,33 @@ class _Files:
         except OSError as error:
             raise CheckpointError(f"{label}: the sandbox's files cannot be taken out: {error}") from error
         data, name = archive.encoded(), f"{label.replace(' ', '-')}.files"
-        await asyncio.to_thread(self._replace, name, data)
+        memory = await self._with_memory()
+        await asyncio.to_thread(self._replace, name, data, memory)
+        await kept.forget_memory(self._backend)
+        kept.memory = memory
+        kept.usage["memory_checkpoints"] += memory is not None
         kept.usage["checkpoints"] += 1
         kept.usage["checkpoint_bytes"] += len(data)
         kept.usage["checkpoint_ms"] += round(1000 * (time.perf_counter() - began))
         return name
 
-    def _replace(self, name: str, data: bytes) -> None:
+    async def _with_memory(self) -> Snapshot | None:
+        offered = self._backend.capabilities
+        if offered.snapshot != "full" or not offered.lasting:
+            return None
+        try:
+            return await self._sandbox.snapshot()
+        except SandboxError:  # the files will do
+            return None
+
+    def _replace(self, name: str, data: bytes, memory: Snapshot | None) -> None:
         """The log names the newest snapshot but this one; those before it nobody needs any more."""
         kept = self._trajectory
-        for old in kept.directory.glob("*.files"):
-            if old.name != kept.snapshot:
+        for old in (*kept.directory.glob("*.files"), *kept.directory.glob("*.memory")):
+            if old.stem != Path(kept.snapshot).stem:
                 old.unlink()
+        if memory is not None:
+            _write((kept.directory / name).with_suffix(".memory"), memory.id.encode())
         _write(kept.directory / name, data)
         kept.snapshot = name
 
@@ -244,6 +272,12 @@ class _RouteFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _memory_in(files: Path) -> Snapshot | None:
+    """The snapshot with processes and memory that was taken beside these files."""
+    path = files.with_suffix(".memory")
+    return Snapshot(path.read_text()) if files.suffix and path.exists() else None
 
 
 def _end_of(where: Sequence[Any]) -> int:

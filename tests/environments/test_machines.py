@@ -30,8 +30,15 @@ from etude.environments.vm.cpio import cpio
 from etude.environments.vm.kernel import uncompressed_kernel
 from etude.environments.vm.ram import PAGE, Ram
 from etude.errors import ConfigError, MissingDependency, SandboxError
-from etude.records import Task, Verifier
+from etude.harness.prompt import render_calls, system_prompt
+from etude.harness.scripted import ScriptedSampler
+from etude.harness.tools import TOOLS
+from etude.models.chat import ChatRenderer
+from etude.models.tokenizer import train_tokenizer
+from etude.records import Limits, Task, Verifier
 from etude.rewards.verifier import verify
+from etude.rollouts.config import RunConfig
+from etude.rollouts.session import Order, play_order
 
 COUNTER = """
 import os, socket, time
@@ -388,3 +395,42 @@ def test_nothing_but_the_workspace_of_an_agents_machine_reaches_the_verifier(mac
         assert (verdict.reward, verdict.reason) == (0.5, "failed"), verdict
 
     machines(scenario)
+
+
+class Killed(BaseException):
+    """As a kill: nothing of ours catches it."""
+
+
+def test_a_rollout_goes_on_with_what_ran_in_its_machine(machines, tmp_path, monkeypatch):
+    """Here one backend has both lives of the rollout, as one server would for two workers."""
+    offered = QemuBackend.capabilities.fget
+    monkeypatch.setattr(QemuBackend, "capabilities", property(lambda self: replace(offered(self), lasting=True)))
+    chat = ChatRenderer(train_tokenizer([system_prompt(TOOLS)], 400))
+    commands = [
+        "sleep 1000 & echo $! > /tmp/pid; cat /proc/sys/kernel/random/boot_id > boot",
+        "kill -0 $(cat /tmp/pid) && cmp boot /proc/sys/kernel/random/boot_id && echo the same machine",
+    ]
+    limits = Limits(max_turns=5, max_context_tokens=20_000, max_sampled_tokens=10_000, wall_s=200)
+    order = Order("g1/0", "g1", Task("t", "Go on.", {}, Verifier({}), limits=limits), 0, kept=tmp_path)
+
+    def attempt(backend, first, on_event):
+        calls = [render_calls([("run_terminal_cmd", {"command": command})]) for command in commands[first:]]
+        messages = iter([*calls, "Done."])
+        sampler = ScriptedSampler(lambda _: next(messages), chat)
+        return play_order(order, parse({"name": "t"}, RunConfig, "t"), backend, sampler, chat, on_event)
+
+    def dies(order, event):
+        if event.kind == "completion" and event.data["turn"] == 2:
+            raise Killed
+
+    async def scenario(backend):
+        with pytest.raises(Killed):
+            await attempt(backend, 0, dies)
+        assert not backend.live and [path.suffix for path in sorted((tmp_path / "g1/0").glob("turn-1.*"))] == [
+            ".files", ".memory"
+        ]  # fmt: skip
+        return await attempt(backend, 1, lambda order, event: None)
+
+    done = machines(scenario).trajectory
+    [*_, last] = [event.data["text"] for event in done.events if event.kind == "tool_result"]
+    assert last == "the same machine" and done.usage["turns_taken_up"] == 1 and done.usage["memory_checkpoints"] == 1
