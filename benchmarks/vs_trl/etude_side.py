@@ -18,10 +18,12 @@ from etude.config import load_recipe
 from etude.records import Group, Trajectory, Version
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
-from etude.rollouts.controller import Controller, TaskStream
+from etude.rollouts.controller import Controller
 from etude.rollouts.groups import GroupPool
+from etude.rollouts.ledger import Ledger
 from etude.rollouts.loop import train
 from etude.rollouts.stats import RunStats
+from etude.rollouts.stream import TaskStream
 
 
 class MeasuredStats(RunStats):
@@ -52,8 +54,10 @@ async def run(config: RunConfig, directory: Path, out: Path) -> None:
         await cluster.fleet.deliver(published)
         measured = Measured()
         stats = MeasuredStats(directory / "metrics.jsonl", measured)
-        controller = Controller(config, cluster, TaskStream(lambda index: training_task(config, index)), stats)
-        await controller.start(Version(published["version"]))
+        stream = TaskStream(lambda rung, index: training_task(config, index), config.rollouts.rungs, config.seed)
+        controller = Controller(config, cluster, stream, stats, Ledger(directory / "ledger"))
+        base = Version(published["version"])
+        await controller.start(base, base)
         try:
             await train(controller)
             measured.write(out, dropped=dict(stats.dropped), max_staleness=config.groups.max_staleness)
