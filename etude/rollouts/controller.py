@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from etude.errors import DeadlineExceeded, EtudeError
@@ -242,10 +243,11 @@ class Controller:
         attempt = slot.attempts
         kept = self.cluster.trajectories.directory if self.config.rollouts.trajectory_every else None
         order = Order(slot.id, group_id(slot.index), task, slot.seed, self.config.rollouts.temperature, attempt, kept)
+        begun = time.monotonic()
         try:
             trajectory = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
             if trajectory is not None and slot.id in self.slots:
-                await self._take_in(slot, trajectory)
+                await self._take_in(slot, replace(trajectory, seconds=time.monotonic() - begun))
         except EtudeError as error:
             self.failure = error
         finally:

@@ -119,7 +119,8 @@ def lines(steps=6):
         for n in rng.integers(5_000, 20_000, steps)
     ]
     each = {"seconds": 3.0, "session_s": 2.0, "turns": [[100, 40, 0.5], [60, 20, 0.0]]}
-    rollouts = [{"group": f"g{at // 4}", "reward": at % 2, **each} for at in range(33)]
+    rollouts = [{"id": str(at), "group": f"g{at // 4}", "reward": at % 2, **each} for at in range(33)]
+    rollouts.append(rollouts[-2])  # told again when the run was resumed
     return {"engine": gauges, "step": step, "rollout": rollouts, "delivery": [{"lag_ms": 200.0}, {"lag_ms": 400.0}]}
 
 

@@ -150,7 +150,7 @@ def rates_of(lines: Mapping[str, Sequence[dict[str, Any]]], origin: str) -> Rate
 
 def _groups(rollouts: Iterable[Mapping[str, Any]]) -> tuple[tuple[Played, ...], ...]:
     groups: dict[str, list[Played]] = defaultdict(list)
-    for line in rollouts:
+    for line in {line["id"]: line for line in rollouts}.values():  # a resumed run counts some again
         turns = tuple(Turn(int(read), int(said), tools_s) for read, said, tools_s in line["turns"])
         outside_s = max(0.0, line["seconds"] - line["session_s"])
         groups[line["group"]].append(Played(turns, outside_s / 2, outside_s / 2, line["reward"]))
