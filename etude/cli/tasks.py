@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mine.add_argument("repository", type=Path, metavar="REPO")
     mine.add_argument("--out", type=Path, required=True, help="directory that gets the tasks, a journal and a report")
     mine.add_argument("--revision", default="HEAD", help="where the walk starts")
+    mine.add_argument("--issues", type=Path, metavar="FILE", help="issues, one a line of JSON: number, title, body")
     mine.add_argument("--most", type=int, default=500, metavar="N", help="commits looked at, newest first")
     mine.add_argument("--jobs", type=int, default=2, metavar="N", help="commits tried at the same time")
     mine.add_argument("--config", type=Path, help="a TOML file of the run's config")
@@ -228,13 +229,15 @@ async def _mine(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rewards.mining.mine import MineConfig, mine
     from etude.tasks.mined.environment import Environments, default_root
+    from etude.tasks.mined.issues import read_issues
 
     own = [f"revision={json.dumps(options.revision)}", f"most={options.most}", f"jobs={options.jobs}"]
     config = load_recipe(options.config, MineConfig, [*own, *options.set])
+    issues = read_issues(options.issues) if options.issues else {}
     environments = Environments(options.environments or default_root())
     backend = _open(environments.root)
     try:
-        found = await mine(options.repository, options.out, backend, environments, config, _progress())
+        found = await mine(options.repository, options.out, backend, environments, config, _progress(), issues)
     finally:
         await backend.close()
     print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))

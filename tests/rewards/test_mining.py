@@ -18,8 +18,14 @@ from etude.errors import ConfigError
 from etude.rewards.mining.journal import Decision, Journal, funnel
 from etude.rewards.validate import validate
 from etude.rewards.verifier import verify
+from etude.tasks.difficulty import level_of
 from etude.tasks.harbor import read_task
 from etude.tasks.mined.environment import PLACE
+from etude.tasks.mined.history import Commit, Tree
+from etude.tasks.mined.instruction import instruction_of
+from etude.tasks.mined.issues import Issue, named_in, read_issues
+from etude.tasks.mined.split import Candidate, Dropped
+from etude.tasks.rubric import CHANGE
 
 ROOT = Path(__file__).parents[2]
 CART = """
@@ -106,6 +112,17 @@ STORY = [
         },
     ),
 ]
+ISSUES = [
+    {"number": 3, "title": "Nobody asked", "body": "for this one"},
+    {
+        "number": 12,
+        "title": "[Bug] A discount makes the total negative",
+        "body": "### What happened\n\nI gave a discount of 5 on a price of 1 and got money back.\n\n```python\n"
+        "total([1], 5)\n```\n\n<!-- a form -->\n- [ ] I searched\n\nIt should be `max(0, sum(prices) - discount)`.\n\n"
+        "Same as #3.",
+        "labels": ["bug"],
+    },
+]
 EXPECTED = {
     "Say what": "no source", "fix(cart)": None, "Test the": "no source", "Customers": "flaky",
     "Add a": "too many lines", "Explain": "no fail-to-pass", 
@@ -133,9 +150,11 @@ def mined(tmp_path_factory, wheels):
         git(shop, "add", "-A")
         git(shop, "commit", "-q", "-m", message)
     out = base / "out"
+    (base / "issues.jsonl").write_text("".join(f"{json.dumps(issue)}\n" for issue in ISSUES))
     command = [
         sys.executable, "-m", "etude.cli.main", "tasks", "mine", str(shop), "--out", str(out), "--json",
         "--environments", str(base / "environments"), "--set", "eval_since=2020-01-01",
+        "--issues", str(base / "issues.jsonl"),
     ]  # fmt: skip
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     first = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -183,7 +202,11 @@ def by_module(mined, module):
 
 def test_a_task_says_what_is_wanted_and_no_more(mined):
     cart, parcel = by_module(mined, "tests/test_cart.py"), by_module(mined, "tests/test_parcel.py")
-    assert cart.instruction.startswith("Totals must not fall below zero. A discount may be larger than the price.\n")
+    assert cart.instruction.startswith(
+        "A discount makes the total negative.\n\nI gave a discount of 5 on a price of 1 and got money back.\n\n"
+        "```python\ntotal([1], 5)\n```\n"
+    )
+    assert cart.provenance["issue"] == 12 and "issue" not in parcel.provenance
     assert "max(0" not in cart.instruction and "#12" not in cart.instruction and "Signed" not in cart.instruction
     assert "Pinned" not in cart.instruction
     assert "weight_of" in parcel.instruction and "grams_each" not in parcel.instruction
@@ -191,6 +214,7 @@ def test_a_task_says_what_is_wanted_and_no_more(mined):
     assert cart.provenance["fail_to_pass"] == ["tests/test_cart.py::test_the_total_is_never_negative"]
     assert cart.provenance["pass_to_pass"] == ["tests/test_cart.py::test_total"]
     assert cart.split == "eval" and "pytest==" in cart.setup[0]
+    assert cart.rubric == CHANGE and level_of(cart) == cart.provenance["difficulty"]["level"] == 1
 
 
 def test_tests_come_from_outside_whatever_the_agent_did(mined):
@@ -237,3 +261,38 @@ def test_a_journal_answers_one_question_for_one_process(tmp_path):
     report = funnel(again.decisions, {"b": "no room"})
     assert report.dropped == {"flaky": 1} and report.commits == 2 and any("no room" in line for line in report.lines())
     again.close()
+
+
+def candidate(message, before=CART, after=MENDED):
+    trees = [Tree({"shop/cart.py": text.encode()}, (), ()) for text in (before, after)]
+    tests = {"tests/test_cart.py": BELOW_ZERO.encode()}
+    return Candidate(Commit("a", "b", 0, message), *trees, trees[1].files, tests, ("tests/test_cart.py",), 2)
+
+
+def test_without_an_issue_the_commit_speaks():
+    said = instruction_of(candidate(STORY[2][0]))
+    assert said == "Totals must not fall below zero. A discount may be larger than the price.\n"
+    telling = Issue(number=1, title="Use max(0, sum(prices) - discount) please", body="x")
+    assert instruction_of(candidate(STORY[2][0]), telling) == said
+    assert isinstance(instruction_of(candidate("wip")), Dropped)
+    assert (
+        instruction_of(candidate("wip"), Issue(number=1, title="The total is negative")) == "The total is negative.\n"
+    )
+
+
+def test_the_issue_that_a_commit_closes_comes_before_one_it_names():
+    issues = {number: Issue(number=number, title="t") for number in (3, 12)}
+    assert named_in("See #3. Fixes #12", issues).number == 12
+    assert named_in("See https://host/acme/shop/issues/3 and #99", issues).number == 3
+    assert named_in("Nothing of 3 here, or #4", issues) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("{", "x.jsonl:1: not JSON"), ("[1]", "an issue is an object"), ('{"number": 0, "title": "t"}', "number"),
+     ('{"number": 1}', "title")],
+)  # fmt: skip
+def test_a_wrong_line_of_issues_is_named(tmp_path, line, says):
+    (tmp_path / "x.jsonl").write_text(line)
+    with pytest.raises(ConfigError, match=says):
+        read_issues(tmp_path / "x.jsonl")

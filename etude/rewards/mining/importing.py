@@ -24,6 +24,7 @@ from etude.tasks.difficulty import level_of
 from etude.tasks.mined.environment import Environments, Unavailable, requirements_of
 from etude.tasks.mined.history import History
 from etude.tasks.mined.split import is_pytest_setting, is_test
+from etude.tasks.rubric import CHANGE
 from etude.tasks.scrub import scrub_task
 from etude.tasks.swe import Instance, files_of, modules_of
 from etude.tasks.verifiers import PytestRun, pytest_verifier
@@ -63,6 +64,7 @@ async def import_instance(
         verifier=pytest_verifier(run, tests, config.test_timeout_s),
         setup=(environment.setup,),
         solution={path: data for path, data in files.answer.items() if not is_test(path)},
+        rubric=CHANGE,
         limits=Limits(max_turns=60, max_context_tokens=32_768, max_sampled_tokens=32_768, wall_s=1800.0),
         split="eval" if since is not None and created >= since.isoformat() else "train",
         provenance={

@@ -31,6 +31,7 @@ from etude.tasks.harbor import write_task
 from etude.tasks.mined.environment import Environment, Environments, Requirements, Unavailable, requirements_of
 from etude.tasks.mined.history import History
 from etude.tasks.mined.split import Dropped
+from etude.tasks.rubric import CHANGE
 from etude.tasks.scrub import scrub_task
 from etude.tasks.verifiers import PytestRun, pytest_verifier
 
@@ -215,6 +216,7 @@ class Maker:
             verifier=pytest_verifier(run, [*fail_to_pass, *pass_to_pass], self.config.test_timeout_s),
             setup=(environment.setup,),
             solution=proposal.answer,
+            rubric=CHANGE,
             limits=Limits(max_turns=60, max_context_tokens=32_768, max_sampled_tokens=32_768, wall_s=1800.0),
             provenance={
                 "family": proposal.kind, "repository": self.of.name, "commit": self.of.head,

@@ -10,14 +10,16 @@ made. A failure of our machinery decides nothing: the commit stays undecided, an
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import Field
 
@@ -28,11 +30,14 @@ from etude.records import Limits, Task
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.mining.telling import Tests, compared
 from etude.rewards.validate import validate
+from etude.tasks.difficulty import sized
 from etude.tasks.harbor import write_task
 from etude.tasks.mined.environment import Environment, Environments, Unavailable, requirements_of
 from etude.tasks.mined.history import Commit, History
 from etude.tasks.mined.instruction import instruction_of
+from etude.tasks.mined.issues import Issue, named_in
 from etude.tasks.mined.split import Candidate, Dropped, MineLimits, split
+from etude.tasks.rubric import CHANGE
 from etude.tasks.scrub import scrub_task
 from etude.tasks.verifiers import PytestRun, pytest_verifier
 
@@ -64,23 +69,27 @@ async def mine(
     environments: Environments,
     config: MineConfig,
     progress: Callable[[int, int, Decision | None], None] = lambda done, of, decision: None,
+    issues: Mapping[int, Issue] = MappingProxyType({}),
 ) -> Funnel:
     """Write a Harbor directory below `out` for every task found; what `out` has already is not done again.
 
     `backend` shows `environments.root` at `environment.PLACE`. `progress` is told how many commits of how many are
-    decided, and the latest decision. Raises ConfigError for a repository that cannot be read or another run's `out`.
+    decided, and the latest decision. What a commit's issue says is what its task asks for, where `issues` has it.
+    Raises ConfigError for a repository that cannot be read or another run's `out`.
     """
     history = History(repository)
     head = history.head(config.revision)
     given = config.name or repository.resolve().name.removesuffix(".git")
     name = re.sub(r"[^a-z0-9._-]+", "-", given.lower()).strip("-.") or "repository"
     asked = {"repository": name, **config.model_dump(mode="json", exclude={"name", "jobs", "revision", "most"})}
+    if issues:
+        asked["issues"] = hashlib.sha256(repr(sorted(issues.items())).encode()).hexdigest()[:16]
     journal = Journal(out / "journal.jsonl", asked)
     try:
         for torn in out.glob(".writing-*"):  # by a run that was killed
             shutil.rmtree(torn)
         commits = await asyncio.to_thread(history.commits, head, config.most)
-        miner = _Miner(history, name, out, backend, environments, config)
+        miner = _Miner(history, name, out, backend, environments, config, issues)
         undecided: dict[str, str] = {}
         gate = asyncio.Semaphore(config.jobs)
 
@@ -111,8 +120,10 @@ async def mine(
 
 class _Miner:
     def __init__(
-        self, history: History, name: str, out: Path, backend: Backend, environments: Environments, config: MineConfig
-    ) -> None:
+        self, history: History, name: str, out: Path, backend: Backend, environments: Environments, config: MineConfig,
+        issues: Mapping[int, Issue],
+    ) -> None:  # fmt: skip
+        self.issues = issues
         self.history, self.name, self.out, self.config = history, name, out, config
         self.backend, self.environments = backend, environments
         self._tests = Tests(backend, config.test_timeout_s, config.memory_mb)
@@ -134,7 +145,8 @@ class _Miner:
         candidate = await asyncio.to_thread(split, self.history, commit, self.config.limits)
         if isinstance(candidate, Dropped):
             return candidate
-        instruction = await asyncio.to_thread(instruction_of, candidate)
+        issue = named_in(commit.message, self.issues)
+        instruction = await asyncio.to_thread(instruction_of, candidate, issue)
         if isinstance(instruction, Dropped):
             return instruction
         try:
@@ -166,6 +178,7 @@ class _Miner:
         fail_to_pass: list[str], pass_to_pass: list[str],
     ) -> Task:  # fmt: skip
         commit, since = candidate.commit, self.config.eval_since
+        issue = named_in(commit.message, self.issues)
         when = datetime.fromtimestamp(commit.when, UTC)
         return Task(
             id=f"mined-{self.name}-{commit.id[:12]}",
@@ -174,6 +187,7 @@ class _Miner:
             verifier=pytest_verifier(run, [*fail_to_pass, *pass_to_pass], self.config.test_timeout_s),
             setup=(environment.setup,),
             solution=candidate.answer,
+            rubric=CHANGE,
             limits=Limits(max_turns=60, max_context_tokens=32_768, max_sampled_tokens=32_768, wall_s=1800.0),
             split="eval" if since is not None and when.date() >= since else "train",
             provenance={
@@ -187,7 +201,9 @@ class _Miner:
                 "pass_to_pass": pass_to_pass,
                 "test_modules": list(candidate.test_modules),
                 "left_out": list(candidate.before.left_out),
+                **({"issue": issue.number} if issue is not None else {}),
                 "difficulty": {
+                    "level": sized(len(candidate.answer), candidate.lines),
                     "files": len(candidate.answer), "lines": candidate.lines, "fail_to_pass": len(fail_to_pass),
                 },
             },

@@ -1,4 +1,4 @@
-"""Makes a request out of a commit's message: terse, as people write, and without the answer.
+"""Makes a request out of an issue's text or a commit's message: terse, as people write, and without the answer.
 
 Owns `instruction_of`. What belongs to the making of the commit (trailers, references, review notes) is cut off; a
 sentence that quotes the source patch, or names something only the source patch has, is taken out. Names that
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from etude.tasks.mined.issues import Issue
 from etude.tasks.mined.split import Candidate, Dropped
 
 MOST_CHARS = 600
@@ -26,14 +27,52 @@ _NOTHING = re.compile(
 _SENTENCE = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z`\"'*-])|\n+")
 _OF_THE_COMMIT = re.compile(r"\b(doc)?tests?\b|\btest_\w+|\bchange ?log\b|\bTODO\b|\bcommit\b|\bpatch\b", re.I)
 """A sentence about these says what was done, not what is wanted."""
+_TAG = re.compile(r"^\s*(\[[^\]]*\]\s*:?|(bug|feature request|feature|request|question|proposal)\s*:)\s*", re.I)
+"""What trackers put before a title."""
 _SIGNS = re.compile(r"[^\w\s]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
 
 
-def instruction_of(candidate: Candidate) -> str | Dropped:
-    """One paragraph or two; or why the message makes none."""
+def instruction_of(candidate: Candidate, issue: Issue | None = None) -> str | Dropped:
+    """One paragraph or two; or why the message makes none. What the issue says comes before what the commit says."""
     secrets = Secrets(candidate.before.files, candidate.answer, candidate.restored)
-    title, *body = [part for part in _sentences(candidate.commit.message) if part] or [""]
+    asked = _of_issue(issue, secrets) if issue is not None else ""
+    told = asked or _of_message(candidate.commit.message, secrets)
+    if isinstance(told, Dropped):
+        return told
+    unsaid = [name for name in secrets.asked if not re.search(rf"\b{name}\b", told)]
+    if unsaid:
+        told += "\n\nTests will use " + ", ".join(f"`{name}`" for name in unsaid) + "."
+    return told + "\n"
+
+
+def _of_issue(issue: Issue, secrets: Secrets) -> str:
+    """Its title, and of its text what gives nothing away; empty where the title does, or says nothing."""
+    title = _TAG.sub("", issue.title).strip()
+    if len(title.split()) < LEAST_WORDS or secrets.told_by(title):
+        return ""
+    text = title if title[-1] in ".!?:" else f"{title}."
+    for part in _parts(issue.body or ""):
+        if len(text) + len(part) > MOST_CHARS:
+            break
+        if not secrets.told_by(part):
+            text += f"\n\n{part}"
+    return text
+
+
+def _parts(body: str) -> Iterable[str]:
+    """Paragraphs and blocks of code, without comments of the form, headings that ask and check lists."""
+    body = re.sub(r"<!--.*?-->|<details>.*?</details>", "", body.replace("\r", ""), flags=re.S)
+    for part in re.split(r"(^```.*?^```[ ]*$)|\n[ \t]*\n", body, flags=re.M | re.S):
+        plain = (part or "").strip()
+        if plain and not re.match(r"#+\s[^\n]*$|[-*] \[[ xX]\]|!\[|>\s", plain):
+            words = plain if plain.startswith("```") else _REFERENCE.sub("", plain).strip()
+            if words.startswith("```") or len(words.split()) >= LEAST_WORDS:
+                yield words
+
+
+def _of_message(message: str, secrets: Secrets) -> str | Dropped:
+    title, *body = [part for part in _sentences(message) if part] or [""]
     if len(title.split()) < LEAST_WORDS or _NOTHING.fullmatch(title):
         return Dropped("message says too little", title[:80])
     if told := secrets.told_by(title):
@@ -44,10 +83,7 @@ def instruction_of(candidate: Candidate) -> str | Dropped:
         if len(text) + len(part) > MOST_CHARS:
             break
         text += f" {part}"
-    unsaid = [name for name in secrets.asked if not re.search(rf"\b{name}\b", text)]
-    if unsaid:
-        text += "\n\nTests will use " + ", ".join(f"`{name}`" for name in unsaid) + "."
-    return re.sub(r"(?<!\.)\.\.(?!\.)", ".", text) + "\n"
+    return re.sub(r"(?<!\.)\.\.(?!\.)", ".", text)
 
 
 class Secrets:

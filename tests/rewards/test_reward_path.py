@@ -1,0 +1,20 @@
+"""A hundred trajectories that end at once: none that is right scores 0, and none that is wrong scores anything."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_hundred_at_once_are_all_scored_as_they_are():
+    command = [sys.executable, str(ROOT / "benchmarks" / "reward_path.py"), "--count", "100"]
+    done = subprocess.run(
+        command, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["failures_scored_as_0"] == said["successes_made_up"] == said["infra_failed"] == 0, done.stdout
+    assert said["judged_at_once"] == 100 and said["scored_1"] == 50
