@@ -8,6 +8,10 @@ import time
 import pytest
 from small import ROOT, command, left, lines, run, steps, variables
 
+from etude.records import Version
+from etude.weights.chain import Chain
+from etude.weights.store import open_store
+
 pytestmark = pytest.mark.timeout(420)
 
 
@@ -41,10 +45,16 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
 
 
 def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
-    done = run(tmp_path / "run", "model.expert_format=mxfp8", "rollouts.max_steps=2", "rollouts.max_minutes=5")
+    """And two ranks train it, each of which uploads its part of the codes and scales that the engine serves."""
+    limits = ("rollouts.max_steps=2", "rollouts.max_minutes=5")
+    done = run(tmp_path / "run", "model.expert_format=mxfp8", "trainer.ranks=2", *limits)
     assert done.returncode == 0, done.stderr[-2000:]
     counters = json.loads(done.stdout.splitlines()[-1])["counters"]
     assert min(counters["low_precision_rows_trained"], counters["low_precision_rows_sampled"]) > 0
+    assert counters["deltas_published"] == 2 <= counters["roots_verified"]
+    version = Chain(open_store(tmp_path / "run" / "weights")).manifest(Version(2))
+    assert {tensor.dtype for tensor in version.tensors} == {"bf16", "e4m3", "e8m0"}
+    assert len(version.packs) == 2
     first = steps(tmp_path / "run")[0]
     assert first["matched_abs_dlogp"] < 1e-3  # the mean: a code at a tie may fall otherwise
 
