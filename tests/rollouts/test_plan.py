@@ -1,7 +1,9 @@
 """The planner: rates read back as they were written, a simulator that keeps the controller's rules, and its advice."""
 
+import importlib
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,3 +175,33 @@ def test_the_plan_says_what_would_do_more(tmp_path, capsys):
     assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path)]) == 0
     assert "<- the recipe" in capsys.readouterr().out
     assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path / "none")]) == 42
+
+
+def test_the_pipeline_benchmark_reads_two_runs_and_says_what_it_promises(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    pipeline = importlib.import_module("pipeline")
+    sides = []
+    for name, every_s, sets in (("sync", 4.0, pipeline.SYNC), ("async", 2.0, [])):
+        told = lines()
+        for at, line in enumerate(told["step"]):
+            line |= {"elapsed_s": every_s * at, "trained_rollouts": 32, "solve_rate": 0.1 * at, "step_s": 0.4}
+        for line in told["engine"]:
+            line["work_s"] = 1.25 * line["busy_s"]
+        where = tmp_path / name
+        where.mkdir()
+        text = "".join(json.dumps({"kind": k, **line}, default=float) + "\n" for k in told for line in told[k])
+        (where / "metrics.jsonl").write_text(text)
+        counted = {"age_tokens": {"0": 900, "1": 90, "2": 10}, "groups_dropped": {}}
+        (where / "summary.json").write_text(json.dumps({"lost": 0, "trained_twice": 0, "counters": counted}))
+        config = load_recipe(pipeline.RECIPE, RunConfig, [*pipeline.COMMON, *sets])
+        sides.append(pipeline.figures_of(config, where))
+    figures = pipeline.summarise(*sides, trl=8.0)
+    assert (figures["speedup"], figures["trl_ratio"]) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert (figures["engine_busy"], figures["age_p99"]) == (pytest.approx(0.8), 1)
+    assert figures["trainer_busy"] == pytest.approx(
+        0.4 / np.mean([x["step_wall_s"] for x in lines()["step"]]), abs=0.001
+    )
+    assert (figures["lost"], figures["trained_twice"], figures["equal_samples"]) == (0, 0, 192)
+    assert figures["solve_rate_at_equal_samples"] == {"sync": 0.5, "async": 0.5}
+    assert figures["sim_error"] > 0
+    assert sides[0]["simulated_samples_per_s"] < sides[1]["simulated_samples_per_s"]
