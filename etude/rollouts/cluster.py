@@ -39,6 +39,9 @@ from etude.rollouts.waiting import DIED, STOP_S
 if TYPE_CHECKING:
     from etude.environments.cluster.launch import Launched
 
+_NO_SPARE_WORKERS = ("prestart_worker_first_driver", "enable_worker_prestart")
+"""Workers that Ray starts before anybody asks are of no use to actors with an environment of their own."""
+
 
 class Cluster:
     """Handles of the actors. Make one with `Cluster.start`."""
@@ -78,6 +81,7 @@ class Cluster:
             log_to_driver=False,
             logging_level=logging.ERROR,
             configure_logging=False,
+            _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
             runtime_env={
                 "env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
             },

@@ -65,9 +65,17 @@ class Health:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await asyncio.gather(*(self._look(patient) for patient in self.patients() if patient.identity is not None))
-            await asyncio.sleep(self.config.ping_every_s)
+        looking: dict[Identity, asyncio.Task[None]] = {}
+        try:
+            while True:
+                looking = {who: task for who, task in looking.items() if not task.done()}
+                for patient in self.patients():
+                    if patient.identity is not None and patient.identity not in looking:
+                        looking[patient.identity] = asyncio.create_task(self._look(patient))
+                await asyncio.sleep(self.config.ping_every_s)
+        finally:
+            for task in looking.values():
+                task.cancel()
 
     async def _look(self, patient: Patient) -> None:
         """Ask one process. Work that waits for its turn on a busy machine is no hang, for as long as that is likely."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from etude.errors import EtudeError
+from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.faults import Kind, Restarts
 from etude.rollouts.health import Patient, end, identify
 from etude.rollouts.processes import Identity
@@ -176,6 +176,8 @@ class Pool:
             await within(member.actor.close.remote(), STOP_S, f"process {member.number} of {self.kind} to close")
         except DIED:
             return
+        except DeadlineExceeded:
+            pass  # it hangs; what it leaves is swept by whoever opens its backend next
         end(member.actor, member.identity)
 
     def _later(self, work: Any) -> None:

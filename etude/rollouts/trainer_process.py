@@ -21,7 +21,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.health import end, identify
 from etude.rollouts.processes import Identity
-from etude.rollouts.waiting import DIED, STEP_S, STOP_S, within
+from etude.rollouts.waiting import DIED, START_S, STEP_S, STOP_S, within
 
 RESUME_S, PUBLISH_S, SAVE_S = 120.0, 120.0, 60.0
 
@@ -83,7 +83,7 @@ class TrainerProcess:
 
     async def _step(self, asked: _Asked) -> dict[str, Any]:
         while True:
-            actor = self.actor
+            actor = await self._taken_in()
             try:
                 metrics = await within(actor.step.remote(asked.groups, asked.state), STEP_S, "the trainer's step")
             except (DIED, DeadlineExceeded) as error:
@@ -105,11 +105,16 @@ class TrainerProcess:
 
     async def _asked(self, call: Callable[[Any], Any], seconds: float, what: str) -> Any:
         while True:
-            actor = self.actor
+            actor = await self._taken_in()
             try:
                 return await within(call(actor), seconds, what)
             except DIED as died:
                 await self._replace(actor, str(died))
+
+    async def _taken_in(self) -> Any:
+        """The process that there is, once it is as far as the one before it was: none may be asked sooner."""
+        async with self._replacing:
+            return self.actor
 
     async def _replace(self, dead: Any, why: str, counted: bool = True) -> None:
         """A new process in the place of a dead one, as far as it was; whoever comes late finds it there."""
@@ -122,8 +127,11 @@ class TrainerProcess:
                 try:
                     await self._taken_up(self.actor)
                     return
-                except DIED as died:
-                    why, counted = str(died), True
+                except (DIED, DeadlineExceeded) as error:  # the store may be away: it is asked again by another
+                    why, counted = str(error), True
+                except BaseException:
+                    end(self.actor, self.identity)  # so that nobody can take it for the one before it
+                    raise
 
     async def _anew(self, dead: Any, why: str, counted: bool = True) -> None:
         end(dead, self.identity)  # it may hang, or be cut off only: two trainers must never write one run
@@ -147,7 +155,7 @@ class TrainerProcess:
             self.on_resumed(state)
 
     async def _resumed(self, actor: Any) -> dict[str, Any] | None:
-        self.identity = await identify(actor, RESUME_S, "the trainer's process to start", "health")
+        self.identity = await identify(actor, START_S, "the trainer's process to start", "health")
         state = await within(actor.resume.remote(), RESUME_S, "the trainer to load its checkpoint")
         self._saved = state["line"] if state else None
         self._version = Version(state["line"]["version"]) if state else Version(0)

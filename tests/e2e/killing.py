@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,10 +31,11 @@ class Victim:
 
     def __init__(self, out, *overrides, resume=False, prefix=(), root=ROOT):
         self.out, self.root, self.mark = out, root, secrets.token_hex(8)
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a pipe that nobody reads fills up)
         self.started = subprocess.Popen(
             [*prefix, *command(out, *overrides, resume=resume)], cwd=root,
             env=variables(PYTHONPATH=str(root), ETUDE_TEST_RUN=self.mark),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
 
     def __enter__(self):
@@ -98,8 +100,11 @@ class Victim:
 
     def last_step(self) -> None:
         """Let it end by itself, soon."""
-        done = self.ask("set", f"rollouts.max_steps={len(steps(self.out)) + 2}")
-        assert done.returncode == 0, done.stderr
+
+        def taken() -> bool:
+            return self.ask("set", f"rollouts.max_steps={len(steps(self.out)) + 4}").returncode == 0
+
+        self.wait(taken, "the run to take a change", every_s=0.5)  # its controller may be starting anew
 
     def over(self) -> bool:
         return self.started.poll() is not None
@@ -107,13 +112,18 @@ class Victim:
     def wait(self, until: Callable[[], object], what: str, seconds: float = 400.0, every_s: float = 0.02) -> Any:
         deadline = time.monotonic() + seconds
         while not (found := until()):
-            assert self.started.poll() is None, f"the run ended before {what}: {self.started.stderr.read()[-3000:]}"
+            assert self.started.poll() is None, f"the run ended before {what}: {self.said()[-3000:]}"
             assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"
             time.sleep(every_s)
         return found
 
     def end(self, seconds: float = 400.0) -> str:
         """Wait for the run to end by itself; returns what it printed."""
-        stdout, stderr = self.started.communicate(timeout=seconds)
-        assert self.started.returncode == 0, stderr[-3000:]
+        stdout, _ = self.started.communicate(timeout=seconds)
+        assert self.started.returncode == 0, self.said()[-3000:]
         return stdout
+
+    def said(self) -> str:
+        """What it has printed to stderr so far."""
+        self.errors.seek(0)
+        return self.errors.read()

@@ -39,12 +39,12 @@ def test_a_controller_that_dies_lives_on_and_the_users_word_ends_it(tmp_path):
         assert not any(process.is_running() for process in before)
         assert len(lines(out, "restart")) == 1
         run.started.send_signal(signal.SIGINT)
-        _, said = run.started.communicate(timeout=240)
-        assert (run.started.returncode, "--resume" in said) == (130, True)
+        run.started.communicate(timeout=240)
+        assert (run.started.returncode, "--resume" in run.said()) == (130, True)
     assert left() == []
 
 
 def test_a_recipe_that_is_wrong_is_not_tried_again(tmp_path):
     with Victim(tmp_path / "run", "faults.controller.restart=1") as run:
-        _, said = run.started.communicate(timeout=60)
-    assert (run.started.returncode, "faults.controller.restart: unknown key" in said) == (42, True)
+        run.started.communicate(timeout=60)
+    assert (run.started.returncode, "faults.controller.restart: unknown key" in run.said()) == (42, True)
