@@ -118,7 +118,7 @@ class Cluster:
     async def _played(self, order: Order, moved: Callable[[State], object]) -> SealedRollout | None:
         member = await self.sessions.place()
         self.placed[order.id] = member
-        deadline = order.task.limits.wall_s + 60
+        deadline = order.task.limits.wall_s + 120
         try:
             playing = self.sessions.call(member, "play", order, seconds=deadline, what=f"rollout {order.id}")
             beginning = asyncio.ensure_future(_told(member.actor.begins.remote(order.id), moved, "running"))
@@ -127,6 +127,8 @@ class Cluster:
             finally:
                 beginning.cancel()
         except (RayError, DeadlineExceeded) as error:  # a process died or hangs: the rollout failed, not its task
+            if not isinstance(error, DIED):
+                member.actor.cancel.remote([order.id])  # or it would hold what the next attempt goes on from
             outcome = InfraFailed(f"{type(error).__name__}: {error}", lost=isinstance(error, DIED))
             return SealedRollout(order, Trajectory(order.id, order.task.id, order.group_id, (), (), outcome), None)
         finally:

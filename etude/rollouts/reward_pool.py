@@ -1,7 +1,8 @@
 """Has sealed sessions judged, by whichever of the reward workers is least loaded.
 
 Owns the pool of reward workers, and where each verdict is being found. A verdict that was with a process when it died
-is found again by another: what is judged is sealed, so nothing of it is lost. Talks to: pool, actors.rewards.
+is found again by another: what is judged is sealed, so nothing of it is lost. What has cost `rollouts.attempts` judges
+their lives or their deadline is not judged any more. Talks to: pool, actors.rewards.
 """
 
 from __future__ import annotations
@@ -52,10 +53,14 @@ class RewardPool:
                 return await self.pool.call(member, "judge", rollout, seconds=seconds, what=what)
             except (RayError, DeadlineExceeded) as error:  # the judge was lost, and not what it judged
                 lost = f"{type(error).__name__}: {error}"
+                if not isinstance(error, DIED):
+                    member.actor.cancel.remote([order.id])
                 moved("sealed")
             finally:
                 del self.placed[order.id]
-        return replace(rollout.trajectory, outcome=InfraFailed(f"{order.id} could not be judged: {lost}", lost=True))
+        return replace(
+            rollout.trajectory, outcome=InfraFailed(f"{order.id} could not be judged: {lost}", retryable=False)
+        )
 
     async def cancel(self, ids: list[str]) -> None:
         """Stop verdicts where they are being found."""
