@@ -33,7 +33,8 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._length = whole_length(path)
             os.ftruncate(self._file, self._length)
-            _sync_directory(path.parent)
+            if not lazy:
+                _sync_directory(path.parent)
         except BlockingIOError:
             os.close(self._file)
             raise CheckpointError(f"{path}: another process has this session open; end it there, or fork it") from None
