@@ -295,7 +295,9 @@ class Run:
         witnessed = ["witnessed_tokens"] if self.config.trainer.witness_tokens else []
         algorithm = [*self.config.trainer.features, *["truncated"] * self.config.groups.drop_overlong]
         by_chance = ["in_flight_swaps", *witnessed, *judged, *algorithm] if training["steps"] >= ENOUGH_STEPS else []
-        counters = self.stats.prove_use([*features, *self.config.engine.features, *by_chance], engine)
+        known = training["steps"] >= ENOUGH_STEPS or not self.stats.counters["samples_restored"]
+        of_engine = self.config.engine.features if known else []  # a killed life's last counts are lost with it
+        counters = self.stats.prove_use([*features, *of_engine, *by_chance], engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},

@@ -35,6 +35,11 @@ _FROM_USAGE = (
     "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes", "checkpoint_ms",
     "memory_checkpoints", "taken_up", "turns_taken_up",
 )  # fmt: skip
+_FROM_ENGINE = (
+    "session_cache_tokens", "prefix_hit_tokens", "decode_tokens", "prefill_tokens", "swaps", "in_flight_swaps",
+    "low_precision_rows_sampled", "checks", "checks_of_the_step", "routed_positions",
+    "engines_borrowed",
+)  # fmt: skip
 
 
 class RunStats:
@@ -55,6 +60,8 @@ class RunStats:
         """The largest of the steps so far, None while no step had a matched token."""
         self.newest_published = int(saved.get("published", 0))
         """The newest version that was counted as published; the base, version 0, is none of a run's own."""
+        self._engine_before: Counter[str] = Counter(saved.get("engine", {}))
+        self._engine_now: dict[str, int] = {}
         version = last_step["version"] if last_step else 0
         self.history: deque[dict[str, Any]] = deque(_mended(path, self.steps, version), maxlen=HISTORY)
         self.deliveries: deque[dict[str, Any]] = deque(maxlen=HISTORY)
@@ -67,7 +74,17 @@ class RunStats:
         return {
             "steps": self.steps, "counters": dict(self.counters), "ages": dict(self.ages), "dropped": self.dropped,
             "max_abs_dlogp": self.max_abs_dlogp, "published": self.newest_published,
+            "engine": self._engine_counts(),
         }  # fmt: skip
+
+    def saw_engine(self, engine: Mapping[str, Any]) -> None:
+        """What the engines of this life of the run have counted so far."""
+        self._engine_now = {name: int(engine[name]) for name in _FROM_ENGINE if name in engine}
+
+    def _engine_counts(self) -> dict[str, int]:
+        """Over all lives, as far as they are known."""
+        names = {**self._engine_before, **self._engine_now}
+        return {name: self._engine_before[name] + self._engine_now.get(name, 0) for name in names}
 
     def rolled_out(self, trajectory: Trajectory) -> None:
         """Count a finished rollout."""
@@ -217,20 +234,8 @@ class RunStats:
 
     def prove_use(self, enabled: list[str], engine: dict[str, Any]) -> dict[str, Any]:
         """All counters with the engine's; raises UnusedFeature for an enabled feature that was never used."""
-        names = (
-            "session_cache_tokens",
-            "prefix_hit_tokens",
-            "decode_tokens",
-            "prefill_tokens",
-            "swaps",
-            "in_flight_swaps",
-            "low_precision_rows_sampled",
-            "checks",
-            "checks_of_the_step",
-            "routed_positions",
-            "engines_borrowed",
-        )
-        counters = {**self.counters, **{name: int(engine[name]) for name in names if name in engine}}
+        self.saw_engine(engine)
+        counters = {**self.counters, **self._engine_counts()}
         unused = [name for name in enabled if not counters.get(name)]
         if unused:
             raise UnusedFeature(

@@ -43,6 +43,7 @@ class Watch:
 
     def _gauges(self, gauges: dict[str, Any]) -> None:
         state, engine = self.view.state, gauges["engine"]
+        self.stats.saw_engine(engine)
         state.elapsed_s = time.monotonic() - self.started
         state.sandboxes = sum(worker["running"] for worker in gauges["workers"])
         busy = self.controller.trainer_busy_s if self.controller else 0.0

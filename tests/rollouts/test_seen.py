@@ -101,6 +101,15 @@ def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
         stats.prove_use(["tool_calls", "routes_replayed"], {})
 
 
+def test_what_engines_counted_is_known_in_the_next_life(tmp_path):
+    first = RunStats(tmp_path / "metrics.jsonl")
+    first.saw_engine({"prefix_hit_tokens": 5, "swaps": 0, "busy_s": 1.5})
+    first.saw_engine({"prefix_hit_tokens": 7, "swaps": 0, "busy_s": 2.5})
+    again = RunStats(tmp_path / "metrics.jsonl", first.state())
+    counters = again.prove_use(["prefix_hit_tokens"], {"prefix_hit_tokens": 0, "swaps": 2})
+    assert (counters["prefix_hit_tokens"], counters["swaps"]) == (7, 2)
+
+
 def swapped(version, pause_ms=1.0, seconds=0.01):
     loaded = {"version": version, "root": "a", "bytes": 5, "deltas": 1, "pause_ms": pause_ms}
     return Swap("engine-0", loaded, seconds)
