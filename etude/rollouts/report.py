@@ -16,7 +16,7 @@ from typing import Any
 
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
-from etude.tasks.ladder import RUNGS
+from etude.tasks.families import FAMILIES, FamilyName
 
 LABELS = {"base": "base", "after": "after RL", "control": "fine-tuning control"}
 COLOURS = {"base": "#8a94a6", "after": "#2f6fed", "control": "#e08a2e"}
@@ -54,12 +54,13 @@ def write_report(directory: Path) -> Path:
         for label in LABELS
         if (path := directory / f"evaluation-{label}.json").exists()
     }
+    family = recipe["rollouts"].get("family", "ladder")
     path = directory / "examples.json"
     examples = json.loads(path.read_text()) if path.exists() else {}
     parts = [
         f"<h1>Etude · {html.escape(recipe['name'])} · seed {recipe['seed']}</h1>",
         _headline(summary),
-        "<h2>Held-out tasks, rung by rung</h2>" + _rungs_plot(results) + _table_of_sets(results),
+        "<h2>Held-out tasks, rung by rung</h2>" + _rungs_plot(results, family) + _table_of_sets(results, family),
         "<h2>Training</h2><div class=plots>" + _curves(steps) + _ages_plot(summary) + _cpu_plot(summary) + "</div>",
         "<h2>What changed in how it works</h2>" + _behaviour(results),
         "<h2>Three sessions</h2>" + "".join(_example(title, example) for title, example in examples.items()),
@@ -110,30 +111,30 @@ def _svg(figure: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def _rungs_plot(results: dict[str, list[Judged]]) -> str:
+def _rungs_plot(results: dict[str, list[Judged]], family: FamilyName) -> str:
+    rungs = FAMILIES[family].rungs
     figure, axes = _figure(9, 3)
     width = 0.8 / len(results)
     for place, (label, judged) in enumerate(results.items()):
-        counts = [pass_rate(judged, split="eval", rung=rung) for rung in RUNGS]
+        counts = [pass_rate(judged, split="eval", rung=rung) for rung in rungs]
         rates = [passed / max(1, played) for passed, played in counts]
         bounds = [wilson(*count) for count in counts]
         errors = [
             [max(0.0, r - b[0]) for r, b in zip(rates, bounds, strict=True)],
             [max(0.0, b[1] - r) for r, b in zip(rates, bounds, strict=True)],
         ]
-        at = [rung + (place - (len(results) - 1) / 2) * width for rung in RUNGS]
+        at = [rung + (place - (len(results) - 1) / 2) * width for rung in rungs]
         axes.bar(at, rates, width, yerr=errors, label=LABELS[label], color=COLOURS[label], ecolor="#555", capsize=2)
-    names = ["1 function", "2 file", "3 files", "4 depth", "5 context"]
-    axes.set_xticks(list(RUNGS), names[: len(RUNGS)])
+    axes.set_xticks(list(rungs), FAMILIES[family].names)
     axes.set_ylim(0, 1)
     axes.set_ylabel("pass@1")
     axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.15))
     return _svg(figure)
 
 
-def _table_of_sets(results: dict[str, list[Judged]]) -> str:
+def _table_of_sets(results: dict[str, list[Judged]], family: FamilyName) -> str:
     rows = []
-    for split, name in (("eval", "ladder"), ("heldout", "held-out ladder"), ("real", "real code")):
+    for split, name in (("eval", family), ("heldout", f"held-out {family}"), ("real", "real code")):
         row = [name]
         for judged in results.values():
             passed, played = pass_rate(judged, split=split)

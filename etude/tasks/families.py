@@ -21,6 +21,8 @@ class Family:
     """Tasks by rung, split and seed, the same on every machine."""
 
     rungs: tuple[int, ...]
+    names: tuple[str, ...]
+    """What a report calls each rung."""
     task: Callable[[int, Split, int], Task]
 
     def evaluation(self, split: Split, per_rung: int) -> list[Task]:
@@ -29,6 +31,6 @@ class Family:
 
 
 FAMILIES: dict[FamilyName, Family] = {
-    "ladder": Family(RUNGS, ladder_task),
-    "trail": Family(tuple(MODULES), trail_task),
+    "ladder": Family(RUNGS, ("1 function", "2 file", "3 files", "4 depth", "5 context"), ladder_task),
+    "trail": Family(tuple(MODULES), tuple(f"{count} modules" for count in MODULES.values()), trail_task),
 }
