@@ -62,11 +62,11 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     generate.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     generate.add_argument("--count", type=int, default=1, help="tasks of each kind (and level, where some are named)")
     generate.add_argument("--seed", type=int, default=0, help="the same seed makes the same tasks")
-    generate.add_argument("--rung", type=int, choices=range(1, 6), default=1, help="of the ladder")
-    generate.add_argument("--split", choices=["train", "eval", "heldout"], default="train", help="of the ladder")
+    generate.add_argument("--rung", type=int, choices=range(1, 6), help="of the ladder (default: 1)")
+    generate.add_argument("--split", choices=["train", "eval", "heldout"], help="of the ladder (default: train)")
     generate.add_argument("--kind", action="append", choices=[*REPOSITORY_KINDS, "migration"], default=[])
     generate.add_argument("--level", action="append", type=int, choices=range(1, 6), default=[], help="how hard")
-    generate.add_argument("--jobs", type=int, default=2, metavar="N", help="proposals tried at the same time")
+    generate.add_argument("--jobs", type=int, metavar="N", help="proposals tried at the same time (default: 2)")
     generate.add_argument("--config", type=Path, help="a TOML file of the run's config")
     generate.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of it")
     generate.add_argument("--environments", type=Path, help="where installed packages are kept")
@@ -92,8 +92,10 @@ async def _invent(options: argparse.Namespace) -> int:
 
     if needs := sorted(set(options.kind) & set(REPOSITORY_KINDS)):
         raise ConfigError(f"--kind {needs[0]}: made of a repository; name one")
+    _refuse(options, "a repository's tasks", "jobs", "config", "set")
     seeds = range(options.seed, options.seed + options.count)
     if options.kind:
+        _refuse(options, "the ladder", "rung", "split")
         tasks = [migration_task(level, seed) for level in options.level or range(1, 6) for seed in seeds]
         backend = _open(options.environments or default_root())
         try:
@@ -105,12 +107,22 @@ async def _invent(options: argparse.Namespace) -> int:
         finally:
             await backend.close()
     else:
-        tasks = [ladder_task(options.rung, options.split, seed) for seed in seeds]
+        _refuse(options, "other kinds", "level", "environments")
+        tasks = [ladder_task(options.rung or 1, options.split or "train", seed) for seed in seeds]
     for task in tasks:
         write_task(task, options.out / task.id)
     written = [str(options.out / task.id) for task in tasks]
     print(json.dumps(written) if options.json else "\n".join(written))
     return 0
+
+
+def _refuse(options: argparse.Namespace, whose: str, *names: str) -> None:
+    """No option is ignored."""
+    from etude.errors import ConfigError
+
+    for name in names:
+        if getattr(options, name):
+            raise ConfigError(f"--{name}: an option of {whose}, and of no use here; leave it out")
 
 
 def _pack(options: argparse.Namespace) -> int:
@@ -250,7 +262,8 @@ async def _generate(options: argparse.Namespace) -> int:
     from etude.rewards.mining.making import GenerateConfig
     from etude.tasks.mined.environment import Environments, default_root
 
-    own = [f"count={options.count}", f"seed={options.seed}", f"jobs={options.jobs}"]
+    _refuse(options, "the ladder", "rung", "split")
+    own = [f"count={options.count}", f"seed={options.seed}", f"jobs={options.jobs or 2}"]
     own += [f"kinds={json.dumps(options.kind)}"] if options.kind else []
     own += [f"levels={json.dumps(options.level)}"] if options.level else []
     config = load_recipe(options.config, GenerateConfig, [*own, *options.set])

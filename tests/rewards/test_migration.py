@@ -76,6 +76,16 @@ def test_the_command_writes_them(tmp_path, capsys):
     assert read_task(tmp_path / "out" / "migration-2-3") == migration_task(2, 3)
 
 
-def test_kinds_that_need_a_repository_say_so(tmp_path, capsys):
-    assert main(["tasks", "generate", "--kind", "bug", "--out", str(tmp_path)]) != 0
-    assert "made of a repository; name one" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--kind", "bug"], "--kind bug: made of a repository; name one"),
+        (["--rung", "2", "--level", "2"], "--level: an option of other kinds"),
+        (["--kind", "migration", "--split", "eval"], "--split: an option of the ladder"),
+        (["--jobs", "2"], "--jobs: an option of a repository's tasks"),
+        ([".", "--rung", "2"], "--rung: an option of the ladder"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(tmp_path, capsys, words, says):
+    assert main(["tasks", "generate", *words, "--out", str(tmp_path)]) != 0
+    assert says in capsys.readouterr().err
