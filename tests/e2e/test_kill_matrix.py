@@ -1,0 +1,52 @@
+"""The kill matrix: every kind of process of a run, killed with -9 while a sample is in each state of its life.
+
+Runs go in lockstep, so that what they train on is fixed by their recipe: however often its processes died, a run ends
+by itself, with the accounting and the weights of the run that nobody disturbed.
+"""
+
+import hashlib
+import json
+
+import pytest
+from injector import STATES, kill_in_each_state
+from killing import RESTARTS, Victim
+from small import left, steps
+
+pytestmark = pytest.mark.timeout(900)
+RECIPE = (
+    "rollouts.schedule=lockstep", "rollouts.lag=1", "rollouts.max_steps=6", "rollouts.max_minutes=30",
+    "rollouts.concurrency=6", "rollouts.attempts=1000", "rollouts.max_infra_failures=100000",
+    "faults.journal=true", "faults.ping_every_s=0.5", *RESTARTS,
+)  # fmt: skip
+
+
+def became(out, printed):
+    """What a run has made of its samples: the same, whatever happened to its processes."""
+    summary = json.loads(printed.splitlines()[-1])
+    return {
+        "samples": summary["samples"],
+        "trained": [(line["step"], line["version"], line["groups"]) for line in steps(out)],
+        "weights": hashlib.sha256((out / "model" / "model.safetensors").read_bytes()).hexdigest(),
+    }, summary
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    with Victim(out, *RECIPE) as run:
+        return became(out, run.end())[0]
+
+
+@pytest.mark.parametrize("kinds", [("engine", "trainer")], ids="+".join)
+def test_processes_killed_in_every_state_change_nothing(tmp_path, undisturbed, kinds):
+    out = tmp_path / "run"
+    with Victim(out, *RECIPE) as run:
+        assert kill_in_each_state(run, killing(run, kinds)) == len(STATES) * len(kinds)
+        found, summary = became(out, run.end())
+    assert found == undisturbed
+    assert all(summary["restarts"][kind] >= len(STATES) - 1 for kind in kinds)  # the last may come as the run ends
+    assert left() == []
+
+
+def killing(run, kinds):
+    return {kind: (lambda kind=kind: run.kill(kind)) for kind in kinds}
