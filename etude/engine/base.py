@@ -33,6 +33,10 @@ class Engine(Sampler, Protocol):
         """Drop a session's requests, if any; whoever waits for one is cancelled."""
         ...
 
+    def raise_if_down(self) -> None:
+        """Raises the error that stopped the engine for good, if it has stopped."""
+        ...
+
     def stats(self) -> dict[str, float]:
         """Counters since the start, and gauges."""
         ...

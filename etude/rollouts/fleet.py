@@ -25,7 +25,7 @@ from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
 from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
-from etude.rollouts.faults import Restarts
+from etude.rollouts.faults import BUSY, Restarts
 from etude.rollouts.fleet_engine import Engine, State, Swap, counts
 from etude.rollouts.lending import Borrower
 from etude.rollouts.links import EngineGone, Loaded, RayLink
@@ -225,15 +225,18 @@ class Fleet:
                 raise DeadlineExceeded(f"{engine.name} to compute what it holds", stall_s)
 
     async def _answer(self, engine: Engine) -> Mapping[str, float]:
-        """What it tells of itself; one that cannot be reached is asked again until it has had its time."""
-        end = time.monotonic() + self.restarts.config.ping_deadline_s
+        """What it tells of itself. One that cannot be reached is asked again until it has had its time, and so is one
+        that waits for its turn on a busy machine, for as long as that is likely.
+        """
+        patience_s, began = self.restarts.config.ping_deadline_s, time.monotonic()
         while True:
             try:
-                return await engine.link.stats(max(end - time.monotonic(), 0.1))
+                return await engine.link.stats(patience_s)
             except EngineGone:
                 raise
             except EtudeError:
-                if time.monotonic() >= end:
+                waited_s = time.monotonic() - began
+                if waited_s >= BUSY * patience_s or (waited_s >= patience_s and not engine.link.computes()):
                     raise
             await asyncio.sleep(_AGAIN_S)
 

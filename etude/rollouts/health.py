@@ -86,7 +86,7 @@ class Health:
                 if (await asyncio.wait({asked}, timeout=self.config.ping_deadline_s))[0]:
                     asked.result()
                     return
-                if not _computes(patient.identity):
+                if not computes(patient.identity):
                     break
         except DIED as died:
             if patient.died is not None:
@@ -101,5 +101,6 @@ class Health:
         end(patient.actor, patient.identity)
 
 
-def _computes(identity: Identity | None) -> bool:
+def computes(identity: Identity | None) -> bool:
+    """Whether it is known of a process that it wants to compute just now: on a busy machine it then answers late."""
     return identity is not None and identity.host == socket.gethostname() and runnable(identity.pid)

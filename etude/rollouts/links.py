@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from etude.errors import EtudeError
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
-from etude.rollouts.health import end, identify
+from etude.rollouts.health import computes, end, identify
 from etude.rollouts.processes import Identity
 from etude.rollouts.waiting import START_S, STOP_S, within
 
@@ -52,6 +52,10 @@ class Link(Protocol):
 
     async def ended(self) -> str:
         """Returns when the engine is gone, with the reason."""
+        ...
+
+    def computes(self) -> bool:
+        """Whether it is known to want to compute just now: on a busy machine it then answers late."""
         ...
 
     async def close(self) -> None:
@@ -101,6 +105,9 @@ class RayLink:
                 await asyncio.sleep(0.5)  # cut off, perhaps not for long; whether it answers is asked elsewhere
             except RayActorError as error:
                 return _last_line(error)
+
+    def computes(self) -> bool:
+        return computes(self._identity)
 
     async def close(self) -> None:
         try:

@@ -140,6 +140,9 @@ class LoanLink:
                 if told["over"]:
                     return f"{self.name} went back to its users"
 
+    def computes(self) -> bool:
+        return False  # nothing is known of a process of another's
+
     async def close(self) -> None:
         """Give it back; returns when its users are served again."""
         try:

@@ -82,6 +82,10 @@ class ForeignEngine:
         """The connections of the session's requests are closed; that ends them at the server."""
         self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._running.get(session_id, ())])
 
+    def raise_if_down(self) -> None:
+        if self._loop.is_closed():
+            raise EtudeError("the engine is closed")
+
     def stats(self) -> dict[str, float]:
         running = sum(map(len, list(self._running.values())))
         gauges = {"busy_s": self._busy_s, "running": running, "version": self.version, "retries": self._wire.retries}
@@ -98,9 +102,11 @@ class ForeignEngine:
         self._loop.close()
 
     def _submit(self, what: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._loop.is_closed():
+        try:
+            self.raise_if_down()
+        except EtudeError:
             what.close()
-            raise EtudeError("the engine is closed")
+            raise
         return asyncio.run_coroutine_threadsafe(what, self._loop)
 
     # --- the engine's thread: requests --------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ class EngineActor:
         await asyncio.Event().wait()
 
     async def stats(self) -> dict[str, float]:
+        """Counters and gauges. Raises what has stopped the engine: the fleet then starts another."""
+        self.engine.raise_if_down()
         return {**self.engine.stats(), "low_precision_rows_sampled": self.product.rows if self.product else 0}
 
     async def close(self) -> None:
