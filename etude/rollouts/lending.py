@@ -130,20 +130,24 @@ class Borrower:
         }
 
     async def _ask(self, server: Server) -> Seen | None:
-        engine = self._ours.get(server.url)
-        if engine is not None and engine.state == "gone":
-            del self._ours[server.url]
-            self.counters["engines_recalled"] += 1
-            if engine.serving_since is None:
-                self._avoided[server.url] = time.monotonic() + _AVOIDED_S
         try:
             told = self.told[server.url] = await server.get("/lending", "tell what its engine is for")
         except EtudeError:
             self.counters["servers_unreachable"] += 1
             return None
-        lent = told["state"] != "serving"
+        engine, lent = self._ours.get(server.url), told["state"] != "serving"
+        if engine is not None and (engine.state == "gone" or told["state"] != "lent"):
+            self._recalled(server.url, engine)
         willing = told["unwilling"] is None and self._avoided.get(server.url, 0.0) < time.monotonic()
         return Seen(server.url, told["users"], lent, server.url in self._ours, willing)
+
+    def _recalled(self, url: str, engine: Engine) -> None:
+        """It went without our doing."""
+        del self._ours[url]
+        self._lose(engine, "its users took it back")
+        self.counters["engines_recalled"] += 1
+        if engine.serving_since is None:
+            self._avoided[url] = time.monotonic() + _AVOIDED_S
 
     async def _borrow(self, url: str) -> None:
         server = Server(url, self.config.token_file)
