@@ -67,7 +67,7 @@ class Fleet:
         self._borrowing: asyncio.Task[None] | None = None
         if config.fleet.lending is not None:
             asking = {"borrower": config.name, "store": store, "expert_format": config.model.expert_format}
-            self.borrower = Borrower(config.fleet.lending, asking, lambda each: self.add(each, "serving"), self.remove)
+            self.borrower = Borrower(config.fleet.lending, asking, self.add, self.remove)
 
     # --- which engines there are --------------------------------------------------------------------------------------
 
@@ -136,10 +136,10 @@ class Fleet:
         if self.failure is not None:
             raise self.failure
 
-    def add(self, engine: Engine, goal: State) -> None:
+    def add(self, engine: Engine) -> None:
         """Take in an engine that can be asked or will be soon; it serves once it has the newest version."""
         self.engines[engine.name] = engine
-        self._later(self._live(engine, goal))
+        self._later(self._live(engine))
 
     def remove(self, engine: Engine, why: str) -> None:
         """It is out of the fleet, and whoever samples there goes elsewhere."""
@@ -151,20 +151,23 @@ class Fleet:
         self._loss = f"{engine.name} is gone: {why}"
         self.tell()
 
+    def _own(self, state: State) -> list[Engine]:
+        return [each for each in self.engines.values() if each.place is not None and each.state == state]
+
     def _begin(self, place: int, goal: State) -> Engine:
         name = f"engine-{self._made}"
         self._made += 1
         actor = engine_actor.EngineActor.options(name=name).remote(self.config, self.store, place)
-        engine = Engine(name, RayLink(name, actor), place)
-        self.add(engine, goal)
+        engine = Engine(name, RayLink(name, actor), place, goal=goal)
+        self.add(engine)
         return engine
 
     # --- an engine's life ---------------------------------------------------------------------------------------------
 
-    async def _live(self, engine: Engine, goal: State) -> None:
+    async def _live(self, engine: Engine) -> None:
         """From its start until it is lost, and replaced if it was the run's own."""
         gone = asyncio.ensure_future(engine.link.ended())
-        minded = asyncio.ensure_future(self._mind(engine, goal))
+        minded = asyncio.ensure_future(self._mind(engine))
         try:
             await asyncio.wait({gone, minded}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -177,8 +180,8 @@ class Fleet:
         engine.link.kill()
         if engine.place is not None:
             self.counters["engines_lost"] += 1
-            goal = "spare" if was == "spare" or (was == "serving" and self._use_spare()) else goal
-            await self._replace(engine.place, goal, f"{engine.name}: {why}")
+            covered = was == "serving" and self._use_spare()
+            await self._replace(engine.place, "spare" if covered else engine.goal, f"{engine.name}: {why}")
 
     def _why(self, engine: Engine, gone: asyncio.Future[str], minded: asyncio.Future[None]) -> str:
         """Why an engine is lost. Weights that are wrong in one of the run's own would be so in the next one too."""
@@ -190,9 +193,10 @@ class Fleet:
         return str(error) if error is not None else gone.result()
 
     def _use_spare(self) -> bool:
-        spare = next((each for each in self.engines.values() if each.state == "spare"), None)
+        spare = next(iter(self._own("spare")), None)
         if spare is not None:
             self.counters["spares_used"] += 1
+            spare.goal = "serving"
             self._serve(spare)
         return spare is not None
 
@@ -205,7 +209,7 @@ class Fleet:
             self.counters["engines_replaced"] += 1
             self._begin(place, goal)
 
-    async def _mind(self, engine: Engine, goal: State) -> None:
+    async def _mind(self, engine: Engine) -> None:
         """Bring an engine to its goal, and look after it from then on. Raises what is wrong with it."""
         await engine.link.started()
         engine.look(await engine.link.stats(START_S), time.monotonic())
@@ -213,8 +217,11 @@ class Fleet:
             await self._load(engine, self.newest)
         if self._put is not None:
             await self._put_into(engine)
-        engine.state = goal
-        if goal == "serving":
+        later = next((each for each in self._own("starting") if each.goal == "serving"), None)
+        if engine.goal == "spare" and later is not None:
+            engine.goal, later.goal = later.goal, engine.goal  # whoever is ready first serves
+        engine.state = engine.goal
+        if engine.goal == "serving":
             self._serve(engine)
         self._change()
         while True:

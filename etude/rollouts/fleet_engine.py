@@ -40,6 +40,8 @@ class Engine:
     place: int | None
     """Which of the run's own places it has; None of one that is lent."""
     state: State = "starting"
+    goal: State = "serving"
+    """What it is once it is ready: `serving` or `spare`."""
     loaded: Version | None = None
     """The newest version it has taken from the store; None while it has what it was started with."""
     root: str | None = None
