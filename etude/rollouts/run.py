@@ -290,11 +290,7 @@ class Run:
             features.append("audited")
         if self.config.fleet.lending is not None:
             features.append("engines_borrowed")
-        judged = ["quality_judged"] if self.config.rewards.quality.looked_at else []
-        judged += ["criteria_judged"] if self.config.rewards.judge is not None else []
-        witnessed = ["witnessed_tokens"] if self.config.trainer.witness_tokens else []
-        algorithm = [*self.config.trainer.features, *["truncated"] * self.config.groups.drop_overlong]
-        by_chance = ["in_flight_swaps", *witnessed, *judged, *algorithm] if training["steps"] >= ENOUGH_STEPS else []
+        by_chance = used_in_time(self.config) if training["steps"] >= ENOUGH_STEPS else []
         known = training["steps"] >= ENOUGH_STEPS or not self.stats.counters["samples_restored"]
         of_engine = self.config.engine.features if known else []  # a killed life's last counts are lost with it
         counters = self.stats.prove_use([*features, *of_engine, *by_chance], engine)
@@ -310,6 +306,21 @@ class Run:
             "trained_twice": training["samples"]["trained_twice"],
             "counters": counters,
         }  # fmt: skip
+
+
+def used_in_time(config: RunConfig) -> list[str]:
+    """Counters that a run of enough steps leaves at more than zero. In lockstep no sequence meets a new version; and
+    without a lag nothing that is trained on is older than the weights, so that the witness has nothing to compare.
+    """
+    free, rewards = config.rollouts.schedule == "free", config.rewards
+    wanted = {
+        "in_flight_swaps": free,
+        "witnessed_tokens": config.trainer.witness_tokens > 0 and (free or config.rollouts.lag > 0),
+        "quality_judged": bool(rewards.quality.looked_at),
+        "criteria_judged": rewards.judge is not None,
+        "truncated": config.groups.drop_overlong,
+    }
+    return [*(name for name, is_wanted in wanted.items() if is_wanted), *config.trainer.features]
 
 
 def _claim(directory: Path, config: RunConfig, resume: bool) -> None:

@@ -16,6 +16,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.planner import plan_of, setup_of
 from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
 from etude.rollouts.plan.simulator import Setup, Simulation
+from etude.rollouts.run import used_in_time
 
 ENGINE = EngineRate(step_s=0.01, decode_s=0.001, prefill_s=0.0001)
 QUICK = EngineRate(step_s=0.002, decode_s=0.0002, prefill_s=0.00001)
@@ -175,6 +176,18 @@ def test_the_plan_says_what_would_do_more(tmp_path, capsys):
     assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path)]) == 0
     assert "<- the recipe" in capsys.readouterr().out
     assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path / "none")]) == 42
+
+
+def test_what_a_run_must_have_used_depends_on_its_schedule():
+    def wanted(*sets):
+        return set(used_in_time(load_recipe(None, RunConfig, ["name=p", *sets])))
+
+    step = 'rollouts.schedule="lockstep"'
+    assert wanted() == {"in_flight_swaps", "witnessed_tokens"}
+    assert wanted(step) == set()  # no older version samples what is trained on, and none is swapped in meanwhile
+    assert wanted(step, "rollouts.lag=1") == {"witnessed_tokens"}
+    assert wanted("trainer.witness_tokens=0", "groups.drop_overlong=true") == {"in_flight_swaps", "truncated"}
+    assert "masked_tokens" in wanted("trainer.loss.trust=0.1")
 
 
 def test_the_pipeline_benchmark_reads_two_runs_and_says_what_it_promises(tmp_path, monkeypatch):

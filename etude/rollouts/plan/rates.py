@@ -171,7 +171,7 @@ def _engine(gauges: Sequence[Mapping[str, Any]], rollouts: Iterable[Mapping[str,
         raise ConfigError("the engine made no step between its gauges: let the run go on for longer")
     step_s, decode_s, prefill_s = map(float, _least_squares(stretches[:, :3], stretches[:, 3]))
     said, read = (sum(turn[at] for line in rollouts for turn in line["turns"]) for at in (1, 0))
-    _, decoded, computed, _ = stretches.sum(0)
+    _, decoded, computed, _ = map(float, stretches.sum(0))
     uncached = min(1.0, computed / max(decoded, 1.0) * said / max(read, 1.0))
     return EngineRate(step_s, decode_s, prefill_s * uncached)
 
