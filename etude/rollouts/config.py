@@ -50,7 +50,7 @@ class RolloutConfig(Config):
     lag: int = Field(0, ge=0, le=1)
     """In lockstep: how many steps ahead of the trainer is sampled."""
     by_difficulty: bool = False
-    """Draw rungs by the variance of their solve rates, not in turns."""
+    """Draw rungs, or tasks of `tasks`, by how uncertain their outcome is (`tasks.curriculum`), not in turns."""
     workers: int = Field(1, ge=1)
     """Processes that run sessions."""
     reward_workers: int = Field(1, ge=1)
@@ -76,11 +76,16 @@ class RolloutConfig(Config):
     """What is trained on and evaluated: `tasks.ladder`, or `tasks.trail`, which outgrows its context."""
     rungs: tuple[int, ...] = Field((1, 2, 3, 4, 5), min_length=1)
     """Which rungs of the family training tasks come from, in turns; repeat one to weigh it more."""
+    tasks: tuple[Path, ...] = ()
+    """Harbor task directories, or directories of such, whose tasks of the split "train" are trained on in place of the
+    family's: mined, generated or your own. The family is what is evaluated all the same."""
     checkpoint_every: int = Field(1, ge=1)
     """Optimizer steps between checkpoints of trainer and controller."""
 
     @model_validator(mode="after")
     def _known(self) -> RolloutConfig:
+        if self.tasks and "rungs" in self.model_fields_set:
+            raise ValueError("rungs: are the family's, and rollouts.tasks is trained on; leave one of them out")
         known = FAMILIES[self.family].rungs
         if absent := sorted(set(self.rungs) - set(known)):
             raise ValueError(f"rungs: no rung {absent[0]} in the {self.family}; there are {known}")

@@ -156,7 +156,9 @@ class Controller:
         """Go on with another recipe, as far as it may change live (`rollouts.live`); the time there is stays."""
         rollouts = recipe.rollouts.model_copy(update={"max_minutes": self.config.rollouts.max_minutes})
         self.config = recipe.model_copy(update={"rollouts": rollouts})
-        self.pool.config, self.tasks.rungs = recipe.groups, recipe.rollouts.rungs
+        self.pool.config = recipe.groups
+        if not recipe.rollouts.tasks:
+            self.tasks.rungs = recipe.rollouts.rungs
         self.schedule.reconfigure(self.config)
         self.changed.set()
 

@@ -32,11 +32,10 @@ from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
 from etude.rollouts.schedule import schedule_of
 from etude.rollouts.stats import RunStats, replace_text
-from etude.rollouts.stream import TaskStream
+from etude.rollouts.stream import TaskStream, of_directories, of_family
 from etude.rollouts.view import View, ViewState
 from etude.rollouts.waiting import within
 from etude.rollouts.watch import Watch
-from etude.tasks.families import FAMILIES
 
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
 CONTROL_VERSION = Version(1_000_000)
@@ -204,7 +203,8 @@ class Run:
             return json.loads(path.read_text())
         self._phase("training")
         budget = config.rollouts
-        stream = TaskStream(self._task, budget.rungs, config.seed, budget.by_difficulty, state.get("stream"))
+        source = of_directories(budget.tasks) if budget.tasks else of_family(budget.family, budget.rungs, config.seed)
+        stream = TaskStream(source, config.seed, budget.by_difficulty, state.get("stream"))
         ledger = Ledger(self.directory / "ledger")
         controller = Controller(config, self.cluster, stream, self.stats, ledger, state)
         self.controller = self.watch.controller = controller
@@ -246,10 +246,6 @@ class Run:
             "at": time.monotonic(), "cpu": cpu_by_part(), "rollouts": rollouts,
             "engine_busy_s": engine["busy_s"], "engine_s": engine["engine_s"],
         }  # fmt: skip
-
-    def _task(self, rung: int, index: int) -> Task:
-        family = FAMILIES[self.config.rollouts.family]
-        return family.task(rung, "train", self.config.seed * 1_000_000 + index)
 
     async def _controlled(self, tasks: list[Task], cpu_s: float) -> list[Judged]:
         if not self.config.control.enabled:

@@ -1,9 +1,8 @@
 """Which task comes next.
 
-Owns the numbering of groups and what rung each one's task is drawn from: in turns as the recipe lists them, or by
-difficulty. By difficulty, a rung that is solved always or never is drawn seldom, since a group of equal rewards teaches
-nothing: its weight is the variance of its solve rate, p(1-p), of what was played lately. A task is its run's seed, its
-index and its rung, and nothing else. Plays nothing.
+Owns the numbering of groups and which of its sources each one's task is drawn from, in turns or by difficulty
+(`tasks.curriculum`). A source is a rung of a generated family, which makes a task of its run's seed and the group's
+index, or a task of the user's own. Plays nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +11,42 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from etude.records import Task
+from etude.tasks.curriculum import Curriculum
+from etude.tasks.difficulty import level_of, solved_of
+from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.harbor import read_tasks
 
-MEMORY = 256
-"""Samples of a rung after which what was before them counts a third."""
-LEAST = 0.1
-"""Of the largest weight: no rung is given up, its rate may change."""
+
+@dataclass(frozen=True)
+class Source:
+    """What tasks are drawn from: `make` makes the task of a rung and an index. For tasks of the user's own a rung is a
+    task's number."""
+
+    make: Callable[[int, int], Task]
+    rungs: tuple[int, ...]
+    levels: Mapping[int, int]
+    """How hard each rung is, from 1."""
+    solved: Mapping[int, float]
+    """The share of attempts that solved it, where that was measured beforehand."""
+
+
+def of_family(name: FamilyName, rungs: Sequence[int], seed: int) -> Source:
+    """Fresh tasks of a generated family."""
+    family = FAMILIES[name]
+    levels = {rung: rung for rung in family.rungs}
+    return Source(lambda rung, index: family.task(rung, "train", seed * 1_000_000 + index), tuple(rungs), levels, {})
+
+
+def of_directories(directories: Sequence[Path]) -> Source:
+    """The user's own tasks, over and over. Raises ConfigError where there is none, or two have one id."""
+    tasks = [task for task in read_tasks(directories) if task.split == "train"]
+    levels = {place: level_of(task) for place, task in enumerate(tasks)}
+    solved = {place: share for place, task in enumerate(tasks) if (share := solved_of(task)) is not None}
+    return Source(lambda place, index: tasks[place], tuple(range(len(tasks))), levels, solved)
 
 
 @dataclass(frozen=True)
@@ -35,19 +62,14 @@ class TaskStream:
     """Draws tasks by index."""
 
     def __init__(
-        self,
-        make: Callable[[int, int], Task],
-        rungs: Sequence[int],
-        seed: int = 0,
-        by_difficulty: bool = False,
-        saved: Mapping[str, Any] | None = None,
+        self, source: Source, seed: int = 0, by_difficulty: bool = False, saved: Mapping[str, Any] | None = None
     ) -> None:
-        """`make` makes the task of a rung and an index; `saved` is another stream's `state`."""
-        self.make, self.rungs, self.seed, self.by_difficulty = make, tuple(rungs), seed, by_difficulty
+        """`saved` is another stream's `state`."""
+        self.make, self.rungs, self.seed, self.by_difficulty = source.make, source.rungs, seed, by_difficulty
         self.counters: Counter[str] = Counter()
         saved = saved or {}
         self.next_index = int(saved.get("next", 0))
-        self._rates: dict[int, tuple[float, float]] = {int(rung): (s, p) for rung, s, p in saved.get("rates", ())}
+        self.curriculum = Curriculum(source.levels, source.solved, saved.get("curriculum"))
 
     def draw(self) -> Drawn:
         """The next task."""
@@ -55,7 +77,7 @@ class TaskStream:
         self.next_index += 1
         rung = self.rungs[index % len(self.rungs)]
         if self.by_difficulty:
-            weights = self.weights()
+            weights = self.curriculum.weights(self.rungs)
             turn, rung = rung, random.Random(f"{self.seed} rung {index}").choices(list(weights), [*weights.values()])[0]
             self.counters["drawn_by_difficulty"] += rung != turn
         return Drawn(index, rung, self.make(rung, index))
@@ -67,23 +89,8 @@ class TaskStream:
 
     def played(self, rung: int, solved: bool) -> None:
         """A sample of a task of this rung was scored."""
-        wins, plays = self._rates.get(rung, (0.0, 0.0))
-        kept = 1 - 1 / MEMORY
-        self._rates[rung] = (kept * wins + solved, kept * plays + 1)
-
-    def rates(self) -> dict[int, float]:
-        """How often each rung was solved lately; one half where nobody knows yet."""
-        return {rung: (wins + 1) / (plays + 2) for rung, (wins, plays) in self._known().items()}
-
-    def weights(self) -> dict[int, float]:
-        """How often each rung is drawn, as shares of 1."""
-        listed = Counter(self.rungs)
-        raw = {rung: listed[rung] * max(LEAST, 4 * rate * (1 - rate)) for rung, rate in self.rates().items()}
-        return {rung: weight / sum(raw.values()) for rung, weight in raw.items()}
+        self.curriculum.told(rung, solved)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run draws on from."""
-        return {"next": self.next_index, "rates": [[rung, *rate] for rung, rate in sorted(self._rates.items())]}
-
-    def _known(self) -> dict[int, tuple[float, float]]:
-        return {rung: self._rates.get(rung, (0.0, 0.0)) for rung in sorted(set(self.rungs))}
+        return {"next": self.next_index, "curriculum": self.curriculum.state()}

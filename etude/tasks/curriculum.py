@@ -1,110 +1,87 @@
-"""Draws the next task: the harder the better the model is.
+"""How often each task should be drawn: the harder ones the more, the better the model is.
 
-Owns `Curriculum`. It remembers how often each task, and each level of difficulty, was solved lately, and draws most
-often where the outcome is least certain: a group of attempts that all succeed, or all fail, teaches nothing. A task
-that was never tried is expected to do as its level does, and a level that was never tried as its neighbours. Old
-outcomes fade, as the model that had them is gone. Draws depend on the seed, the index and what was told alone.
-Runs nothing; whoever plays tells it the outcomes.
+Owns `Curriculum`. It remembers how often each task, and each level of difficulty, was solved lately, and gives most
+weight to those whose outcome is least certain: a group of attempts that all succeed, or all fail, teaches nothing. A
+task that was never tried is expected to do as its level does, and a level that was never tried as its neighbours. Old
+outcomes fade, as the model that had them is gone. Tasks are numbers here; a rung of the ladder, which makes a new task
+every time, counts as one. Draws nothing and runs nothing; whoever plays tells it the outcomes.
 """
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import Field
-
-from etude.config import Config
-from etude.errors import ConfigError
-from etude.records import Task
-from etude.tasks.difficulty import LEVELS, level_of, solved_of
-
-
-class CurriculumConfig(Config):
-    """How tasks are weighed."""
-
-    fade: float = Field(0.9, gt=0, le=1)
-    """What an outcome still counts after the next group of the same task, or of the same level."""
-    trust: float = Field(4.0, gt=0)
-    """How many attempts of a task weigh as much as what its level says."""
-    least: float = Field(0.05, gt=0, le=1)
-    """The weight that every task keeps, of the 1 of one that is solved half the time: what is forgotten comes back."""
+MEMORY = 256
+"""Attempts after which what was before them counts a third."""
+TRUST = 4.0
+"""How many attempts of a task weigh as much as what its level says."""
+LEAST = 0.1
+"""The weight that every task keeps, of the 1 of one that is solved half the time: what is forgotten comes back."""
 
 
 class Curriculum:
-    """Over a fixed set of tasks. `told` outcomes move it; `state` and `restore` carry it over a restart."""
+    """Over numbered tasks of known levels. `told` outcomes move it; `state` carries it over a restart."""
 
-    def __init__(self, tasks: Sequence[Task], config: CurriculumConfig, seed: int = 0) -> None:
-        """Raises ConfigError for no tasks, or two of one id. A share that was measured beforehand counts at once."""
-        if len({task.id for task in tasks}) != len(tasks) or not tasks:
-            raise ConfigError("tasks: a curriculum needs at least one, and no two of one id")
-        self._tasks, self._config, self._seed = list(tasks), config, seed
-        self._level = {task.id: level_of(task) for task in tasks}
-        self._by_task: dict[str, tuple[float, float]] = {}
-        self._by_level: dict[int, tuple[float, float]] = {}
-        for task in tasks:
-            if (share := solved_of(task)) is not None:
-                self._by_task[task.id] = (share * config.trust, config.trust)
+    def __init__(
+        self,
+        levels: Mapping[int, int],
+        solved: Mapping[int, float] | None = None,
+        saved: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`solved` are shares measured beforehand, which count at once; `saved` is another's `state`, of which nothing
+        is kept about tasks that are no longer there."""
+        self._levels = dict(levels)
+        saved = saved or {}
+        known = {task: (share * TRUST, TRUST) for task, share in (solved or {}).items()}
+        told = {int(task): (wins, tries) for task, wins, tries in saved.get("tasks", ()) if int(task) in levels}
+        self._by_task: dict[int, tuple[float, float]] = known | told
+        self._by_level: dict[int, tuple[float, float]] = {
+            int(level): (wins, tries) for level, wins, tries in saved.get("levels", ())
+        }
 
-    def told(self, task_id: str, solved: int, attempts: int) -> None:
-        """A group ended: so many of its attempts solved the task. Attempts that our machinery lost do not count."""
-        if not 0 <= solved <= attempts:
-            raise ValueError(f"{solved} of {attempts} attempts cannot have solved {task_id}")
-        if attempts:
-            self._by_task[task_id] = self._faded(self._by_task.get(task_id), solved, attempts)
-            level = self._level[task_id]
-            self._by_level[level] = self._faded(self._by_level.get(level), solved, attempts)
+    def told(self, task: int, solved: bool) -> None:
+        """An attempt was scored. Those that our machinery lost are not told."""
+        self._by_task[task] = _faded(self._by_task.get(task), solved)
+        level = self._levels[task]
+        self._by_level[level] = _faded(self._by_level.get(level), solved)
 
-    def expected(self, task_id: str) -> float:
+    def expected(self, task: int) -> float:
         """The share of attempts that should solve a task now, from 0 to 1."""
-        prior = self._of_level(self._level[task_id])
-        solved, attempts = self._by_task.get(task_id, (0.0, 0.0))
-        return (solved + self._config.trust * prior) / (attempts + self._config.trust)
+        wins, tries = self._by_task.get(task, (0.0, 0.0))
+        return (wins + TRUST * self._of_level(self._levels[task])) / (tries + TRUST)
 
-    def weight(self, task_id: str) -> float:
-        """How often it is drawn, against the others: 1 where it is solved half the time, `least` where always."""
-        share = self.expected(task_id)
-        return max(4 * share * (1 - share), self._config.least)
-
-    def draw(self, index: int) -> Task:
-        """The task of the group `index`."""
-        rng = random.Random(f"etude curriculum {self._seed} {index}")
-        return rng.choices(self._tasks, [self.weight(task.id) for task in self._tasks])[0]
-
-    def shares(self) -> dict[int, float]:
-        """What is drawn now, by level: shares that add up to 1. For metrics."""
-        weights = dict.fromkeys(LEVELS, 0.0)
-        for task in self._tasks:
-            weights[self._level[task.id]] += self.weight(task.id)
-        whole = sum(weights.values())
-        return {level: weight / whole for level, weight in weights.items() if weight}
+    def weights(self, tasks: Sequence[int]) -> dict[int, float]:
+        """How often each is to be drawn, as shares of 1; one that is listed twice counts twice."""
+        raw = {
+            task: times * max(4 * self.expected(task) * (1 - self.expected(task)), LEAST)
+            for task, times in Counter(tasks).items()
+        }
+        whole = sum(raw.values())
+        return {task: weight / whole for task, weight in raw.items()}
 
     def state(self) -> dict[str, Any]:
         """All it was told, for JSON."""
         return {
-            "tasks": {name: list(counts) for name, counts in self._by_task.items()},
-            "levels": {str(level): list(counts) for level, counts in self._by_level.items()},
+            "tasks": [[task, *counts] for task, counts in sorted(self._by_task.items())],
+            "levels": [[level, *counts] for level, counts in sorted(self._by_level.items())],
         }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """What another one's `state` gave; of tasks that are no longer there nothing is kept."""
-        known = {name: (float(a), float(b)) for name, (a, b) in state["tasks"].items() if name in self._level}
-        self._by_task = known
-        self._by_level = {int(level): (float(a), float(b)) for level, (a, b) in state["levels"].items()}
-
-    def _faded(self, before: tuple[float, float] | None, solved: int, attempts: int) -> tuple[float, float]:
-        old_solved, old_attempts = before or (0.0, 0.0)
-        return old_solved * self._config.fade + solved, old_attempts * self._config.fade + attempts
 
     def _of_level(self, level: int) -> float:
         """What a level's outcomes say; of one that was never tried, what the nearest easier one says, less a bit."""
-        for easier in range(level, 0, -1):
-            if easier in self._by_level:
-                solved, attempts = self._by_level[easier]
-                return (solved + 1) / (attempts + 2) / 2 ** (level - easier)
-        for harder in range(level + 1, max(LEVELS) + 1):
-            if harder in self._by_level:
-                solved, attempts = self._by_level[harder]
-                return 1 - (1 - (solved + 1) / (attempts + 2)) / 2 ** (harder - level)
-        return 1 / (1 + level)
+        if easier := [each for each in self._by_level if each <= level]:
+            return self._share(max(easier)) / 2 ** (level - max(easier))
+        if harder := [each for each in self._by_level if each > level]:
+            return 1 - (1 - self._share(min(harder))) / 2 ** (min(harder) - level)
+        return 0.5
+
+    def _share(self, level: int) -> float:
+        wins, tries = self._by_level[level]
+        return (wins + 1) / (tries + 2)
+
+
+def _faded(before: tuple[float, float] | None, solved: bool) -> tuple[float, float]:
+    wins, tries = before or (0.0, 0.0)
+    kept = 1 - 1 / MEMORY
+    return kept * wins + solved, kept * tries + 1

@@ -19,7 +19,8 @@ import re
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -275,6 +276,31 @@ def read_task(directory: Path) -> Task:
     )
     _check_rest(directory, task)
     return task
+
+
+def read_tasks(directories: Sequence[Path]) -> list[Task]:
+    """Of task directories and directories of such, in order of their names. Raises ConfigError where there is none, or
+    two have one id."""
+    tasks = [read_task(path) for directory in directories for path in _task_directories(directory)]
+    refuse_twins(tasks)
+    return tasks
+
+
+def refuse_twins(tasks: Sequence[Task]) -> None:
+    """Raises ConfigError where two tasks have one id."""
+    if twice := [name for name, count in Counter(task.id for task in tasks).items() if count > 1]:
+        raise ConfigError(f"tasks: {twice[0]} is there twice; a task's id must be its own")
+
+
+def _task_directories(directory: Path) -> list[Path]:
+    if (directory / "task.toml").is_file():
+        return [directory]
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such task directory")
+    found = sorted(path.parent for path in directory.glob("*/task.toml"))
+    if not found:
+        raise ConfigError(f"{directory}: neither a task directory nor one of such; there is no task.toml in it")
+    return found
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from etude.rollouts.ledger import GroupRecord, Ledger, packed, unpacked
 from etude.rollouts.restore import account, restored
 from etude.rollouts.slots import member_of
 from etude.rollouts.stats import RunStats
-from etude.rollouts.stream import TaskStream
+from etude.rollouts.stream import Source, TaskStream
 
 WHOLE = 100
 
@@ -107,7 +107,7 @@ class Life:
     def __init__(self, directory, saved, draw):
         self.draw, self.directory = draw, directory
         self.stats = RunStats(directory / "metrics.jsonl", saved.get("stats"))
-        self.tasks = TaskStream(lambda rung, index: TASK, (1, 2), saved=saved.get("stream"))
+        self.tasks = TaskStream(Source(lambda rung, index: TASK, (1, 2), {1: 1, 2: 2}, {}), saved=saved.get("stream"))
         self.ledger = Ledger(directory / "ledger")
         self.pool = restored(CONFIG, self.ledger, self.tasks, self.stats, saved)
         self.version = saved["line"]["version"] if saved else 0

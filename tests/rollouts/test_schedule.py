@@ -4,11 +4,14 @@ import pytest
 from played import TASK, come_in, filled, pool_in, rollout, sent
 from pydantic import ValidationError
 
+from etude.errors import ConfigError
 from etude.records import Version
 from etude.rollouts.config import RolloutConfig, RunConfig
 from etude.rollouts.groups import GroupConfig
 from etude.rollouts.schedule import schedule_of
-from etude.rollouts.stream import TaskStream
+from etude.rollouts.stream import Source, TaskStream, of_directories
+from etude.tasks.harbor import write_task
+from etude.tasks.ladder import ladder_task
 
 
 def recipe(groups=None, **rollouts):
@@ -109,7 +112,8 @@ def test_what_a_schedule_would_ignore_is_refused(groups, rollouts):
 
 
 def stream(**options):
-    return TaskStream(lambda rung, index: (rung, index), (1, 2, 3), **options)
+    source = Source(lambda rung, index: (rung, index), (1, 2, 3), {1: 1, 2: 2, 3: 3}, {})
+    return TaskStream(source, **options)
 
 
 def test_tasks_come_in_turns_and_go_on_after_a_resume():
@@ -124,7 +128,7 @@ def test_by_difficulty_rungs_are_drawn_by_the_variance_of_their_rates():
         tasks.played(1, solved=True)
         tasks.played(2, solved=at % 2 == 0)
         tasks.played(3, solved=False)
-    weights = tasks.weights()
+    weights = tasks.curriculum.weights((1, 2, 3))
     assert weights[2] == pytest.approx(1 / 1.2, abs=0.01)
     assert weights[1] == pytest.approx(weights[3]) == pytest.approx(0.1 / 1.2, abs=0.01)
     drawn = [tasks.draw().rung for _ in range(600)]
@@ -141,5 +145,20 @@ def test_a_rate_forgets_what_was_long_ago():
         tasks.played(1, solved=False)
     for _ in range(1000):
         tasks.played(1, solved=True)
-    assert tasks.rates()[1] > 0.95
-    assert tasks.rates()[2] == 0.5
+    assert tasks.curriculum.expected(1) > 0.95
+
+
+def test_tasks_of_ones_own_are_drawn_in_turns_or_by_what_is_known_of_them(tmp_path):
+    for seed in range(4):
+        write_task(ladder_task(1 + seed, "train", seed), tmp_path / str(seed))
+    write_task(ladder_task(1, "eval", 9), tmp_path / "other")
+    source = of_directories([tmp_path])
+    assert sorted(source.levels.values()) == [1, 2, 3, 4], "those for evaluation are left out"
+    tasks = TaskStream(source)
+    drawn = [tasks.draw() for _ in range(8)]
+    assert [each.task.id for each in drawn[:4]] == [each.task.id for each in drawn[4:]]
+    assert len({each.task.id for each in drawn}) == 4 and tasks.again(2, drawn[2].rung) == drawn[2]
+    with pytest.raises(ConfigError, match="no such task directory"):
+        of_directories([tmp_path / "nowhere"])
+    with pytest.raises(ValidationError, match="leave one of them out"):
+        recipe(tasks=[tmp_path], rungs=[1])
