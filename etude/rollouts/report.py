@@ -54,7 +54,7 @@ def write_report(directory: Path) -> Path:
         for label in LABELS
         if (path := directory / f"evaluation-{label}.json").exists()
     }
-    family = recipe["rollouts"].get("family", "ladder")
+    family = recipe["rollouts"]["family"]
     path = directory / "examples.json"
     examples = json.loads(path.read_text()) if path.exists() else {}
     parts = [

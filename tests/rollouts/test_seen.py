@@ -79,7 +79,7 @@ def test_the_report_holds_everything_and_fetches_nothing(tmp_path):
         "cpu_by_part": {"engine": 100, "trainer": 80}, "counters": {"tool_calls": 9, "age_tokens": {"0": 5, "1": 2}},
     }  # fmt: skip
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    (tmp_path / "recipe.json").write_text(json.dumps({"name": "small", "seed": 3}))
+    (tmp_path / "recipe.json").write_text(json.dumps({"rollouts": {"family": "ladder"}, "name": "small", "seed": 3}))
     step = {"kind": "step", "elapsed_s": 60, "solve_rate": 0.5, "reward": 0.4, "mismatch_k3": 1e-4, "entropy": 0.1}
     (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(step | {"elapsed_s": n}) for n in (60, 120)))
     edit = {"kind": "tool_call", "name": "edit_file", "arguments": {"path": "a.py", "old": "<b>x</b>", "new": "y"}}
