@@ -10,6 +10,8 @@ import json
 import pytest
 from injector import STATES, kill_in_each_state
 from killing import RESTARTS, Victim
+from restarted_sandboxes import Sandboxes
+from restarted_store import Store
 from small import left, steps
 
 pytestmark = pytest.mark.timeout(900)
@@ -45,6 +47,22 @@ def test_processes_killed_in_every_state_change_nothing(tmp_path, undisturbed, k
         found, summary = became(out, run.end())
     assert found == undisturbed
     assert all(summary["restarts"][kind] >= len(STATES) - 1 for kind in kinds)  # the last may come as the run ends
+    assert left() == []
+
+
+def test_workers_and_servers_killed_in_every_state_change_nothing(tmp_path, undisturbed):
+    out, kinds = tmp_path / "run", ("sessions", "rewards")
+    with (
+        Store(tmp_path / "objects") as store,
+        Sandboxes(tmp_path / "sandboxes") as sandboxes,
+        Victim(out, *RECIPE, *store.recipe(), *sandboxes.recipe()) as run,
+    ):
+        servers = {"store": store.restart, "environments": sandboxes.restart}
+        kill_in_each_state(run, killing(run, kinds) | servers)
+        found, summary = became(out, run.end())
+        assert store.lives == len(sandboxes.pids) == len(STATES) + 1
+    assert found == undisturbed
+    assert all(summary["restarts"][kind] >= len(STATES) - 1 for kind in kinds)
     assert left() == []
 
 
