@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from etude.errors import EtudeError
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
-from etude.rollouts.health import computes, end, identify
+from etude.rollouts.health import computes, end, identify, let_go
 from etude.rollouts.processes import Identity
 from etude.rollouts.waiting import START_S, STOP_S, within
 
@@ -112,8 +112,10 @@ class RayLink:
     async def close(self) -> None:
         try:
             await self._asked(self.actor.close.remote(), STOP_S, f"{self.name} to close")
-        finally:
+            let_go(self.actor)
+        except BaseException:
             self.kill()
+            raise
 
     def kill(self) -> None:
         end(self.actor, self._identity)

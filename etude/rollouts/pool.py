@@ -16,7 +16,7 @@ from typing import Any
 
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.faults import Kind, Restarts
-from etude.rollouts.health import Patient, end, identify
+from etude.rollouts.health import Patient, end, identify, let_go
 from etude.rollouts.processes import Identity
 from etude.rollouts.waiting import DIED, START_S, STOP_S, within
 
@@ -174,11 +174,11 @@ class Pool:
     async def _closed(self, member: Member) -> None:
         try:
             await within(member.actor.close.remote(), STOP_S, f"process {member.number} of {self.kind} to close")
+            let_go(member.actor)
         except DIED:
             return
-        except DeadlineExceeded:
-            pass  # it hangs; what it leaves is swept by whoever opens its backend next
-        end(member.actor, member.identity)
+        except DeadlineExceeded:  # it hangs; what it leaves is swept by whoever opens its backend next
+            end(member.actor, member.identity)
 
     def _later(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
