@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from etude.rollouts.groups import GroupPool
 from etude.rollouts.ledger import Ledger
 from etude.rollouts.loop import train
 from etude.rollouts.stats import RunStats
-from etude.rollouts.stream import TaskStream
+from etude.rollouts.stream import TaskStream, of_family
 
 
 class MeasuredStats(RunStats):
@@ -54,7 +55,9 @@ async def run(config: RunConfig, directory: Path, out: Path) -> None:
         await cluster.fleet.deliver(published)
         measured = Measured()
         stats = MeasuredStats(directory / "metrics.jsonl", measured)
-        stream = TaskStream(lambda rung, index: training_task(config, index), config.rollouts.rungs, config.seed)
+        family = of_family(config.rollouts.family, config.rollouts.rungs, config.seed)
+        source = replace(family, make=lambda rung, index: training_task(config, index))  # those that TRL trains on
+        stream = TaskStream(source, config.seed)
         controller = Controller(config, cluster, stream, stats, Ledger(directory / "ledger"))
         base = Version(published["version"])
         await controller.start(base, base)

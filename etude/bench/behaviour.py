@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.errors import ConfigError
-from etude.harness.journal import whole_lines
 from etude.models.checkpoint import check_checkpoint
 from etude.models.size import active_parameters
+from etude.rollouts.lines import rows
 
 MEASURES = {
     "solve_rate": "share of rollouts solved",
@@ -76,8 +76,7 @@ def _steps(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     if not path.exists() or not (run / "recipe.json").exists():
         raise ConfigError(f"{run}: no run of `etude train` here; name its directory")
-    rows = (json.loads(line) for line in whole_lines(path))
-    by_step = {row["step"]: row for row in rows if row["kind"] == "step"}  # a resumed run may tell of one twice
+    by_step = {row["step"]: row for row in rows(path) if row["kind"] == "step"}  # a resumed run may tell of one twice
     return [by_step[step] for step in sorted(by_step)]
 
 

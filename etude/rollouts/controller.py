@@ -51,7 +51,7 @@ class Controller:
         self.changed = asyncio.Event()
         self.rollouts: dict[str, asyncio.Task[None]] = {}
         self.deliveries: set[asyncio.Task[None]] = set()
-        self.failure: EtudeError | None = None
+        self.failure: EtudeError | OSError | None = None
         self.infra_failures_in_a_row = 0
         self.reconciler: asyncio.Task[None] | None = None
         self.elapsed_s, self.started_at = float(saved.get("elapsed_s", 0.0)), time.monotonic()
@@ -204,7 +204,8 @@ class Controller:
     def _on_reconciler_end(self, task: asyncio.Task[None]) -> None:
         """An error there must end the run: nothing would be dispatched any more, and everybody would wait."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.failure = error if isinstance(error, EtudeError) else EtudeError(f"the reconciler failed: {error!r}")
+            known = isinstance(error, EtudeError | OSError)
+            self.failure = error if known else EtudeError(f"the reconciler failed: {error!r}")
             self.changed.set()
 
     async def _reconcile(self) -> None:
@@ -250,7 +251,7 @@ class Controller:
             trajectory = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
             if trajectory is not None and slot.id in self.slots:
                 await self._take_in(slot, replace(trajectory, seconds=time.monotonic() - begun))
-        except EtudeError as error:
+        except (EtudeError, OSError) as error:  # a full disk among them: what is scored must be kept
             self.failure = error
         finally:
             self.rollouts.pop(order.id, None)

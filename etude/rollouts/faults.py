@@ -8,7 +8,6 @@ and stops nothing; loads neither torch nor Ray, for the supervisor uses it too.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter, deque
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.errors import EtudeError
+from etude.rollouts.lines import append, rows
 
 Kind = Literal["controller", "trainer", "engine", "sessions", "rewards"]
 
@@ -110,17 +110,9 @@ class Restarts:
 
     def note(self, kind: Kind, why: str) -> None:
         """Write a restart down that no budget is asked for, such as a replacement by an operator."""
-        self.metrics.parent.mkdir(parents=True, exist_ok=True)
-        with self.metrics.open("a") as file:
-            file.write(json.dumps({"kind": "restart", "process": kind, "why": why, "at": time.time()}) + "\n")
+        append(self.metrics, {"kind": "restart", "process": kind, "why": why, "at": time.time()})
 
 
 def restarts_of(metrics: Path) -> dict[str, int]:
     """How often each kind of process of a run was started anew, over all its lives."""
-    if not metrics.exists():
-        return {}
-    counts: Counter[str] = Counter()
-    for line in metrics.read_text().splitlines():
-        if line.startswith('{"kind": "restart"') and line.endswith("}"):
-            counts[json.loads(line)["process"]] += 1
-    return dict(counts)
+    return dict(Counter(row["process"] for row in rows(metrics) if row["kind"] == "restart"))

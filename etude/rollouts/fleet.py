@@ -50,6 +50,8 @@ class Fleet:
         self.config, self.store, self.restarts = config, store, restarts
         self.engines: dict[str, Engine] = {}
         self.newest: Mapping[str, Any] | None = None
+        self.on_joining: Callable[[Mapping[str, Any], list[Swap]], object] = lambda published, swaps: None
+        """Told what came of the version that an engine takes up before it serves; `deliver` tells of all others."""
         """What the trainer has published last: its version and root."""
         self.failure: EtudeError | None = None
         """Why the run cannot have engines any more."""
@@ -213,8 +215,10 @@ class Fleet:
         """Bring an engine to its goal, and look after it from then on. Raises what is wrong with it."""
         await engine.link.started()
         engine.look(await engine.link.stats(START_S), time.monotonic())
-        while self.newest is not None and (engine.loaded is None or engine.loaded < self.newest["version"]):
-            await self._load(engine, self.newest)
+        while (newest := self.newest) is not None and (engine.loaded is None or engine.loaded < newest["version"]):
+            told_at = time.monotonic()
+            loaded = await self._load(engine, newest)
+            self.on_joining(newest, [Swap(engine.name, loaded, time.monotonic() - told_at)])
         if self._put is not None:
             await self._put_into(engine)
         later = next((each for each in self._own("starting") if each.goal == "serving"), None)

@@ -16,6 +16,7 @@ from typing import Any
 
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
+from etude.rollouts.lines import rows
 from etude.tasks.families import FAMILIES, FamilyName
 
 LABELS = {"base": "base", "after": "after RL", "control": "fine-tuning control"}
@@ -47,7 +48,7 @@ def write_report(directory: Path) -> Path:
     """Make report.html of a finished run; returns its path."""
     summary = json.loads((directory / "summary.json").read_text())
     recipe = json.loads((directory / "recipe.json").read_text())
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    lines = rows(directory / "metrics.jsonl")
     steps = [line for line in lines if line["kind"] == "step"]
     results = {
         label: from_json(json.loads(path.read_text()))

@@ -107,6 +107,7 @@ class Run:
         self.stats = RunStats(self.directory / "metrics.jsonl", state.get("stats"), state.get("line"))
         self._count_publications(state)
         self.cluster.trainer.on_resumed = self._count_publications
+        self.cluster.fleet.on_joining = self.stats.swapped
         version = await self._engines_at_newest(self._sampled_under(state))
         self.watch = Watch(self.view, self.cluster, self.stats)
         watching = asyncio.create_task(self.watch.run())

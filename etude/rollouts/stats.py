@@ -22,6 +22,7 @@ from etude.errors import UnusedFeature, WeightError
 from etude.harness.conduct import conduct_of
 from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
+from etude.rollouts.lines import append, rows
 from etude.rollouts.plan.rates import engine_line, rollout_line
 from etude.rollouts.slots import member_of
 
@@ -229,8 +230,7 @@ class RunStats:
     @staticmethod
     def append(path: Path, kind: str, line: dict[str, Any]) -> None:
         """The same, of a run whose statistics are not open."""
-        with path.open("a") as file:
-            file.write(json.dumps({"kind": kind, **line}, default=float) + "\n")
+        append(path, {"kind": kind, **line})
 
     def prove_use(self, enabled: list[str], engine: dict[str, Any]) -> dict[str, Any]:
         """All counters with the engine's; raises UnusedFeature for an enabled feature that was never used."""
@@ -265,10 +265,9 @@ def _mended(path: Path, steps: int, version: int) -> list[dict[str, Any]]:
     """The step lines up to a step, after taking from the file what a killed run left beyond it: half a line when it
     ran out of disk, and steps and deliveries of versions that were not saved and will be made again.
     """
-    text = path.read_text() if path.exists() else ""
-    whole = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    whole = rows(path)
     again = {"step": lambda line: line["step"] > steps, "delivery": lambda line: line["version"] > version}
     kept = [line for line in whole if line["kind"] not in again or not again[line["kind"]](line)]
-    if text:
+    if path.exists():
         replace_text(path, "".join(json.dumps(line) + "\n" for line in kept))
     return [line for line in kept if line["kind"] == "step"]

@@ -48,8 +48,10 @@ class Supervisor:
         _LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
         try:
+            later = False
             while True:
-                code = self._life(before)
+                code = self._life(before, later)
+                later = True
                 self._clean()
                 if not self._again(code):
                     return code if code >= 0 else 128 - code
@@ -63,9 +65,9 @@ class Supervisor:
         """A user who asked it to stop does not see it start anew, however it ended."""
         return (code < 0 or code == CRASHED) and not self.stopped
 
-    def _life(self, mask: set[int]) -> int:
+    def _life(self, mask: set[int], later: bool) -> int:
         """One life of the controller, from its start to its exit code: negative for the signal that ended it."""
-        further = [self.resume] if self.begun.exists() and self.resume not in self.command else []
+        further = [self.resume] if later and self.begun.exists() and self.resume not in self.command else []
 
         def child() -> None:
             _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGKILL)

@@ -7,7 +7,6 @@ Decides nothing: `plan.simulator` says what follows.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 
 from etude.errors import ConfigError
 from etude.records import Event, Trajectory, reward_of
+from etude.rollouts.lines import rows
 
 LEAST_ROLLOUTS, LEAST_STEPS = 16, 2
 """What can be learnt from."""
@@ -125,8 +125,7 @@ def read_rates(directory: Path) -> Rates:
     if not path.exists():
         raise ConfigError(f"{directory}: no run to learn rates from; name the directory of one, or leave --from out")
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for text in path.read_text().splitlines():
-        line = json.loads(text)
+    for line in rows(path):
         lines[line["kind"]].append(line)
     return rates_of(lines, str(directory))
 

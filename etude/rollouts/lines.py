@@ -1,0 +1,36 @@
+"""The lines of a run's metrics.jsonl. Several processes append to it, and any may be killed or run out of disk.
+
+Owns `append` and `rows`. A line that was cut is ended by whoever writes next, so that no other is lost with it, and is
+passed over by whoever reads. Uses nothing but the standard library, so that the supervisor can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one line, in one write."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        torn = file.seek(0, os.SEEK_END) > 0 and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
+        file.write(b"\n" * torn + json.dumps(row, default=float).encode() + b"\n")
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """Every whole line, in order; none where there is no file."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:  # cut
+            continue
+        if isinstance(row, dict):
+            found.append(row)
+    return found
