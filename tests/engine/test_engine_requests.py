@@ -251,7 +251,7 @@ def test_an_error_of_the_engine_is_told_at_once_to_everybody():
 
 def test_weights_that_break_the_engine_are_told_to_who_staged_them():
     engine = TorchEngine(random_decoder(), CONFIG)
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         engine.swap(None, Version(1)).result(10)  # no mapping at all: not an error that a store could lead to
     with pytest.raises(EtudeError, match="stopped"):
         engine.raise_if_down()

@@ -15,7 +15,7 @@ import pytest
 from engine_serving import TOKEN, serving
 from small_models import SHIPPED
 
-from etude.bench.attempts import play_attempt
+from etude.bench.attempts import Table, play_attempt
 from etude.bench.config import BenchConfig, EndpointPolicy
 from etude.bench.policies import Sampled, open_policy
 from etude.engine.config import EngineConfig
@@ -31,6 +31,7 @@ from etude.harness.tools import ToolConfig
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.records import Limits, Scored
+from etude.rewards.judgement import Judges
 from etude.rollouts.config import EvaluationConfig, RunConfig
 from etude.rollouts.evaluate import evaluate
 from etude.rollouts.session import play
@@ -172,7 +173,7 @@ def test_a_benchmark_is_the_same_session_too(shipped, asked, monkeypatch, task):
         backend = NamespaceBackend()
         try:
             async with asyncio.timeout(120):
-                done = await play_attempt(task, 0, policy, backend, config)
+                done = await play_attempt(task, 0, Table(policy, backend, Judges(), config))
         finally:
             await backend.close()
         assert done.attempt.solved is not None

@@ -49,4 +49,5 @@ def test_a_solved_task_pays_unless_it_was_come_by_dishonestly(run, tmp_path, aud
     stats.rolled_out(trajectory)
     assert stats.counters["cheats_found"] == cheated
     logged = [json.loads(line) for line in stats.path.read_text().splitlines()] if stats.path.exists() else []
-    assert [(line["kind"], line["rollout"]) for line in logged] == ([("findings", "r")] if cheated else [])
+    found = [line["rollout"] for line in logged if line["kind"] == "findings"]
+    assert found == (["r"] if cheated else [])
