@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etude.errors import CheckpointError
+from etude.harness.durable import sync_directory
+
+
+class InUse(CheckpointError):
+    """Another process has the journal open."""
 
 
 class Journal:
@@ -34,10 +39,10 @@ class Journal:
             self._length = whole_length(path)
             os.ftruncate(self._file, self._length)
             if not lazy:
-                _sync_directory(path.parent)
+                sync_directory(path.parent)
         except BlockingIOError:
             os.close(self._file)
-            raise CheckpointError(f"{path}: another process has this session open; end it there, or fork it") from None
+            raise InUse(f"{path}: another process has this session open; end it there, or fork it") from None
         except BaseException:
             os.close(self._file)
             raise
@@ -124,12 +129,3 @@ def _is_object(line: bytes) -> bool:
         return isinstance(json.loads(line), dict)
     except ValueError:
         return False
-
-
-def _sync_directory(directory: Path) -> None:
-    """A new file is on disk only when its directory is."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from etude.environments.archive import Archive, lay_down, take_out
 from etude.environments.base import Backend, Sandbox, SandboxSpec, Snapshot
 from etude.errors import SandboxError
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task
-from etude.rewards.audit import audit_session
+from etude.rewards.audit import Workspace, audit
 from etude.rewards.audit.state import given_workspace, workspace_of
 from etude.rewards.judge import Change
 from etude.rewards.judge.outcomes import change_of
@@ -38,6 +39,11 @@ class Sealed:
     final: Archive
     blocked: str = ""
     """Why the workspace could not be taken out, where the session saw to that; `final` is empty then."""
+
+    @cached_property
+    def left(self) -> Workspace:
+        """The files of `final`, read once for all who judge them."""
+        return workspace_of(self.final)
 
 
 async def play_to_seal(
@@ -89,12 +95,12 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
         verdict: Verdict | InfraFailed = Verdict(0.0, "blocked", sealed.blocked)
     else:
         verdict = await verify(task, sealed.final, backend)
-    report = audit_session(task, sealed.result.events, sealed.final) if judges.audited else None
+    report = audit(task, sealed.result.events, sealed.left) if judges.audited else None
     quality = rubric = None
     if isinstance(verdict, InfraFailed) or not (verdict.reward == 1.0 or judges.always):
         return Judgement(verdict, report)
     if judges.quality.looked_at:
-        quality = await quality_of(task, sealed.result.events, sealed.final, backend, judges.quality)
+        quality = await quality_of(task, sealed.result.events, sealed.final, sealed.left, backend, judges.quality)
         if isinstance(quality, InfraFailed):
             return Judgement(quality, report)
     criteria = (*judges.aspects.values(), *task.rubric)
@@ -104,5 +110,5 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
 
 
 def _change(task: Task, sealed: Sealed) -> Change:
-    left = workspace_of(sealed.final).files
-    return change_of(task.instruction, given_workspace(task.files).files, left, last_message(sealed.result.events))
+    given, left = given_workspace(task.files), sealed.left
+    return change_of(task.instruction, given.files, left.files, last_message(sealed.result.events))

@@ -15,7 +15,6 @@ import asyncio
 import errno
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -25,6 +24,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from etude.errors import CheckpointError
+from etude.harness.durable import write_whole
 from etude.harness.journal import Journal
 from etude.records import Cheated, Event, InfraFailed, Outcome, Scored, Segment, Trajectory, Truncated
 from etude.rollouts.slots import Reason, slot_id
@@ -101,7 +101,7 @@ class Ledger:
 
     async def keep(self, trajectory: Trajectory) -> None:
         """Put a scored trajectory on the disk; it is there when this returns. CheckpointError where it is full."""
-        await asyncio.to_thread(_write_whole, self._path(trajectory.id), packed(trajectory))
+        await asyncio.to_thread(_write, self._path(trajectory.id), packed(trajectory))
 
     def sample(self, index: int, member: int) -> Trajectory | None:
         """The scored trajectory of a slot; None where there is none, or where the disk has damaged it: it is played
@@ -181,22 +181,10 @@ def unpacked(data: bytes) -> Trajectory:
     return Trajectory(**record | rest)
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    """Atomic, and on the disk: the file and its name."""
-    partial = path.with_suffix(".partial")
+def _write(path: Path, data: bytes) -> None:
     try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_whole(path, data, listed=True)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CheckpointError(
                 f"{path.parent}: the disk is full, a sample needs {len(data) / 1e3:.0f} kB; those before it are whole: "

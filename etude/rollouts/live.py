@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.config import overridden
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
+from etude.rollouts.lines import rows
 
 if TYPE_CHECKING:
     from etude.rollouts.config import RunConfig  # most of the system: whoever only asks loads none of it
@@ -48,8 +49,8 @@ class Changes:
     def __init__(self, recipe: RunConfig, directory: Path) -> None:
         """Takes up what was changed in earlier lives."""
         self.current, self.path = recipe, directory / CHANGES
-        for line in self.path.read_text().splitlines() if self.path.exists() else ():
-            self.current = overridden(self.current, json.loads(line)["set"])
+        for row in rows(self.path):
+            self.current = overridden(self.current, row["set"])
 
     def set(self, overrides: Sequence[str]) -> RunConfig:
         """Check the changes, keep them, and return the recipe with them.

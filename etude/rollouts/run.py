@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import ConfigError, Interrupted
+from etude.harness.durable import write_whole
 from etude.records import Task, Trajectory, Version, solved
 from etude.rollouts.actors.control import ControlActor
 from etude.rollouts.budget import training_minutes
@@ -25,13 +26,14 @@ from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, f
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import Ledger
+from etude.rollouts.lines import append
 from etude.rollouts.live import Changes, Server
 from etude.rollouts.loop import train
 from etude.rollouts.moves import Moves
 from etude.rollouts.preflight import preflight
 from etude.rollouts.report import write_report
 from etude.rollouts.schedule import schedule_of
-from etude.rollouts.stats import RunStats, replace_text
+from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_directories, of_family
 from etude.rollouts.view import View, ViewState
 from etude.rollouts.waiting import within
@@ -90,7 +92,7 @@ class Run:
     def _note(self, kind: str, line: dict[str, Any]) -> None:
         """Write down and show what an operator has done."""
         self.view.line(f"{kind}: {json.dumps(line)}")
-        RunStats.append(self.directory / "metrics.jsonl", kind, line)
+        append(self.directory / "metrics.jsonl", {"kind": kind, **line})
 
     def stop(self) -> None:
         """End training after the step in progress, and any other phase at once; what is saved can be resumed."""
@@ -338,4 +340,4 @@ def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
 
 
 def _write(path: Path, content: Any) -> None:
-    replace_text(path, json.dumps(content, indent=1, default=float) + "\n")
+    write_whole(path, (json.dumps(content, indent=1, default=float) + "\n").encode())

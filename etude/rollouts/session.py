@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from etude.environments.base import Backend, Sandbox
@@ -93,22 +93,18 @@ async def play_order(
         return SealedRollout(order, failed, None)
 
 
+@dataclass
 class _Player:
     """One attempt at an order."""
 
-    def __init__(
-        self,
-        order: Order,
-        config: RunConfig,
-        backend: Backend,
-        sampler: Sampler,
-        chat: Chat,
-        on_event: Callable[[Order, Event], None],
-        on_begin: Callable[[Order], None],
-    ) -> None:
-        self.order, self.config, self.backend, self.sampler, self.chat = order, config, backend, sampler, chat
-        self.on_event, self.on_begin = on_event, on_begin
-        self.started = time.monotonic()
+    order: Order
+    config: RunConfig
+    backend: Backend
+    sampler: Sampler
+    chat: Chat
+    on_event: Callable[[Order, Event], None]
+    on_begin: Callable[[Order], None]
+    started: float = field(default_factory=time.monotonic)
 
     async def kept_session(self, kept: KeptTrajectory) -> SealedRollout:
         """From where the log can be taken up, and sealed on the disk before anybody hears that it is."""

@@ -11,7 +11,6 @@ version reaches the engines later, and has a line of its own then (`delivered`).
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.errors import UnusedFeature, WeightError
-from etude.harness.conduct import conduct_of
+from etude.harness.conduct import Conduct, conduct_of
+from etude.harness.durable import write_whole
 from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.lines import append, rows
@@ -66,7 +66,8 @@ class RunStats:
         version = last_step["version"] if last_step else 0
         self.history: deque[dict[str, Any]] = deque(_mended(path, self.steps, version), maxlen=HISTORY)
         self.deliveries: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self.recent: deque[Trajectory] = deque(maxlen=128)
+        self.recent: deque[tuple[Trajectory, Conduct]] = deque(maxlen=128)
+        """The last rollouts, and how they went about their work."""
         if last_step is not None:
             self.stepped(last_step)
 
@@ -89,7 +90,7 @@ class RunStats:
 
     def rolled_out(self, trajectory: Trajectory) -> None:
         """Count a finished rollout."""
-        self.recent.append(trajectory)
+        self.recent.append((trajectory, conduct_of(trajectory.events)))
         self.counters["rollouts"] += 1
         self.counters["infra_failed"] += isinstance(trajectory.outcome, InfraFailed)
         self.counters["truncated"] += isinstance(trajectory.outcome, Truncated)
@@ -146,9 +147,9 @@ class RunStats:
 
     def _rates(self) -> dict[str, float]:
         """Over the rollouts that came in lately, whether their groups were trained on or not."""
-        judged = [t for t in self.recent if isinstance(t.outcome, Scored | Truncated)]
+        recent = [(t, conduct) for t, conduct in self.recent if isinstance(t.outcome, Scored | Truncated)]
+        judged, conducts = [t for t, _ in recent], [conduct for _, conduct in recent]
         turns, sessions = sum(t.usage["turns"] for t in judged), max(1, len(judged))
-        conducts = [conduct_of(t.events) for t in judged]
         edited = [conduct.looked for conduct in conducts if conduct.edited]
         calls = sum(conduct.calls for conduct in conducts)
         return {
@@ -225,12 +226,7 @@ class RunStats:
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        self.append(self.path, kind, line)
-
-    @staticmethod
-    def append(path: Path, kind: str, line: dict[str, Any]) -> None:
-        """The same, of a run whose statistics are not open."""
-        append(path, {"kind": kind, **line})
+        append(self.path, {"kind": kind, **line})
 
     def prove_use(self, enabled: list[str], engine: dict[str, Any]) -> dict[str, Any]:
         """All counters with the engine's; raises UnusedFeature for an enabled feature that was never used."""
@@ -242,13 +238,6 @@ class RunStats:
                 f"enabled, but never used in this run: {', '.join(unused)}; see metrics.jsonl for when it ended"
             )
         return {**counters, "groups_dropped": self.dropped, "age_tokens": dict(sorted(self.ages.items()))}
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    os.replace(partial, path)
 
 
 def _age_tokens(members: list[Trajectory], trained_on: Version) -> dict[str, int]:
@@ -269,5 +258,5 @@ def _mended(path: Path, steps: int, version: int) -> list[dict[str, Any]]:
     again = {"step": lambda line: line["step"] > steps, "delivery": lambda line: line["version"] > version}
     kept = [line for line in whole if line["kind"] not in again or not again[line["kind"]](line)]
     if path.exists():
-        replace_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
     return [line for line in kept if line["kind"] == "step"]

@@ -35,8 +35,9 @@ from etude.environments.archive import Archive, take_out
 from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
 from etude.environments.toolchain import HOME
 from etude.errors import CheckpointError, DeadlineExceeded, SandboxError
+from etude.harness.durable import write_whole
 from etude.harness.events import decoded
-from etude.harness.journal import Journal
+from etude.harness.journal import InUse, Journal
 from etude.harness.session import Kept
 from etude.records import Event, Routes
 
@@ -78,9 +79,7 @@ class TrajectoryStore:
         while True:
             try:
                 return KeptTrajectory(self._of(slot_id))
-            except CheckpointError as error:
-                if "another process" not in str(error):
-                    raise
+            except InUse:
                 if time.monotonic() > deadline:
                     raise DeadlineExceeded(f"another process to let go of {slot_id}", CLAIM_S) from None
             await asyncio.sleep(0.05)
@@ -287,14 +286,7 @@ def _end_of(where: Sequence[Any]) -> int:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Whole and on the disk, or not there."""
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        write_whole(path, data)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise CheckpointError(f"{path}: cannot be written ({error}); make room there") from error

@@ -18,6 +18,7 @@ from typing import Any
 
 from etude.errors import ConfigError
 from etude.tasks.git import run_git
+from etude.tasks.json_lines import objects
 from etude.tasks.mined.history import History, Tree
 
 _INERT = ("-c", "core.autocrlf=false", "-c", "core.fsmonitor=false")
@@ -56,21 +57,8 @@ class Files:
 
 def read_instances(path: Path) -> list[Instance]:
     """Every line of a JSONL file. Raises ConfigError with the line's number and the field."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            where = f"{path}:{number}"
-            try:
-                said = json.loads(line)
-            except ValueError as error:
-                raise ConfigError(f"{where}: not JSON: {error}") from None
-            if not isinstance(said, dict):
-                raise ConfigError(f"{where}: an instance is an object, with its fields by name")
-            found.append(_instance(said, where))
+    wanted = "an instance is an object, with its fields by name"
+    found = [_instance(said, where) for where, said in objects(path, wanted)]
     if not found:
         raise ConfigError(f"{path}: holds no instances")
     return found

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
-import os
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +18,7 @@ import torch
 from blake3 import blake3
 
 from etude.errors import CheckpointError
+from etude.harness.durable import write_whole
 
 _MAGIC = b"ETUDECK1"
 LAST_WORDS_S = 60.0
@@ -55,15 +55,9 @@ def save(directory: Path, number: int, state: dict[str, Any], keep: int = 2) -> 
     torch.save(state, buffer)
     payload = buffer.getvalue()
     path = directory / f"step-{number:08d}.ckpt"
-    partial = path.with_suffix(".partial")
     try:
-        with partial.open("wb") as file:
-            file.write(_MAGIC + blake3(payload).digest() + payload)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        write_whole(path, _MAGIC + blake3(payload).digest() + payload)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise CheckpointError(
                 f"{directory}: the disk is full, a checkpoint needs {len(payload) / 1e6:.0f} MB; "

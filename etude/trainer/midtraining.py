@@ -20,6 +20,7 @@ from pydantic import model_validator
 
 from etude.config import Config
 from etude.errors import CheckpointError, ConfigError
+from etude.harness.durable import write_whole
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.config import OptimizerConfig
@@ -169,9 +170,7 @@ def pretrain(
 def _cut_log(log: Path, last: int) -> None:
     """Drop the lines of steps made after the checkpoint was saved, a torn one too: those steps are made again."""
     kept = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")] if log.exists() else []
-    partial = log.with_suffix(".partial")
-    partial.write_text("".join(line for line in kept if json.loads(line)["step"] <= last))
-    os.replace(partial, log)
+    write_whole(log, "".join(line for line in kept if json.loads(line)["step"] <= last).encode())
 
 
 def _stop_on_signals() -> list[int]:

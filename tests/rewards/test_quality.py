@@ -8,6 +8,7 @@ from etude.environments.archive import take_out
 from etude.environments.base import SandboxSpec
 from etude.harness.tools.agent.todo import Todo, render_todos
 from etude.records import Event, Task, Verifier
+from etude.rewards.audit.state import workspace_of
 from etude.rewards.quality import QualityConfig, quality_of
 from etude.rewards.quality.conventions import occurrences
 from etude.rewards.quality.style import added_lines, style_of
@@ -131,8 +132,8 @@ def test_lints_are_those_that_the_session_brought_in_whatever_it_did_to_be_let_o
         sandbox = await backend.create(SandboxSpec(files=left))
         final = await take_out(sandbox)
         await sandbox.destroy()
-        quality = await quality_of(task, (), final, backend, QualityConfig(lint_penalty=0.1))
-        nothing = await quality_of(task, (), final, backend, QualityConfig())
+        quality = await quality_of(task, (), final, workspace_of(final), backend, QualityConfig(lint_penalty=0.1))
+        nothing = await quality_of(task, (), final, workspace_of(final), backend, QualityConfig())
         return quality, nothing
 
     quality, nothing = run(scenario)

@@ -19,7 +19,7 @@ from etude.config import Config
 from etude.environments.archive import Archive
 from etude.environments.base import Backend
 from etude.records import Event, InfraFailed, Task
-from etude.rewards.audit.state import Workspace, given_workspace, workspace_of
+from etude.rewards.audit.state import Workspace, given_workspace
 from etude.rewards.quality.lints import introduced
 from etude.rewards.quality.style import Style, style_of
 from etude.rewards.quality.talk import talk_faults
@@ -66,10 +66,10 @@ class Quality:
 
 
 async def quality_of(
-    task: Task, events: Sequence[Event], final: Archive, backend: Backend, config: QualityConfig
+    task: Task, events: Sequence[Event], final: Archive, left: Workspace, backend: Backend, config: QualityConfig
 ) -> Quality | InfraFailed:
-    """Of a session and what it left; InfraFailed where lints could not be looked for."""
-    given, left = given_workspace(task.files), workspace_of(final)
+    """Of a session and what it left, as an archive and read; InfraFailed where lints could not be looked for."""
+    given = given_workspace(task.files)
     lints = await introduced(task, final, left.files, backend) if config.lint_penalty else None
     if isinstance(lints, InfraFailed):
         return lints

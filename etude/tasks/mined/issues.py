@@ -6,7 +6,6 @@ own export is of this form: `gh issue list --state all --json number,title,body 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from pydantic import Field
 
 from etude.config import Config, parse
-from etude.errors import ConfigError
+from etude.tasks.json_lines import objects
 
 _CLOSES = re.compile(r"\b(?:fix(?:e[sd])?|close[sd]?|resolve[sd]?)\b[\s:]*(?:#|gh-)(\d+)", re.I)
 _NAMES = re.compile(r"(?:#|\bgh-|/issues/)(\d+)\b", re.I)
@@ -30,21 +29,9 @@ class Issue(Config):
 
 def read_issues(path: Path) -> dict[int, Issue]:
     """By number. Raises ConfigError with the line's number and the field; fields that are not ours are left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
     found = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            said = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}:{number}: not JSON: {error}; one issue a line is wanted") from None
-        if not isinstance(said, dict):
-            raise ConfigError(f"{path}:{number}: an issue is an object with number, title and body")
-        issue = parse({key: said[key] for key in Issue.model_fields if key in said}, Issue, f"{path}:{number}")
+    for where, said in objects(path, "an issue is an object with number, title and body, one a line"):
+        issue = parse({key: said[key] for key in Issue.model_fields if key in said}, Issue, where)
         found[issue.number] = issue
     return found
 

@@ -1,0 +1,29 @@
+"""Files of one JSON object a line that others wrote: read with the place of every line, for errors that name it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from etude.errors import ConfigError
+
+
+def objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where, object) of every line that is not blank. Raises ConfigError, which says what is `wanted` of a line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            said = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{where}: not JSON: {error}; {wanted}") from None
+        if not isinstance(said, dict):
+            raise ConfigError(f"{where}: {wanted}")
+        yield where, said
