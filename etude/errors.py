@@ -8,7 +8,8 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── MissingDependency  a program or extra is not installed; names the command that installs it
     ├── DeadlineExceeded   a wait ran out; names what was waited for
     ├── SandboxError       a sandbox could not be made, reached or destroyed
-    │   └── Overloaded     there is no room for it now; names how long to wait before asking again
+    │   ├── Overloaded     there is no room for it now; names how long to wait before asking again
+    │   └── Unreachable    the server of sandboxes does not answer
     ├── BuildError         a step of an image's build failed; names its line and quotes what it said
     ├── CheckpointError    saved state is absent, torn or does not match
     ├── WeightError        a version, delta or chunk failed its check
@@ -49,6 +50,10 @@ class DeadlineExceeded(EtudeError):
 
 class SandboxError(EtudeError):
     """A sandbox could not be made, reached or destroyed. Always an infrastructure failure, never a reward."""
+
+
+class Unreachable(SandboxError):
+    """No server of sandboxes answers where one should be: it is away, or was never there."""
 
 
 class Overloaded(SandboxError):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import traceback
 from pathlib import Path
 
-from etude.errors import EtudeError
+from etude.errors import ConfigError, EtudeError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,19 @@ def _supervise(options: argparse.Namespace) -> int:
     flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]
     command = command_of(["train", str(options.recipe), "--out", str(directory), *sets, *flags, "--unsupervised"])
     restarts = Restarts(recipe.faults, directory / "metrics.jsonl")
-    return Supervisor(command, "--resume", directory / "recipe.json", restarts).run()
+    try:
+        return Supervisor(command, "--resume", directory / "recipe.json", restarts).run()
+    finally:
+        _sweep(options)
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    """Remove what sandboxes of processes that were killed have left, where no successor of theirs has done it yet."""
+    from etude.config import load_part
+    from etude.environments.backends import Sandboxed, sweep
+
+    with contextlib.suppress(ConfigError):  # whoever used the recipe has said what is wrong with it
+        sweep(load_part(options.recipe, Sandboxed, options.set).environment)
 
 
 def _run(options: argparse.Namespace) -> int:

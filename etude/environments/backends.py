@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
+from etude.config import Config
+from etude.environments import store
 from etude.environments.base import Backend
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.docker.config import DockerConfig
@@ -16,12 +20,15 @@ from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
 from etude.environments.remote import RemoteConfig
 from etude.environments.routed import RoutedBackend, RoutedConfig
-from etude.errors import MissingDependency
+from etude.errors import MissingDependency, Unreachable
 
 _OF_ISOLATION = {"vm": "qemu", "container": "docker", "namespace": "namespace"}
 """The backend that is meant where a config says only how strong the isolation must be."""
 _EXTRAS = {"cluster": "train", "kata": "kata"}
 """What to install where a backend needs more than the others."""
+
+AWAY_S = 120.0
+"""How long `open_when_there` waits."""
 
 
 def _kind(table: Any) -> str:
@@ -49,6 +56,12 @@ BackendConfig = Annotated[
 """What an `environment` table of a recipe holds: `kind` says which."""
 
 
+class Sandboxed(Config):
+    """What of a recipe says where its sandboxes are."""
+
+    environment: BackendConfig = NamespaceConfig()
+
+
 def open_backend(config: Local | RemoteConfig | ClusterConfig | RoutedConfig | None = None) -> Backend:
     """Open a backend, or fail saying what this machine lacks; there is no fallback to a weaker one.
 
@@ -65,6 +78,26 @@ def open_backend(config: Local | RemoteConfig | ClusterConfig | RoutedConfig | N
     except ImportError as error:
         extra = _EXTRAS.get(config.kind, "environments")
         raise MissingDependency(f"{error.name} is not installed: pip install 'etude[{extra}]'") from None
+
+
+async def open_when_there(config: BackendConfig) -> Backend:
+    """The same for a process of a run that has begun: a server that is away just now, as when it is started anew, is
+    waited for. Raises Unreachable after a while, and at once what `open_backend` raises otherwise.
+    """
+    deadline = time.monotonic() + AWAY_S
+    while True:
+        try:
+            return open_backend(config)
+        except Unreachable:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.2)
+
+
+def sweep(config: BackendConfig) -> None:
+    """Remove what dead processes have left of sandboxes of this kind. A server's are its own to sweep."""
+    if isinstance(config, NamespaceConfig | QemuConfig | FirecrackerConfig):
+        store.sweep(config.state_dir or store.default_state_dir())
 
 
 def _with_more(config: DockerConfig | FirecrackerConfig | KataConfig | RemoteConfig | ClusterConfig) -> Backend:

@@ -43,7 +43,7 @@ from etude.environments.wire import (
     error_of,
     exec_result,
 )
-from etude.errors import ConfigError, SandboxError
+from etude.errors import ConfigError, SandboxError, Unreachable
 
 _OPEN_DEADLINE_S = 10.0
 
@@ -263,7 +263,7 @@ def _offered(config: RemoteConfig, token: str) -> Capabilities:
             trust_env=False,
         )
     except httpx2.TransportError as error:
-        raise SandboxError(
+        raise Unreachable(
             f"no environment server answers at {config.url} ({error}); start one with `etude environments serve`"
         ) from None
     if not answer.is_success:

@@ -13,12 +13,13 @@ Works on the host's side of a workspace; runs nothing of the workspace's. When t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +66,7 @@ class Shadow:
             gone = [path for status, path in changes if status == "D"]
             removed = await asyncio.to_thread(_remove_all, self._workspace, gone)
             wanted = [(status, path) for status, path in changes if status != "D"]
+            await asyncio.to_thread(_make_room, self._workspace, [path for _, path in wanted])
             free = [path for status, path in wanted if not _blocked(self._workspace, path, new=status == "A")]
             await self._run("read-tree", "-m", "-i", before, snapshot)
             await self._run("checkout-index", "-f", "-u", "-z", "--stdin", stdin=_lines(free))
@@ -275,27 +277,61 @@ def _mode(path: Path) -> int | None:
 def _remove_all(root: Path, paths: Iterable[str]) -> list[str]:
     """Remove files, and the directories that are empty then; those that were removed. Follows no symlink: a command
     that still runs could point one out of the workspace."""
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with _opened(root) as handle:
         return [path for path in paths if _remove(handle, path)]
+
+
+def _make_room(root: Path, paths: Iterable[str]) -> None:
+    """Where a file should be written and a directory stands that holds nothing but such directories, remove it: a
+    snapshot has files alone, so that it is what was left of something else. Follows no symlink either."""
+    for path in paths:
+        *parents, name = path.split("/")
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            handle = stack.enter_context(_opened(root))
+            for part in parents:
+                handle = stack.enter_context(_opened(part, handle))
+            if _is_hollow(name, handle):
+                _remove_hollow(name, handle)
+
+
+def _is_hollow(name: str, within: int) -> bool:
+    try:
+        with _opened(name, within) as handle:
+            return all(_is_hollow(each, handle) for each in os.listdir(handle))
+    except OSError:  # not a directory, or none of ours to look into
+        return False
+
+
+def _remove_hollow(name: str, within: int) -> None:
+    with _opened(name, within) as handle:
+        for each in os.listdir(handle):
+            _remove_hollow(each, handle)
+    os.rmdir(name, dir_fd=within)
+
+
+@contextlib.contextmanager
+def _opened(directory: str | Path, within: int | None = None) -> Generator[int]:
+    handle = os.open(
+        directory, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if within is not None else 0), dir_fd=within
+    )
+    try:
+        yield handle
     finally:
         os.close(handle)
 
 
 def _remove(root: int, path: str) -> bool:
     *parents, name = path.split("/")
-    opened = [root]
-    try:
-        for part in parents:
-            opened.append(os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=opened[-1]))
-        os.unlink(name, dir_fd=opened[-1])
-        for depth in range(len(parents), 0, -1):
-            if os.listdir(opened[depth]):
-                break
-            os.rmdir(parents[depth - 1], dir_fd=opened[depth - 1])
-    except OSError:
-        return False
-    finally:
-        for handle in opened[1:]:
-            os.close(handle)
+    with contextlib.ExitStack() as stack:
+        opened = [root]
+        try:
+            for part in parents:
+                opened.append(stack.enter_context(_opened(part, opened[-1])))
+            os.unlink(name, dir_fd=opened[-1])
+            for depth in range(len(parents), 0, -1):
+                if os.listdir(opened[depth]):
+                    break
+                os.rmdir(parents[depth - 1], dir_fd=opened[depth - 1])
+        except OSError:
+            return False
     return True

@@ -2,9 +2,9 @@
 
 Owns the controller's process and all that it leaves behind: as the reaper of its descendants this process inherits
 whatever a dead controller had started (Ray's processes, sandboxes), and ends it before the next life begins; what
-sandboxes leave on disk is swept when the next life opens its backend. A controller that does not answer on its socket
-for as long as `[faults]` says is killed. An error that the controller can name is its last
-word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
+sandboxes leave on disk is swept when the next life opens its backend, or by the command after the last. A controller
+that does not answer on its socket for as long as `[faults]` says is killed. An error that the controller can name is
+its last word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
 `[faults.controller]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
 """
 

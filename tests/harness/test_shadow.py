@@ -127,6 +127,25 @@ def test_whatever_was_done_comes_back(plain: Path) -> None:
     run(scenario())
 
 
+def test_an_empty_directory_gives_way_to_the_file_that_was_there(plain: Path) -> None:
+    one = shadow(plain)
+    (plain / ".gitignore").write_text("*.log\n")
+    (plain / "b").write_text("b\n")
+
+    async def scenario() -> None:
+        first, before = await one.take("first"), tree(plain)
+        for name in ("a.txt", "b"):
+            (plain / name).unlink()
+            (plain / name / "deep" / "er").mkdir(parents=True)
+        (plain / "b" / "deep" / "x.log").write_text("ignored, so in no snapshot\n")
+        assert (await one.restore(first)).kept == ("b",)
+        assert (plain / "a.txt").read_bytes() == before["a.txt"][1] and (plain / "b" / "deep" / "er").is_dir()
+        shutil.rmtree(plain / "b")
+        assert (await one.restore(first)).kept == () and tree(plain) == before
+
+    run(scenario())
+
+
 NAMES = ["a", "b", "ü \n'", "d"]
 
 

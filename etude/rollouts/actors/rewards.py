@@ -10,7 +10,7 @@ import asyncio
 import os
 from typing import Any
 
-from etude.environments.backends import open_backend
+from etude.environments.backends import open_when_there
 from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.records import Trajectory
@@ -26,18 +26,20 @@ class RewardWorker:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
         self._open: tuple[Backend, Judges] | None = None
+        self._opening = asyncio.Lock()
         self.judging: dict[str, asyncio.Task[Trajectory]] = {}
         self.judged = 0
 
-    def opened(self) -> tuple[Backend, Judges]:
+    async def opened(self) -> tuple[Backend, Judges]:
         """At first use: both belong to the event loop that uses them, here the actor's."""
-        if self._open is None:
-            self._open = open_backend(self.config.environment), self.config.rewards.judges()
-        return self._open
+        async with self._opening:
+            if self._open is None:
+                self._open = await open_when_there(self.config.environment), self.config.rewards.judges()
+            return self._open
 
     async def judge(self, rollout: SealedRollout) -> Trajectory | None:
         """None for a verdict that was cancelled."""
-        verdict = judge_order(rollout, self.config, *self.opened())
+        verdict = judge_order(rollout, self.config, *await self.opened())
         task = self.judging[rollout.order.id] = asyncio.ensure_future(verdict)
         try:
             return await task
@@ -53,13 +55,14 @@ class RewardWorker:
                 self.judging[rollout].cancel()
 
     async def stats(self) -> dict[str, Any]:
-        self.opened()
+        await self.opened()
         return {"pid": os.getpid(), "judging": len(self.judging), "judged": self.judged}
 
     async def close(self) -> None:
         """Cancel what is being judged and leave no sandbox."""
         await self.cancel(list(self.judging))
         await asyncio.gather(*self.judging.values(), return_exceptions=True)
-        backend, judges = self.opened()
-        async with judges:
-            await backend.close()
+        if self._open is not None:
+            backend, judges = self._open
+            async with judges:
+                await backend.close()

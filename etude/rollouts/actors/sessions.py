@@ -11,7 +11,7 @@ import os
 from collections import deque
 from typing import Any
 
-from etude.environments.backends import open_backend
+from etude.environments.backends import open_when_there
 from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.records import Event
@@ -34,22 +34,25 @@ class SessionWorker:
         self.chat = ChatRenderer(load_tokenizer(config.model.path))
         self.sampler = RemoteSampler(config.rollouts.sample_deadline_s, config.fleet.deadline_s)
         self._backend: Backend | None = None
+        self._opening = asyncio.Lock()
         self.running: dict[str, asyncio.Task[SealedRollout]] = {}
         self.begun: dict[str, asyncio.Event] = {}
         self.watched: str | None = None
         self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
 
-    def backend(self) -> Backend:
+    async def backend(self) -> Backend:
         """Opened at first use: a backend belongs to the event loop that uses it, here the actor's."""
-        if self._backend is None:
-            self._backend = open_backend(self.config.environment)
-        return self._backend
+        async with self._opening:
+            if self._backend is None:
+                self._backend = await open_when_there(self.config.environment)
+            return self._backend
 
     async def play(self, order: Order) -> SealedRollout | None:
         """None for a rollout that was cancelled."""
+        backend = await self.backend()
         begun = self.begun[order.id] = asyncio.Event()
         rollout = play_order(
-            order, self.config, self.backend(), self.sampler, self.chat, self._on_event, lambda order: begun.set()
+            order, self.config, backend, self.sampler, self.chat, self._on_event, lambda order: begun.set()
         )
         task = self.running[order.id] = asyncio.ensure_future(rollout)
         try:
@@ -83,7 +86,7 @@ class SessionWorker:
                 self.running[rollout].cancel()
 
     async def stats(self) -> dict[str, Any]:
-        self.backend()
+        await self.backend()
         recent = list(self.recent)
         self.recent.clear()
         told = {"pid": os.getpid(), "running": len(self.running), "recent": recent}
@@ -93,4 +96,5 @@ class SessionWorker:
         """Cancel what runs and leave no sandbox."""
         await self.cancel(list(self.running))
         await asyncio.gather(*self.running.values(), return_exceptions=True)
-        await self.backend().close()
+        if self._backend is not None:
+            await self._backend.close()

@@ -6,12 +6,13 @@ import json
 import httpx2
 import pytest
 
+from etude.environments.backends import open_backend, open_when_there
 from etude.environments.base import SandboxSpec
 from etude.environments.journal import Journal
 from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
 from etude.environments.wire import Answer, ServerError
-from etude.errors import ConfigError
+from etude.errors import ConfigError, Unreachable
 
 
 def test_a_key_outlives_the_server(make_server):
@@ -50,6 +51,25 @@ def test_a_key_outlives_the_server(make_server):
         ("created", None),
         ("failed", True),
     ]
+
+
+def test_who_comes_while_the_server_is_away_waits_for_it(make_server):
+    server = make_server()
+    config = server.remote()
+    server.kill()
+    with pytest.raises(Unreachable, match="etude environments serve"):
+        open_backend(config)
+
+    async def scenario():
+        opening = asyncio.ensure_future(open_when_there(config))
+        await asyncio.sleep(0.5)
+        assert not opening.done()
+        await asyncio.to_thread(server.start)
+        backend = await opening
+        assert (await (await backend.create(SandboxSpec())).exec("echo there")).output == b"there\n"
+        await backend.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_sandbox_whose_guest_is_killed_is_reported_and_ended(make_server):
