@@ -10,7 +10,7 @@ quickstart: $(VENV)/train.stamp system
 	$(BIN)/etude train recipes/quickstart.toml
 
 test: $(VENV)/dev.stamp system lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -11,6 +11,34 @@ import pytest
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on CPU; read when Triton is first imported, by whomever
 
 RAY = ("environments/cluster/", "e2e/")
+MACHINES = tuple(f"environments/test_{name}.py" for name in ("machines", "firecracker", "machine_postgres"))
+
+
+def group_of(nodeid: str) -> str:
+    """Tests of one group stay with one process, in order."""
+    path, _, test = nodeid.removeprefix("tests/").partition("::")
+    if path.startswith(RAY):
+        return "ray"
+    if path in MACHINES or "qemu" in test.partition("[")[2]:
+        return "machines"  # an emulated machine takes a whole core, and its image is built once
+    return path  # what a file's fixtures start is started once
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Not by `xdist_group`: its names get lost where another hook, or another pytest, changes what comes first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest group first: the others are dealt out beside it."""
+    items.sort(key=lambda item: group_of(item.nodeid) != "ray")
 
 
 @pytest.fixture
@@ -19,16 +47,3 @@ def outer() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))
     yield path
     shutil.rmtree(path)
-
-
-def pytest_collection_modifyitems(config, items):
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        path = item.path.relative_to(config.rootpath / "tests").as_posix()
-        group = path  # what a file's fixtures start is started once
-        if path.startswith(RAY):
-            group = "ray"
-        elif {"machines", "machine_config"} & set(item.fixturenames):
-            group = "machines"  # an emulated machine takes a whole core, and its image is built once
-        item.add_marker(pytest.mark.xdist_group(group))

@@ -48,6 +48,8 @@ class FaultConfig(Config):
     """Engine processes that are ready to take the place of one that died."""
     spare_sessions: int = Field(0, ge=0)
     """The same of session workers."""
+    start_deadline_s: float = Field(300.0, gt=0)
+    """A process that is not ready so long after it was started is taken for dead."""
     drain_s: float = Field(120.0, ge=0)
     """How long a process that is replaced by new code may finish what it has begun."""
     journal: bool = False

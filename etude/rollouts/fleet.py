@@ -30,7 +30,7 @@ from etude.rollouts.fleet_engine import Engine, State, Swap, counts
 from etude.rollouts.lending import Borrower
 from etude.rollouts.links import EngineGone, Loaded, RayLink
 from etude.rollouts.router import Member, View
-from etude.rollouts.waiting import START_S, STOP_S
+from etude.rollouts.waiting import STOP_S
 
 FLEET = (
     "engines", "engines_joined", "engines_left", "engines_lost", "engines_replaced", "spares_used", "loads_tried_again",
@@ -81,7 +81,11 @@ class Fleet:
         first = [self._begin(place, "serving") for place in range(places_of(self.config))]
         first += [self._begin(place, "spare") for place in range(spares)]
         self._later(self._beat())
-        await self._until(lambda: not any(each.state == "starting" for each in first), START_S, "the engines to start")
+        await self._until(
+            lambda: not any(each.state == "starting" for each in first),
+            self.restarts.config.start_deadline_s,
+            "the engines to start",
+        )
         dead = next((each for each in first if each.state == "gone"), None)
         if dead is not None:
             raise EtudeError(f"an engine did not start: {self._loss}")
@@ -91,7 +95,9 @@ class Fleet:
         if not isinstance(self.config.engine, EngineConfig):
             raise ConfigError("engine.urls: says which engines there are; start the run with another list")
         engine = self._begin(self._made, "serving")
-        await self._until(lambda: engine.state != "starting", START_S, f"{engine.name} to start")
+        await self._until(
+            lambda: engine.state != "starting", self.restarts.config.start_deadline_s, f"{engine.name} to start"
+        )
         self.counters["engines_joined"] += 1
         return engine.name
 
@@ -213,8 +219,8 @@ class Fleet:
 
     async def _mind(self, engine: Engine) -> None:
         """Bring an engine to its goal, and look after it from then on. Raises what is wrong with it."""
-        await engine.link.started()
-        engine.look(await engine.link.stats(START_S), time.monotonic())
+        await engine.link.started(self.restarts.config.start_deadline_s)
+        engine.look(await engine.link.stats(self.restarts.config.start_deadline_s), time.monotonic())
         while (newest := self.newest) is not None and (engine.loaded is None or engine.loaded < newest["version"]):
             told_at = time.monotonic()
             loaded = await self._load(engine, newest)

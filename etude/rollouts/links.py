@@ -17,7 +17,7 @@ from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
 from etude.rollouts.health import computes, end, identify, let_go
 from etude.rollouts.processes import Identity
-from etude.rollouts.waiting import START_S, STOP_S, within
+from etude.rollouts.waiting import STOP_S, within
 
 Loaded = dict[str, Any]
 """What an engine says of a version it has taken up: version, root, bytes, deltas, pause_ms."""
@@ -46,7 +46,7 @@ class Link(Protocol):
         """Counters since its start, and gauges."""
         ...
 
-    async def started(self) -> None:
+    async def started(self, deadline_s: float) -> None:
         """Returns when it can be asked."""
         ...
 
@@ -92,10 +92,9 @@ class RayLink:
     async def stats(self, deadline_s: float) -> dict[str, float]:
         return await self._asked(self.actor.stats.remote(), deadline_s, f"{self.name} to tell its figures")
 
-    async def started(self) -> None:
-        self._identity = await self._asked(
-            identify(self.actor, START_S, f"{self.name} to start"), START_S + STOP_S, f"{self.name} to start"
-        )
+    async def started(self, deadline_s: float) -> None:
+        what = f"{self.name} to start"
+        self._identity = await self._asked(identify(self.actor, deadline_s, what), deadline_s + STOP_S, what)
 
     async def ended(self) -> str:
         while True:

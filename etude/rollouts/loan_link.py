@@ -123,7 +123,7 @@ class LoanLink:
     async def stats(self, deadline_s: float) -> dict[str, float]:
         return await self._asked("/loan/stats", "tell its figures", deadline_s)
 
-    async def started(self) -> None:
+    async def started(self, deadline_s: float) -> None:
         return  # a lease is given by a server that can be asked
 
     async def ended(self) -> str:

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from etude.errors import DeadlineExceeded, EtudeError
-from etude.rollouts.faults import Kind, Restarts
+from etude.errors import DeadlineExceeded, EtudeError, SandboxError
+from etude.rollouts.faults import BUSY, Kind, Restarts
 from etude.rollouts.health import Patient, end, identify, let_go
 from etude.rollouts.processes import Identity
-from etude.rollouts.waiting import DIED, START_S, STOP_S, within
+from etude.rollouts.waiting import DIED, STOP_S, within
 
 
 @dataclass(eq=False)
@@ -40,7 +40,7 @@ class Pool:
         Its actor has `stats()`, which answers once it is ready, and `close()`.
         """
         self.kind, self.restarts, self.size = kind, restarts, size
-        self._make, self._numbers = make, itertools.count()
+        self._make, self._numbers, self._start_s = make, itertools.count(), restarts.config.start_deadline_s
         self._coming = [self._new() for _ in range(size + spares)]
         self.members: list[Member] = []
         self.spares: list[Member] = []
@@ -59,9 +59,9 @@ class Pool:
         self._coming = []
 
     async def _ready(self, member: Member) -> None:
-        what = f"process {member.number} of the {self.kind} pool to start"
-        member.identity = await identify(member.actor, START_S, what)
-        await within(member.actor.stats.remote(), START_S, what)
+        what, seconds = f"process {member.number} of the {self.kind} pool to start", self._start_s
+        member.identity = await identify(member.actor, seconds, what)
+        await within(member.actor.stats.remote(), seconds, what)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Pool:
             if here := [member for member in self.members if not member.leaving]:
                 return min(here, key=lambda member: member.load)
             self._changed.clear()
-            await within(self._changed.wait(), START_S, f"a process of the {self.kind} pool to be there")
+            await within(self._changed.wait(), BUSY * self._start_s, f"a process of the {self.kind} pool to be there")
 
     def call(self, member: Member, method: str, *arguments: Any, seconds: float, what: str) -> Awaitable[Any]:
         """Ask a process now; await it for the answer. Raises DIED after seeing to its replacement, DeadlineExceeded
@@ -134,8 +134,9 @@ class Pool:
             member = self._new()
             try:
                 await self._ready(member)
-            except DIED as died:
-                why = str(died)
+            except (DIED, DeadlineExceeded, SandboxError) as error:  # the next one may be luckier
+                why = str(error)
+                end(member.actor, member.identity)
                 continue
             self._join(member)
             return

@@ -31,6 +31,7 @@ from etude.rollouts.live import Changes, Server
 from etude.rollouts.loop import train
 from etude.rollouts.moves import Moves
 from etude.rollouts.preflight import preflight
+from etude.rollouts.proof import used
 from etude.rollouts.report import write_report
 from etude.rollouts.schedule import schedule_of
 from etude.rollouts.stats import RunStats
@@ -41,13 +42,6 @@ from etude.rollouts.watch import Watch
 
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
 CONTROL_VERSION = Version(1_000_000)
-FEATURES = [
-    "tool_calls", "parallel_turns", "routes_replayed", "deltas_published", "delta_bytes_published", "deltas_applied",
-    "roots_verified",
-]  # fmt: skip
-ENOUGH_STEPS = 10
-"""From here on some version must have met a sequence half decoded, and every switch of the algorithm a token that it
-changes; in a shorter run that is chance."""
 
 
 class Run:
@@ -117,7 +111,9 @@ class Run:
             return await self._measured(tasks, state, version, started)
         finally:
             watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await asyncio.wait([watching])
+            if not watching.cancelled():
+                self.view.line(f"the view stood still from some moment on: {watching.exception()!r}")
 
     def _count_publications(self, state: dict[str, Any]) -> None:
         """Those that a trainer found in the store when it resumed, and that nobody had counted."""
@@ -271,28 +267,8 @@ class Run:
         from etude.rollouts.summary import summarise
 
         engine = (await self.cluster.stats())["engine"]
-        features = [name for name in FEATURES if name != "routes_replayed" or self.config.trainer.router_replay]
-        if self.config.rollouts.family == "trail":  # there the next call is not known before the last one's answer
-            features.remove("parallel_turns")
-        if self.config.model.expert_format != "plain":
-            features += ["low_precision_rows_trained", "low_precision_rows_sampled"]
-        if self.config.rollouts.trajectory_every:
-            features.append("checkpoints")
-        if self.config.harness.summary is not None:
-            masked = self.config.trainer.credit.mask_summaries
-            features += ["summaries", "summary_tokens_masked" if masked else "summary_tokens_trained"]
-        if self.config.rollouts.by_difficulty:
-            features.append("drawn_by_difficulty")
-        if self.config.groups.oversample:
-            features.append("oversampled")
-        if self.config.rewards.audit != "off":
-            features.append("audited")
-        if self.config.fleet.lending is not None:
-            features.append("engines_borrowed")
-        by_chance = used_in_time(self.config) if training["steps"] >= ENOUGH_STEPS else []
-        known = training["steps"] >= ENOUGH_STEPS or not self.stats.counters["samples_restored"]
-        of_engine = self.config.engine.features if known else []  # a killed life's last counts are lost with it
-        counters = self.stats.prove_use([*features, *of_engine, *by_chance], engine)
+        restored = bool(self.stats.counters["samples_restored"])
+        counters = self.stats.prove_use(used(self.config, training["steps"], restored), engine)
         return summarise(base, after, control) | {
             "wall_s": wall_s, "max_abs_dlogp": self.stats.max_abs_dlogp,
             **{name: training[name] for name in KEPT},
@@ -305,21 +281,6 @@ class Run:
             "trained_twice": training["samples"]["trained_twice"],
             "counters": counters,
         }  # fmt: skip
-
-
-def used_in_time(config: RunConfig) -> list[str]:
-    """Counters that a run of enough steps leaves at more than zero. In lockstep no sequence meets a new version; and
-    without a lag nothing that is trained on is older than the weights, so that the witness has nothing to compare.
-    """
-    free, rewards = config.rollouts.schedule == "free", config.rewards
-    wanted = {
-        "in_flight_swaps": free,
-        "witnessed_tokens": config.trainer.witness_tokens > 0 and (free or config.rollouts.lag > 0),
-        "quality_judged": bool(rewards.quality.looked_at),
-        "criteria_judged": rewards.judge is not None,
-        "truncated": config.groups.drop_overlong,
-    }
-    return [*(name for name, is_wanted in wanted.items() if is_wanted), *config.trainer.features]
 
 
 def _claim(directory: Path, config: RunConfig, resume: bool) -> None:

@@ -21,7 +21,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.health import end, identify
 from etude.rollouts.processes import Identity
-from etude.rollouts.waiting import DIED, START_S, STEP_S, STOP_S, within
+from etude.rollouts.waiting import DIED, STEP_S, STOP_S, within
 
 RESUME_S, PUBLISH_S, SAVE_S = 120.0, 120.0, 60.0
 
@@ -155,7 +155,9 @@ class TrainerProcess:
             self.on_resumed(state)
 
     async def _resumed(self, actor: Any) -> dict[str, Any] | None:
-        self.identity = await identify(actor, START_S, "the trainer's process to start", "health")
+        self.identity = await identify(
+            actor, self.restarts.config.start_deadline_s, "the trainer's process to start", "health"
+        )
         state = await within(actor.resume.remote(), RESUME_S, "the trainer to load its checkpoint")
         self._saved = state["line"] if state else None
         self._version = Version(state["line"]["version"]) if state else Version(0)

@@ -17,7 +17,7 @@ from etude.errors import DeadlineExceeded, EtudeError
 T = TypeVar("T")
 DIED = RayActorError
 """What asking a process that died, or cannot be reached any more, raises."""
-START_S, STEP_S, STOP_S = 300.0, 600.0, 60.0
+STEP_S, STOP_S = 600.0, 60.0
 
 
 async def within(waiting: Awaitable[T], seconds: float, what: str) -> T:

@@ -7,9 +7,13 @@ what it cannot learn it leaves as it was. Talks to: cluster, stats, controller, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
+from ray.exceptions import RayError
+
+from etude.errors import EtudeError
 from etude.records import Event
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.controller import Controller
@@ -34,9 +38,10 @@ class Watch:
         self._pending: dict[tuple[int, int], Call] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. A process that hangs or is away is somebody else's to end: it is asked again."""
         while True:
-            self._gauges(await self.cluster.stats())
+            with contextlib.suppress(EtudeError, RayError):
+                self._gauges(await self.cluster.stats())
             self._learning()
             self.view.refresh()
             await asyncio.sleep(PERIOD_S)

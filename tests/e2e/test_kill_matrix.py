@@ -39,7 +39,7 @@ def undisturbed(tmp_path_factory):
         return became(out, run.end())[0]
 
 
-@pytest.mark.parametrize("kinds", [("engine", "trainer")], ids="+".join)
+@pytest.mark.parametrize("kinds", [("controller",), ("engine", "trainer")], ids="+".join)
 def test_processes_killed_in_every_state_change_nothing(tmp_path, undisturbed, kinds):
     out = tmp_path / "run"
     with Victim(out, *RECIPE) as run:

@@ -31,14 +31,16 @@ def test_an_operator_changes_keys_and_code_while_the_run_goes_on(tmp_path, copy)
             code.write(f"\nopen({str(marker)!r}, 'w').close()\n")
         assert "1 of sessions replaced" in run.ask("replace", "sessions").stdout
         assert marker.exists()
-        assert "1 of trainer replaced" in run.ask("replace", "trainer").stdout
+        for kind in ("trainer", "engine", "rewards"):
+            done = run.ask("replace", kind)
+            assert f"1 of {kind} replaced" in done.stdout, done
         with (copy / "etude/rollouts/actors/rewards.py").open("a") as code:
             code.write("\nthis is no code\n")
         done = run.ask("replace", "rewards")
         assert (done.returncode, "cannot be loaded, nothing was replaced" in done.stderr) == (1, True)
         run.last_step()
         summary = json.loads(run.end().splitlines()[-1])
-    assert summary["restarts"] == {"sessions": 1, "trainer": 1}
+    assert summary["restarts"] == dict.fromkeys(("sessions", "trainer", "engine", "rewards"), 1)
     assert summary["counters"]["infra_failed"] == 0
     assert [line["step"] for line in steps(out)] == list(range(1, summary["steps"] + 1))
     assert lines(out, "change")[0]["set"] == ["groups.max_staleness=2", "rollouts.concurrency=12"]

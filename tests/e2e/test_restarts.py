@@ -30,6 +30,19 @@ def test_a_trainer_and_workers_that_die_or_hang_are_replaced(tmp_path):
     assert left() == []
 
 
+def test_a_worker_that_hangs_while_it_starts_is_replaced_too(tmp_path):
+    out = tmp_path / "run"
+    one = ("rollouts.workers=1", "faults.spare_sessions=0", "faults.start_deadline_s=25")
+    with Victim(out, *one, "rollouts.max_steps=3", "rollouts.max_minutes=10") as run:
+        run.wait(lambda: len(steps(out)) >= 1, "the first step")
+        dead = run.kill("sessions")
+        run.wait(lambda: [each for each in run.processes("sessions") if each.pid != dead], "the next worker's start")
+        run.kill("sessions", signal.SIGSTOP)
+        summary = json.loads(run.end().splitlines()[-1])
+    assert len(steps(out)) == 3 and summary["restarts"] == {"sessions": 2}
+    assert left() == []
+
+
 def test_a_controller_that_dies_lives_on_and_the_users_word_ends_it(tmp_path):
     out = tmp_path / "run"
     with Victim(out, "rollouts.max_steps=1000", "rollouts.max_minutes=10") as run:

@@ -16,7 +16,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.planner import plan_of, setup_of
 from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
 from etude.rollouts.plan.simulator import Setup, Simulation
-from etude.rollouts.run import used_in_time
+from etude.rollouts.proof import used_in_time
 
 ENGINE = EngineRate(step_s=0.01, decode_s=0.001, prefill_s=0.0001)
 QUICK = EngineRate(step_s=0.002, decode_s=0.0002, prefill_s=0.00001)

@@ -1,0 +1,60 @@
+"""What a run must have used by its end: every feature that its recipe enables counts its own use, and zero is an error.
+
+Owns which counters those are. Counts nothing itself; `stats.prove_use` looks at them. Pure functions of a recipe.
+"""
+
+from __future__ import annotations
+
+from etude.rollouts.config import RunConfig
+
+ALWAYS = (
+    "tool_calls", "deltas_published", "delta_bytes_published", "deltas_applied", "roots_verified",
+)  # fmt: skip
+ENOUGH_STEPS = 10
+"""From here on some version must have met a sequence half decoded, and every switch of the algorithm a token that it
+changes; in a shorter run that is chance."""
+
+
+def used(config: RunConfig, steps: int, restored: bool) -> list[str]:
+    """Counters that a run of so many steps leaves at more than zero. `restored`: it went on from a life that was
+    killed, with whose engines their last counts are lost.
+    """
+    enough = steps >= ENOUGH_STEPS
+    of_engine = config.engine.features if enough or not restored else []
+    return [*used_at_once(config), *of_engine, *(used_in_time(config) if enough else [])]
+
+
+def used_at_once(config: RunConfig) -> list[str]:
+    """By however short a run."""
+    masked, low_precision = config.trainer.credit.mask_summaries, config.model.expert_format != "plain"
+    summarised = config.harness.summary is not None
+    wanted = {
+        "parallel_turns": config.rollouts.family != "trail",  # there each call needs the last one's answer
+        "routes_replayed": config.trainer.router_replay,
+        "low_precision_rows_trained": low_precision,
+        "low_precision_rows_sampled": low_precision,
+        "checkpoints": bool(config.rollouts.trajectory_every),
+        "summaries": summarised,
+        "summary_tokens_masked": summarised and masked,
+        "summary_tokens_trained": summarised and not masked,
+        "drawn_by_difficulty": config.rollouts.by_difficulty,
+        "oversampled": bool(config.groups.oversample),
+        "audited": config.rewards.audit != "off",
+        "engines_borrowed": config.fleet.lending is not None,
+    }
+    return [*ALWAYS, *(name for name, is_wanted in wanted.items() if is_wanted)]
+
+
+def used_in_time(config: RunConfig) -> list[str]:
+    """Counters that a run of enough steps leaves at more than zero. In lockstep no sequence meets a new version; and
+    without a lag nothing that is trained on is older than the weights, so that the witness has nothing to compare.
+    """
+    free, rewards = config.rollouts.schedule == "free", config.rewards
+    wanted = {
+        "in_flight_swaps": free,
+        "witnessed_tokens": config.trainer.witness_tokens > 0 and (free or config.rollouts.lag > 0),
+        "quality_judged": bool(rewards.quality.looked_at),
+        "criteria_judged": rewards.judge is not None,
+        "truncated": config.groups.drop_overlong,
+    }
+    return [*(name for name, is_wanted in wanted.items() if is_wanted), *config.trainer.features]
