@@ -14,19 +14,19 @@ deviation 0.02 move by lr * u, u normal, instead: fast, and nobody's training.
 
 `changed` is the share of weights that change, `bits_X` are bits a changed weight, `ratio_X` raw bytes over payload
 bytes; `bound_A` are the bits no coder goes below that knows each weight's old exponent and its tensor. `mxfp8_ratio` is
-the same for the experts' matrices as MXFP8 codes and scales, against their own size, at the middle rate; there the run
-has `--amortised-steps`, and `amortised_ratio` is raw bytes over everything in its store: payloads, manifests, merged
-deltas and anchors, the first version's full copy among them; `followed_ratio` is over what an engine fetches that has
-followed from the start: no merged deltas, and no full copy but the first. The shipped model's tensors are small, 8,192
-to 196,608 weights, and each is coded apart: what a code says of itself at its start, and learns before it is good, is
-then a part of its bits. `joined` has the same updates with all tensors end to end, in chunks of a million weights as a
-large model's tensors fill them. Throughput is raw bf16 bytes a CPU second of one thread,
-best of the repeats. Every payload is decoded and compared.
+the same for the experts' matrices as MXFP8 codes and scales, against their own size, at the middle rate. Up to that one
+runs have `--amortised-steps`, and `amortised_ratio` is raw bytes over everything in such a run's store: payloads,
+manifests, merged deltas and anchors, the first version's full copy among them; `followed_ratio` is over what an engine
+fetches that has followed from the start: no merged deltas, and no full copy but the first. The shipped model's tensors
+are small, 8,192 to 196,608 weights, and each is coded apart: what a code says of itself at its start, and learns before
+it is good, is then a part of its bits. `joined` has the same updates with all tensors end to end, in chunks of a
+million weights as a large model's tensors fill them. Throughput is raw bf16 bytes a CPU second of one thread, best of
+the repeats. Every payload is decoded and compared.
 
 `publish_stall_ms` is for how long steps stood still because of publishing, in all runs together; `snapshot_ms` the copy
 that a step makes, `swap_pause_ms` the pause between two of the engine's steps in which a version is put in, with
 `applied_GBps` of bf16 weights, and `lag_ms` what lies between a step's end and the engine's holding its version: mean,
-and medians, of the longest run. The last line is one JSON object.
+and medians, of the middle rate's run. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def main() -> None:
             if model is None:
                 pairs = synthetic(lr, options.elements)
             else:
-                steps = options.amortised_steps if lr == middle else options.steps
+                steps = options.amortised_steps if lr <= middle else options.steps
                 delivery = train(model, lr, steps, runs / f"{lr}")
                 stall_ms += delivery["publish_stall_ms"]
                 store = runs / f"{lr}" / "weights"
@@ -294,6 +294,8 @@ def main() -> None:
                     report |= {"mxfp8_ratio": mxfp8_ratio(pairs)} | amortised(store)
                     report |= {name: rounded(delivery[name]) for name in TOLD}
             row = report[f"{lr:g}"] = compare(pairs)
+            if model is not None and lr < middle:
+                row |= amortised(store)
             whole = compare(joined(pairs))
             row["joined"] = {name: whole[name] for name in JOINED}
             print(f"lr {lr:g}: {100 * row['changed']:.2f}% of the weights change; bound {row['bound_A']:.2f} bits each")

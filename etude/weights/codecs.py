@@ -146,7 +146,7 @@ def _xor_zstd_stream(new: Array, parent: Array) -> bytes:
 
 def _rice_stream(new: Array, parent: Array) -> bytes:
     symbols, before = form_of(new).symbols(new), form_of(parent).symbols(parent)
-    most = rice.HEADER.size + 24 * symbols.size + 1  # 2^7 bits each, and as many if they are far, always do
+    most = rice.MOST_HEAD + 24 * symbols.size + 1  # 2^7 bits each, and as many if they are far, always do
     _, stream = rice.encode(symbols, before, less_than=most)
     if stream is None:
         raise AssertionError("a Rice stream outgrew its own bound")

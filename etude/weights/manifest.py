@@ -27,7 +27,7 @@ from etude.weights.forms import FORMS, Array, FormName, form_of, to_wire
 Bits = dict[str, Array]
 """Parameter name → array of any shape, of a dtype that says what its elements' bits are (`forms`)."""
 
-FORMAT = "etude-weights/3"
+FORMAT = "etude-weights/4"
 MOST_MANIFEST_BYTES = 256 << 20
 _SMALL_BYTES = 1 << 20
 """Up to this, the best compression takes no time to speak of."""
@@ -96,7 +96,7 @@ class Pack(_Record):
 class Delta(_Record):
     """How version `parent` becomes version `version`; with no parent, how zeros do: a full copy, an anchor."""
 
-    format: Literal["etude-weights/3"] = FORMAT
+    format: Literal["etude-weights/4"] = FORMAT
     chain: ChainId
     version: Count
     parent: Count | None

@@ -8,16 +8,16 @@ values: x for x >= 0,
 -(x & 0x7fff) - 1 below. That map is one to one on all 65,536 patterns, so NaN payloads, infinities and -0 travel like
 any other value.
 
-Payload, little endian: u32 changes; u32 far, how many of them move by more than 1; u8 k; u8 j; u8 g; then bits, lowest
-first. Numbers are Rice codes: x >> k zeros, a one, the low k bits of x. First, of every change: the unchanged elements
-since the one before, with k; 1 bit, set when the value falls. Then, of every far one: the near ones since the last far
-one, with j; with v = ((step - 2) >> g) + 1 of b + 1 bits: b zeros, a one, the low b bits of v, the low g bits of step -
-2. The last byte is filled with zeros. Near changes thus pay nothing for their size but to tell where far ones are.
+Payload, little endian: u16, from its lowest bit on 4 bits each of k, j and g and 2 bits each of c and f; the number of
+changes in c + 1 bytes; far, how many of them move by more than 1, in f + 1 bytes; then bits, lowest first. Numbers are
+Rice codes: x >> k zeros, a one, the low k bits of x. First, of every change: the unchanged elements since the one
+before, with k; 1 bit, set when the value falls. Then, of every far one: the near ones since the last far one, with j;
+with v = ((step - 2) >> g) + 1 of b + 1 bits: b zeros, a one, the low b bits of v, the low g bits of step - 2. The last
+byte is filled with zeros. Near changes thus pay nothing for their size but to tell where far ones are.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,11 @@ from etude.errors import WeightError
 U16 = npt.NDArray[np.uint16]
 U32 = npt.NDArray[np.uint32]
 I32 = npt.NDArray[np.int32]
-HEADER = struct.Struct("<IIBBB")
+MOST_HEAD = 2 + 4 + 4
+"""Bytes before the bits, at most."""
 MOST_K = 15
-"""Largest parameter of a Rice code, and largest order g: a number but for its run of zeros then fits a 64-bit word."""
+"""Largest parameter of a Rice code, and largest order g, as 4 bits hold it: a number but for its run of zeros then fits
+a 64-bit word."""
 
 _U8_IN = types.Array(types.uint8, 1, "C", readonly=True)
 _U16_IN = types.Array(types.uint16, 1, "C", readonly=True)
@@ -258,13 +260,31 @@ def pack(gaps: U32, steps: I32, elements: int, less_than: int) -> bytes | None:
     g = int(size_bits.argmin())
     bits = gap_bits + changes + far_bits + int(size_bits[g])
     size = (bits + 7) // 8
-    if HEADER.size + size >= less_than:
+    head = _head(changes, far, k, j, g)
+    if len(head) + size >= less_than:
         return None
     words = np.zeros(bits // 64 + 2, np.uint64)
     written = _write_far(far_gaps, sizes, j, g, words, _write(gaps, steps, k, words))
     if written != bits:
         raise AssertionError(f"the Rice coder wrote {written} bits and had counted {bits}")
-    return HEADER.pack(changes, far, k, j, g) + words.astype("<u8", copy=False).tobytes()[:size]
+    return head + words.astype("<u8", copy=False).tobytes()[:size]
+
+
+def _head(changes: int, far: int, k: int, j: int, g: int) -> bytes:
+    counts = [count.to_bytes(max(1, (count.bit_length() + 7) // 8), "little") for count in (changes, far)]
+    lengths = len(counts[0]) - 1 | (len(counts[1]) - 1) << 2
+    return (k | j << 4 | g << 8 | lengths << 12).to_bytes(2, "little") + b"".join(counts)
+
+
+def _read_head(payload: memoryview) -> tuple[int, int, int, int, int, int]:
+    """changes, far, k, j, g, and where the bits begin."""
+    packed = int.from_bytes(payload[:2], "little")
+    middle = 3 + (packed >> 12 & 3)
+    end = middle + 1 + (packed >> 14)
+    if len(payload) < end:
+        raise WeightError(f"Rice payload of {len(payload)} bytes is shorter than its header")
+    changes, far = (int.from_bytes(part, "little") for part in (payload[2:middle], payload[middle:end]))
+    return changes, far, packed & 15, packed >> 4 & 15, packed >> 8 & 15, end
 
 
 def _best_parameter(gaps: U32, between: int) -> tuple[int, int]:
@@ -280,13 +300,11 @@ def apply(payload: memoryview, chunk: U16) -> None:
     """Turn `chunk`, of less than 2^31 elements, from the parent's bits into the new ones, in place. Raises WeightError
     on a payload that no encoder wrote; `chunk` then holds garbage.
     """
-    if len(payload) < HEADER.size:
-        raise WeightError(f"Rice payload of {len(payload)} bytes is shorter than its header")
-    changes, far, k, j, g = HEADER.unpack_from(payload)
-    if changes > chunk.size or far > changes or max(k, j, g) > MOST_K:
+    changes, far, k, j, g, begin = _read_head(payload)
+    if changes > chunk.size or far > changes:
         claim = f"{changes} changes, {far} of them far (k={k}, j={j}, g={g})"
         raise WeightError(f"Rice payload claims {claim} of {chunk.size} elements")
-    stream = np.frombuffer(payload, np.uint8, offset=HEADER.size)
+    stream = np.frombuffer(payload[begin:], np.uint8)
     words = np.zeros(stream.size // 8 + 4, "<u8")
     words.view(np.uint8)[: stream.size] = stream
     places = np.empty(changes, np.uint32)

@@ -126,10 +126,14 @@ def moved(pattern: int, step: int) -> int:
     return value if value >= 0 else 0x8000 | -(value + 1)
 
 
+def rice_head(changes: int, far: int, k: int = 0, j: int = 0, g: int = 0) -> bytes:
+    """With counts of four bytes, however small."""
+    return struct.pack("<HII", k | j << 4 | g << 8 | 15 << 12, changes, far)
+
+
 def read_by_the_documentation(stream: bytes, parent: np.ndarray) -> np.ndarray:
     """A second decoder, one bit at a time, written from the docstring of `rice`."""
-    changes, far, k, j, g = struct.unpack_from("<IIBBB", stream)
-    bits = [byte >> i & 1 for byte in stream[11:] for i in range(8)]
+    bits = [byte >> i & 1 for byte in stream for i in range(8)]
 
     def number(width: int) -> int:
         return sum(bits.pop(0) << i for i in range(width))
@@ -143,6 +147,8 @@ def read_by_the_documentation(stream: bytes, parent: np.ndarray) -> np.ndarray:
     def rice_code(parameter: int) -> int:
         return zeros() << parameter | number(parameter)
 
+    k, j, g, c, f = number(4), number(4), number(4), number(2), number(2)
+    changes, far = number(8 * (c + 1)), number(8 * (f + 1))
     found, position, at = [], -1, -1
     for _ in range(changes):
         position += rice_code(k) + 1
@@ -173,7 +179,7 @@ def test_rice_golden_bytes() -> None:
     parent = np.array([9, 9, 9, 9, 9], np.uint16)
     new = np.array([9, 10, 9, 6, 9], np.uint16)
     # 0 1 0 (gap 1, rises) | 0 1 1 (gap 1, falls) || 0 1 (one near one before) | 1 (v = 1), 1 (the low bit of 3 - 2)
-    assert codecs.encode_with(Codec.RICE, new, parent).hex() == "060200000001000000000001b203"
+    assert codecs.encode_with(Codec.RICE, new, parent).hex() == "0600010201b203"
 
 
 class Reader:
@@ -361,7 +367,7 @@ def test_invented_payloads(stream: bytes, codec: int, size: int) -> None:
 def test_invented_rice_streams(
     stream: bytes, changes: int, far: int, parameters: tuple[int, int, int], size: int
 ) -> None:
-    head = struct.pack("<IIBBB", changes, min(far, changes), *parameters)
+    head = rice_head(changes, min(far, changes), *parameters)
     survives(bytes([Codec.RICE]) + head + stream, np.zeros(size, np.uint16))
 
 
@@ -415,7 +421,7 @@ def test_claims_are_checked_before_memory_is_taken() -> None:
             codecs.apply(memoryview(bytes([Codec.XOR_ZSTD]) + stream), chunk)
     for changes, far in ((0xFFFFFFFF, 0), (10, 0xFFFFFFFF)):
         with pytest.raises(WeightError, match=r"claims \d+ changes"):
-            codecs.apply(memoryview(bytes([Codec.RICE]) + struct.pack("<II", changes, far) + bytes(100)), chunk)
+            codecs.apply(memoryview(bytes([Codec.RICE]) + rice_head(changes, far) + bytes(100)), chunk)
     table = struct.pack("<HHHI", 1, 0, 0xFFFF, 0xFFFFFFFF)
     with pytest.raises(WeightError, match="claims 4294967295 for exponents"):
         codecs.apply(memoryview(bytes([Codec.WHOLE]) + table + bytes(100)), chunk)
@@ -457,7 +463,7 @@ coder = {"rice": rice, "range_coder": range_coder, "whole": whole}[sys.argv[1]]
 def invented(size):
     if coder is rice:
         changes = rng.integers(0, size + 1)
-        return struct.pack("<IIBBB", changes, rng.integers(0, changes + 1), *rng.integers(0, 16, 3))
+        return struct.pack("<HII", 0xF000 | rng.integers(0, 1 << 12), changes, rng.integers(0, changes + 1))
     if coder is range_coder:
         return struct.pack("<H", rng.integers(0, 1536))
     share = int(rng.integers(1, 65535))
