@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,8 @@ class TrainerProcess:
 
     async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
         """One optimizer step on these groups; returns its metrics, whichever process made it."""
+        if self.config.trainer.credit.feedback is None:
+            groups = [_without_events(group) for group in groups]  # nobody reads them there; they take a while to send
         async with self._stepping:
             return await self._step(_Asked(self._version, groups, state))
 
@@ -162,3 +164,7 @@ class TrainerProcess:
         self._saved = state["line"] if state else None
         self._version = Version(state["line"]["version"]) if state else Version(0)
         return state
+
+
+def _without_events(group: Group) -> Group:
+    return replace(group, trajectories=tuple(replace(each, events=()) for each in group.trajectories))
