@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,9 @@ class Controller:
         self.stopping = False
         self.changed = asyncio.Event()
         self.rollouts: dict[str, asyncio.Task[None]] = {}
-        self.deliveries: set[asyncio.Task[None]] = set()
+        self.beside: set[asyncio.Task[None]] = set()
+        """What goes on while the next step does: deliveries of versions, removals of samples."""
+        self._forgetting = asyncio.Lock()
         self.failure: EtudeError | OSError | None = None
         self.infra_failures_in_a_row = 0
         self.reconciler: asyncio.Task[None] | None = None
@@ -119,18 +121,29 @@ class Controller:
         return line | metrics | {"step_wall_s": time.monotonic() - begun}
 
     def _saved(self) -> None:
-        """The trainer's checkpoint has the steps so far."""
+        """The trainer's checkpoint has the steps so far. What nobody needs any more is removed beside the next one."""
         self.pool.trained()
-        self.ledger.ended([*self._ended, *self.pool.ended()])
-        self._ended = []
+        ended, self._ended = [*self._ended, *self.pool.ended()], []
+        self._beside(self._forget(ended))
+
+    async def _forget(self, ended: list[int]) -> None:
+        async with self._forgetting:
+            try:
+                await asyncio.to_thread(self.ledger.ended, ended)
+            except OSError as error:
+                self.failure = error
+                self.changed.set()
 
     def publish(self) -> None:
         """The trainer puts the version into the store by itself; once it is there, tell the engines. Waits for
         neither.
         """
-        delivery = asyncio.create_task(self._deliver(self.version))
-        self.deliveries.add(delivery)
-        delivery.add_done_callback(self.deliveries.discard)
+        self._beside(self._deliver(self.version))
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.beside.add(task)
+        task.add_done_callback(self.beside.discard)
 
     async def _deliver(self, version: Version) -> None:
         try:
@@ -178,14 +191,14 @@ class Controller:
         self.reconciler.add_done_callback(self._on_reconciler_end)
 
     async def stop(self) -> None:
-        """Stop dispatching, cancel what is out, wait for deliveries. What was trained stays trained."""
+        """Stop dispatching, cancel what is out, wait for what goes on beside. What was trained stays trained."""
         self.stopping = True
         self.changed.set()
         if self.reconciler is not None:
             await self.reconciler
         await self.cluster.cancel(list(self.rollouts))
         await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
-        await asyncio.gather(*self.deliveries, return_exceptions=True)
+        await asyncio.gather(*self.beside, return_exceptions=True)
 
     async def end(self) -> dict[str, Any]:
         """Training is over for good, and its model saved: settle what is left. Returns the accounting, which must add
