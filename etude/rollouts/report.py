@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def write_report(directory: Path) -> Path:
         "<h2>Training</h2><div class=plots>" + _curves(steps) + _ages_plot(summary) + _cpu_plot(summary) + "</div>",
         "<h2>What changed in how it works</h2>" + _behaviour(results),
         "<h2>Three sessions</h2>" + "".join(_example(title, example) for title, example in examples.items()),
-        "<h2>Use counts</h2>" + _table(["counter", ""], [(k, _plain(v)) for k, v in summary["counters"].items()]),
+        "<h2>Use counts</h2>" + _used(summary["counters"]),
         "<h2>Recipe</h2><details><summary>every key</summary><pre>"
         + html.escape(json.dumps(recipe, indent=1))
         + "</pre></details>",
@@ -242,7 +242,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><tr>{header}</tr>{body}</table>"
 
 
+def _used(counters: Mapping[str, Any]) -> str:
+    """What was used, and on one line what was not."""
+    used = {name: value for name, value in counters.items() if value}
+    unused = ", ".join(name for name in counters if name not in used)
+    rows = [(name, _plain(value)) for name, value in used.items()]
+    return _table(["counter", ""], rows) + f"<p class=faint>Not used: {unused or 'none'}</p>"
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}: {count:,}" for name, count in value.items()) or "none"
-    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
