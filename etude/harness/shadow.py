@@ -283,10 +283,12 @@ def _remove_all(root: Path, paths: Iterable[str]) -> list[str]:
 
 def _make_room(root: Path, paths: Iterable[str]) -> None:
     """Where a file should be written and a directory stands that holds nothing but such directories, remove it: a
-    snapshot has files alone, so that it is what was left of something else. Follows no symlink either."""
+    snapshot has files alone, so that it is what was left of something else. Follows no symlink either, and lets be what
+    is too deep to look through.
+    """
     for path in paths:
         *parents, name = path.split("/")
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, RecursionError), contextlib.ExitStack() as stack:
             handle = stack.enter_context(_opened(root))
             for part in parents:
                 handle = stack.enter_context(_opened(part, handle))

@@ -146,6 +146,19 @@ def test_an_empty_directory_gives_way_to_the_file_that_was_there(plain: Path) ->
     run(scenario())
 
 
+def test_a_directory_too_deep_to_look_through_is_left_alone(plain: Path) -> None:
+    one = shadow(plain)
+
+    async def scenario() -> None:
+        first = await one.take("first")
+        (plain / "a.txt").unlink()
+        deep = plain / "a.txt" / "/".join("d" * 500)
+        deep.mkdir(parents=True)
+        assert (await one.restore(first)).kept == ("a.txt",) and deep.is_dir()
+
+    run(scenario())
+
+
 NAMES = ["a", "b", "ü \n'", "d"]
 
 
