@@ -79,11 +79,16 @@ class _Body(Config):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
+LONGEST_S = 365 * 86_400.0
+"""What a duration may be at most: clocks of ours count it in milliseconds, kernels in less."""
+_MOST_MB = 1 << 30
+
+
 class ResourcesBody(_Body):
-    memory_mb: int = Field(Resources.memory_mb, ge=1)
-    pids: int = Field(Resources.pids, ge=1)
-    cpus: float = Field(Resources.cpus, gt=0)
-    disk_mb: int = Field(Resources.disk_mb, ge=1)
+    memory_mb: int = Field(Resources.memory_mb, ge=1, le=_MOST_MB)
+    pids: int = Field(Resources.pids, ge=1, le=1 << 22)
+    cpus: float = Field(Resources.cpus, gt=0, le=4096)
+    disk_mb: int = Field(Resources.disk_mb, ge=1, le=_MOST_MB)
 
 
 class CreateBody(_Body):
@@ -91,11 +96,11 @@ class CreateBody(_Body):
 
     backend: str | None = None
     isolation: Isolation | None = None
-    image: str = "host"
+    image: str = Field("host", pattern=r"^[ -~]{1,1024}$")
     base: str | None = None
     files: dict[str, Content] = {}
     resources: ResourcesBody = ResourcesBody()
-    ttl_s: float | None = Field(None, gt=0)
+    ttl_s: float | None = Field(None, gt=0, le=LONGEST_S)
     labels: dict[str, str] = {}
     egress: tuple[str, ...] | None = None
 
@@ -105,10 +110,10 @@ class ExecBody(_Body):
 
     command: str
     cwd: str = WORKSPACE
-    timeout_s: float | None = Field(60.0, gt=0)
+    timeout_s: float | None = Field(60.0, gt=0, le=LONGEST_S)
     """None only for a command in the background."""
     env: dict[str, str] = {}
-    max_output_bytes: int = Field(30_000, ge=0)
+    max_output_bytes: int = Field(30_000, ge=0, le=1 << 30)
     background: bool = False
 
 
@@ -117,7 +122,7 @@ class ForkBody(_Body):
 
 
 class TtlBody(_Body):
-    ttl_s: float = Field(gt=0)
+    ttl_s: float = Field(gt=0, le=LONGEST_S)
 
 
 B = TypeVar("B", bound=Config)

@@ -29,6 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.config import Config
+from etude.environments.server.connections import HttpLimits
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.errors import DeadlineExceeded, WeightError
@@ -59,6 +60,7 @@ class RelayConfig(Config):
     """Where blocks are kept."""
     most_gb: float = Field(64.0, gt=0)
     """What may be kept there. Less than one version's delta, and blocks may cross the wide link twice."""
+    http: HttpLimits = HttpLimits()
     store: StoreConfig = StoreConfig()
     """How the store itself is read."""
 
@@ -184,7 +186,9 @@ async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> 
         config.token_file.parent.mkdir(parents=True, exist_ok=True)
         token, relay = own_token(config.token_file), Relay(open_store(url, config.store), config)
         try:
-            await Server(application(relay, config, token), drain, lambda: ready(url_of(sock))).serve(sockets=[sock])
+            await Server(application(relay, config, token), drain, lambda: ready(url_of(sock)), config.http).serve(
+                sockets=[sock]
+            )
         finally:
             relay.close()
 

@@ -16,7 +16,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from schema_fuzz import MODES, fuzz, name_of
 from scripted_openai import Reply, ScriptedServer
+
+from etude.product.sessions.openapi import OPERATIONS, openapi
 
 Json = dict[str, Any]
 WRITE = ("write_file", {"path": "new.txt", "content": "hello\n"})
@@ -311,9 +314,43 @@ def test_who_may_come_in_and_what_is_refused(root: Path) -> None:
 
 
 def test_the_document_says_what_there_is(root: Path) -> None:
-    from etude.product.sessions.openapi import openapi
     from etude.product.sessions.routes import Routes
 
     told = {(path, method.upper()) for path, methods in openapi()["paths"].items() for method in methods}
     table = {(route.path, method) for route in Routes(None).table() for method in route.methods - {"HEAD"}}
     assert told == table
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> Iterator[tuple[Serving, str]]:
+    """A server whose model always has something to say, and a session of it."""
+    root = Path(tempfile.mkdtemp(prefix="etude-test-", dir="/var/tmp"))
+    (root / "project").mkdir()
+    try:
+        with serving(root, [Reply("Yes.") for _ in range(20_000)], "--set", "max_open=2") as server:
+            yield server, server.begin()
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=name_of)
+def test_every_answer_is_one_the_document_describes(fuzzed, operation, mode) -> None:
+    serving, session = fuzzed
+
+    def before(case: Any) -> None:
+        """Most are about a session and a directory that are there; its stream does not end, and is left out."""
+        if operation.answer != "events" and "session" in (case.path_parameters or {}) and len(str(case.body)) % 4:
+            case.path_parameters["session"] = session
+        if isinstance(case.body, dict) and isinstance(case.body.get("directory"), str) and len(str(case.body)) % 4:
+            case.body["directory"] = str(serving.root / "project")
+
+    fuzz(openapi(), operation, mode, serving.url, serving.token, before)
+
+
+@pytest.mark.parametrize("directory", ["/" + "x" * 5000, "/a\0b", "/\ud800", "", "relative", "/dev/null", "/proc/self"])
+def test_no_directory_is_a_bug(fuzzed, directory: str) -> None:
+    body = json.dumps({"directory": directory})
+    answer = fuzzed[0].http.post("/sessions", content=body)
+    assert answer.status_code in (400, 502), answer.text
+    assert answer.json()["error"]["message"]

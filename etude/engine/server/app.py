@@ -23,7 +23,6 @@ from starlette.responses import Response
 
 from etude.config import Config
 from etude.engine.config import EngineConfig
-from etude.engine.server import openapi
 from etude.engine.server.anthropic import Messages
 from etude.engine.server.chat import Chat
 from etude.engine.server.completions import Completions
@@ -32,13 +31,16 @@ from etude.engine.server.errors import ApiError, answer_of
 from etude.engine.server.generate import Generate
 from etude.engine.server.lending import LendingConfig
 from etude.engine.server.loans import Loans
+from etude.engine.server.openapi import openapi
 from etude.engine.server.responses import Responses
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
+from etude.environments.server.connections import HttpLimits
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.http import respond
+from etude.environments.server.openapi import served
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.errors import EtudeError
 from etude.models.chat import ChatRenderer
@@ -64,6 +66,7 @@ class ServeConfig(Config):
     name: str | None = None
     """What the model is called in requests. None: the name of its directory."""
     max_body_mb: int = Field(8, ge=1)
+    http: HttpLimits = HttpLimits()
     max_waiting: int = Field(256, ge=0)
     """Choices let in beyond those the engine runs together; more are told to come again."""
     remembered_tokens: int = Field(4_000_000, ge=0)
@@ -104,7 +107,7 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
     asked = (Chat(service), Completions(service), Responses(service), Messages(service), Generate(service))
     loans = Loans(service, config.expert_format, config.weight_store, config.subscriber)
     rooms = (*asked, Control(service), loans)
-    routes = [route for room in rooms for route in room.table()] + openapi.routes()
+    routes = [route for room in rooms for route in room.table()] + [served(openapi())]
     known = {route.path for route in routes}
 
     async def failed(request: Request, error: Exception) -> Response:
@@ -127,7 +130,7 @@ async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) 
         following = None
         try:
             app = application(service, config, _token(config.token_path))
-            server = Server(app, lambda: service.drain(config.drain_s), lambda: ready(url_of(sock)))
+            server = Server(app, lambda: service.drain(config.drain_s), lambda: ready(url_of(sock)), config.http)
             if service.updates is not None and config.follow_s:
                 following = asyncio.create_task(service.updates.follow(config.follow_s))
             await server.serve(sockets=[sock])

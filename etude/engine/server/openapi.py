@@ -1,43 +1,19 @@
-"""GET /openapi.json: what may be asked, as OpenAPI 3.1.
+"""GET /openapi.json: what may be asked of the engine, as OpenAPI 3.1.
 
-Owns the document. Request bodies are the models that `bodies` parses with, so the document cannot say another thing
-than the server does. Answers are described by what every client relies on; docs/serving.md has the rest.
+Owns the list of operations. docs/serving.md has what their answers hold beyond what is named here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
 from etude.engine.server import anthropic, blocks, bodies, chat, completions, generate, loans, responses
-from etude.engine.server.http import reply
 from etude.engine.server.service import PauseMode
-from etude.environments.server.openapi import AT, REFUSED, document
+from etude.environments.server.openapi import Operation, document, parameter
 
-
-@dataclass(frozen=True)
-class Operation:
-    """One route as the document tells of it."""
-
-    path: str
-    method: str
-    summary: str
-    keys: tuple[str, ...] = ()
-    """Members that every answer has."""
-    body: type[bodies.Body] | None = None
-    body_optional: bool = False
-    streams: bool = False
-    parameters: tuple[dict[str, Any], ...] = ()
-    text: bool = False
-
-
-_MODE = {"name": "mode", "in": "query", "schema": {"type": "string", "enum": list(get_args(PauseMode))}}
-_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+_MODE = parameter("mode", type="string", enum=list(get_args(PauseMode)))
+_WORD = {"type": "string"}
+_ERROR = {"message": _WORD, "type": _WORD, "param": {"type": ["string", "null"]}, "code": _WORD}
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -61,9 +37,9 @@ OPERATIONS: tuple[Operation, ...] = (
         for path in generate.ROUTES
     ),
     Operation("/v1/models", "get", "The model served", ("object", "data")),
-    Operation("/v1/models/{model}", "get", "One model", ("id", "object"), parameters=(_MODEL,)),
+    Operation("/v1/models/{model}", "get", "One model", ("id", "object")),
     Operation("/health", "get", "Whether requests are taken", ("status",)),
-    Operation("/metrics", "get", "Figures for Prometheus", text=True),
+    Operation("/metrics", "get", "Figures for Prometheus", answer="text"),
     Operation("/pause", "post", "Stop sampling", ("status",), parameters=(_MODE,)),
     Operation("/resume", "post", "Go on sampling", ("status",)),
     Operation("/is_paused", "get", "Whether it is paused", ("is_paused",)),
@@ -88,44 +64,6 @@ OPERATIONS: tuple[Operation, ...] = (
 )  # fmt: skip
 
 
-def routes() -> list[Route]:
-    """Path -> handler."""
-    document = openapi(OPERATIONS)
-
-    async def show(request: Request) -> Response:
-        return reply(document)
-
-    return [Route("/openapi.json", show, methods=["GET"])]
-
-
-def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+def openapi() -> dict[str, Any]:
     """The document."""
-    paths: dict[str, Any] = {}
-    for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = _described(operation)
-    bodies = (operation.body for operation in operations if operation.body is not None)
-    return document("Etude engine", paths, bodies, _ERROR)
-
-
-_WORD = {"type": "string"}
-_ERROR = {"message": _WORD, "type": _WORD, "param": {"type": ["string", "null"]}, "code": _WORD}
-
-
-def _described(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
-    if not operation.text:
-        content = {"application/json": {"schema": {"type": "object", "required": list(operation.keys)}}}
-    if operation.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
-    busy = {**REFUSED, "headers": {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}}
-    told: dict[str, Any] = {
-        "operationId": f"{operation.method}{operation.path.replace('/', '_').strip('{}')}",
-        "summary": operation.summary,
-        "parameters": list(operation.parameters),
-        "responses": {"200": {"description": "Done", "content": content}, "429": busy, "default": REFUSED},
-    }
-    if operation.body is not None:
-        schema = {"$ref": AT + operation.body.__name__}
-        content = {"application/json": {"schema": schema}}
-        told["requestBody"] = {"required": not operation.body_optional, "content": content}
-    return told
+    return document("Etude engine", OPERATIONS, _ERROR)

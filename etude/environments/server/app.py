@@ -24,8 +24,11 @@ from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
 from etude.environments.remote import default_state_dir
 from etude.environments.server.commands import Commands
+from etude.environments.server.connections import HttpLimits
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.http import respond
+from etude.environments.server.openapi import served
+from etude.environments.server.operations import openapi
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.environments.server.routes import Routes
 from etude.environments.tracing import continued, exported
@@ -46,6 +49,7 @@ class ServerConfig(Config):
     token_file: Path | None = None
     """None: `token` in the node's state directory. Made when it is not there."""
     max_body_mb: int = Field(64, ge=1)
+    http: HttpLimits = HttpLimits()
     drain_s: float = Field(30.0, gt=0)
     spans_to: str | None = Field(None, pattern=r"^https?://")
     """A collector of spans, in OTLP over HTTP: http://127.0.0.1:4318/v1/traces, say. Needs the extra `otel`."""
@@ -68,7 +72,7 @@ def application(node: Node, config: ServerConfig, token: str) -> Starlette:
         ClientDisconnect: _hung_up,
         Exception: _failed,
     }
-    routes = [*Routes(node).table(), *Commands(node).table()]
+    routes = [*Routes(node).table(), *Commands(node).table(), served(openapi())]
     return Starlette(routes=routes, middleware=[guard, Middleware(_Traced)], exception_handlers=handlers)
 
 
@@ -79,7 +83,7 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
             node = Node(config.node)  # sweeps and recovers before anybody is let in
             try:
                 app = application(node, config, own_token(config.token_path))
-                drained = Server(app, lambda: node.drain(config.drain_s), lambda: ready(url_of(sock)))
+                drained = Server(app, lambda: node.drain(config.drain_s), lambda: ready(url_of(sock)), config.http)
                 await drained.serve(sockets=[sock])
             finally:
                 await node.close()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
+import math
 from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
@@ -17,6 +19,7 @@ from starlette.routing import Route
 from etude.environments.base import Process
 from etude.environments.lives import Live, result_within
 from etude.environments.node import Node
+from etude.environments.server.http import whole_number
 from etude.environments.server.routes import digest_of, key_of, once, reply
 from etude.environments.server.sse import never_silent
 from etude.environments.wire import KEY, Answer, ExecBody, answer_of, dump, parse_body
@@ -25,6 +28,8 @@ from etude.errors import ConfigError, EtudeError
 _PIECE = 48 << 10
 _WAIT_MAX_S = 60.0
 _GRACE_S = 1.0
+_LAST_PROCESS = 0xFFFFFFFF
+"""What the line to a sandbox has room for."""
 
 
 class Commands:
@@ -41,9 +46,9 @@ class Commands:
         return [
             Route(f"{box}/exec", self.exec, methods=["POST"]),
             Route(f"{box}/processes", self.listing, methods=["GET"]),
-            Route(f"{box}/processes/{{process:int}}", self.wait, methods=["GET"]),
-            Route(f"{box}/processes/{{process:int}}", self.kill, methods=["DELETE"]),
-            Route(f"{box}/processes/{{process:int}}/output", self.output, methods=["GET"]),
+            Route(f"{box}/processes/{{process}}", self.wait, methods=["GET"]),
+            Route(f"{box}/processes/{{process}}", self.kill, methods=["DELETE"]),
+            Route(f"{box}/processes/{{process}}/output", self.output, methods=["GET"]),
         ]
 
     async def exec(self, request: Request) -> Response:
@@ -69,9 +74,12 @@ class Commands:
     async def wait(self, request: Request) -> Response:
         text = request.query_params.get("wait_s", "0")
         try:
-            wait_s = min(max(float(text), 0.0), _WAIT_MAX_S)
+            wait_s = float(text)
         except ValueError:
-            raise ConfigError(f"wait_s: {text[:40]!r} is no number of seconds") from None
+            wait_s = math.nan
+        if math.isnan(wait_s):  # which compares with nothing, so that no bound would hold it
+            raise ConfigError(f"wait_s: {text[:40]!r} is no number of seconds")
+        wait_s = min(max(wait_s, 0.0), _WAIT_MAX_S)
         live = self._node.find(request.path_params["id"])
         process = await self._process(request)
         async with self._node.use(live.id, awake=False):
@@ -85,17 +93,18 @@ class Commands:
         return await once(self._node, request, b"", work)
 
     async def output(self, request: Request) -> Response:
-        text = request.query_params.get("from", "0")
-        if not text.isdigit():
-            raise ConfigError(f"from: {text[:40]!r} is no number of bytes")
+        skip = whole_number("from", request.query_params.get("from", "0"))
         live = self._node.find(request.path_params["id"])
         process = await self._process(request)
-        return _stream(self._told(live, process, int(text)))
+        return _stream(self._told(live, process, skip))
 
     # ----------------------------------------------------------------------------------------------------------------
 
     async def _process(self, request: Request) -> Process:
-        return await self._node.process(request.path_params["id"], request.path_params["process"])
+        number = whole_number("process", request.path_params["process"])
+        if number > _LAST_PROCESS:
+            raise ProcessLookupError(errno.ESRCH, f"no background command has the id {number}")
+        return await self._node.process(request.path_params["id"], number)
 
     async def _told(self, live: Live, process: Process, skip: int) -> AsyncGenerator[bytes]:
         try:

@@ -1,39 +1,120 @@
-"""The document that says what a server of ours may be asked, as OpenAPI 3.1.
+"""The document that says what a server of ours may be asked, as OpenAPI 3.1, and the route that serves it.
 
-Owns what is alike in all of them. Bodies are the models that requests are parsed with, so that a document cannot say
-another thing than its server does.
+Owns `Operation` and the form of the document. Bodies are the models that requests are parsed with, so that a document
+cannot say another thing than its server does; an answer is described by what every client relies on. What the
+operations of a server are stands with its routes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from etude import __version__
+from etude.environments.wire import dump
 
-AT = "#/components/schemas/"
-REFUSED = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": AT + "Error"}}}}
+_AT = "#/components/schemas/"
+_REFUSED = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}
 """What stands for every answer that is an error."""
+_BUSY = {**_REFUSED, "headers": {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}}
+_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_MEDIA = {"text": "text/plain", "bytes": "application/octet-stream", "tar": "application/x-tar"}
+OURS = {"kind": {"type": "string"}, "message": {"type": "string"}, "retryable": {"type": "boolean"}}
+"""The members of an error, in the form that Etude's own servers have."""
 
 
-def document(
-    title: str, paths: Mapping[str, Any], bodies: Iterable[type[BaseModel]], error: Mapping[str, Any]
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Operation:
+    """One route as the document tells of it. Parameters of the path that are not described are words."""
+
+    path: str
+    method: str
+    summary: str
+    keys: tuple[str, ...] = ()
+    """Members that every answer has."""
+    body: type[BaseModel] | Literal["bytes", "tar"] | None = None
+    body_optional: bool = False
+    parameters: tuple[dict[str, Any], ...] = ()
+    status: int = 200
+    answer: Literal["object", "array", "text", "bytes", "tar", "events"] = "object"
+    streams: bool = False
+    """Whether the answer is a stream of events where the request asks for one."""
+
+
+def parameter(name: str, where: Literal["query", "path", "header"] = "query", **schema: Any) -> dict[str, Any]:
+    """`schema` is JSON schema's; a word where it is not given."""
+    return {"name": name, "in": where, "required": where == "path", "schema": schema or {"type": "string"}}
+
+
+def document(title: str, operations: Iterable[Operation], error: Mapping[str, Any] = OURS) -> dict[str, Any]:
     """`error` is what {"error": …} holds: its members, which it always has, and their schemas."""
-    models = sorted(set(bodies), key=lambda each: each.__name__)
-    _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=AT + "{model}")
+    paths: dict[str, Any] = {}
+    bodies: set[type[BaseModel]] = set()
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation)
+        if isinstance(operation.body, type):
+            bodies.add(operation.body)
+    models = sorted(bodies, key=lambda each: each.__name__)
+    _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=_AT + "{model}")
     inner = {"type": "object", "required": list(error), "properties": dict(error)}
     failed = {"type": "object", "required": ["error"], "properties": {"error": inner}}
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": __version__},
-        "paths": dict(paths),
+        "paths": paths,
         "components": {
             "schemas": {**schemas.get("$defs", {}), "Error": failed},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
     }
+
+
+def served(document: Mapping[str, Any]) -> Route:
+    """GET /openapi.json."""
+    text = dump(document)
+
+    async def show(request: Request) -> Response:
+        return Response(text, media_type="application/json")
+
+    return Route("/openapi.json", show, methods=["GET"])
+
+
+def _described(operation: Operation) -> dict[str, Any]:
+    done = {"description": "Done", "content": _answered(operation)}
+    words = operation.path.replace("{", "").replace("}", "").split("/")[1:]
+    told: dict[str, Any] = {
+        "operationId": "_".join([operation.method, *words]),
+        "summary": operation.summary,
+        "parameters": [*_inside(operation.path, operation.parameters), *operation.parameters],
+        "responses": {str(operation.status): done, "429": _BUSY, "default": _REFUSED},
+    }
+    if isinstance(operation.body, str):
+        told["requestBody"] = {"required": True, "content": {_MEDIA[operation.body]: {}}}
+    elif operation.body is not None:
+        content = {"application/json": {"schema": {"$ref": _AT + operation.body.__name__}}}
+        told["requestBody"] = {"required": not operation.body_optional, "content": content}
+    return told
+
+
+def _inside(path: str, described: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    known = {each["name"] for each in described}
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    return [parameter(name, "path", type="string", minLength=1) for name in names if name not in known]
+
+
+def _answered(operation: Operation) -> dict[str, Any]:
+    if operation.answer == "events":
+        return _EVENTS
+    if operation.answer in _MEDIA:
+        return {_MEDIA[operation.answer]: {}}
+    needed = {"required": list(operation.keys)} if operation.answer == "object" else {}
+    told = {"application/json": {"schema": {"type": operation.answer, **needed}}}
+    return {**told, **_EVENTS} if operation.streams else told

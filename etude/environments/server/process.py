@@ -2,7 +2,7 @@
 
 Owns what every server of ours does alike, whatever it serves: it listens on this machine alone unless it is told its
 own names, says its URL once requests are answered, and at SIGTERM lets what is under way end before it hangs up. Knows
-no route. Used by the environment server and by the engine's.
+no route. Used by every server of ours; how long its connections may take is `connections`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,30 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
+from etude.environments.server.connections import HttpLimits, protocol
 from etude.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _HANG_UP_S = 2
+_QUEUED = 1024
 
 
 class Server(uvicorn.Server):
     """uvicorn, with our order of stopping: `drain` while connections are still answered; a second signal hurries."""
 
-    def __init__(self, app: Starlette, drain: Callable[[], Awaitable[None]], ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        drain: Callable[[], Awaitable[None]],
+        ready: Callable[[], None],
+        limits: HttpLimits | None = None,
+    ) -> None:
+        limits = limits or HttpLimits()
         super().__init__(
             uvicorn.Config(
                 app,
+                http=protocol(limits),  # ty: ignore[invalid-argument-type]  # what makes one serves as well as its class
+                backlog=max(limits.most_connections() // 4, 1),  # so many are taken before one can be turned away
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -41,6 +52,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(_QUEUED)  # those not taken yet wait in the kernel
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from etude.environments.base import Resources, SandboxSpec, Snapshot
 from etude.environments.lives import Kept, Live
 from etude.environments.node import Node
-from etude.environments.server.http import respond
+from etude.environments.server.http import respond, whole_number
 from etude.environments.wire import (
     KEY,
     READ_MAX,
@@ -268,7 +268,4 @@ def _path(query: dict[str, str]) -> str:
 
 
 def _number(query: dict[str, str], name: str, default: int) -> int:
-    text = query.get(name, str(default))
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{name}: {text[:40]!r} is no number of bytes")
-    return int(text)
+    return whole_number(name, query[name]) if name in query else default

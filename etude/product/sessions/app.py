@@ -19,15 +19,16 @@ from starlette.responses import Response
 
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.http import respond
+from etude.environments.server.openapi import served
 from etude.environments.server.process import Server, listening, url_of
 from etude.environments.wire import Answer, dump
 from etude.errors import EtudeError
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
-from etude.product.sessions import openapi
 from etude.product.sessions.config import SessionsConfig
 from etude.product.sessions.errors import answer_of
 from etude.product.sessions.hub import Hub
+from etude.product.sessions.openapi import openapi
 from etude.product.sessions.routes import Routes
 
 
@@ -38,7 +39,7 @@ def application(hub: Hub, config: SessionsConfig, token: str) -> Starlette:
         refusal=answer_of,
     )  # fmt: skip
     handlers = {EtudeError: _failed, HTTPException: _no_route, ClientDisconnect: _hung_up, Exception: _failed}
-    routes = [*Routes(hub).table(), *openapi.routes()]
+    routes = [*Routes(hub).table(), served(openapi())]
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
 
 
@@ -50,7 +51,7 @@ async def serve(config: SessionsConfig, agent: AgentConfig, ready: Callable[[str
         app = application(hub, config, own_token(config.token_path))
         keeping = asyncio.create_task(hub.keep())
         try:
-            await Server(app, hub.drain, lambda: ready(url_of(sock))).serve(sockets=[sock])
+            await Server(app, hub.drain, lambda: ready(url_of(sock)), config.http).serve(sockets=[sock])
         finally:
             keeping.cancel()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from etude.config import Config
+from etude.environments.server.connections import HttpLimits
 from etude.environments.server.process import LOOPBACK
 from etude.harness.store import default_home
 
@@ -36,6 +37,7 @@ class SessionsConfig(Config):
     """A session that nobody asked anything of for so long is closed, with what it left running. The next request opens
     it again."""
     max_body_mb: int = Field(4, ge=1)
+    http: HttpLimits = HttpLimits()
     drain_s: float = Field(10.0, gt=0)
     """How long prompts may go on after SIGTERM. What is cut short can be gone on with."""
 

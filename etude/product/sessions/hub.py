@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -164,8 +165,8 @@ class Hub:
         return self._agent.model_copy(update={"endpoint": self._agent.endpoint.model_copy(update={"model": model})})
 
     def _allowed(self, directory: Path) -> Path:
-        if not directory.is_absolute() or not directory.is_dir():
-            raise ConfigError(f"directory: {directory} is no directory's absolute path")
+        if not directory.is_absolute() or not os.path.isdir(directory):  # False also for what no path can be
+            raise ConfigError(f"directory: {str(directory)[:200]!r} is no directory's absolute path")
         directory, roots = directory.resolve(), [root.resolve() for root in self.config.directories]
         if roots and not any(directory.is_relative_to(root) for root in roots):
             named = ", ".join(map(str, roots))

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from etude.environments.server.http import whole_number
 from etude.environments.server.sse import EventStream
 from etude.environments.wire import dump, parse_body
 from etude.harness.shadow import Restored
@@ -223,6 +224,4 @@ def _number(request: Request, name: str, otherwise: int, instead: str | None = N
     given = instead if instead is not None else request.query_params.get(name)
     if given is None:
         return otherwise
-    if not (given.isascii() and given.isdigit()) or len(given) > 15:
-        raise Refused("invalid", f"{name}: {given[:40]!r} is no whole number")
-    return int(given)
+    return whole_number(name, given)

@@ -1,0 +1,55 @@
+"""Requests that an OpenAPI document allows, and those it does not: no 500, and no answer that it does not describe.
+
+`ETUDE_FUZZ_EXAMPLES` says how many for each operation and mode; `make prove` asks for many more than `make test`.
+"""
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+schemathesis = pytest.importorskip("schemathesis")
+from schemathesis import GenerationMode  # noqa: E402
+from schemathesis.specs.openapi import checks as conformance  # noqa: E402
+
+schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
+EXAMPLES = int(os.environ.get("ETUDE_FUZZ_EXAMPLES", "25"))
+MODES = ("positive", "negative")
+DESCRIBED = [
+    conformance.status_code_conformance,
+    conformance.content_type_conformance,
+    conformance.response_headers_conformance,
+    conformance.response_schema_conformance,
+]
+OUR_FAULT = {500}
+"""Beside these a server may say that what stands behind it failed (502), or that it is not to be had now (503, 504)."""
+QUIET = settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True
+)
+
+
+def name_of(operation) -> str:
+    return f"{operation.method} {operation.path}"
+
+
+def fuzz(
+    document, operation, mode: str, url: str, token: str, before: Callable[[object], None] = lambda case: None,
+    afterwards: Callable[[object], None] = lambda answer: None, checks=DESCRIBED,
+) -> None:  # fmt: skip
+    """Ask one operation in one mode. `before` may change what is asked, `afterwards` puts things back."""
+    told = document["paths"][operation.path][operation.method]
+    if mode == "negative" and operation.body is None and not told["parameters"]:
+        pytest.skip("nothing can be wrong with a request that has neither body nor parameters")
+    asked = schemathesis.openapi.from_dict(document)[operation.path][operation.method.upper()]
+
+    @QUIET
+    @given(case=asked.as_strategy(generation_mode=GenerationMode(mode)))
+    def run(case):
+        before(case)
+        answer = case.call(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+        afterwards(answer)
+        assert answer.status_code not in OUR_FAULT, (case.as_curl_command(), answer.text[:500])
+        case.validate_response(answer, checks=checks)
+
+    run()
