@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
-    {"errors"},
+    {"errors", "plain"},
     {"records", "config", "search"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
@@ -155,3 +155,15 @@ def test_pins_agree():
     pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
     assert pins["torch"] == "2.13.0"
     assert len(pins) > 50
+
+
+def test_what_is_printed_cannot_drive_a_terminal():
+    """`plain.say` prints; the one other print moves the cursor on purpose and shows a plain line."""
+    bare = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        if "inside" not in path.parts and path != PACKAGE / "plain.py"
+    ]
+    assert [place.partition(":")[0] for place in bare] == ["etude/cli/tasks.py"], bare

@@ -8,6 +8,8 @@ import json
 import sys
 from pathlib import Path
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, help="agent.toml (default: ~/.config/etude/agent.toml, if it is there)")
@@ -37,6 +39,6 @@ def run(options: argparse.Namespace) -> int:
         return load_recipe(file, AgentConfig, overrides)
 
     if sys.stdin.isatty():
-        print("etude acp speaks with an editor; docs/acp.md says how to set one up. Ctrl-D ends it.", file=sys.stderr)
+        say("etude acp speaks with an editor; docs/acp.md says how to set one up. Ctrl-D ends it.", sys.stderr)
     asyncio.run(serve(load, SessionStore()))
     return 0

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etude.plain import say
+
 if TYPE_CHECKING:
     from etude.harness.store import SessionStore
     from etude.product.config import AgentConfig
@@ -159,7 +161,7 @@ def _session(options: argparse.Namespace, store: SessionStore, directory: Path) 
 def _list(store: SessionStore, directory: Path, as_json: bool) -> int:
     for each in store.sessions(directory):
         if as_json:
-            print(json.dumps({"id": each.id, "last_active": each.last_active.isoformat(), "task": each.task}))
+            say(json.dumps({"id": each.id, "last_active": each.last_active.isoformat(), "task": each.task}))
         else:
-            print(f"{each.id}  {each.last_active:%Y-%m-%d %H:%M}  {each.task[:80]}")
+            say(f"{each.id}  {each.last_active:%Y-%m-%d %H:%M}  {each.task[:80]}")
     return 0

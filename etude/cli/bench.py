@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etude.plain import say
+
 if TYPE_CHECKING:
     from etude.bench.attempts import Played
     from etude.bench.config import BenchConfig
@@ -85,18 +87,18 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what had ended is in {options.out}: go on with --resume") from None
     summary = summarise(found)
-    print(json.dumps(summary) if options.json else told(summary))
+    say(json.dumps(summary) if options.json else told(summary))
     return 0 if summary["judged"] == summary["planned"] else 1
 
 
 def _progress(played: Played | None, done: int, planned: int) -> None:
     """One line an attempt, on stderr."""
     if played is None:
-        print(f"{done} of {planned} attempts are there", file=sys.stderr)
+        say(f"{done} of {planned} attempts are there", sys.stderr)
         return
     one = played.attempt
     mark = {True: "✓", False: "✗", None: "!"}[one.solved]
-    print(f"{done:>5}/{planned} {mark} {one.task} #{one.attempt} {one.why} ({played.seconds:.1f} s)", file=sys.stderr)
+    say(f"{done:>5}/{planned} {mark} {one.task} #{one.attempt} {one.why} ({played.seconds:.1f} s)", sys.stderr)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -105,7 +107,7 @@ def _compare(options: argparse.Namespace) -> int:
     from etude.bench.text import told_of_two
 
     found = compare(*map(read_run, options.runs))
-    print(json.dumps(found) if options.json else told_of_two(found))
+    say(json.dumps(found) if options.json else told_of_two(found))
     return 0
 
 
@@ -119,9 +121,9 @@ def _report(options: argparse.Namespace) -> int:
     summary, compared = summarise(run), compare(against, run) if against else None
     page = write_page(run, summary, compared)
     if options.json:
-        print(json.dumps({**summary, "compared": compared, "page": str(page)}))
+        say(json.dumps({**summary, "compared": compared, "page": str(page)}))
     else:
-        print("\n\n".join([told(summary), *([told_of_two(compared)] if compared else []), str(page)]))
+        say("\n\n".join([told(summary), *([told_of_two(compared)] if compared else []), str(page)]))
     return 0
 
 
@@ -130,5 +132,5 @@ def _behaviour(options: argparse.Namespace) -> int:
 
     trends = behaviour_of(options.directory)
     page = behaviour_page(options.directory, trends)
-    print(json.dumps({**as_json(trends), "page": str(page)}) if options.json else f"{told(trends)}\n\n{page}")
+    say(json.dumps({**as_json(trends), "page": str(page)}) if options.json else f"{told(trends)}\n\n{page}")
     return 0

@@ -10,6 +10,8 @@ import shutil
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -28,14 +30,14 @@ def run(options: argparse.Namespace) -> int:
         **{name: _version(name) for name in ("torch", "ray", "transformers")},
     }
     if options.json:
-        print(json.dumps({**facts, "environments": [asdict(finding) for finding in findings]}))
+        say(json.dumps({**facts, "environments": [asdict(finding) for finding in findings]}))
     else:
         for name, value in facts.items():
-            print(f"  {name}: {value}")
+            say(f"  {name}: {value}")
         for finding in findings:
-            print(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
+            say(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
             if finding.remedy and not finding.ok:
-                print(f"    {finding.remedy}")
+                say(f"    {finding.remedy}")
     return 0 if all(finding.ok for finding in findings) else 1
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from etude.errors import ConfigError
+from etude.plain import say
 
 BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg", "firecracker", "kata")
 
@@ -45,14 +46,14 @@ def _doctor(options: argparse.Namespace) -> int:
     offered = [name for name, findings in found.items() if all(finding.ok for finding in findings)]
     if options.json:
         backends = {name: [asdict(finding) for finding in findings] for name, findings in found.items()}
-        print(json.dumps({"offered": offered, "backends": backends}))
+        say(json.dumps({"offered": offered, "backends": backends}))
         return 0 if wanted in offered else 1
     for name, findings in found.items():
-        print(f"{name}: {'offered' if name in offered else 'not offered'}")
+        say(f"{name}: {'offered' if name in offered else 'not offered'}")
         for finding in findings:
-            print(f"  {'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
+            say(f"  {'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
             if finding.remedy and not finding.ok:
-                print(f"      {finding.remedy}")
+                say(f"      {finding.remedy}")
     return 0 if wanted in offered else 1
 
 
@@ -67,7 +68,7 @@ def _serve(options: argparse.Namespace) -> int:
     def ready(url: str) -> None:
         said = {"url": url, "token_file": str(config.token_path)}
         text = json.dumps(said) if options.json else f"serving sandboxes at {url}; token in {said['token_file']}"
-        print(text, flush=True)
+        say(text)
 
     asyncio.run(serve(config, ready))
     return 0
@@ -86,6 +87,6 @@ def _burst(options: argparse.Namespace) -> int:
             shares = "  ".join(
                 f"{share} {figures[f'{name}_ms_{share}']:.1f} ms" for share in ("p50", "p90", "p99", "max")
             )
-            print(f"{name:8} {shares}")
-    print(json.dumps(figures))
+            say(f"{name:8} {shares}")
+    say(json.dumps(figures))
     return 0 if figures["failed"] == 0 else 1

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -53,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         removed = store.gc()
         said = {"images": removed.images, "layers": removed.layers, "unfinished": removed.unfinished}
-    print(json.dumps(said) if options.json else "\n".join(f"{key}: {value}" for key, value in said.items()))
+    say(json.dumps(said) if options.json else "\n".join(f"{key}: {value}" for key, value in said.items()))
     return 0
 
 

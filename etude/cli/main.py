@@ -15,6 +15,7 @@ import structlog
 
 from etude import __version__
 from etude.errors import ConfigError, EtudeError, Interrupted
+from etude.plain import plain_event, plain_traceback, say
 
 COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
@@ -48,26 +49,33 @@ def main(arguments: list[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     options = parser.parse_args(argv)
-    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))  # stdout is for what was asked for
+    _log_to_stderr()
     try:
         return int(options.run(options) or 0)
     except ConfigError as error:
-        print(f"etude {options.command}: {error}", file=sys.stderr)
+        say(f"etude {options.command}: {error}", sys.stderr)
         return 42
     except Interrupted as error:
-        print(f"etude {options.command}: {error}", file=sys.stderr)
+        say(f"etude {options.command}: {error}", sys.stderr)
         return 130
     except EtudeError as error:
-        print(f"etude {options.command}: {error}", file=sys.stderr)
+        say(f"etude {options.command}: {error}", sys.stderr)
         return 1
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        print(f"etude {options.command}: the disk is full ({error}); make room and go on", file=sys.stderr)
+        say(f"etude {options.command}: the disk is full ({error}); make room and go on", sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"etude {options.command}: interrupted", file=sys.stderr)
+        say(f"etude {options.command}: interrupted", sys.stderr)
         return 130
+
+
+def _log_to_stderr() -> None:
+    """stdout is for what was asked for."""
+    shown = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain_traceback)
+    before = [each for each in structlog.get_config()["processors"] if not isinstance(each, type(shown))]
+    structlog.configure([*before, plain_event, shown], logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import asyncio
 import json
 from pathlib import Path
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, help="a TOML recipe, for example recipes/quickstart.toml")
@@ -38,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         rates = asyncio.run(probed(config, options.probe))
     plan = plan_of(config, rates, options.seed)
     if options.json:
-        print(json.dumps(plan.as_json()))
+        say(json.dumps(plan.as_json()))
     else:
-        print("\n".join(lines_of(plan)))
+        say("\n".join(lines_of(plan)))
     return 0

@@ -7,6 +7,8 @@ import asyncio
 import json
 from pathlib import Path
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", help="with --dir: what to do there")
@@ -29,5 +31,5 @@ def run(options: argparse.Namespace) -> int:
     agent = AgentRun(model, task, options.temperature, options.seed, options.json, options.expert_format)
     result = asyncio.run(agent.execute())
     if options.json:
-        print(json.dumps(result))
+        say(json.dumps(result))
     return 0 if result["solved"] in (True, None) else 1

@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, nargs="?", default=Path("recipes/base.toml"))
@@ -28,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         made = make_warm_start(start, options.out)
     else:
         made = make_base_model(load_recipe(options.recipe, BaseConfig, options.set), options.out)
-    print(json.dumps(made, default=float))
+    say(json.dumps(made, default=float))
     return 0
 
 

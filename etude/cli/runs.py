@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from etude.plain import say
+
 KINDS = ("sessions", "rewards", "engine", "trainer")
 
 
@@ -37,5 +39,5 @@ def run(options: argparse.Namespace) -> int:
     else:
         request = {"command": "replace", "kind": options.kind}
     said = ask(options.directory, request)
-    print(json.dumps({"said": said}) if options.json else said)
+    say(json.dumps({"said": said}) if options.json else said)
     return 0

@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="a checkpoint directory")
@@ -27,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         text = (
             json.dumps(said) if options.json else f"serving {said['model']} at {url}/v1; token in {config.token_path}"
         )
-        print(text, flush=True)
+        say(text)
 
     asyncio.run(serve(options.model, config, ready))
     return 0

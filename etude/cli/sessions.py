@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -47,7 +49,7 @@ def _serve(options: argparse.Namespace) -> int:
     def ready(url: str) -> None:
         said = {"url": url, "token_file": str(config.token_path)}
         text = json.dumps(said) if options.json else f"serving sessions at {url}; token in {said['token_file']}"
-        print(text, flush=True)
+        say(text)
 
     asyncio.run(serve(config, agent, ready))
     return 0
@@ -71,5 +73,5 @@ def _export(options: argparse.Namespace) -> int:
     except OSError as error:
         raise ConfigError(f"--output: {options.output} cannot be written: {error.strerror}") from None
     about = {"session": options.session, "file": str(options.output), **whole["final_metrics"]}
-    print(json.dumps(about) if options.json else f"{options.output}: {about['total_steps']} steps")
+    say(json.dumps(about) if options.json else f"{options.output}: {about['total_steps']} steps")
     return 0

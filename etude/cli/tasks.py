@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from etude.plain import plain_line, say
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -112,7 +114,7 @@ async def _invent(options: argparse.Namespace) -> int:
     for task in tasks:
         write_task(task, options.out / task.id)
     written = [str(options.out / task.id) for task in tasks]
-    print(json.dumps(written) if options.json else "\n".join(written))
+    say(json.dumps(written) if options.json else "\n".join(written))
     return 0
 
 
@@ -131,7 +133,7 @@ def _pack(options: argparse.Namespace) -> int:
     pack_tasks(options.tasks, options.out)
     size = options.out.stat().st_size
     said = {"bundle": str(options.out), "tasks": len(options.tasks), "bytes": size}
-    print(json.dumps(said) if options.json else f"{options.out}: {len(options.tasks)} tasks in {size:,} bytes")
+    say(json.dumps(said) if options.json else f"{options.out}: {len(options.tasks)} tasks in {size:,} bytes")
     return 0
 
 
@@ -144,14 +146,14 @@ async def _unpack(options: argparse.Namespace) -> int:
     wanted = {command for path in written for command in read_task(path).setup}
     environments, missing = Environments(options.environments or default_root()), 0
     for environment in filter(None, map(Environment.of_setup, sorted(wanted))):
-        print(f"{environment.key}: {', '.join(environment.pins)}", file=sys.stderr)
+        say(f"{environment.key}: {', '.join(environment.pins)}", sys.stderr)
         try:
             await environments.restore(environment)
         except Unavailable as error:
             missing += 1
-            print(f"{environment.key} cannot be installed: {error}", file=sys.stderr)
+            say(f"{environment.key} cannot be installed: {error}", sys.stderr)
     paths = [str(path) for path in written]
-    print(json.dumps({"tasks": paths, "environments_missing": missing}) if options.json else "\n".join(paths))
+    say(json.dumps({"tasks": paths, "environments_missing": missing}) if options.json else "\n".join(paths))
     return 1 if missing else 0
 
 
@@ -171,10 +173,10 @@ async def _validate(options: argparse.Namespace) -> int:
 def _said(problems: Mapping[str, Sequence[str]], as_json: bool) -> int:
     """What is wrong with each directory, and 1 if anything is."""
     if as_json:
-        print(json.dumps({path: {"sound": not some, "problems": list(some)} for path, some in problems.items()}))
+        say(json.dumps({path: {"sound": not some, "problems": list(some)} for path, some in problems.items()}))
     else:
         for path, some in problems.items():
-            print(f"{'✗' if some else '✓'} {path}" + "".join(f"\n    {problem}" for problem in some))
+            say(f"{'✗' if some else '✓'} {path}" + "".join(f"\n    {problem}" for problem in some))
     return 1 if any(problems.values()) else 0
 
 
@@ -252,7 +254,7 @@ async def _mine(options: argparse.Namespace) -> int:
         found = await mine(options.repository, options.out, backend, environments, config, _progress(), issues)
     finally:
         await backend.close()
-    print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))
+    say(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))
     return 1 if found.undecided else 0
 
 
@@ -273,7 +275,7 @@ async def _generate(options: argparse.Namespace) -> int:
         found = await generate(options.repository, options.out, backend, environments, config, _progress("tasks"))
     finally:
         await backend.close()
-    print(json.dumps(asdict(found)) if options.json else "\n".join(found.lines("proposals")))
+    say(json.dumps(asdict(found)) if options.json else "\n".join(found.lines("proposals")))
     return 0
 
 
@@ -289,7 +291,7 @@ def _progress(what: str = "commits") -> Callable[[int, int, Decision | None], No
         )
         line = f"{done}/{of} {what} {said}"
         print(
-            f"\r\x1b[2K{line[:100]}" if tty else line,
+            f"\r\x1b[2K{plain_line(line)[:100]}" if tty else plain_line(line),
             end="" if tty and done < of else "\n",
             file=sys.stderr,
             flush=True,

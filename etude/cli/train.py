@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 
 from etude.errors import ConfigError, EtudeError
+from etude.plain import say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,5 +74,5 @@ def _run(options: argparse.Namespace) -> int:
     except Exception:
         traceback.print_exc()
         return CRASHED
-    print(json.dumps(summary, default=float))
+    say(json.dumps(summary, default=float))
     return 0

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from etude.plain import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "relay":
         return _relay(options)
     report, text, status = _ACTIONS[options.action](options)
-    print(json.dumps(report) if options.json else text)
+    say(json.dumps(report) if options.json else text)
     return status
 
 
@@ -145,7 +147,7 @@ def _relay(options: argparse.Namespace) -> int:
     def ready(url: str) -> None:
         said = {"url": url, "store": options.store, "token_file": str(config.token_file)}
         text = json.dumps(said) if options.json else f"relaying {options.store} at {url}; token in {config.token_file}"
-        print(text, flush=True)
+        say(text)
 
     asyncio.run(serve(options.store, config, ready))
     return 0

@@ -3,7 +3,7 @@
 Owns what `etude agent --print` does: text (the answer alone), json (one object at the end) and stream-json (one object
 a line, as it happens, in the words that other agents' streams have: init, message, tool_use, tool_result, error,
 result). Exit codes: 0 done, 1 failed, 42 bad input, 53 a limit of turns. Nobody is asked for permissions: what no rule
-allows is refused, and the model is told so.
+allows is refused, and the model is told so. Text is printed with its control characters made visible; JSON holds them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal, TextIO
 from etude.errors import ConfigError, EtudeError
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
+from etude.plain import say
 from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
 from etude.records import Event
@@ -44,7 +45,7 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
 
     def on_event(event: Event) -> None:
         for line in told(event) if stream else ():
-            print(json.dumps(line, ensure_ascii=True), file=out, flush=True)
+            say(json.dumps(line, ensure_ascii=True), out)
 
     try:
         async with open_agent(
@@ -58,14 +59,14 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
             raise
         code = 42 if isinstance(error, ConfigError) else 1
         failed = {"type": "error", "severity": "error", "message": str(error), "exit_code": code}
-        print(json.dumps(failed), file=out, flush=True)
+        say(json.dumps(failed), out)
         return code
     if asked.output == "json":
-        print(json.dumps(result), file=out, flush=True)
+        say(json.dumps(result), out)
     elif asked.output == "text":
-        print(result["response"], file=out, flush=True)
+        say(result["response"], out)
         if stop != "finished":
-            print(f"stopped by a limit: {stop}; go on with --resume {result['session_id']}", file=sys.stderr)
+            say(f"stopped by a limit: {stop}; go on with --resume {result['session_id']}", sys.stderr)
     return EXIT[stop]
 
 
@@ -118,7 +119,7 @@ async def act(config: AgentConfig, act: Act, store: SessionStore, out: TextIO | 
                 text = "\n".join(f"{what} {path}" for what, paths in said.items() for path in paths)
     line = json.dumps({"session_id": act.session, **said}) if act.as_json else text
     if line:
-        print(line, file=out or sys.stdout, flush=True)
+        say(line, out)
     return 0
 
 

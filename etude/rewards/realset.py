@@ -27,6 +27,7 @@ import structlog
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import EtudeError, MissingDependency
+from etude.plain import say
 from etude.rewards.validate import validate
 from etude.tasks import realcode
 from etude.tasks.mutate import mutations_of
@@ -258,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
         fetch_sources(options.sources)
         records = asyncio.run(build(options.sources, options.size))
     except EtudeError as error:
-        print(error, file=sys.stderr)
+        say(str(error), sys.stderr)
         return 1
     rows = ",\n".join(json.dumps(record.model_dump(), ensure_ascii=False) for record in records)
     options.out.write_text(f"[\n{rows}\n]\n")

@@ -21,6 +21,7 @@ from etude.harness.config import HarnessConfig
 from etude.harness.session import SessionResult, run_session
 from etude.harness.tools import ToolConfig
 from etude.models.config import ExpertFormat
+from etude.plain import plain
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
 from etude.rewards.played import judge, play_to_seal
 from etude.tasks.ladder import ladder_task
@@ -113,21 +114,23 @@ class AgentRun:
         """Print one event of the session."""
         data = event.data
         if event.kind == "prompt":
-            self.console.print(Text(data["user"], style="bold"))
+            self.console.print(Text(plain(data["user"]), style="bold"))
         elif event.kind == "tool_call":
-            self.console.print(Text.assemble(("● ", "blue"), (data["name"], "bold"), " ", _arguments(data)))
+            self.console.print(
+                Text.assemble(("● ", "blue"), (plain(data["name"]), "bold"), " ", plain(_arguments(data)))
+            )
             if data["name"] == "edit_file":
                 self._edit(data["arguments"])
         elif event.kind == "tool_result":
             style = "red" if data["error"] else "dim"
             lines = data["text"].rstrip().splitlines() or [""]
             shown = lines if len(lines) <= 8 else [*lines[:6], f"… {len(lines) - 6} more lines"]
-            self.console.print(Text("\n".join(f"  {line}" for line in shown), style=style))
+            self.console.print(Text(plain("\n".join(f"  {line}" for line in shown)), style=style))
 
     def _edit(self, arguments: Mapping[str, Any]) -> None:
         for sign, key, style in (("-", "old", "red"), ("+", "new", "green")):
             for line in str(arguments.get(key, "")).splitlines():
-                self.console.print(Text(f"  {sign} {line}", style=style))
+                self.console.print(Text(plain(f"  {sign} {line}"), style=style))
 
     async def _diff(self, sandbox: Sandbox) -> str:
         """What became of the files the task gave, as a unified diff."""
@@ -144,7 +147,7 @@ class AgentRun:
 
     def _finish(self, solved: bool | None, stop: str, changed: str) -> None:
         if solved is None:
-            self.console.print(Text(changed or "nothing was changed", style="cyan"))
+            self.console.print(Text(plain(changed) or "nothing was changed", style="cyan"))
         verdict = {True: ("✓ solved", "bold green"), False: ("✗ not solved", "bold red"), None: ("done", "bold")}[
             solved
         ]

@@ -20,6 +20,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from etude.plain import plain_line, say
+
 BARS = " ▁▂▃▄▅▆▇█"
 SHORT = {"zero_variance": "alike", "too_few_scored": "infra"}
 
@@ -109,7 +111,7 @@ class View:
     def line(self, text: str) -> None:
         """One line of a plain log; the terminal view shows the same things in their places."""
         if self.plain and not self.quiet:
-            print(text, file=self.console.file, flush=True)
+            say(text, self.console.file)
 
 
 def render(state: ViewState) -> Group:
@@ -178,14 +180,19 @@ def _bar(share: float, width: int = 12) -> Text:
 
 
 def _rollout(state: ViewState) -> Panel:
-    rows = [Text(state.instruction or "waiting for a rollout", style="italic", no_wrap=True, overflow="ellipsis")]
+    rows = [
+        Text(
+            plain_line(state.instruction) or "waiting for a rollout", style="italic", no_wrap=True, overflow="ellipsis"
+        )
+    ]
     for call in state.calls:
         mark = {None: ("…", "yellow"), False: ("✓", "green"), True: ("✗", "red")}[call.failed]
         row = Text.assemble(
-            mark, " ", (call.name, "bold"), " ", (call.arguments, "cyan"), no_wrap=True, overflow="ellipsis"
-        )
+            mark, " ", (plain_line(call.name), "bold"), " ", (plain_line(call.arguments), "cyan"),
+            no_wrap=True, overflow="ellipsis",
+        )  # fmt: skip
         if call.result:
-            row.append(f"  → {call.result}", style="dim")
+            row.append(f"  → {plain_line(call.result)}", style="dim")
         rows.append(row)
     rows += [Text("")] * ((state.calls.maxlen or 8) - len(state.calls))
     return Panel(Group(*rows), title=f"rollout {state.rollout}", border_style="dim", padding=(0, 1))

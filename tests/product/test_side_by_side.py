@@ -22,8 +22,9 @@ from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.harness.store import SessionStore
+from etude.plain import short_line
 from etude.product.config import AgentConfig
-from etude.product.fleet.board import Board, Status, clock, drawn, plain, short
+from etude.product.fleet.board import Board, Status, clock, drawn, short
 from etude.product.fleet.face import best_of, tasks_in
 from etude.product.fleet.play import Asked, play
 
@@ -283,7 +284,7 @@ def test_a_file_of_tasks() -> None:
 
 
 def test_a_line_holds_nothing_that_a_terminal_obeys() -> None:
-    assert plain("ls \x1b[31mred\x07\u202e\nmore") == "ls  [31mred  "
+    assert short_line("ls \x1b[31mred\x07\u202e\nmore") == "ls ␛[31mred␇<U+202E>"
     assert [short(number) for number in (7, 4_200, 41_000, 1_230_000)] == ["7 tok", "4.2k tok", "41k tok", "1.2M tok"]
     board = Board({"agent-1": "one"})
     assert clock(Status("t", began=10.0, ended=135.0)) == "2:05" and drawn(board).row_count == 1

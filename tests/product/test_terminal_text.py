@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import random
 
+import structlog
 from rich.console import Console
 
+from etude.cli.main import _log_to_stderr, main
 from etude.harness.cost import Spent
+from etude.plain import is_plain, plain, plain_output, say
 from etude.product.terminal.commands import is_command, thousands, told
 from etude.product.terminal.diffs import edit_rows, patch_rows
 from etude.product.terminal.face import mentioned
 from etude.product.terminal.flow import Flow
-from etude.product.terminal.plain import is_plain, plain, plain_output
 from etude.product.terminal.screen import Screen
 from etude.product.terminal.typing import list_files, matching
 
@@ -130,3 +132,33 @@ def test_lines_that_are_typed(tmp_path) -> None:
     assert thousands(999) == "999" and thousands(128_000) == "128k" and thousands(1_250_000) == "1.2M"
     assert told(Spent(1, 12_000, 4000, 80, 1.5), "€") == "12k in (4k cached), 80 out · €1.50"
     assert told(Spent(1, 12, 0, 80, None), "$") == "12 in, 80 out"
+
+
+HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\x9bc\u202ed\x7f\tend"
+
+
+def test_say_sends_nothing_that_drives_a_terminal_and_keeps_what_a_patch_needs(capsys):
+    say(f"{HOSTILE}\nsecond")
+    said = capsys.readouterr().out
+    assert said.endswith("\tend\nsecond\n")
+    assert not set(said) & {"\x1b", "\x07", "\x9b", "\u202e", "\x7f"}
+
+
+def test_a_log_shows_what_others_said(capsys):
+    _log_to_stderr()
+    log = structlog.get_logger("tests")
+    log.warning("said", by=HOSTILE)
+    try:
+        key = "the-key-that-a-traceback-must-not-print"
+        raise ValueError(HOSTILE)
+    except ValueError:
+        log.exception("bug")
+    said = capsys.readouterr().err
+    assert "␛" in said and "ValueError" in said and key not in said.replace(f'key = "{key}"', "")
+    assert not set(said) & {"\x1b", "\x07", "\x9b", "\u202e"}
+
+
+def test_an_error_of_a_command_is_shown(capsys, tmp_path):
+    assert main(["weights", "log", f"{tmp_path}/{HOSTILE.replace('/', '')}"]) != 0
+    said = capsys.readouterr().err
+    assert "␛" in said and "\x1b" not in said

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from etude.harness.fleet import Conflict
+from etude.plain import plain, short_line
 from etude.product.fleet.kept import Done
 from etude.records import Event
 
@@ -65,7 +66,7 @@ class Board:
 
     def ended(self, done: Done) -> None:
         status = self.agents[done.name]
-        status.state, status.doing = "failed" if done.entry.error else "done", plain(done.entry.why())
+        status.state, status.doing = "failed" if done.entry.error else "done", short_line(done.entry.why())
         status.ended = time.monotonic()
         self.on_change(done.name, status)
 
@@ -84,15 +85,9 @@ class Board:
             status.turns, status.doing = data["turn"], ""
         elif event.kind == "tool_call":
             words = [value for value in data.get("arguments", {}).values() if isinstance(value, str)]
-            status.doing = plain(" ".join([data["name"], *words[:1]]))
+            status.doing = short_line(" ".join([data["name"], *words[:1]]))
         elif event.kind == "summary_asked":
             status.doing = "summarising"
-
-
-def plain(text: str, limit: int = 200) -> str:
-    """One line of a text, in characters that are only shown."""
-    line = text.strip().split("\n", 1)[0]
-    return "".join(each if each.isprintable() else " " for each in line[:limit])
 
 
 def drawn(board: Board) -> Table:
@@ -134,7 +129,7 @@ def shown(board: Board, console: Console) -> Generator[None]:
 
     def told(name: str, status: Status) -> None:
         said = status.doing or _SAID.get(status.state, status.state)
-        console.print(Text(f"{name}: {said}"), soft_wrap=True)
+        console.print(Text(plain(f"{name}: {said}")), soft_wrap=True)
 
     board.on_change = told
     yield

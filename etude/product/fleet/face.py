@@ -19,6 +19,7 @@ from rich.text import Text
 from etude.errors import ConfigError
 from etude.harness.fleet import Conflict, Repository
 from etude.harness.store import SessionStore
+from etude.plain import plain_line, say
 from etude.product.config import AgentConfig
 from etude.product.fleet.board import Board, shown
 from etude.product.fleet.kept import KeptRun, Runs
@@ -86,11 +87,10 @@ async def _told(
         except ConfigError as error:
             refused = error
     if as_object:
-        print(json.dumps({**as_json(run, conflicts), "applied": brought}))
+        say(json.dumps({**as_json(run, conflicts), "applied": brought}))
     for name, paths in brought.items() if not as_object else ():
-        out.print(
-            f"brought {name} into your tree: {', '.join(paths) or 'nothing, it is there already'}", soft_wrap=True
-        )
+        what = plain_line(", ".join(paths)) or "nothing, it is there already"
+        out.print(Text(f"brought {name} into your tree: {what}"), soft_wrap=True)
     if refused is not None:
         raise refused
     if apply is None and not as_object and any(done.good for done in run.done):

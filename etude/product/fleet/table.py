@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from etude.harness.fleet import Conflict
-from etude.product.fleet.board import plain, short
+from etude.plain import plain_line, short_line
+from etude.product.fleet.board import short
 from etude.product.fleet.kept import Done, KeptRun
 
 _TESTS = {True: ("pass", "green"), False: ("fail", "red"), None: ("–", "dim")}
@@ -40,7 +41,8 @@ def table(run: KeptRun, conflicts: Sequence[Conflict]) -> RenderableType:
         drawn.add_row(*row, _note(done, run))
     waiting = [name for name in run.tasks if name not in {done.name for done in run.done}]
     lines = [
-        Text(f"{each.first} and {each.second} conflict in {', '.join(each.paths)}", "yellow") for each in conflicts
+        Text(f"{each.first} and {each.second} conflict in {plain_line(', '.join(each.paths))}", "yellow")
+        for each in conflicts
     ]
     lines += [Text(f"{name} has no result", "dim") for name in waiting]
     return Group(drawn, *lines)
@@ -64,9 +66,9 @@ def _cells(done: Done, currency: str | None, best: bool) -> list[Text]:
 
 def _note(done: Done, run: KeptRun) -> Text:
     if done.entry.error:
-        return Text(plain(done.entry.error), "red")
+        return Text(short_line(done.entry.error), "red")
     limit = f"stopped by a limit: {done.stop}" if done.stop not in ("finished", "") else ""
-    said = ("the best" if run.best() is done else "") if run.one_task else plain(done.task)
+    said = ("the best" if run.best() is done else "") if run.one_task else short_line(done.task)
     return Text("; ".join(each for each in (limit, said) if each), "yellow" if limit else "")
 
 

@@ -15,10 +15,10 @@ from etude.harness.cost import Spent
 from etude.harness.permissions.gate import Mode
 from etude.harness.shadow import Restored
 from etude.harness.store import Listed, SessionStore
+from etude.plain import plain_line
 from etude.product.agent import Agent
 from etude.product.config import AgentConfig
 from etude.product.terminal.diffs import patch_rows
-from etude.product.terminal.plain import plain_line
 from etude.product.terminal.screen import Screen
 from etude.product.terminal.show import Show
 

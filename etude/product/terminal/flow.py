@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from rich.cells import cell_len, chop_cells
 
-from etude.product.terminal.plain import plain
+from etude.plain import plain
 
 _UNIT = re.compile(r"\n| +|\*\*(?=[^ \n*])[^\n*]*?[^ \n*]\*\*|`[^`\n]+`|[^ \n`*]+|[`*]+")
 _FENCED = re.compile(r"\n|[^\n]+")

@@ -15,7 +15,7 @@ from rich.cells import chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from etude.product.terminal.plain import plain, plain_line
+from etude.plain import plain, plain_line
 
 Part: TypeAlias = str | tuple[str, str]
 """Text, or text and its style."""

@@ -17,10 +17,10 @@ from typing import Any
 from etude.harness.endpoint import Again, CallPiece, Delta, Words
 from etude.harness.permissions.rules import READS
 from etude.harness.tools.agent.todo import parse_todos
+from etude.plain import plain_line, plain_output
 from etude.product.files import on_this_machine, text_of
 from etude.product.terminal.diffs import edit_rows
 from etude.product.terminal.flow import Flow
-from etude.product.terminal.plain import plain_line, plain_output
 from etude.product.terminal.screen import Screen
 from etude.records import Event
 

@@ -1,11 +1,15 @@
 """Clients that are slow, half there or too many: real sockets against a real server; every wait is for an event."""
 
 import asyncio
+import json
 import resource
 import socket
+import subprocess
+import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+import httpx2
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -213,3 +217,41 @@ def test_by_default_half_of_the_descriptors_are_left_for_the_work():
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert HttpLimits().most_connections() == soft // 2
     assert HttpLimits(connections=3).most_connections() == 3
+
+
+SHORT_OF_DESCRIPTORS = """
+import asyncio, json, resource, sys
+from etude.config import parse
+from etude.environments.server.app import ServerConfig, serve
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+asyncio.run(serve(parse(json.loads(sys.argv[1]), ServerConfig, "test"), lambda url: print(url, flush=True)))
+"""
+
+
+def test_three_hundred_half_open_requests_do_not_starve_a_server_of_256_descriptors(tmp_path):
+    """The real environment server: sandboxes are made, used and destroyed while they stand there."""
+    node = {"state_dir": str(tmp_path / "state"), "backends": [{"kind": "namespace", "state_dir": str(tmp_path / "b")}]}
+    config = {"port": 0, "node": node, "http": {"header_s": LONG}}
+    program = [sys.executable, "-c", SHORT_OF_DESCRIPTORS, json.dumps(config)]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    try:
+        url = process.stdout.readline().strip()
+        port = int(url.rpartition(":")[2])
+        token = (tmp_path / "state" / "token").read_text().strip()
+        half_open = [socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) for _ in range(300)]
+        for sock in half_open:
+            with suppress(OSError):  # some have been hung up on
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        with httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=DEADLINE_S) as http:
+            for _ in range(3):
+                made = http.post("/sandboxes", json={})
+                assert made.status_code == 200, made.text
+                box = made.json()["id"]
+                assert http.post(f"/sandboxes/{box}/exec", json={"command": "exit 7"}).json()["exit_code"] == 7
+                assert http.delete(f"/sandboxes/{box}").status_code == 200
+        for sock in half_open:
+            sock.close()
+    finally:
+        process.terminate()
+        assert process.wait(DEADLINE_S) == 0
+        process.stdout.close()
