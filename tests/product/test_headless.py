@@ -55,6 +55,15 @@ def test_text(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["task"] == "Write it."
 
 
+def test_an_answer_does_not_drive_the_terminal(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "Look: \x1b]52;c;ZXZpbA==\x07\x1b[2Jdone\tnow."
+    with ScriptedServer([Reply(hostile), Reply(hostile)]) as server:
+        assert main(here.arguments(server, "Go.")) == 0
+        assert capsys.readouterr().out == "Look: ␛]52;c;ZXZpbA==␇␛[2Jdone\tnow.\n"
+        assert main(here.arguments(server, "Go.", "--json")) == 0
+    assert lines(capsys.readouterr().out)[-1]["response"] == hostile  # what a program reads is exact
+
+
 def test_stream_json_and_permissions(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     script = [
         Reply("", [WRITE]),
