@@ -246,7 +246,8 @@ static int pack_path(struct packing *packing, const char *path) {
 }
 
 void pack(const struct request *request) {
-    uint64_t numbers[4]; /* limit, bytes, entries, skip */
+    static uint64_t taken; /* by the parts since the first: a tree that changes meanwhile is not measured once for all */
+    uint64_t numbers[4];   /* limit, bytes, entries, skip */
     if (request->size < sizeof numbers)
         return reply(request->id, EINVAL, NULL, 0);
     memcpy(numbers, request->body, sizeof numbers);
@@ -264,6 +265,11 @@ void pack(const struct request *request) {
         tdestroy(packing.links, free);
     }
     uint64_t next = status == STOPPED ? packing.at : 0;
+    taken = packing.writer.size + (packing.skip ? taken : 0);
+    if (status >= 0 && !whole && taken / 3 > numbers[1] / 2) { /* half as much again, for files that several parts have */
+        status = -1;
+        errno = EFBIG;
+    }
     packing.writer.limit += END_BLOCKS;
     int error = status < 0 || tar_finish(&packing.writer) ? errno : 0;
     struct piece body[2] = {{&next, sizeof next}, {packing.writer.data, packing.writer.size}};
