@@ -51,7 +51,7 @@ PRIMITIVES: dict[str, str] = {
     "sparse_many": "for i in 0 1 2 3 4 5 6 7 8 9; do truncate -s 40M sparse$i; done",
     "sparse_some": "truncate -s 12M hole; printf end >> hole",
     "holes": "for i in 1 2 3 4 5 6 7 8 9; do printf x | dd of=holes bs=1 seek=$((i * 1000000)) conv=notrunc; done",
-    "twelve_links": "yes | head -c 20000000 > big; for i in 1 2 3 4 5 6 7 8 9 10 11; do ln big l$i; done",
+    "twelve_links": "head -c 20000000 /dev/zero | tr '\\0' x > big; for i in 1 2 3 4 5 6 7 8 9 a b; do ln big $i; done",
     "links_across": "echo x > a; mkdir -p d/e; ln a d/a; ln a d/e/a; ln d/e/a z; ln -s a s; ln s s2",
     "links_to_hidden": "mkdir -p .git; echo 'print(1)' > .git/x; ln .git/x hidden.py",
     "fill": "head -c 200M /dev/zero > fill",
@@ -131,6 +131,8 @@ class Tally:
     spoiled_forks: int = 0
     infra_failed: list[str] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
+    exits: Counter[int] = field(default_factory=Counter)
+    """Of the commands, by status: 124 is one that had to be stopped."""
 
 
 def state_of(seed: int) -> tuple[list[str], str]:
@@ -149,7 +151,7 @@ async def outcome_of(seed: int, backend: Backend, tally: Tally, fork: bool = Tru
     names, command = state_of(seed)
 
     async def session(sandbox: Sandbox) -> SessionResult:
-        await sandbox.exec(command, timeout_s=20.0)
+        tally.exits[(await sandbox.exec(command, timeout_s=20.0)).exit_code] += 1
         if fork:
             await _fork(sandbox, tally)
         return SessionResult(str(seed), (), (), "finished", {})
@@ -234,6 +236,7 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, object]
         "scored": tally.scored,
         "passed": tally.passed,
         "reasons": dict(tally.reasons),
+        "exits": dict(tally.exits),
         "forked": tally.forked,
         "spoiled_forks": tally.spoiled_forks,
         "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
