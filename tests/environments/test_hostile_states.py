@@ -17,9 +17,11 @@ from etude.environments import channel
 from etude.environments.archive import StorageFailed, lay_down, take_out
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.client import RemoteBackend
+from etude.environments.lives import NodeConfig
 from etude.environments.namespace import NamespaceConfig
+from etude.environments.node import Node
 from etude.environments.trees import copy_upper, remove_tree
-from etude.environments.wire import answer_of, error_of
+from etude.environments.wire import ExecBody, answer_of, error_of
 from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed
@@ -170,6 +172,31 @@ def test_spoiled_crosses_the_wire_and_processes():
     for other in (error_of(answer_of(error).body, "there"), pickle.loads(pickle.dumps(error))):
         assert type(other) is SandboxSpoiled and str(other) == str(error)
     assert type(error_of(answer_of(SandboxError("x")).body, "there")) is not SandboxSpoiled
+
+
+@pytest.mark.parametrize("error", [SandboxSpoiled, SandboxError])
+def test_a_server_remembers_how_a_sandbox_ended(tmp_path, error):
+    """What the agent says of its end stands here for what commands did."""
+
+    async def scenario():
+        node = Node(NodeConfig(state_dir=tmp_path / "node"))
+        try:
+            live = await node.create(SandboxSpec())
+
+            async def dying(command, **options):
+                await live.box.destroy()
+                raise error("process 1 has ended")
+
+            live.box.exec = dying
+            for _ in range(2):
+                with pytest.raises(SandboxError, match="process 1 has ended") as caught:
+                    await node.exec(live.id, ExecBody(command="true"))
+                assert isinstance(caught.value, SandboxSpoiled) is (error is SandboxSpoiled)
+            await node.destroy(live.id)
+        finally:
+            await node.close()
+
+    asyncio.run(scenario())
 
 
 # --- what is ours is never held against a policy ----------------------------------------------------------------------

@@ -219,7 +219,7 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, object]
         before, began = fingerprint(*places), time.monotonic()
 
         async def whole() -> tuple[Tally, int]:
-            opened = NamespaceBackend(NamespaceConfig())
+            opened = NamespaceBackend(NamespaceConfig(limits="cgroup" if os.geteuid() == 0 else "rlimit"))
             try:
                 await many(range(seed, seed + 1), opened, 1)
                 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
