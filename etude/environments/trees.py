@@ -63,6 +63,12 @@ def _takes_trees(target: Path) -> bool:
     return True
 
 
+def is_empty(path: Path) -> bool:
+    """Of a directory that its owner may have shut."""
+    with contextlib.closing(_Cursor(path)) as place, os.scandir(place.fd) as entries:
+        return next(entries, None) is None
+
+
 def remove_tree(path: Path) -> None:
     """Remove a tree, whatever modes its directories have; fine when it does not exist."""
     deadline = time.monotonic() + _RIVAL_S
