@@ -30,8 +30,8 @@ from acp.schema import (
 
 from etude.bench.config import AcpPolicy
 from etude.environments.archive import Archive, lay_down, take_out
-from etude.environments.base import WORKSPACE, Sandbox
-from etude.errors import EtudeError
+from etude.environments.base import ARCHIVE_MAX, WORKSPACE, Sandbox
+from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.events import EventLog
 from etude.harness.session import SessionResult
 from etude.harness.state import Stop, no_counts
@@ -59,11 +59,15 @@ async def play_acp(
                 tar.extractall(workspace, filter="data")
         editor = _Editor(task.instruction, session_id)
         stop, sampled = await _prompted(config, task, workspace, editor)
-        await lay_down(Archive(parts=((WORKSPACE, _packed(workspace)),)), sandbox)
+        spoiled = ""
+        try:
+            await lay_down(Archive(parts=((WORKSPACE, _packed(workspace)),)), sandbox)
+        except SandboxSpoiled as error:
+            spoiled = str(error)
     editor.end_message()
     editor.usage["sampled_tokens"] = sampled
     editor.log.add("end", stop=stop, usage=dict(editor.usage))
-    return SessionResult(session_id, (), editor.log.events, stop, editor.usage), editor.cost
+    return SessionResult(session_id, (), editor.log.events, stop, editor.usage, spoiled), editor.cost
 
 
 async def _prompted(config: AcpPolicy, task: Task, workspace: Path, editor: _Editor) -> tuple[Stop, int]:
@@ -95,10 +99,17 @@ async def _prompted(config: AcpPolicy, task: Task, workspace: Path, editor: _Edi
 
 
 def _packed(workspace: Path) -> bytes:
+    """What the agent left, if one archive takes it. Raises SandboxSpoiled where it does not."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for entry in sorted(workspace.iterdir()):
-            tar.add(entry, entry.name)
+    try:
+        size = sum(os.lstat(Path(top) / name).st_size for top, _, names in os.walk(workspace) for name in names)
+        if size > ARCHIVE_MAX:
+            raise SandboxSpoiled(f"the agent left {size >> 20} MiB; {ARCHIVE_MAX >> 20} can be judged")
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            for entry in sorted(workspace.iterdir()):
+                tar.add(entry, entry.name)
+    except (OSError, RecursionError) as error:
+        raise SandboxSpoiled(f"what the agent left cannot be read: {error}"[:2000]) from error
     return buffer.getvalue()
 
 

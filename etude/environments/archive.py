@@ -3,22 +3,27 @@
 Owns `Archive`, `take_out` and `lay_down`. A snapshot belongs to the backend that made it; an archive is bytes, and can
 be laid into a sandbox of another process, machine or backend. It holds files, directories, symbolic and hard links with
 their modes and times; no processes, sockets or devices. Talks to any `Sandbox`; decides nothing about what it holds.
+
+Both say whose fault it is where they fail: SandboxSpoiled where what is in the directories will not be moved,
+StorageFailed where the disk is to blame. A sandbox that has ended says nothing of why.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
-import shlex
-import tarfile
 from dataclasses import dataclass
 
 from etude.environments.base import WORKSPACE, Sandbox
-from etude.errors import SandboxError
+from etude.errors import SandboxError, SandboxSpoiled
 
-_COMMAND_S = 60.0
+_OURS = {errno.EIO, errno.ENOMEM, errno.ENFILE, errno.ENOSYS, errno.EBADMSG}
+"""What no content of a directory brings about: a disk or a machine that fails, an archive that was torn."""
+
+
+class StorageFailed(SandboxError):
+    """A disk, a memory or an archive failed: ours, whatever is in it."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +57,21 @@ class Archive:
 
 
 async def take_out(sandbox: Sandbox, *places: str) -> Archive:
-    """The directories, /workspace if none is named; one that is too large for a single tar comes in several, and one
-    that is not there is left out.
+    """The directories, /workspace if none is named, in as many tars as it takes; one that is not there is left out.
 
-    What its owner has shut is opened first, as an owner may. Raises OSError where a file can still not be read, or is
-    by itself too large (EFBIG): both are the doing of whoever worked there.
+    What its owner has shut is in it all the same. Raises SandboxSpoiled where something cannot be read, or is more than
+    the sandbox's `state_mb` and `state_entries`, or by itself more than one archive takes.
     """
-    places = places or (WORKSPACE,)
-    try:
-        return await _taken(sandbox, places)
-    except PermissionError:
-        paths = " ".join(map(shlex.quote, places))
-        await sandbox.exec(f"chmod -R u+rwX {paths}", cwd="/", timeout_s=_COMMAND_S)
-        return await _taken(sandbox, places)
+    there, parts = [], []
+    for place in places or (WORKSPACE,):
+        with contextlib.suppress(FileNotFoundError):
+            parts += await _parts(sandbox, place)
+            there.append(place)
+    return Archive(tuple(there), tuple(parts))
 
 
 async def lay_down(archive: Archive, sandbox: Sandbox) -> None:
-    """In place of what the sandbox has there: what is not in the archive is gone afterwards. Raises SandboxError."""
+    """In place of what the sandbox has there: what is not in the archive is gone afterwards."""
     try:
         for place in archive.places:
             for entry in await sandbox.list_dir(place):
@@ -76,41 +79,24 @@ async def lay_down(archive: Archive, sandbox: Sandbox) -> None:
         for directory, tar in archive.parts:
             await sandbox.upload(tar, directory)
     except OSError as error:
-        raise SandboxError(f"cannot lay {', '.join(archive.places)} into a fresh sandbox: {error}") from error
+        raise blamed(error, f"cannot lay {', '.join(archive.places)} into a fresh sandbox") from error
 
 
-async def _taken(sandbox: Sandbox, places: tuple[str, ...]) -> Archive:
-    there, parts = [], []
-    for place in places:
-        with contextlib.suppress(FileNotFoundError):
-            parts += await _parts(sandbox, place)
-            there.append(place)
-    return Archive(tuple(there), tuple(parts))
+def blamed(error: OSError, what: str) -> SandboxError:
+    """`error` is what a sandbox answered when it was to read or write what commands can have made."""
+    kind = StorageFailed if error.errno in _OURS else SandboxSpoiled
+    return kind(f"{what}: {error}"[:2000])  # a path may be thousands of characters long
 
 
-async def _parts(sandbox: Sandbox, directory: str) -> list[tuple[str, bytes]]:
+async def _parts(sandbox: Sandbox, place: str) -> list[tuple[str, bytes]]:
+    parts, begin = [], 0
     try:
-        return [(directory, await sandbox.download(directory))]
+        while not parts or begin:
+            part = await sandbox.part(place, begin)
+            parts.append((place, part.tar))
+            begin = part.next
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise
-    parts = []
-    for entry in await sandbox.list_dir(directory):
-        path = f"{directory}/{entry.name}"
-        if entry.is_dir:
-            parts += await _parts(sandbox, path)
-        else:
-            parts.append((directory, await _single(sandbox, path, entry.name)))
+        raise blamed(error, f"{place} cannot be taken out") from error
     return parts
-
-
-async def _single(sandbox: Sandbox, path: str, name: str) -> bytes:
-    """One file or link; a link to a directory would be followed, so it is made again from what it says."""
-    said = await sandbox.exec(f"readlink -n -- {shlex.quote(path)}", timeout_s=_COMMAND_S)
-    if said.exit_code:
-        return await sandbox.download(path)
-    link, buffer = tarfile.TarInfo(name), io.BytesIO()
-    link.type, link.linkname = tarfile.SYMTYPE, said.output.decode("utf-8", "surrogateescape")
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.addfile(link)
-    return buffer.getvalue()

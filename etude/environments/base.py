@@ -48,6 +48,18 @@ class Resources:
     cpus: float = 1.0
     disk_mb: int = 128
     """What /workspace may take in changes. Where that is kept in memory it counts as such: at most memory_mb / 2."""
+    state_mb: int = 256
+    """What may be taken out of one of its directories, what an image brought there and holes in files included."""
+    state_entries: int = 100_000
+    """So many files, links and directories at most."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a directory: a tar, and the number of the entry that the next part begins with; 0 where this is the last."""
+
+    next: int
+    tar: bytes
 
 
 @dataclass(frozen=True)
@@ -220,6 +232,15 @@ class Sandbox(Protocol):
 
         Sorted by name. Sockets, FIFOs and devices are left out. Raises OSError as open() would; EFBIG beyond
         ARCHIVE_MAX."""
+        ...
+
+    async def part(self, path: str, skip: int = 0) -> Part:
+        """As `download`, from the entry numbered `skip` on and as many as go into one archive. What is shut to its
+        owner is opened, and shut again. A file of several names comes once in each part.
+
+        Raises OSError as open() would; EFBIG for one file larger than ARCHIVE_MAX; ENAMETOOLONG for a path that nobody
+        could open; and EFBIG or E2BIG, before anything is read, for more than the `state_mb` or `state_entries` of the
+        sandbox, whatever is skipped."""
         ...
 
     async def snapshot(self) -> Snapshot:

@@ -14,7 +14,16 @@ import time
 import weakref
 from collections.abc import Mapping
 
-from etude.environments.base import ARCHIVE_MAX, WRITE_MAX, DirEntry, ExecResult, Metrics, ProcessInfo
+from etude.environments.base import (
+    ARCHIVE_MAX,
+    WRITE_MAX,
+    DirEntry,
+    ExecResult,
+    Metrics,
+    Part,
+    ProcessInfo,
+    Resources,
+)
 from etude.environments.process import CUT_NOTE_BYTES, Answer, GuestProcess, exec_result
 from etude.errors import DeadlineExceeded, SandboxError
 
@@ -22,6 +31,10 @@ _REQUEST = struct.Struct("<IIc")
 _REPLY = struct.Struct("<IIi")
 _EXEC_LIMITS = struct.Struct("<II")
 _READ_LIMIT = struct.Struct("<Q")
+_PACK = struct.Struct("<4Q")
+_NEXT = struct.Struct("<Q")
+_WHOLE = 2**64 - 1
+_ANY = 2**63
 _ENTRY = struct.Struct("<?Q")
 _METRICS = struct.Struct("<QQIQQ")
 _NUMBER = struct.Struct("<I")
@@ -209,7 +222,20 @@ class Channel(asyncio.Protocol):
         await self._file("u", path, b"".join((_encode(path), b"\0", archive)), timeout_s)
 
     async def pack(self, path: str, timeout_s: float) -> bytes:
-        return await self._file("p", path, _READ_LIMIT.pack(ARCHIVE_MAX) + _encode(path), timeout_s)
+        head = _PACK.pack(ARCHIVE_MAX, ARCHIVE_MAX, _ANY, _WHOLE)
+        return (await self._file("p", path, head + _encode(path), timeout_s))[_NEXT.size :]
+
+    async def pack_part(self, path: str, skip: int, resources: Resources, timeout_s: float) -> Part:
+        """See base.Sandbox.part."""
+        head = _PACK.pack(ARCHIVE_MAX, resources.state_mb << 20, resources.state_entries, min(skip, _ANY))
+        try:
+            answer = await self._file("p", path, head + _encode(path), timeout_s)
+        except OSError as error:
+            if error.errno in (errno.EFBIG, errno.E2BIG):
+                most = f"{resources.state_mb} MiB or {resources.state_entries} entries, or a file than an archive takes"
+                raise OSError(error.errno, f"more is there than {most}", error.filename) from None
+            raise
+        return Part(_NEXT.unpack_from(answer)[0], answer[_NEXT.size :])
 
     async def metrics(self, timeout_s: float) -> Metrics:
         """What the agent sees from inside; its memory leaves out what the kernel holds for the sandbox."""

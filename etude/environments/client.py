@@ -26,6 +26,7 @@ from etude.environments.base import (
     DirEntry,
     ExecResult,
     Metrics,
+    Part,
     Process,
     ProcessInfo,
     Sandbox,
@@ -42,6 +43,7 @@ from etude.environments.wire import (
     dump,
     error_of,
     exec_result,
+    part_of,
 )
 from etude.errors import ConfigError, SandboxError, Unreachable
 
@@ -174,6 +176,10 @@ class RemoteSandbox:
     async def download(self, path: str) -> bytes:
         at, what = f"{self._at}/archive?path={_path(path)}", f"an archive of {path} of sandbox {self._id}"
         return await self._backend.connection.get(at, what)
+
+    async def part(self, path: str, skip: int = 0) -> Part:
+        at = f"{self._at}/archive/part?path={_path(path)}&skip={skip}"
+        return part_of(await self._backend.connection.get(at, f"a part of {path} of sandbox {self._id}"))
 
     async def snapshot(self) -> Snapshot:
         return self._backend.kept((await self._ask("POST", "/snapshot", "a snapshot"))["id"])

@@ -18,6 +18,7 @@ from etude.environments.base import (
     DirEntry,
     ExecResult,
     Metrics,
+    Part,
     Process,
     ProcessInfo,
     Sandbox,
@@ -101,6 +102,10 @@ class GuestSandbox:
     async def download(self, path: str) -> bytes:
         await self._awake()
         return await self._channel.pack(path, self._wait_s)
+
+    async def part(self, path: str, skip: int = 0) -> Part:
+        await self._awake()
+        return await self._channel.pack_part(path, skip, self._spec.resources, self._wait_s)
 
     async def metrics(self) -> Metrics:
         await self._awake()

@@ -30,8 +30,8 @@ from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import default_state_dir
 from etude.environments.requests import Requests
 from etude.environments.tracing import SANDBOX
-from etude.environments.wire import ExecBody, Isolation, ServerError
-from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
+from etude.environments.wire import SPOILED, ExecBody, Isolation, ServerError, gone
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
 from etude.records import InfraFailed
 
 _PROBE_DEADLINE_S = 5.0
@@ -87,13 +87,13 @@ class Node:
         return list(self._kept.values())
 
     def find(self, name: str) -> Live:
-        """A sandbox that is alive. Raises ServerError saying how it ended where it is not."""
+        """A sandbox that is alive. Raises ServerError or SandboxSpoiled saying how it ended where it is not."""
         if (live := self._live.get(name)) is not None:
             return live
         past = self.journal.past(name)
         if past is None:
             raise ServerError("not_found", f"there is no sandbox {name} here, or it ended long ago")
-        raise ServerError(past.state, f"sandbox {name} is gone: {past.why}")
+        raise gone(past.state, f"sandbox {name} is gone: {past.why}")
 
     # life ---------------------------------------------------------------------------------------------------------
 
@@ -203,6 +203,8 @@ class Node:
             if error.kind == "not_found":
                 raise
             return
+        except SandboxSpoiled:
+            return
         await self._end(live, "destroyed", "ended", "it has been destroyed")
 
     @asynccontextmanager
@@ -217,7 +219,8 @@ class Node:
             raise
         except SandboxError as error:
             if name in self._live and not live.paused and not await _answers(live.box):
-                await self._end(live, "failed", "lost", str(error))
+                spoiled = isinstance(error, SandboxSpoiled)
+                await self._end(live, "failed", SPOILED if spoiled else "lost", str(error))
             self.find(name)  # raises what became of it, where it is gone
             raise
 

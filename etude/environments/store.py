@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from etude.environments import cgroups
-from etude.environments.trees import remove_tree
+from etude.environments.trees import is_empty, remove_tree
 from etude.environments.uids import SHOWN
 from etude.errors import ConfigError, SandboxError
 
@@ -181,9 +181,7 @@ class Store(Place):
 
         Where the sandbox has changed something, the first is new: the caller copies the sandbox's upper there.
         """
-        with os.scandir(upper) as entries:
-            changed = next(entries, None) is not None
-        lowers = (f"s/{next(self._numbers)}", *disk.lowers) if changed else disk.lowers
+        lowers = disk.lowers if is_empty(upper) else (f"s/{next(self._numbers)}", *disk.lowers)
         self._users.update(lowers)
         return lowers
 

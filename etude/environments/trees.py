@@ -2,7 +2,8 @@
 
 Owns two operations on an overlay's upper directory. Both walk by directory descriptor and never follow a symlink, so a
 tree cannot lead them elsewhere, not even while it changes; and they hold one descriptor however deep it is, so that no
-tree is too deep to be copied or removed. Whiteouts (deletions) and opaque marks are kept.
+tree is too deep to be copied or removed. Whiteouts (deletions) and opaque marks are kept, and holes stay holes: a copy
+takes the room of its source, whatever the sizes of its files say.
 """
 
 from __future__ import annotations
@@ -14,20 +15,58 @@ import stat
 import time
 from pathlib import Path
 
+from etude.errors import SandboxSpoiled
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RIVAL_S = 10.0
 """How long a tree that others write to, or remove, is tried again."""
-_OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""A disk or a machine that fails. A copy takes no more room than its source, which has a limit."""
 
 
 def copy_upper(source: Path, target: Path, first_id: int = 0) -> None:
     """Copy an upper directory to `target`, which must not exist; owners, modes, times and hard links are kept.
 
-    `first_id` is subtracted from every owner and group: the host's number for a sandbox's user 0.
+    `first_id` is subtracted from every owner and group: the host's number for a sandbox's user 0. Raises SandboxSpoiled
+    where another tree can be copied there and this one cannot, else OSError.
     """
+    try:
+        _copy(source, target, first_id)
+    except OSError as error:
+        if error.errno in _FULL or not _takes_trees(target):
+            raise
+        raise SandboxSpoiled(f"what was changed cannot be copied: {error}"[:2000]) from error
+
+
+def _copy(source: Path, target: Path, first_id: int = 0) -> None:
+    several = target.with_name(f"{target.name}.links")
     os.mkdir(target, 0o700)
-    with contextlib.closing(_Cursor(source)) as ours, contextlib.closing(_Cursor(target)) as theirs:
-        _Copy(ours, theirs, first_id).run()
+    os.mkdir(several, 0o700)
+    try:
+        with contextlib.closing(_Cursor(source)) as ours, contextlib.closing(_Cursor(target)) as theirs:
+            _Copy(ours, theirs, several, first_id).run()
+    finally:
+        remove_tree(several)
+
+
+def _takes_trees(target: Path) -> bool:
+    """The control: whether a tree that nobody wrote to, an empty one, can be copied to where this one could not."""
+    empty, copy = (target.with_name(f"{target.name}.{name}") for name in ("control", "copied"))
+    try:
+        os.mkdir(empty)
+        _copy(empty, copy)
+    except OSError:
+        return False
+    finally:
+        for tree in (empty, copy):
+            remove_tree(tree)
+    return True
+
+
+def is_empty(path: Path) -> bool:
+    """Of a directory that its owner may have shut."""
+    with contextlib.closing(_Cursor(path)) as place, os.scandir(place.fd) as entries:
+        return next(entries, None) is None
 
 
 def remove_tree(path: Path) -> None:
@@ -71,11 +110,6 @@ class _Cursor:
             os.fchmod(left, shut)
         return left
 
-    @property
-    def path(self) -> str:
-        """From the root, with a slash at its end; "" there."""
-        return "".join(f"{name}/" for _, _, name, _ in self._above)
-
     def close(self) -> None:
         """Leave every directory as it was found."""
         with contextlib.suppress(OSError):
@@ -87,12 +121,13 @@ class _Cursor:
 
 
 class _Copy:
-    """One copy under way, and the paths below its root of files that have several names."""
+    """One copy under way. A file of several names has a further one in the directory `several`, to link the next from:
+    the way to its first may be longer than a path can be."""
 
-    def __init__(self, source: _Cursor, target: _Cursor, first_id: int) -> None:
+    def __init__(self, source: _Cursor, target: _Cursor, several: Path, first_id: int) -> None:
         self._source = source
         self._target = target
-        self._root = os.dup(target.fd)
+        self._several = os.open(several, _DIRECTORY)
         self._first_id = first_id
         self._links: dict[tuple[int, int], str] = {}
 
@@ -100,7 +135,7 @@ class _Copy:
         try:
             self._walk()
         finally:
-            os.close(self._root)
+            os.close(self._several)
 
     def _walk(self) -> None:
         above = [os.fstat(self._source.fd)]
@@ -138,9 +173,13 @@ class _Copy:
         return directories
 
     def _file(self, name: str, info: os.stat_result) -> None:
+        if info.st_nlink > 1 and not _is_whiteout(info):
+            self._linked(name, info)
+        else:
+            self._made(name, info)
+
+    def _made(self, name: str, info: os.stat_result) -> None:
         source, target = self._source.fd, self._target.fd
-        if info.st_nlink > 1 and not _is_whiteout(info) and self._linked(name, info):
-            return
         if stat.S_ISREG(info.st_mode):
             self._content(name, info)
             return
@@ -151,18 +190,14 @@ class _Copy:
         if os.geteuid() == 0 and not _is_whiteout(info):
             os.chown(name, *self._owner(info), dir_fd=target, follow_symlinks=False)
 
-    def _linked(self, name: str, info: os.stat_result) -> bool:
-        path = self._target.path + name
-        first = self._links.setdefault((info.st_dev, info.st_ino), path)
-        if first == path:
-            return False
-        try:
-            os.link(first, name, src_dir_fd=self._root, dst_dir_fd=self._target.fd, follow_symlinks=False)
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            return False  # so deep that no path leads there: it becomes a file of its own
-        return True
+    def _linked(self, name: str, info: os.stat_result) -> None:
+        known = self._links.get((info.st_dev, info.st_ino))
+        if known is not None:
+            os.link(known, name, src_dir_fd=self._several, dst_dir_fd=self._target.fd, follow_symlinks=False)
+            return
+        self._made(name, info)
+        known = self._links[info.st_dev, info.st_ino] = str(len(self._links))
+        os.link(name, known, src_dir_fd=self._target.fd, dst_dir_fd=self._several, follow_symlinks=False)
 
     def _content(self, name: str, info: os.stat_result) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -170,9 +205,7 @@ class _Copy:
         try:
             to_fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._target.fd)
             try:
-                offset = 0
-                while sent := os.sendfile(to_fd, from_fd, offset, 1 << 20):
-                    offset += sent
+                _copy_data(from_fd, to_fd)
                 self._metadata(info, to_fd)
             finally:
                 os.close(to_fd)
@@ -239,7 +272,26 @@ def _open_owned(name: str, flags: int, directory: int | None) -> tuple[int, int 
         os.close(handle)
 
 
+def _copy_data(source: int, target: int) -> None:
+    """What lies between holes, and the length."""
+    size = os.fstat(source).st_size
+    os.ftruncate(target, size)
+    end = 0
+    while end < size:
+        try:
+            at = os.lseek(source, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # the rest is a hole
+            raise
+        end = os.lseek(source, at, os.SEEK_HOLE)
+        os.lseek(target, at, os.SEEK_SET)
+        while at < end and (sent := os.sendfile(target, source, at, min(end - at, 1 << 20))):
+            at += sent
+
+
 def _copy_opaque(source: int, target: int) -> None:
-    for name in _OPAQUE:
-        with contextlib.suppress(OSError):  # absent, or of the kind this user cannot see
-            os.setxattr(target, name, os.getxattr(source, name))
+    """The mark that the kernel would read, and not the other kind, which commands may have set themselves."""
+    name = "trusted.overlay.opaque" if os.geteuid() == 0 else "user.overlay.opaque"
+    with contextlib.suppress(OSError):  # absent
+        os.setxattr(target, name, os.getxattr(source, name))

@@ -10,6 +10,7 @@ import base64
 import binascii
 import errno
 import json
+import struct
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, is_dataclass
@@ -18,13 +19,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from etude.config import Config
-from etude.environments.base import WORKSPACE, ExecResult, Resources, SandboxSpec
-from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
+from etude.environments.base import WORKSPACE, ExecResult, Part, Resources, SandboxSpec
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
 
 KEY = "Idempotency-Key"
 """The header that names a request, so that sending it again is never doing it again."""
 UNDER_WAY = 202
 """The status of an answer that says: still at it, ask again with the same key."""
+SPOILED = "spoiled"
+"""What ran in a sandbox made it unusable: the kind of SandboxSpoiled, and how such a sandbox ended."""
 Isolation = Literal["namespace", "container", "vm"]
 READ_MAX = 60 << 20
 """The longest file that is read at once, in bytes."""
@@ -65,6 +68,11 @@ class ServerError(SandboxError):
         return type(self), (self.kind, str(self))
 
 
+def gone(how: str, message: str) -> SandboxError:
+    """What is said of a sandbox that is not there any more; `how` it ended is a kind, or SPOILED."""
+    return SandboxSpoiled(message) if how == SPOILED else ServerError(how, message)
+
+
 def _content(value: object) -> bytes:
     try:
         return base64.b64decode(value if isinstance(value, str) else b"?", validate=True)
@@ -89,6 +97,8 @@ class ResourcesBody(_Body):
     pids: int = Field(Resources.pids, ge=1, le=1 << 22)
     cpus: float = Field(Resources.cpus, gt=0, le=4096)
     disk_mb: int = Field(Resources.disk_mb, ge=1, le=_MOST_MB)
+    state_mb: int = Field(Resources.state_mb, ge=1, le=1 << 20)
+    state_entries: int = Field(Resources.state_entries, ge=1, le=1 << 32)
 
 
 class CreateBody(_Body):
@@ -181,6 +191,18 @@ async def asked_until_ended(
             raise DeadlineExceeded(what, timeout_s)
 
 
+_NEXT = struct.Struct("<Q")
+
+
+def part_body(part: Part) -> bytes:
+    """Where the next one begins, and the tar."""
+    return _NEXT.pack(part.next) + part.tar
+
+
+def part_of(body: bytes) -> Part:
+    return Part(_NEXT.unpack_from(body)[0], body[_NEXT.size :])
+
+
 def exec_result(said: dict[str, Any]) -> ExecResult:
     """`said` is an answer's form of one."""
     output = base64.b64decode(said["output"])
@@ -216,6 +238,8 @@ def _said(error: Exception) -> tuple[int, dict[str, Any]]:
         named = {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
         status = {errno.ENOENT: 404, errno.ESRCH: 404, errno.EACCES: 403, errno.EPERM: 403}.get(error.errno or 0, 409)
         return status, {"kind": "os", "retryable": False, **named}
+    if isinstance(error, SandboxSpoiled):
+        return 410, {"kind": SPOILED, "retryable": False}
     if isinstance(error, EtudeError):
         return 502, {"kind": "sandbox", "retryable": True}
     message = f"a bug of the server: {type(error).__name__}; its log has the rest"
@@ -231,6 +255,8 @@ def error_of(body: bytes, where: str) -> Exception:
         return SandboxError(f"{where} is no environment server, or something stands before it: {body[:200]!r}")
     if kind in _KINDS:
         return ServerError(kind, message, said.get("retry_after_s"))
+    if kind == SPOILED:
+        return gone(kind, message)
     if kind == "config":
         return ConfigError(message)
     if kind == "deadline":

@@ -10,7 +10,7 @@ happened here, and used through it afterwards. So the rules are strict:
 - Only tokens that were sampled are marked so. A message cut off by a limit is closed with an end token that is not.
 - What a model does wrongly, from a misspelt parameter to a failing command, is answered and stays in the data.
   What our machinery does wrongly is raised (SandboxError, DeadlineExceeded, …): it must never look like the model's
-  doing.
+  doing. A sandbox that the model's own commands have ended (SandboxSpoiled) ends the session, which stays in the data.
 - A limit ends the session, not the rollout: the calls of the last message are run, so the final state can be judged.
 - Nothing has happened before the log says so: every step is committed first and folded into the state next
   (`harness.state`), and a command starts only when the log that names it is on disk (`harness.turns`). A session whose
@@ -31,7 +31,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from etude.environments.base import Sandbox
-from etude.errors import CheckpointError, ConfigError, ContextOverflow
+from etude.errors import CheckpointError, ConfigError, ContextOverflow, SandboxSpoiled
 from etude.harness.budget import Budget
 from etude.harness.checkpoints import Checkpointer, Snapshots
 from etude.harness.config import HarnessConfig
@@ -77,6 +77,8 @@ class SessionResult:
     events: tuple[Event, ...]
     stop: Stop
     usage: Mapping[str, int]
+    spoiled: str = ""
+    """What its own commands did to end the sandbox, and the session with it, where they did."""
 
 
 async def run_session(
@@ -154,7 +156,9 @@ async def run_dialogue(
     else:
         session.begin(id=session_id, **about)
         stop = await session.prompt(instruction, last=True)
-    return SessionResult(session_id, tuple(session.state.sealed), log.events, stop, session.state.usage)
+    return SessionResult(
+        session_id, tuple(session.state.sealed), log.events, stop, session.state.usage, session.spoiled
+    )
 
 
 class Session:
@@ -189,6 +193,8 @@ class Session:
         self._tools = config.chosen() if tools is None else tools
         self._persona = persona
         self.state = SessionState(dialogue, log)
+        self.spoiled = ""
+        """Why the sandbox can no longer be used, where a session's last prompt saw to that."""
         self._taken_up = bool(self.state.prompts)
         """Whether the past is another process's, and this one has said nothing yet."""
         self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
@@ -246,6 +252,10 @@ class Session:
             if not deadline.expired():
                 raise
             stop = "wall"
+        except SandboxSpoiled as error:
+            if not last:
+                raise
+            stop, self.spoiled = "finished", str(error)
         finally:
             await self.checkpoints.settle()
         if last:

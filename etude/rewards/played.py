@@ -6,6 +6,32 @@ Owns `play_to_seal` and `judge`, the one path that rollouts, evaluations, the be
 halves share nothing but what is sealed, so that the second can be done by another process, on another machine and
 later, where the agent never was. Sandboxes are destroyed whatever happens. Knows neither policy nor reward: the caller
 brings the session, and scores what comes back.
+
+A policy cannot choose to be unscored. What it left may make any of this fail; whose fault that is decides between a
+verdict of 0 and InfraFailed:
+
+    what is done      what fails                                  whose, and how that is known          outcome
+    a command         does not start, is killed, runs too long    theirs: it is an answer               goes on
+                      process 1 was ended by commands             theirs: SandboxSpoiled                blocked
+                      the sandbox or its server is gone           ours: nothing says otherwise          InfraFailed
+    a checkpoint      the files cannot be taken out               theirs: SandboxSpoiled                goes on
+                      no snapshot of the memory can be had        nobody asks: the files will do        goes on
+    freezing          somebody does not stand still in time       nobody asks: see checkpoint           goes on
+    snapshot, fork    what was changed cannot be copied           theirs, if an empty tree can be       SandboxSpoiled
+                      too slow, the disk is full                  ours                                  InfraFailed
+    taking out        too much, too long a path, not readable     theirs, by the control                blocked
+                      the sandbox is gone                         ours, but for SandboxSpoiled          InfraFailed
+    laying down       refused by what is in it, no room           theirs, by the control                blocked
+                      a torn archive, a disk that fails           ours: StorageFailed                   InfraFailed
+                      the sandbox dies or hangs                   theirs, twice and by the control      blocked
+    verifier's files  something stands in their way               theirs                                blocked
+    verifier's run    exit, endless loop, no number               theirs: it is an answer               failed, …
+                      the sandbox dies before the reward is read  theirs, twice and by the control      crashed
+    auditor, diff     what is sealed cannot be read               theirs: it is read as far as it goes  goes on
+    lints             the sandbox dies, a linter fails            theirs, by a control that is linted   blocked
+    any sandbox       cannot be made, no server answers           ours                                  InfraFailed
+
+The control is `rewards.fresh`: what the task begins with goes the same way, and fares better.
 """
 
 from __future__ import annotations
@@ -16,11 +42,12 @@ from functools import cached_property
 
 from etude.environments.archive import Archive, lay_down, take_out
 from etude.environments.base import Backend, Sandbox, SandboxSpec, Snapshot
-from etude.errors import SandboxError
+from etude.errors import SandboxError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task
 from etude.rewards.audit import Workspace, audit
 from etude.rewards.audit.state import given_workspace, workspace_of
+from etude.rewards.fresh import check_control
 from etude.rewards.judge import Change
 from etude.rewards.judge.outcomes import change_of
 from etude.rewards.judgement import Judgement, Judges
@@ -66,9 +93,17 @@ async def play_to_seal(
     try:
         if start is not None and not revived:
             await lay_down(start, sandbox)
-        return await seal(await play(sandbox), sandbox)
+        result = await play(sandbox)
+        if result.spoiled:
+            return Sealed(result, Archive(), result.spoiled)
+        try:
+            return Sealed(result, await take_out(sandbox))
+        except SandboxSpoiled as error:
+            spoiled = error
     finally:
         await sandbox.destroy()
+    await check_control(task, backend, spoiled)
+    return Sealed(result, Archive(), str(spoiled))
 
 
 async def _from_memory(task: Task, backend: Backend, memory: Snapshot | None) -> Sandbox | None:
@@ -80,33 +115,29 @@ async def _from_memory(task: Task, backend: Backend, memory: Snapshot | None) ->
         return None
 
 
-async def seal(result: SessionResult, sandbox: Sandbox) -> Sealed:
-    """What a session that has just ended left in its sandbox."""
-    try:
-        return Sealed(result, await take_out(sandbox))
-    except OSError as error:
-        return Sealed(result, Archive(), f"the workspace cannot be taken out: {error}")
-
-
 async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _TESTS_ALONE) -> Judgement:
     """Verify in a fresh sandbox, then ask whoever else is to be asked. What fails of the sandboxes is InfraFailed.
     Cancelling it is safe, and doing it again gives the same, as far as a model that judges does."""
-    if sealed.blocked:
-        verdict: Verdict | InfraFailed = Verdict(0.0, "blocked", sealed.blocked)
-    else:
-        verdict = await verify(task, sealed.final, backend)
+    verdict = _blocked(sealed.blocked) if sealed.blocked else await verify(task, sealed.final, backend)
     report = audit(task, sealed.result.events, sealed.left) if judges.audited else None
     quality = rubric = None
     if isinstance(verdict, InfraFailed) or not (verdict.reward == 1.0 or judges.always):
         return Judgement(verdict, report)
     if judges.quality.looked_at:
-        quality = await quality_of(task, sealed.result.events, sealed.final, sealed.left, backend, judges.quality)
+        try:
+            quality = await quality_of(task, sealed.result.events, sealed.final, sealed.left, backend, judges.quality)
+        except SandboxSpoiled as error:
+            return Judgement(_blocked(str(error)), report)
         if isinstance(quality, InfraFailed):
             return Judgement(quality, report)
     criteria = (*judges.aspects.values(), *task.rubric)
     if judges.rubric is not None and criteria:
         rubric = await judges.rubric.judge(criteria, _change(task, sealed))
     return Judgement(verdict, report, quality, rubric)
+
+
+def _blocked(why: str) -> Verdict:
+    return Verdict(0.0, "blocked", why)
 
 
 def _change(task: Task, sealed: Sealed) -> Change:

@@ -9,7 +9,6 @@ that dies again and again under it) is a verdict of 0 with the reason; a sandbox
 
 from __future__ import annotations
 
-import contextlib
 import math
 import posixpath
 import time
@@ -17,16 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from etude.environments.archive import Archive, lay_down
+from etude.environments.archive import Archive, blamed
 from etude.environments.base import WORKSPACE, Backend, ExecResult, Resources, Sandbox, SandboxSpec
-from etude.errors import DeadlineExceeded, SandboxError
+from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.records import InfraFailed, Task
 from etude.rewards.audit.protected import touched_protected
+from etude.rewards.fresh import with_state
 from etude.tasks.harbor import TEST_COMMANDS
 
 REWARD_FILE = "/logs/verifier/reward.txt"
-ATTEMPTS = 2
-"""Sandboxes that may die while the command runs before the code under test is held to be the cause."""
 
 Reason = Literal["passed", "failed", "timeout", "crashed", "no_reward", "blocked"]
 State = Archive | Mapping[str, bytes]
@@ -37,7 +35,8 @@ class Verdict:
     """What the tests say of a final state. `reward` is in [0, 1]; `reason` is "passed" where it is 1.
 
     "crashed": the command did not exit with status 0, so that no reward counts. "no_reward": it did, and left no number
-    from 0 to 1. "blocked": the agent's files stand where the verifier's must go.
+    from 0 to 1. "blocked": nothing could be judged, for what the agent left could not be taken out or laid down, or
+    stands where the verifier's files must go.
     """
 
     reward: float
@@ -53,36 +52,21 @@ async def verify(
     task: Task, state: State, backend: Backend, resources: Resources | None = None
 ) -> Verdict | InfraFailed:
     """Run the task's verifier on a state. Its sandbox is always destroyed."""
-    started = time.monotonic()
+    started, ran = time.monotonic(), False
     archive, files = (state, {}) if isinstance(state, Archive) else (None, state)
     spec = SandboxSpec(files, task.image, resources=resources or Resources())
+
+    async def work(sandbox: Sandbox) -> Verdict:
+        nonlocal ran
+        ran = True
+        return await _judge(task, sandbox, started)
+
     try:
-        for _ in range(ATTEMPTS - 1):
-            with contextlib.suppress(_SandboxDied):
-                return await _verify_once(task, spec, archive, backend, started)
-        try:
-            return await _verify_once(task, spec, archive, backend, started)
-        except _SandboxDied as died:
-            detail = f"{ATTEMPTS} sandboxes died under it: {died}"
-            return Verdict(0.0, "crashed", detail, wall_s=time.monotonic() - started)
+        return await with_state(task, backend, spec, archive, work)
+    except SandboxSpoiled as error:
+        return Verdict(0.0, "crashed" if ran else "blocked", str(error)[:2000], wall_s=time.monotonic() - started)
     except (SandboxError, DeadlineExceeded) as error:
         return InfraFailed(f"verifier of {task.id}: {error}")
-
-
-class _SandboxDied(Exception):
-    """The sandbox failed while it ran code under test."""
-
-
-async def _verify_once(
-    task: Task, spec: SandboxSpec, archive: Archive | None, backend: Backend, started: float
-) -> Verdict:
-    sandbox = await backend.create(spec)
-    try:
-        if archive is not None:
-            await lay_down(archive, sandbox)
-        return await _judge(task, sandbox, started)
-    finally:
-        await sandbox.destroy()
 
 
 async def _judge(task: Task, sandbox: Sandbox, started: float) -> Verdict:
@@ -97,14 +81,14 @@ async def _judge(task: Task, sandbox: Sandbox, started: float) -> Verdict:
         except OSError as error:
             if not path.startswith(f"{WORKSPACE}/"):
                 raise SandboxError(f"cannot put {path} into the verifier's sandbox: {error}") from error
-            return verdict(0.0, "blocked", f"cannot put {path} back: {error}")
+            wrong = blamed(error, f"cannot put {path} back")
+            if not isinstance(wrong, SandboxSpoiled):
+                raise wrong from error
+            return verdict(0.0, "blocked", str(wrong))
     command = task.verifier.command
     if command in TEST_COMMANDS:  # Harbor makes the directory first, and its authors count on that
         command = f"mkdir -p {posixpath.dirname(REWARD_FILE)} && {command}"
-    try:
-        done = await sandbox.exec(command, timeout_s=task.verifier.timeout_s, max_output_bytes=4000)
-    except (SandboxError, DeadlineExceeded) as error:
-        raise _SandboxDied(str(error)) from error
+    done = await sandbox.exec(command, timeout_s=task.verifier.timeout_s, max_output_bytes=4000)
     detail = done.output.decode("utf-8", "replace")[-1000:]
     if done.timed_out:
         return verdict(0.0, "timeout", f"ran longer than {task.verifier.timeout_s:g} s\n{detail}")

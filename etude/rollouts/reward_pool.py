@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 
 from etude.errors import DeadlineExceeded
 from etude.records import InfraFailed, Trajectory
-from etude.rewards.verifier import ATTEMPTS
+from etude.rewards.fresh import ATTEMPTS
 from etude.rollouts.actors import rewards
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from etude.environments.base import Backend, Sandbox
-from etude.errors import EtudeError
+from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
 from etude.records import Event, InfraFailed, Task, Trajectory
@@ -109,7 +109,14 @@ class _Player:
     async def kept_session(self, kept: KeptTrajectory) -> SealedRollout:
         """From where the log can be taken up, and sealed on the disk before anybody hears that it is."""
         up = await asyncio.to_thread(kept.take_up)
-        sealed = await self.session(kept, up)
+        try:
+            sealed = await self.session(kept, up)
+        except SandboxSpoiled:  # what it had left by then cannot be laid down again
+            if up is None:
+                raise
+            up = None
+            await asyncio.to_thread(kept.begin_anew)
+            sealed = await self.session(kept, None)
         rollout = self.over(sealed, {**kept.usage, **({"taken_up": 1, "turns_taken_up": up.turn} if up else {})})
         await kept.seal(rollout)
         await kept.forget_memory(self.backend)

@@ -34,7 +34,7 @@ import numpy as np
 from etude.environments.archive import Archive, take_out
 from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
 from etude.environments.toolchain import HOME
-from etude.errors import CheckpointError, DeadlineExceeded, SandboxError
+from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.harness.durable import write_whole
 from etude.harness.events import decoded
 from etude.harness.journal import InUse, Journal
@@ -150,8 +150,7 @@ class KeptTrajectory:
             if self._is_whole(event, ends):
                 found = event, line
         if found is None:
-            self.journal.cut(0)
-            self.routes.cut(0)
+            self.begin_anew()
             return None
         event, line = found
         self.journal.cut(event.data["line"])
@@ -163,6 +162,11 @@ class KeptTrajectory:
             start = Archive.decoded((self.directory / self.snapshot).read_bytes())
         self.memory = _memory_in(self.directory / self.snapshot)
         return Resumption(event.data["turn"], event.at, start, self.memory)
+
+    def begin_anew(self) -> None:
+        """Forget what was played."""
+        self.journal.cut(0)
+        self.routes.cut(0)
 
     def _is_whole(self, event: Event, ends: Sequence[int]) -> bool:
         """Whether a session can go on from there; `ends` says, for so many lines, how far their routes reach."""
@@ -202,7 +206,7 @@ class _Files:
         began, kept = time.perf_counter(), self._trajectory
         try:
             archive = await take_out(self._sandbox, *PLACES)
-        except OSError as error:
+        except SandboxSpoiled as error:
             raise CheckpointError(f"{label}: the sandbox's files cannot be taken out: {error}") from error
         data, name = archive.encoded(), f"{label.replace(' ', '-')}.files"
         memory = await self._with_memory()
@@ -221,7 +225,7 @@ class _Files:
             return None
         try:
             return await self._sandbox.snapshot()
-        except SandboxError:  # the files will do
+        except (SandboxError, DeadlineExceeded):  # the files will do
             return None
 
     def _replace(self, name: str, data: bytes, memory: Snapshot | None) -> None:

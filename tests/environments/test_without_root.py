@@ -26,6 +26,9 @@ async def main():
     fork = await backend.create(SandboxSpec(base=await box.snapshot()))
     print((await fork.exec("id -u; ls -d * d/*; cat shut/s || chmod 700 shut; cat shut/s")).output)
     assert (await box.exec("cat shut/s")).exit_code == 1  # the copy left the original as it was
+    await box.exec("chmod 0 /workspace")
+    (fork,) = await box.fork(1)
+    assert (await fork.exec("cat /workspace/keep", cwd="/")).output == b"k"
     await backend.close()
 
 asyncio.run(main())

@@ -87,7 +87,9 @@ def test_a_sandbox_that_cannot_be_made_is_infrastructure(run):
     run(scenario)
 
 
-def test_a_sandbox_that_dies_every_time_is_the_codes_doing(run):
+@pytest.mark.parametrize("always", [False, True])
+def test_a_sandbox_that_dies_every_time_is_the_codes_doing(run, always):
+    """But not where one without the code dies too."""
     deaths = []
 
     async def scenario(backend):
@@ -98,8 +100,9 @@ def test_a_sandbox_that_dies_every_time_is_the_codes_doing(run):
             execute = sandbox.exec
 
             async def dying(command, **options):
-                deaths.append(command)
-                await sandbox.destroy()
+                if always or "/tests/" in command:
+                    deaths.append(command)
+                    await sandbox.destroy()
                 return await execute(command, **options)
 
             sandbox.exec = dying
@@ -107,11 +110,14 @@ def test_a_sandbox_that_dies_every_time_is_the_codes_doing(run):
 
         backend.create = doomed
         verdict = await verify(adding(), GOOD, backend)
-        assert (verdict.reward, verdict.reason) == (0.0, "crashed")
-        assert "died" in verdict.detail
+        if always:
+            assert isinstance(verdict, InfraFailed) and "fares no better" in verdict.what
+        else:
+            assert (verdict.reward, verdict.reason) == (0.0, "crashed")
+            assert "2 sandboxes failed with it" in verdict.detail
 
     run(scenario)
-    assert len(deaths) == 2
+    assert len(deaths) == 2 + always
 
 
 def test_memory_eaten_by_the_code_is_not_infrastructure(run):

@@ -41,8 +41,8 @@ from etude.environments.scheduling.messages import (
     image_key,
     snapshot_key,
 )
-from etude.environments.wire import ServerError
-from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
+from etude.environments.wire import SPOILED, ServerError, gone
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
 
 _GONE_KEPT = 10_000
 _HEARD_S = 5.0
@@ -212,7 +212,7 @@ class Agent:
         sandbox = self._of_live.pop(live, None)
         if sandbox is not None:
             self._forget(sandbox, state, why)
-            how = "crashed" if state == "lost" else "killed"
+            how = "crashed" if state in ("lost", SPOILED) else "killed"
             self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox, how))
 
     def _forget(self, sandbox: str, kind: str, why: str) -> None:
@@ -276,11 +276,11 @@ class Agent:
         box = self._boxes.get(sandbox)
         if box is None or box.live is None:
             unknown = f"sandbox {sandbox} is not on {self.name}: its agent was restarted, or it ended long ago"
-            raise ServerError(*self._gone.get(sandbox, ("lost", unknown)))
+            raise gone(*self._gone.get(sandbox, ("lost", unknown)))
         try:
             async with self.node.use(box.live.id, awake) as live:
                 yield live
-        except ServerError:
+        except (ServerError, SandboxSpoiled):
             if box.ending is not None:
                 raise ServerError("ended", self._gone_for(sandbox, box.why)) from None
             raise

@@ -16,7 +16,9 @@ from etude.environments.lives import result_within
 from etude.environments.wire import ExecBody
 from etude.errors import ConfigError
 
-_CALLS = frozenset(("processes", "read_file", "write_file", "list_dir", "remove", "upload", "download", "metrics"))
+_CALLS = frozenset(
+    ("processes", "read_file", "write_file", "list_dir", "remove", "upload", "download", "part", "metrics")
+)
 
 
 class Hosted:

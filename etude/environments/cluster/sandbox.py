@@ -17,6 +17,7 @@ from etude.environments.base import (
     DirEntry,
     ExecResult,
     Metrics,
+    Part,
     Process,
     ProcessInfo,
     Sandbox,
@@ -100,6 +101,9 @@ class ClusterSandbox:
 
     async def download(self, path: str) -> bytes:
         return await self._call("download", path)
+
+    async def part(self, path: str, skip: int = 0) -> Part:
+        return await self._call("part", path, skip)
 
     async def metrics(self) -> Metrics:
         return await self._call("metrics")

@@ -1,8 +1,9 @@
 """One sandbox that is a container, as far as it does not matter who made the container.
 
 Owns the files that are laid into it, and what a snapshot holds: those of the workspace and nothing else, as archives
-that the agent packs while every command stands still; a tree deeper than a path can name, or one file larger than an
-archive, makes it fail. A backend adds how its containers start and how they are removed.
+that the agent packs while every command stands still; a tree deeper than a path can name, one file larger than an
+archive, or more than the sandbox's `state_mb`, makes it fail. A backend adds how its containers start and
+how they are removed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from etude.environments.archive import blamed
 from etude.environments.base import WORKSPACE, Backend, SandboxSpec, Snapshot
 from etude.environments.channel import Channel
 from etude.environments.container import trees
@@ -64,9 +66,9 @@ class ContainerSandbox(GuestSandbox):
 
     async def _capture(self) -> Snapshot:
         try:
-            parts = await trees.pack(self._channel, WORKSPACE, self._wait_s)
-        except OSError as error:  # whose path may be thousands of characters long
-            raise SandboxError(f"snapshot of sandbox {self.id}: cannot pack its files: {error.strerror}") from error
+            parts = await trees.pack(self._channel, WORKSPACE, self._spec.resources, self._wait_s)
+        except OSError as error:
+            raise blamed(error, f"snapshot of sandbox {self.id}: cannot pack its files") from error
         return self._keeper.remember(self._image, parts)
 
     async def _end(self) -> None:

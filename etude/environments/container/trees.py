@@ -5,13 +5,12 @@ Owns the division of what is too large for one archive. Everything arrives as th
 
 from __future__ import annotations
 
-import errno
 import io
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from etude.environments.base import ARCHIVE_MAX, WORKSPACE
+from etude.environments.base import ARCHIVE_MAX, WORKSPACE, Resources
 from etude.environments.channel import Channel
 from etude.errors import ConfigError
 
@@ -29,22 +28,13 @@ class Part:
     archive: bytes
 
 
-async def pack(channel: Channel, path: str, wait_s: float) -> list[Part]:
-    """All below the directory `path`. Raises OSError(EFBIG) for one file larger than ARCHIVE_MAX.
-
-    What does not fit one archive is divided by directories; hard links between the parts become files of their own."""
-    try:
-        return [Part(path, await channel.pack(path, wait_s))]
-    except OSError as error:
-        if error.errno != errno.EFBIG:
-            raise
-    parts: list[Part] = []
-    for entry in await channel.entries(path, wait_s):
-        inner = f"{path}/{entry.name}"
-        if entry.is_dir:
-            parts += await pack(channel, inner, wait_s)
-        else:
-            parts.append(Part(path, await channel.pack(inner, wait_s)))
+async def pack(channel: Channel, path: str, resources: Resources, wait_s: float) -> list[Part]:
+    """All below the directory `path`, within the limits of what may be taken out of the sandbox."""
+    parts, begin = [], 0
+    while not parts or begin:
+        part = await channel.pack_part(path, begin, resources, wait_s)
+        parts.append(Part(path, part.tar))
+        begin = part.next
     return parts
 
 

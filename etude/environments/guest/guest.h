@@ -54,7 +54,7 @@ void greet_with(int listener);
 /* confine.c: takes away, for ever, the system calls that no sandbox needs; ends the process where that cannot be. */
 void confine(void);
 
-/* files.c, unpack.c, walk.c: each answers its request. */
+/* files.c, pack.c, remove.c, unpack.c: each answers its request. */
 void read_file(const struct request *request);
 void write_file(const struct request *request);
 void list_dir(const struct request *request);

@@ -180,6 +180,8 @@ void tar_done(struct tar_reader *reader) {
 static char *extend(struct tar_writer *writer, size_t size) {
     if (size > writer->limit - writer->size)
         return errno = EFBIG, NULL;
+    if (writer->dry)
+        return writer->size += size, writer->unwritten;
     if (writer->size + size > writer->room) {
         size_t room = writer->size + size + (writer->size >> 1) + 65536;
         char *data = realloc(writer->data, room);
@@ -197,8 +199,8 @@ static char *extend(struct tar_writer *writer, size_t size) {
 static char *plain(struct tar_writer *writer, const struct member *member) {
     size_t padded = (member->size + BLOCK - 1) / BLOCK * BLOCK;
     struct header *header = (struct header *)extend(writer, BLOCK + padded);
-    if (!header)
-        return NULL;
+    if (!header || writer->dry)
+        return (char *)header;
     memcpy(header->name, member->name, strnlen(member->name, sizeof header->name));
     memcpy(header->target, member->target, strnlen(member->target, sizeof header->target));
     snprintf(header->mode, sizeof header->mode, "%07o", member->mode & 07777);
@@ -220,7 +222,7 @@ static bool long_name(struct tar_writer *writer, char type, char *text) {
         return true;
     struct member note = {.type = type, .name = "././@LongLink", .target = "", .size = strlen(text) + 1};
     char *data = plain(writer, &note);
-    return data && memcpy(data, text, note.size);
+    return data && (writer->dry || memcpy(data, text, note.size));
 }
 
 char *tar_add(struct tar_writer *writer, const struct member *member) {

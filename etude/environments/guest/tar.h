@@ -1,4 +1,4 @@
-/* The tar format, in memory: what archive.c unpacks from and packs into. */
+/* The tar format, in memory: what unpack.c unpacks from and pack.c packs into. */
 #ifndef ETUDE_TAR_H
 #define ETUDE_TAR_H
 
@@ -27,13 +27,17 @@ struct tar_reader {
 int tar_next(struct tar_reader *reader, struct member *member);
 void tar_done(struct tar_reader *reader);
 
-/* Writing: `limit` is the largest size; beyond it, and without memory, a call returns -1 with errno set. */
+/* Writing: `limit` is the largest size; beyond it, and without memory, a call returns -1 with errno set. A dry one takes
+ * no memory: it only reckons what `size` would be. */
 struct tar_writer {
     char *data;
     size_t size, room, limit;
+    bool dry;
+    char unwritten[1]; /* what a dry one returns */
 };
 
-/* Adds the header; returns where `member->size` bytes of content belong, zeroed and padded, or NULL on failure. */
+/* Adds the header; returns where `member->size` bytes of content belong, zeroed and padded (nothing may be written there
+ * in a dry one), or NULL on failure. */
 char *tar_add(struct tar_writer *writer, const struct member *member);
 int tar_finish(struct tar_writer *writer);
 

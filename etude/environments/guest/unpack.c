@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+enum { PAGE = 4096 };
+
 /* Directories get their mode and time when all is inside them: one that may not be written would refuse its files. */
 struct finished {
     struct finished *before;
@@ -64,15 +66,24 @@ static int open_parent(int root, char *name, char **last, bool make) {
     return fd;
 }
 
+/* Pages of zeros become holes, as which a sparse file had them: it must not take more room here than where it was. */
 static int write_all(int fd, const char *data, size_t size) {
-    while (size) {
-        ssize_t put = write(fd, data, size);
-        if (put < 0 && errno != EINTR)
-            return -1;
-        data += put > 0 ? put : 0;
-        size -= put > 0 ? put : 0;
+    static const char zeros[PAGE];
+    for (size_t at = 0; at < size;) {
+        size_t length = 0;
+        while (length < size - at && (size - at - length < PAGE || memcmp(data + at + length, zeros, PAGE)))
+            length += size - at - length < PAGE ? size - at - length : PAGE;
+        for (size_t done = 0; done < length;) {
+            ssize_t put = pwrite(fd, data + at + done, length - done, at + done);
+            if (put < 0 && errno != EINTR)
+                return -1;
+            done += put > 0 ? put : 0;
+        }
+        at += length;
+        while (size - at >= PAGE && !memcmp(data + at, zeros, PAGE))
+            at += PAGE;
     }
-    return 0;
+    return ftruncate(fd, size);
 }
 
 static int set_mode_and_time(int fd, mode_t mode, int64_t modified) {

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from etude.environments.base import WORKSPACE, DirEntry, ExecResult, Metrics, ProcessInfo, Sandbox, Snapshot
+from etude.environments.base import WORKSPACE, DirEntry, ExecResult, Metrics, Part, ProcessInfo, Sandbox, Snapshot
 from etude.environments.local.config import WorkspaceConfig
 from etude.errors import ConfigError, DeadlineExceeded
 
@@ -224,6 +224,9 @@ class PlainWorkspace:
         raise self._not_here("archives")
 
     async def download(self, path: str) -> bytes:
+        raise self._not_here("archives")
+
+    async def part(self, path: str, skip: int = 0) -> Part:
         raise self._not_here("archives")
 
     async def snapshot(self) -> Snapshot:

@@ -33,6 +33,7 @@ from etude.environments.wire import (
     TtlBody,
     dump,
     parse_body,
+    part_body,
 )
 from etude.errors import ConfigError
 
@@ -63,6 +64,7 @@ class Routes:
             Route(f"{box}/files/list", self.entries, methods=["GET"]),
             Route(f"{box}/archive", self.download, methods=["GET"]),
             Route(f"{box}/archive", self.upload, methods=["PUT"]),
+            Route(f"{box}/archive/part", self.part, methods=["GET"]),
             Route(f"{box}/snapshot", self.snapshot, methods=["POST"]),
             Route(f"{box}/fork", self.fork, methods=["POST"]),
             Route(f"{box}/pause", self.pause, methods=["POST"]),
@@ -190,6 +192,12 @@ class Routes:
     async def download(self, request: Request) -> Response:
         async with self.node.use(request.path_params["id"]) as live:
             return Response(await live.box.download(_path(_query(request))), media_type="application/x-tar")
+
+    async def part(self, request: Request) -> Response:
+        query = _query(request)
+        path, skip = _path(query), _number(query, "skip", 0)
+        async with self.node.use(request.path_params["id"]) as live:
+            return Response(part_body(await live.box.part(path, skip)), media_type="application/octet-stream")
 
     # ----------------------------------------------------------------------------------------------------------------
 

@@ -37,18 +37,23 @@ class Workspace:
 
 
 def workspace_of(archive: Archive) -> Workspace:
-    """The files of an archive of /workspace."""
+    """The files of an archive of /workspace. The names of a file that has several share what was read of it."""
     files, links = {}, {}
     for directory, data in archive.parts:
+        named: dict[str, bytes] = {}
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
             for member in tar:
                 path = posixpath.relpath(posixpath.join(directory, member.name), WORKSPACE)
+                if member.isreg() and (content := tar.extractfile(member)) is not None:
+                    named[member.name] = content.read(FILE_MAX)  # another name of it may be one that counts
+                elif member.islnk():
+                    named[member.name] = named[member.linkname]
                 if NO_WORK & set(path.split("/")):
                     continue
                 if member.issym():
                     links[path] = member.linkname
-                elif (content := tar.extractfile(member)) is not None:
-                    files[path] = content.read(FILE_MAX)
+                elif member.name in named:
+                    files[path] = named[member.name]
     return Workspace(files, links)
 
 

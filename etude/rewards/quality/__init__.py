@@ -68,7 +68,8 @@ class Quality:
 async def quality_of(
     task: Task, events: Sequence[Event], final: Archive, left: Workspace, backend: Backend, config: QualityConfig
 ) -> Quality | InfraFailed:
-    """Of a session and what it left, as an archive and read; InfraFailed where lints could not be looked for."""
+    """Of a session and what it left, as an archive and read; InfraFailed where lints could not be looked for, and
+    SandboxSpoiled where what was left kept them from it."""
     given = given_workspace(task.files)
     lints = await introduced(task, final, left.files, backend) if config.lint_penalty else None
     if isinstance(lints, InfraFailed):

@@ -11,12 +11,13 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-from etude.environments.archive import Archive, lay_down
+from etude.environments.archive import Archive, blamed
 from etude.environments.base import WORKSPACE, Backend, Sandbox, SandboxSpec
-from etude.errors import EtudeError
-from etude.harness.tools.agent.lints import new_lints
+from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, SandboxSpoiled
+from etude.harness.tools.agent.lints import Linted, new_lints
 from etude.harness.tools.base import BEGINNING, ToolConfig, ToolError
 from etude.records import InfraFailed, Task
+from etude.rewards.fresh import with_state
 from etude.rewards.quality.style import added_lines
 
 _SETTINGS = {
@@ -45,35 +46,50 @@ class _Given:
 async def introduced(
     task: Task, final: Archive, after: Mapping[str, bytes], backend: Backend
 ) -> tuple[str, ...] | InfraFailed:
-    """One line a finding; InfraFailed where the sandbox or a linter failed."""
+    """One line a finding; InfraFailed where the sandbox or a linter failed. Raises SandboxSpoiled where that is the
+    doing of what was left: what the task gave can be linted."""
     changed = sorted(path for path in after if after[path] != task.files.get(path))
     looked_away = [line for path in changed for line in _looks_away(path, task.files.get(path, b""), after[path])]
     if not changed:
         return ()
-    sandbox = None
-    token = BEGINNING.set(_Given(task.files, changed))
-    try:
-        sandbox = await backend.create(SandboxSpec(image=task.image))
-        await lay_down(final, sandbox)
+
+    async def lint(sandbox: Sandbox) -> Linted:
         await _settings_as_given(task, after, sandbox)
-        found = await new_lints(sandbox, ToolConfig(), None)
-    except (EtudeError, OSError, ToolError) as error:
+        return await _linted(sandbox, _Given(task.files, changed))
+
+    async def control(sandbox: Sandbox) -> object:
+        return await _linted(sandbox, _Given(task.files, sorted(task.files)))
+
+    try:
+        found = await with_state(task, backend, SandboxSpec(image=task.image), final, lint, control)
+    except SandboxSpoiled:
+        raise
+    except (SandboxError, DeadlineExceeded) as error:
         return InfraFailed(f"lints of {task.id}: {type(error).__name__}: {error}")
+    return (*(f"{name}:{each.line}: {each.text}" for name, each in found.findings), *looked_away)
+
+
+async def _linted(sandbox: Sandbox, given: _Given) -> Linted:
+    token = BEGINNING.set(given)
+    try:
+        return await new_lints(sandbox, ToolConfig(), None)
+    except (OSError, ToolError, CheckpointError) as error:
+        raise SandboxError(f"linters: {type(error).__name__}: {error}") from error
     finally:
         BEGINNING.reset(token)
-        if sandbox is not None:
-            await sandbox.destroy()
-    return (*(f"{name}:{each.line}: {each.text}" for name, each in found.findings), *looked_away)
 
 
 async def _settings_as_given(task: Task, after: Mapping[str, bytes], sandbox: Sandbox) -> None:
     for path in sorted({*task.files, *after}):
         if posixpath.basename(path) not in _SETTINGS or task.files.get(path) == after.get(path):
             continue
-        if path in task.files:
-            await sandbox.write_file(f"{WORKSPACE}/{path}", task.files[path])
-        else:
-            await sandbox.remove(f"{WORKSPACE}/{path}")
+        try:
+            if path in task.files:
+                await sandbox.write_file(f"{WORKSPACE}/{path}", task.files[path])
+            else:
+                await sandbox.remove(f"{WORKSPACE}/{path}")
+        except OSError as error:
+            raise blamed(error, f"cannot put {path} back") from error
 
 
 def _looks_away(path: str, old: bytes, new: bytes) -> list[str]:

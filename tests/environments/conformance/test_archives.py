@@ -181,7 +181,7 @@ def test_a_full_disk_is_an_error_and_no_more(run):
         free = int((await box.exec("df -B1 --output=avail /workspace | tail -1")).output)
         await box.exec(f"head -c {free - 1_000_000} /dev/zero > fill")
         with pytest.raises(OSError, match="No space left") as caught:
-            await box.upload(tar_of(("small", b"x"), ("large", bytes(4_000_000))), "/workspace/in")
+            await box.upload(tar_of(("small", b"x"), ("large", b"x" * 4_000_000)), "/workspace/in")
         assert caught.value.filename == "/workspace/in: large"
         assert (await box.exec("rm -r fill in; cat in/small")).exit_code == 1
 

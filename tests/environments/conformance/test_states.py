@@ -70,7 +70,7 @@ def test_no_tree_is_too_deep_for_a_snapshot(run):
         box = await backend.create(SandboxSpec())
         assert (await box.exec(dig)).exit_code == 0
         if backend.capabilities.name == "docker":  # whose snapshots are archives, in which members have names
-            with pytest.raises(SandboxError, match="cannot pack its files: File name too long"):
+            with pytest.raises(SandboxError, match=r"cannot pack its files: .*File name too long"):
                 await box.fork(1)
             assert (await box.exec("rm -r d; ls")).output == b""
             return

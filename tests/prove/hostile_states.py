@@ -1,0 +1,260 @@
+"""States that a hostile policy could leave, made at random, and what becomes of each.
+
+    python tests/prove/hostile_states.py [--states 10000] [--seed 0] [--at-once 3] [--forks 1]
+
+Each state is one to five of the primitives below, run as commands inside a sandbox; then it is forked, taken out,
+judged by a real verifier and audited. Whatever was done, the outcome must be a verdict. Prints, last, one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from etude.environments.base import Backend, Sandbox
+from etude.environments.leftovers import leftovers
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.errors import EtudeError, SandboxSpoiled
+from etude.harness.session import SessionResult
+from etude.records import InfraFailed, Task, Verifier
+from etude.rewards.judgement import Judges
+from etude.rewards.played import judge, play_to_seal
+
+TEST = b"""mkdir -p /logs/verifier
+reward=0; test -f /workspace/given && sh /workspace/check.sh && reward=1
+echo $reward > /logs/verifier/reward.txt
+"""
+FILES = {"given": b"1\n", "sub/module.py": b"def f():\n    return 1\n", "check.sh": b"false\n"}
+TASK = Task(
+    "hostile",
+    "",
+    FILES,
+    Verifier({"/tests/test.sh": TEST, "/workspace/check.sh": b'test "$(cat answer)" = 42\n'}, timeout_s=10.0),
+)
+DEEP = "import os\nfor _ in range({}): os.mkdir('{}'); os.chdir('{}')\nopen('end', 'w').write('x')"
+
+PRIMITIVES: dict[str, str] = {
+    # sizes
+    "sparse_huge": "truncate -s 900G huge",
+    "sparse_largest": "truncate -s 9223372036854775807 largest",
+    "sparse_many": "for i in 0 1 2 3 4 5 6 7 8 9; do truncate -s 40M sparse$i; done",
+    "sparse_some": "truncate -s 12M hole; printf end >> hole",
+    "holes": "for i in 1 2 3 4 5 6 7 8 9; do printf x | dd of=holes bs=1 seek=$((i * 1000000)) conv=notrunc; done",
+    "twelve_links": "head -c 20000000 /dev/zero | tr '\\0' x > big; for i in 1 2 3 4 5 6 7 8 9 a b; do ln big $i; done",
+    "links_across": "echo x > a; mkdir -p d/e; ln a d/a; ln a d/e/a; ln d/e/a z; ln -s a s; ln s s2",
+    "links_to_hidden": "mkdir -p .git; echo 'print(1)' > .git/x; ln .git/x hidden.py",
+    "fill": "head -c 200M /dev/zero > fill",
+    "one_large": "truncate -s 52000000 large",
+    # numbers
+    "entries": "mkdir -p many; cd many; seq 1 3000 | xargs touch",
+    "inodes": "mkdir inodes; cd inodes; seq 1 40000 | xargs touch 2>&1 | tail -1",
+    "fifos": "mkdir fifos; cd fifos; seq 1 300 | xargs mkfifo",
+    "links_many": "mkdir ln; echo x > ln/0; cd ln; for i in $(seq 1 300); do ln 0 $i; done",
+    # shapes
+    "deep": f'python3 -c "{DEEP.format(3000, "d", "d")}"',
+    "deep_wide": f"python3 -c \"{DEEP.format(24, 'w' * 250, 'w' * 250)}\"",
+    "path_max": f"python3 -c \"{DEEP.format(40, 'p' * 200, 'p' * 200)}\"",
+    "path_under": f"python3 -c \"{DEEP.format(15, 'q' * 250, 'q' * 250)}\"",
+    "loop": "ln -s loop loop; ln -s . here; ln -s .. up",
+    "links_out": "ln -s /etc/passwd passwd; ln -s /proc/1/root root; ln -s /proc/self/fd fd; ln -s /dev/zero zero",
+    "long_target": "ln -s $(head -c 4000 /dev/zero | tr '\\0' t) long",
+    "fifo": "mkfifo pipe; rm -f given; mkfifo given",
+    "sockets": "python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('sock')\"",
+    "whiteout": "mknod white c 0 0; mknod /tmp/w c 0 0; mv /tmp/w white2; cp -a /tmp/w white3; rm -r sub; mkdir sub",
+    "opaque": "rm -rf sub; mkdir sub; touch sub/x; rm given; mkdir given; touch given/in",
+    "xattrs": (
+        "python3 -c \"import os\nfor n in ('user.overlay.opaque', 'user.overlay.redirect', 'trusted.overlay.opaque', "
+        "'user.overlay.metacopy', 'security.capability', 'user.big'):\n"
+        " for p in ('sub', 'given'):\n  try: os.setxattr(p, n, b'y' * (60000 if 'big' in n else 1))\n"
+        '  except OSError: pass"'
+    ),
+    # names
+    "bytes": "touch \"$(printf '\\377\\376')\" \"$(printf 'a\\nb')\" \"$(printf '\\033[2J')\" ' ' '-rf' '*' '\\'",
+    "dots": "touch ... ..x '. ' .. 2>&1; mkdir -p ..../...; touch '..\\' 'a:b' 'C:' 'nul'",
+    "long_names": "touch $(head -c 255 /dev/zero | tr '\\0' n); mkdir $(head -c 255 /dev/zero | tr '\\0' m)",
+    "case": "touch Given GIVEN gIVEN; mkdir SUB Sub",
+    "unicode": "touch \"$(printf 'e\\314\\201')\" \"$(printf '\\303\\251')\" \"$(printf '\\342\\200\\256gnp')\"",
+    # rights and times
+    "shut": "mkdir -p no/in; echo x > no/in/x; chmod 0 no/in/x no/in no; chmod 0 given",
+    "shut_root": "chmod 0 .",
+    "read_only": "chmod 0444 given; chmod 0555 sub .",
+    "no_x": "mkdir -p rx/in; touch rx/f; chmod 0444 rx",
+    "setuid": "cp /bin/sh s; chmod 7777 s; chmod 1777 sub; chmod +t .",
+    "immutable": "chattr +i given; chattr +a sub",
+    "times": "touch -d @-1 past; touch -d @9999999999 future; touch -d '1 Jan 99999' far; touch -d @0 sub",
+    # places
+    "emptied": "rm -rf /workspace/* /workspace/.[!.]*",
+    "no_cwd": "mkdir gone; cd gone; rmdir ../gone",
+    "moved": "mv /workspace /w2; rmdir /workspace; ln -s /tmp /workspace; mount -t tmpfs x .; mount --bind / .",
+    "in_the_way": "rm -f check.sh; mkdir -p check.sh/in/the/way",
+    "link_in_the_way": "rm -f check.sh; ln -s /etc/shadow check.sh",
+    "loop_in_the_way": "rm -f check.sh; ln -s check.sh check.sh",
+    "tmp_full": "head -c 100M /dev/zero > /tmp/fill; head -c 50M /dev/zero > ~/fill",
+    # processes
+    "writer": "(while :; do date > w; mkdir -p m/n; mv m m2; rm -rf m2; done) > /dev/null 2>&1 &",
+    "grower": "(while :; do for i in 1 2 3 4 5 6 7 8 9; do truncate -s ${i}0M g$i; done; rm g?; done) 2> /dev/null &",
+    "swapper": "mkdir sw; (while :; do rm -rf sw; ln -s / sw; rm sw; mkdir sw; done) 2> /dev/null &",
+    "sleepers": "for i in $(seq 1 300); do sleep 60 & done",
+    "stopped": "sh -c 'kill -STOP $$' & sleep 0",
+    "memory": "python3 -c \"x = bytearray(1 << 30)\"",
+    "killer": "kill -9 1; kill -9 -1",
+    "python": "mkdir -p __pycache__; printf '\\0' > sub/module.py; printf 'def f(:' > new.py; touch conftest.py",
+}  # fmt: skip
+
+RARE = {
+    "inodes": 0.02, "fill": 0.05, "deep": 0.1, "entries": 0.1, "links_many": 0.1, "twelve_links": 0.1, "memory": 0.1,
+    "sleepers": 0.1, "sparse_huge": 0.3, "sparse_largest": 0.3, "sparse_many": 0.3, "one_large": 0.3, "deep_wide": 0.3,
+    "path_max": 0.3, "in_the_way": 0.3, "link_in_the_way": 0.3, "loop_in_the_way": 0.3,
+}  # fmt: skip
+"""Those that take long, or after which nothing else matters, as shares of how often others are drawn."""
+
+
+@dataclass
+class Tally:
+    """What became of the states of a run."""
+
+    scored: int = 0
+    blocked: int = 0
+    passed: int = 0
+    forked: int = 0
+    spoiled_forks: int = 0
+    infra_failed: list[str] = field(default_factory=list)
+    reasons: Counter[str] = field(default_factory=Counter)
+    exits: Counter[int] = field(default_factory=Counter)
+    """Of the commands, by status: 124 is one that had to be stopped."""
+
+
+def state_of(seed: int) -> tuple[list[str], str]:
+    """The names of its primitives, and the commands; half of the states hold the right answer."""
+    draw = random.Random(f"state {seed}")
+    keys = {name: draw.random() ** (1 / RARE.get(name, 1.0)) for name in PRIMITIVES}
+    names = sorted(PRIMITIVES, key=lambda name: keys[name])[-draw.randint(1, 5) :]
+    draw.shuffle(names)
+    lines = ["echo 42 > answer"] if draw.random() < 0.5 else []
+    lines += [f"cd /workspace; ( {PRIMITIVES[name]}\n) > /dev/null 2>&1" for name in names]
+    return names, "\n".join(lines)
+
+
+async def outcome_of(seed: int, backend: Backend, tally: Tally, fork: bool = True) -> None:
+    """Play, fork, seal and judge one state."""
+    names, command = state_of(seed)
+
+    async def session(sandbox: Sandbox) -> SessionResult:
+        tally.exits[(await sandbox.exec(command, timeout_s=20.0)).exit_code] += 1
+        if fork:
+            await _fork(sandbox, tally)
+        return SessionResult(str(seed), (), (), "finished", {})
+
+    try:
+        verdict = (await judge(TASK, await play_to_seal(TASK, backend, session), backend, Judges(audited=True))).verdict
+    except (EtudeError, OSError) as error:  # as rollouts.session does
+        verdict = InfraFailed(f"{type(error).__name__}: {error}")
+    if isinstance(verdict, InfraFailed):
+        tally.infra_failed.append(f"{seed} {names}: {verdict.what[:500]}")
+        return
+    tally.reasons[verdict.reason] += 1
+    tally.scored += 1
+    tally.blocked += verdict.reason == "blocked"
+    tally.passed += verdict.reward == 1.0
+
+
+async def _fork(sandbox: Sandbox, tally: Tally) -> None:
+    try:
+        (copy,) = await sandbox.fork(1)
+    except SandboxSpoiled:
+        tally.spoiled_forks += 1
+        return
+    tally.forked += 1
+    await copy.destroy()
+
+
+async def many(seeds: range, backend: Backend, at_once: int, forks: int = 1) -> Tally:
+    """Of every `forks`-th state a fork is made."""
+    tally, waiting = Tally(), iter(seeds)
+
+    async def worker() -> None:
+        for seed in waiting:
+            await outcome_of(seed, backend, tally, seed % forks == 0)
+            if seed % 500 == 499:
+                print(
+                    f"{seed + 1 - seeds.start}: {tally.scored} scored, {len(tally.infra_failed)} not", file=sys.stderr
+                )
+
+    await asyncio.gather(*(worker() for _ in range(at_once)))
+    return tally
+
+
+def fingerprint(*places: Path) -> str:
+    """Of everything below some directories of the host: names, kinds, sizes, times; and contents, where small."""
+    digest = hashlib.sha256()
+    for place in places:
+        for path in sorted((place, *place.rglob("*"))):
+            info = path.lstat()
+            digest.update(
+                f"{path} {info.st_mode} {info.st_uid} {info.st_size} {info.st_mtime_ns}".encode(errors="replace")
+            )
+            if path.is_file() and info.st_size < 100_000:
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, object]:
+    """Run, and say what became of them."""
+    with tempfile.TemporaryDirectory(prefix="etude-canary-", dir="/var/tmp") as name:
+        canary = Path(name)
+        (canary / "file").write_text("untouched")
+        (canary / "open").mkdir(mode=0o777)
+        places = (canary, Path(__file__).parent, Path("/etc/apt"))
+        before, began = fingerprint(*places), time.monotonic()
+
+        async def whole() -> tuple[Tally, int]:
+            opened = NamespaceBackend(NamespaceConfig(limits="cgroup" if os.geteuid() == 0 else "rlimit"))
+            try:
+                await many(range(seed, seed + 1), opened, 1)
+                base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                return await many(range(seed, seed + states), opened, at_once, forks), base
+            finally:
+                await opened.close()
+
+        tally, base = asyncio.run(whole())
+        touched = fingerprint(*places) != before
+    return {
+        "states": states,
+        "infra_failed": len(tally.infra_failed),
+        "blocked": tally.blocked,
+        "scored": tally.scored,
+        "passed": tally.passed,
+        "reasons": dict(tally.reasons),
+        "exits": dict(tally.exits),
+        "forked": tally.forked,
+        "spoiled_forks": tally.spoiled_forks,
+        "max_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "base_rss_mb": base // 1024,
+        "outside_touched": touched,
+        "left_over": leftovers(),
+        "backend": "namespace",
+        "root": os.geteuid() == 0,
+        "wall_s": round(time.monotonic() - began, 1),
+        "failures": tally.infra_failed[:20],
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--states", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--forks", type=int, default=1, help="fork every so manyth state")
+    given = parser.parse_args()
+    print(json.dumps(prove(given.states, given.seed, given.at_once, given.forks)))
