@@ -23,6 +23,7 @@ from etude.errors import DeadlineExceeded, SandboxError
 from etude.records import InfraFailed, Task
 from etude.rewards.audit.protected import touched_protected
 from etude.tasks.harbor import TEST_COMMANDS
+from etude.tasks.verifiers import armed
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 ATTEMPTS = 2
@@ -91,7 +92,7 @@ async def _judge(task: Task, sandbox: Sandbox, started: float) -> Verdict:
     def verdict(reward: float, reason: Reason, detail: str) -> Verdict:
         return Verdict(reward, reason, detail, touched, time.monotonic() - started)
 
-    for path, content in task.verifier.files.items():
+    for path, content in armed(task.verifier).files.items():
         try:
             await sandbox.write_file(path, content)
         except OSError as error:
