@@ -54,6 +54,8 @@ class Judgement:
     def counts(self) -> Mapping[str, int]:
         """For a run's metrics: how often each was asked, and what it found. A judge that came to no verdict counts."""
         counts: dict[str, int] = {}
+        if isinstance(self.verdict, Verdict) and self.verdict.stripped:
+            counts["files_stripped"] = len(self.verdict.stripped)
         if self.report is not None:
             found = len(self.report.findings)
             counts |= {"audited": 1, "cheats_found": int(self.report.cheated), "findings": found}
