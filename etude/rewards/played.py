@@ -19,7 +19,7 @@ from etude.environments.base import Backend, Sandbox, SandboxSpec, Snapshot
 from etude.errors import SandboxError
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task
-from etude.rewards.audit import Workspace, audit
+from etude.rewards.audit import Workspace
 from etude.rewards.audit.state import given_workspace, workspace_of
 from etude.rewards.judge import Change
 from etude.rewards.judge.outcomes import change_of
@@ -95,7 +95,10 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
         verdict: Verdict | InfraFailed = Verdict(0.0, "blocked", sealed.blocked)
     else:
         verdict = await verify(task, sealed.final, backend)
-    report = audit(task, sealed.result.events, sealed.left) if judges.audited else None
+    try:
+        report = await judges.auditor.audit(task, sealed.result.events, sealed.left) if judges.audited else None
+    except SandboxError as error:
+        return Judgement(InfraFailed(f"audit of {task.id}: {error}"))
     quality = rubric = None
     if isinstance(verdict, InfraFailed) or not (verdict.reward == 1.0 or judges.always):
         return Judgement(verdict, report)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -24,25 +24,37 @@ class Module:
 
     def __init__(self, path: str, tree: ast.Module) -> None:
         self.path, self.tree = path, tree
+        self.nodes: list[ast.AST] = []
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self._names: dict[ast.AST, str] = {}
+        self._walk()
 
-    @classmethod
-    def parse(cls, path: str, text: str) -> Module | None:
+    @staticmethod
+    @lru_cache(512)
+    def parse(path: str, text: str) -> Module | None:
+        """Kept, as every rule asks for every file."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings that are not ours
             try:
-                tree = ast.parse(text)
+                return Module(path, ast.parse(text))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
-        _cut_off(tree)
-        return cls(path, tree)
 
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
-
-    @cached_property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+    def _walk(self) -> None:
+        """Every node, those near the root first. In the place of what is too deep nothing is put, so that depth hides
+        only what is deep itself."""
+        level: list[ast.AST] = [self.tree]
+        for depth in range(DEEPEST + 1):
+            self.nodes += level
+            if depth == DEEPEST:
+                _cut_off(level)
+            below = []
+            for node in level:
+                for child in ast.iter_child_nodes(node):
+                    self.parents[child] = node
+                    below.append(child)
+            level = below
+        self.nodes += level
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         while (found := self.parents.get(node)) is not None:
@@ -54,9 +66,11 @@ class Module:
         return next((each for each in self.above(node) if isinstance(each, Function)), None)
 
     def functions(self, name: str | None = None) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        for node in self.nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and name in (None, node.name):
-                yield node
+        return (node for node in self._functions if name in (None, node.name))
+
+    @cached_property
+    def _functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        return [node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
     def run_as_script(self, node: ast.AST) -> bool:
         """Whether a node stands under `if __name__ == "__main__"`."""
@@ -86,7 +100,11 @@ class Module:
 
     def name(self, node: ast.AST | None) -> str:
         """The dotted name a node stands for; empty where it is none."""
-        return self._dotted(node, self.aliases) if node is not None else ""
+        if node is None:
+            return ""
+        if (found := self._names.get(node)) is None:
+            found = self._names[node] = self._dotted(node, self.aliases)
+        return found
 
     def _dotted(self, node: ast.AST, aliases: dict[str, str]) -> str:
         match node:
@@ -112,10 +130,12 @@ class Module:
                     return f"{self._dotted(value.args[0], aliases)}.{key}"
         return ""
 
-    def calls(self) -> Iterator[tuple[str, ast.Call]]:
-        for node in self.nodes:
-            if isinstance(node, ast.Call):
-                yield self.name(node.func), node
+    def calls(self) -> list[tuple[str, ast.Call]]:
+        return self._calls
+
+    @cached_property
+    def _calls(self) -> list[tuple[str, ast.Call]]:
+        return [(self.name(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
 
     @cached_property
     def imported(self) -> set[str]:
@@ -128,11 +148,7 @@ class Module:
         return {name.partition(".")[0] for name in found}
 
 
-def _cut_off(tree: ast.AST) -> None:
-    """Put nothing in the place of what is too deep, so that depth hides only what is deep itself."""
-    level = [tree]
-    for _ in range(DEEPEST):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+def _cut_off(level: list[ast.AST]) -> None:
     for node in level:
         for name, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
