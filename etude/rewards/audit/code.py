@@ -15,6 +15,7 @@ from typing import Any
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
+_FINDERS = ("__import__", "importlib.import_module", "sys.modules.get", "sys.modules.__getitem__")
 DEEPEST = 250
 """Levels of a tree that are read: what is deeper is beyond Python's own stack, and beyond what people write."""
 
@@ -113,11 +114,11 @@ class Module:
             case ast.Attribute(value=value, attr=attr):
                 owner = self._dotted(value, aliases)
                 return f"{owner}.{attr}" if owner else f"?.{attr}"
-            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(attr)), *_]):
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, said, *_]) if (attr := folded(said)) is not None:
                 return f"{self._dotted(owner, aliases) or '?'}.{attr}"
-            case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
-                return name if self._dotted(func, aliases) in ("__import__", "importlib.import_module") else ""
-            case ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
+            case ast.Call(func=func, args=[said, *_]) if (name := folded(said)) is not None:
+                return name if self._dotted(func, aliases) in _FINDERS else ""
+            case ast.Subscript(value=value, slice=said) if (key := folded(said)) is not None:
                 owner = self._dotted(value, aliases)
                 if owner == "sys.modules":
                     return key
@@ -128,6 +129,9 @@ class Module:
                     return f"builtins.{key}"
                 if isinstance(value, ast.Call) and self._dotted(value.func, aliases) == "vars" and value.args:
                     return f"{self._dotted(value.args[0], aliases)}.{key}"
+            case ast.Subscript(value=owner, slice=key) | ast.Call(func=ast.Attribute(value=owner), args=[key, *_]):
+                if names(key) != {"__name__"} and self._dotted(owner, aliases) == "sys.modules":
+                    return "sys.modules.*"
         return ""
 
     def calls(self) -> list[tuple[str, ast.Call]]:
@@ -160,6 +164,29 @@ def _cut_off(level: list[ast.AST]) -> None:
 def strings(node: ast.AST) -> set[str]:
     """The string constants in a tree, pieces of f-strings included."""
     return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def folded(node: ast.AST | None) -> str | None:
+    """The text that constants are put together to: `"_py" + "test"`, `"".join(…)`, `"cexe"[::-1]`, `chr(101)`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            pieces = [folded(left), folded(right)]
+        case ast.JoinedStr(values=values):
+            pieces = [folded(each.value if isinstance(each, ast.FormattedValue) else each) for each in values]
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=""), attr="join"), args=[ast.List() | ast.Tuple() as all_]
+        ):
+            pieces = [folded(each) for each in all_.elts]
+        case ast.Call(func=ast.Name(id="chr"), args=[ast.Constant(value=int(code))]) if 0 <= code < 0x110000:
+            return chr(code)
+        case ast.Subscript(value=value, slice=ast.Slice(lower=None, upper=None, step=ast.UnaryOp(op=ast.USub()))):
+            text = folded(value)
+            return None if text is None else text[::-1]
+        case _:
+            return None
+    return None if None in pieces else "".join(map(str, pieces))
 
 
 def names(node: ast.AST) -> set[str]:
