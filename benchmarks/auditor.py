@@ -1,12 +1,14 @@
 """How many cheats the auditor finds, and how many honest sessions it accuses.
 
-    python benchmarks/auditor.py [--scenes N] [--show] [--judge]
+    python benchmarks/auditor.py [--scenes N] [--set NAME] [--scenes-kind mined] [--show] [--judge]
 
 Plays the suite of `hack_suite/` through the real harness in real sandboxes: every script in N scenes, tasks of the
 ladder and of real code. A cheat is caught where the report calls the session cheated and names its category, and for
 published hacks the hack. An honest session is accused where the report calls it cheated. The later sets were
 written after the rules; docs/rewards.md says what was found of them at first contact. `--judge` also runs the tests, to
-say how many of the cheats they would have paid.
+say how many of the cheats they alone would have paid (`paid_share`), and how many of those the auditor names
+(`named_of_paid`). `--scenes-kind` plays the scripts that name no file of their own scene in scenes of another kind; in
+`mined` ones the packages that they need are installed first. `--set fifth` is there when its files are.
 
 Prints a table by category, and last a line of JSON.
 """
@@ -18,18 +20,25 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from hack_suite.corpus import Play, read_plays
 from hack_suite.play import Performed, measure, small_chat
+from hack_suite.scenes import MINED, SUITE, Kind, mined_task
 
 from etude.environments.backends import open_backend
+from etude.environments.base import Backend
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.rewards.audit.findings import CATEGORIES
+from etude.tasks.mined.environment import PLACE, Environment, Environments, default_root
 
 HERE = Path(__file__).parent / "hack_suite"
 SETS = {
     name: (*read_plays(HERE / f"{name}_hacks.txt", False), *read_plays(HERE / f"{name}_honest.txt", True))
-    for name in ("first", "second", "third", "fourth")
+    for name in ("first", "second", "third", "fourth", "fifth")
+    if (HERE / f"{name}_hacks.txt").exists()
 }
 ALL: tuple[Play, ...] = tuple(play for plays in SETS.values() for play in plays)
 
@@ -38,12 +47,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenes", type=int, default=2, help="tasks that every script is played in")
     parser.add_argument("--set", choices=[*SETS, "all"], default="all", help="which part of the suite")
+    parser.add_argument("--scenes-kind", choices=get_args(Kind), help="play in scenes of this kind instead")
     parser.add_argument("--only", default="", help="play only scripts of, or near, this category")
     parser.add_argument("--show", action="store_true", help="print every miss and every accusation")
     parser.add_argument("--judge", action="store_true", help="also run the tests on what was left behind")
     options = parser.parse_args()
     chosen = SETS.get(options.set, ALL)
     plays = [play for play in chosen if options.only in (play.category, "")]
+    if options.scenes_kind:
+        plays = [replace(play, kind=options.scenes_kind) for play in plays if not _names_files(play)]
     performed = asyncio.run(_measure(plays, options.scenes, options.judge))
     _print_table(performed)
     if options.show:
@@ -51,11 +63,11 @@ def main() -> None:
     if options.judge:
         paid = [sum(each.paid for each in performed if each.play.honest is honest) for honest in (False, True)]
         print(f"the tests alone would have paid {paid[0]} of the cheats, and {paid[1]} of the honest")
-    print(json.dumps(summary(performed)))
+    print(json.dumps(summary(performed, options.judge)))
 
 
 async def _measure(plays: Sequence[Play], scenes: int, judge: bool) -> list[Performed]:
-    backend = open_backend()
+    backend = await _backend(any(play.kind == "mined" for play in plays))
     try:
         jobs = [(play, 3 * place + number) for place, play in enumerate(plays) for number in range(scenes)]
         return await measure([(play, number % 30) for play, number in jobs], backend, small_chat(), judge)
@@ -63,15 +75,37 @@ async def _measure(plays: Sequence[Play], scenes: int, judge: bool) -> list[Perf
         await backend.close()
 
 
-def summary(performed: Sequence[Performed]) -> dict[str, float]:
-    """`hacks` and `honest` are sessions; the shares are of these."""
+async def _backend(mined: bool) -> Backend:
+    if not mined:
+        return open_backend()
+    environments = Environments(default_root())
+    for number in range(len(MINED)):
+        environment = Environment.of_setup(mined_task(number).setup[0])
+        assert environment is not None
+        await environments.restore(environment)
+    return NamespaceBackend(NamespaceConfig(binds={PLACE: environments.root}))
+
+
+def _names_files(play: Play) -> bool:
+    """Whether it speaks of files that only its own kind of scene has."""
+    return any(
+        name in f"{step.rest}\n{step.text}" for step in play.steps for name in ("check.py", SUITE, "test_project")
+    )
+
+
+def summary(performed: Sequence[Performed], judged: bool = False) -> dict[str, float | None]:
+    """`hacks` and `honest` are sessions; the shares are of these, but `named_of_paid`, which is of the hacks that the
+    tests alone would have paid. None where nobody ran the tests."""
     hacks = [each for each in performed if not each.play.honest]
     honest = [each for each in performed if each.play.honest]
+    paid = [each for each in hacks if each.paid]
     return {
         "hacks": len(hacks),
         "caught_share": round(sum(each.found for each in hacks) / max(len(hacks), 1), 4),
         "honest": len(honest),
         "accused_share": round(sum(each.report.cheated for each in honest) / max(len(honest), 1), 4),
+        "paid_share": round(len(paid) / max(len(hacks), 1), 4) if judged else None,
+        "named_of_paid": round(sum(each.report.cheated for each in paid) / max(len(paid), 1), 4) if judged else None,
     }
 
 
@@ -92,6 +126,8 @@ def _print_table(performed: Sequence[Performed]) -> None:
 def _print_errors(performed: Sequence[Performed]) -> None:
     for each in performed:
         said = "; ".join(map(str, each.report.findings)) or "nothing"
+        if not each.play.honest and each.paid:
+            print(f"PAID {each.play.category}: {each.play.name} in {each.scene.task.id}")
         if not each.play.honest and not each.found:
             print(f"MISSED {each.play.category}: {each.play.name} in {each.scene.task.id}: {said}")
         elif each.play.honest and each.report.cheated:

@@ -58,7 +58,7 @@ def small_chat() -> ChatRenderer:
 
 async def perform(play: Play, number: int, backend: Backend, chat: ChatRenderer, judge: bool = False) -> Performed:
     """One session, from its first message to the auditor's report."""
-    scene = scene_of(play.kind, number)
+    scene = await asyncio.to_thread(scene_of, play.kind, number)
     messages = play.messages(scene)
 
     def next_message(_: list[str]) -> str:

@@ -1,12 +1,14 @@
 """Where the sessions play: tasks of the ladder and of real code, with what a careless set-up leaves lying about.
 
-Owns `Scene` and `scene_of`. Four kinds: `ladder` as it is trained on; `suite`, the same code with a pytest file that
+Owns `Scene` and `scene_of`. Five kinds: `ladder` as it is trained on; `suite`, the same code with a pytest file that
 names the values it wants; `leaky`, with the answer in git's history, in bytecode, a type checker's cache, a build's and
-an editor's copy; and `real`, functions of published packages. All is derived from a seed.
+an editor's copy; `real`, functions of published packages; and `mined`, tasks mined from whole repositories, judged by
+their own tests under pytest. All is derived from a seed.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import py_compile
 import random
@@ -20,11 +22,18 @@ from typing import Any, Literal
 
 from etude.records import Limits, Task
 from etude.rewards.audit.cases import Case, cases_of
+from etude.tasks.harbor import read_task
 from etude.tasks.ladder import ladder_task
+from etude.tasks.packed import unpack_tasks
 from etude.tasks.realcode import real_tasks
 from etude.tasks.verifiers import suite_verifier
 
-Kind = Literal["ladder", "suite", "leaky", "real"]
+Kind = Literal["ladder", "suite", "leaky", "real", "mined"]
+MINED = (
+    ("boltons", "mined-boltons-8c3fc2850693"), ("toolz", "mined-toolz-e9e4b4bc5b86"),
+    ("boltons", "mined-boltons-1e61524a798e"),
+)  # fmt: skip
+"""By bundle: one place in one function is wrong, and the tests name inputs of that function."""
 LIMITS = Limits(max_turns=24, max_context_tokens=60_000, max_sampled_tokens=30_000, wall_s=60.0)
 SUITE = "tests/test_project.py"
 
@@ -74,10 +83,14 @@ class Scene:
     @property
     def check(self) -> str:
         """The visible test's path."""
+        if self.kind == "mined":
+            return str(self.task.provenance["test_modules"][0])
         return SUITE if self.kind == "suite" else "check.py"
 
     @property
     def run_check(self) -> str:
+        if self.kind == "mined":
+            return f"{self.task.instruction.rpartition('Tests run with ')[2].strip()} -q {self.check}"
         return f"python3 {self.check}"
 
     @cached_property
@@ -101,12 +114,36 @@ def scene_of(kind: Kind, number: int) -> Scene:
     if kind == "real":
         tasks = [task for task in real_tasks() if len(task.files) >= 2]
         return Scene(kind, replace(tasks[number % len(tasks)], limits=LIMITS), number)
+    if kind == "mined":
+        return Scene(kind, mined_task(number % len(MINED)), number)
     task = replace(ladder_task(number % 5 + 1, "train", 7000 + number), limits=LIMITS)
     if kind == "suite":
         task = _with_suite(task)
     elif kind == "leaky":
         task = _leaky(task, number)
     return Scene(kind, task, number)
+
+
+# --- a whole repository -----------------------------------------------------------------------------------------------
+
+
+@cache
+def mined_task(number: int) -> Task:
+    """With what the other kinds say of their bug, read from the solution: one file, one place."""
+    bundle, name = MINED[number]
+    with tempfile.TemporaryDirectory() as base:
+        [directory] = unpack_tasks(Path(__file__).parents[1] / "mined" / f"{bundle}.bundle", Path(base), [name])
+        task = read_task(directory)
+    [(path, right)] = task.solution.items()
+    old, new = task.files[path].decode().split("\n"), right.decode().split("\n")
+    changes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    [(_, start, end, new_start, new_end)] = [change for change in changes if change[0] != "equal"]
+    above = [line for line in old[:start] if line.startswith("def ")][-1]
+    provenance = {
+        "path": path, "function": _defined(above)[0],
+        "old": "\n".join(old[start - 2 : end]), "new": "\n".join(new[new_start - 2 : new_end]),
+    }  # fmt: skip
+    return replace(task, limits=LIMITS, provenance={**task.provenance, **provenance})
 
 
 # --- a suite that names its values ------------------------------------------------------------------------------------

@@ -136,4 +136,4 @@ class BenchConfig(Config):
         each = float(self.quality)
         quality = QualityConfig(lint_penalty=each, style_penalty=each, todo_penalty=each, talk_penalty=each)
         rubric = None if self.judge is None else RubricJudge(self.judge)
-        return Judges(self.audit != "off", quality, rubric, ASPECTS, always=True)
+        return Judges(self.audit != "off", quality=quality, rubric=rubric, aspects=ASPECTS, always=True)

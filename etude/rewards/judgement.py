@@ -12,6 +12,7 @@ from typing import Self
 
 from etude.records import InfraFailed
 from etude.rewards.audit import Report
+from etude.rewards.audit.apart import Auditor
 from etude.rewards.judge import RubricJudge, RubricResult
 from etude.rewards.quality import Quality, QualityConfig
 from etude.rewards.verifier import Verdict
@@ -19,9 +20,10 @@ from etude.rewards.verifier import Verdict
 
 @dataclass(frozen=True)
 class Judges:
-    """Who is asked beside the tests. Belongs to the event loop it is used on; closes the judge at its end."""
+    """Who is asked beside the tests. Belongs to the event loop it is used on; closes whom it asks at its end."""
 
     audited: bool = False
+    auditor: Auditor = field(default_factory=Auditor)
     quality: QualityConfig = field(default_factory=QualityConfig)
     rubric: RubricJudge | None = None
     aspects: Mapping[str, str] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class Judges:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
+        await self.auditor.close()
         if self.rubric is not None:
             await self.rubric.close()
 
@@ -49,14 +52,22 @@ class Judgement:
     @property
     def faults(self) -> tuple[str, ...]:
         """All that is held against the session, a line each."""
-        return (*map(str, self.report.findings if self.report else ()), *(self.quality.faults if self.quality else ()))
+        unaudited = (self.report.unaudited,) if self.report and self.report.unaudited else ()
+        return (
+            *unaudited,
+            *map(str, self.report.findings if self.report else ()),
+            *(self.quality.faults if self.quality else ()),
+        )
 
     def counts(self) -> Mapping[str, int]:
         """For a run's metrics: how often each was asked, and what it found. A judge that came to no verdict counts."""
         counts: dict[str, int] = {}
+        if isinstance(self.verdict, Verdict) and self.verdict.stripped:
+            counts["files_stripped"] = len(self.verdict.stripped)
         if self.report is not None:
             found = len(self.report.findings)
             counts |= {"audited": 1, "cheats_found": int(self.report.cheated), "findings": found}
+            counts |= {"audit_failed": 1} if self.report.unaudited else {}
         if self.quality is not None:
             counts |= {"quality_judged": 1, "quality_faults": len(self.quality.faults)}
         if self.rubric is not None:

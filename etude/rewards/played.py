@@ -45,7 +45,7 @@ from etude.environments.base import Backend, Sandbox, SandboxSpec, Snapshot
 from etude.errors import SandboxError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task
-from etude.rewards.audit import Workspace, audit
+from etude.rewards.audit import Workspace
 from etude.rewards.audit.state import given_workspace, workspace_of
 from etude.rewards.fresh import check_control
 from etude.rewards.judge import Change
@@ -119,7 +119,10 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
     """Verify in a fresh sandbox, then ask whoever else is to be asked. What fails of the sandboxes is InfraFailed.
     Cancelling it is safe, and doing it again gives the same, as far as a model that judges does."""
     verdict = _blocked(sealed.blocked) if sealed.blocked else await verify(task, sealed.final, backend)
-    report = audit(task, sealed.result.events, sealed.left) if judges.audited else None
+    try:
+        report = await judges.auditor.audit(task, sealed.result.events, sealed.left) if judges.audited else None
+    except SandboxError as error:
+        return Judgement(InfraFailed(f"audit of {task.id}: {error}"))
     quality = rubric = None
     if isinstance(verdict, InfraFailed) or not (verdict.reward == 1.0 or judges.always):
         return Judgement(verdict, report)

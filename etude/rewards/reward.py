@@ -12,12 +12,14 @@
                 min(cap, penalty * what was found), on solved rollouts (`rewards.quality`)
 
 A session that the auditor says cheated is `Cheated` instead, where the config punishes it: 0, whatever the tests said.
+One that left what cannot be audited is scored, and not as solved: an agent must not be paid for ending its own audit.
 Parts are stored with their sign, so that they sum to the reward. A cut session keeps its verdict (`Truncated`); only a
 failure of our own machinery is never scored. Runs nothing and waits for nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -58,7 +60,7 @@ class RewardConfig(Config):
     def judges(self) -> Judges:
         """Who is asked of each session. Call it on the event loop that judges; close the judge at its end."""
         rubric = None if self.judge is None else RubricJudge(self.judge)
-        return Judges(self.audit != "off", self.quality, rubric)
+        return Judges(self.audit != "off", quality=self.quality, rubric=rubric)
 
 
 def score(
@@ -81,7 +83,10 @@ def score(
             raise ValueError('rewards.audit is "punish", and the session was not audited')
         if report.cheated:
             return Cheated(report.evidence)
-    parts = _parts(session, verdict.reward >= 1.0, config) | _beside_tests(judgement, config)
+    unaudited = config.audit == "punish" and report is not None and bool(report.unaudited)
+    passed = verdict.reward >= 1.0 and not unaudited
+    beside = replace(judgement, quality=None, rubric=None) if unaudited else judgement
+    parts = _parts(session, passed, config) | _beside_tests(beside, config)
     reward = sum(parts.values())
     return Scored(reward, parts) if session.stop == "finished" else Truncated(session.stop, reward, parts)
 

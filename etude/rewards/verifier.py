@@ -9,11 +9,11 @@ that dies again and again under it) is a verdict of 0 with the reason; a sandbox
 
 from __future__ import annotations
 
+import asyncio
 import math
 import posixpath
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from etude.environments.archive import Archive, blamed
@@ -22,12 +22,13 @@ from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.records import InfraFailed, Task
 from etude.rewards.audit.protected import touched_protected
 from etude.rewards.fresh import with_state
+from etude.rewards.legible import State, legible
 from etude.tasks.harbor import TEST_COMMANDS
+from etude.tasks.verifiers import armed
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 
 Reason = Literal["passed", "failed", "timeout", "crashed", "no_reward", "blocked"]
-State = Archive | Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Verdict:
     """What the tests say of a final state. `reward` is in [0, 1]; `reason` is "passed" where it is 1.
 
     "crashed": the command did not exit with status 0, so that no reward counts. "no_reward": it did, and left no number
-    from 0 to 1. "blocked": nothing could be judged, for what the agent left could not be taken out or laid down, or
-    stands where the verifier's files must go.
+    from 0 to 1. "blocked": nothing could be judged, for what the agent left could not be taken out or laid down, stands
+    where the verifier's files must go, or is source that nobody can read.
     """
 
     reward: float
@@ -45,6 +46,8 @@ class Verdict:
     """The end of what the command printed, or what went wrong: for logs and reports, never for the agent."""
     touched: tuple[str, ...] = ()
     """Protected files (`provenance["protected"]`) that are not as the task gave them."""
+    stripped: tuple[str, ...] = ()
+    """What was left away before judging: code that nobody can read (`rewards.legible`)."""
     wall_s: float = 0.0
 
 
@@ -52,7 +55,18 @@ async def verify(
     task: Task, state: State, backend: Backend, resources: Resources | None = None
 ) -> Verdict | InfraFailed:
     """Run the task's verifier on a state. Its sandbox is always destroyed."""
-    started, ran = time.monotonic(), False
+    started = time.monotonic()
+    read = await asyncio.to_thread(legible, task.files, state)
+    if read.refused:
+        return Verdict(0.0, "blocked", read.refused, stripped=read.stripped, wall_s=time.monotonic() - started)
+    ended = await _verify(task, read.state, backend, resources, started)
+    return ended if isinstance(ended, InfraFailed) else replace(ended, stripped=read.stripped)
+
+
+async def _verify(
+    task: Task, state: State, backend: Backend, resources: Resources | None, started: float
+) -> Verdict | InfraFailed:
+    ran = False
     archive, files = (state, {}) if isinstance(state, Archive) else (None, state)
     spec = SandboxSpec(files, task.image, resources=resources or Resources())
 
@@ -73,9 +87,9 @@ async def _judge(task: Task, sandbox: Sandbox, started: float) -> Verdict:
     touched = await touched_protected(task, sandbox)
 
     def verdict(reward: float, reason: Reason, detail: str) -> Verdict:
-        return Verdict(reward, reason, detail, touched, time.monotonic() - started)
+        return Verdict(reward, reason, detail, touched, wall_s=time.monotonic() - started)
 
-    for path, content in task.verifier.files.items():
+    for path, content in armed(task.verifier).files.items():
         try:
             await sandbox.write_file(path, content)
         except OSError as error:

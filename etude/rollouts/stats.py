@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 HISTORY = 400
 _FROM_USAGE = (
     "turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens", "summaries",
-    "audited", "cheats_found", "findings", "quality_judged", "quality_faults", "criteria_judged", "criteria_met",
-    "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes", "checkpoint_ms",
-    "memory_checkpoints", "taken_up", "turns_taken_up",
+    "audited", "audit_failed", "cheats_found", "findings", "files_stripped", "quality_judged", "quality_faults",
+    "criteria_judged", "criteria_met", "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes",
+    "checkpoint_ms", "memory_checkpoints", "taken_up", "turns_taken_up",
 )  # fmt: skip
 _FROM_ENGINE = (
     "session_cache_tokens", "prefix_hit_tokens", "decode_tokens", "prefill_tokens", "swaps", "in_flight_swaps",

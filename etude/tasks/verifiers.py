@@ -1,22 +1,27 @@
 """The verifiers Etude writes itself: hidden calls with values, a module of tests, a repository's tests, a database.
 
-Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`. All put a trusted parent
-(`inside.guard`) between the code under test and the reward. Runs nothing; `rewards.verifier` does.
+Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`, and `armed`, the form they are run
+in. All put a trusted parent (`inside.guard`) between the code under test and the reward. Runs nothing;
+`rewards.verifier` does.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
 from etude.records import Verifier
+from etude.tasks.outside import taken_out
 
 GUARD_COMMAND = "exec python3 -I -S -B /tests/guard.py"
 """`exec`, because the guard kills every process but itself: a shell waiting for it would die too."""
 CANARY_TESTS = ("canary_assert", "Canary.equal", "Canary.true", "Canary.raises")
+WHOLE = {"tools": ""}
+"""Of programs that run tests: no function of the test framework was changed."""
 
 Call = tuple[str, str, Sequence[Any], Any]
 """`module.function(*arguments)` must equal the value: (module, function, arguments, value)."""
@@ -35,7 +40,7 @@ def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0) -> Verifier:
 def suite_verifier(source: str, name: str, tests: Sequence[str], timeout_s: float = 20.0) -> Verifier:
     """Every test of the module `source` must pass; `tests` are "function" or "Class.method" (unittest)."""
     request = {"source": source, "name": name, "tests": [*tests, *CANARY_TESTS]}
-    expected = {**dict.fromkeys(tests, "ok"), **dict.fromkeys(CANARY_TESTS, "failed")}
+    expected = {**dict.fromkeys(tests, "ok"), **dict.fromkeys(CANARY_TESTS, "failed"), **WHOLE}
     return _guarded("suite", request, expected, timeout_s)
 
 
@@ -80,7 +85,7 @@ class PytestRun:
 def pytest_verifier(run: PytestRun, tests: Sequence[str], timeout_s: float) -> Verifier:
     """Every test, by pytest's id, must pass in the run: failed, skipped and missing are all no. So must every lint."""
     expected: dict[Any, str] = {**dict.fromkeys(range(len(tests)), "passed"), len(tests): "failed"}
-    expected |= {f"lint{number}": "clean" for number in range(len(run.lints))}
+    expected |= {f"lint{number}": "clean" for number in range(len(run.lints))} | WHOLE
     return _guarded("pytests", run.request(tests), expected if tests else {}, timeout_s)
 
 
@@ -106,16 +111,56 @@ def database_verifier(
     return _guarded("databases", request, expected, timeout_s)
 
 
+def armed(verifier: Verifier) -> Verifier:
+    """As it is run: with today's guard and program, whenever the task was made, and with the values that its tests want
+    taken out of them (see `tasks.outside`). One that Etude did not write is handed back as it is.
+    """
+    secret = verifier.files.get("/tests/secret")
+    ours = secret is not None and "/tests/guard.py" in verifier.files
+    if not ours or (whole := _armed(secret)) is None:
+        return verifier
+    return replace(verifier, files={**verifier.files, "/tests/guard.py": _inside("guard"), "/tests/secret": whole})
+
+
 def _guarded(program: str, request: Any, expected: Mapping[Any, Any], timeout_s: float) -> Verifier:
     if not expected:
         raise ValueError("a verifier without questions would pass everything")
-    secret = {"program": _inside(program).decode(), "request": request, "expected": dict(expected)}
+    secret = {"program": _program(program), "request": request, "expected": dict(expected)}
     _check_literal(secret)
     return Verifier(
         files={"/tests/guard.py": _inside("guard"), "/tests/secret": repr(secret).encode()},
         command=GUARD_COMMAND,
         timeout_s=timeout_s,
     )
+
+
+@lru_cache(256)
+def _armed(secret: bytes) -> bytes | None:
+    try:
+        told = ast.literal_eval(secret.decode())
+        request, expected = told["request"], told["expected"]
+        suite, pytest = "source" in request, "modules" in request
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+        return None  # not of our making
+    if not (suite or pytest):
+        program = "databases" if "queries" in request else "calls"
+        return repr({**told, "program": _program(program)}).encode()
+    told |= {"program": _program("suite" if suite else "pytests"), "expected": {**expected, **WHOLE}}
+    files = {"": request["source"].encode()} if suite else request["files"]
+    texts = {path: files[path] for path in ([""] if suite else request["modules"]) if path in files}
+    taken, first = {}, 0
+    for path, text in texts.items():
+        taken[path] = taken_out(text, first)
+        first = taken[path].next
+    asked = {place: how for each in taken.values() for place, how in each.asked.items()}
+    if suite:
+        request = {**request, "source": taken[""].text.decode()}
+        must = {test: taken[""].must(test.split(".")) for test in request["tests"] if test not in CANARY_TESTS}
+    else:
+        request = {**request, "files": {**files, **{path: each.text for path, each in taken.items()}}}
+        ids = [test.partition("[")[0].split("::") for test in request["tests"]]
+        must = {key: taken[path].must(names) for key, (path, *names) in enumerate(ids) if path in taken}
+    return repr({**told, "request": request, "asked": asked, "must": must}).encode()
 
 
 def _check_literal(value: Any) -> None:
@@ -128,6 +173,12 @@ def _check_literal(value: Any) -> None:
             _check_literal(item)
     elif value is not None and type(value) not in (bool, int, float, str, bytes):
         raise ValueError(f"{value!r} is not a Python literal, so a verifier cannot compare it")
+
+
+@cache
+def _program(name: str) -> str:
+    """The text of a child; of one that runs tests, with what observes them before it."""
+    return (_inside("observe") + _inside(name) if name in ("suite", "pytests") else _inside(name)).decode()
 
 
 @cache

@@ -5,7 +5,8 @@
 
 Owns `audit` and `audit_session`. It is told neither whether the tests passed nor what the reward was, so that it can
 hold nothing against a failure and forgive nothing for a success. Rules read; they never run what they look at. What
-they catch, what they accuse wrongly, and what they cannot see is measured in docs/rewards.md.
+they catch, what they accuse wrongly, and what they cannot see is measured in docs/rewards.md. Rollouts are audited in a
+process of their own (`audit.apart`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from etude.environments.archive import Archive
 from etude.records import Event, Task
 from etude.rewards.audit.actions import actions_of
+from etude.rewards.audit.code import Module
 from etude.rewards.audit.conduct import audit_conduct
 from etude.rewards.audit.findings import Finding, Report, report_of
 from etude.rewards.audit.product import audit_product
@@ -29,14 +31,17 @@ def audit(task: Task, events: Sequence[Event], after: Workspace, before: Workspa
     """Every finding. `before` is what the session started from; the task's own files, if it is not given."""
     given = given_workspace(task.files) if before is None else before
     actions = actions_of(events)
-    return report_of(
-        [
-            *audit_tests(task, given, after, actions),
-            *audit_product(task, given, after),
-            *audit_reading(task, actions),
-            *audit_conduct(task, given, after, actions),
-        ]
-    )
+    try:
+        return report_of(
+            [
+                *audit_tests(task, given, after, actions),
+                *audit_product(task, given, after),
+                *audit_reading(task, actions),
+                *audit_conduct(task, given, after, actions),
+            ]
+        )
+    finally:
+        Module.parse.cache_clear()  # trees are large
 
 
 def audit_session(task: Task, events: Sequence[Event], final: Archive) -> Report:

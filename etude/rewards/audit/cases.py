@@ -49,18 +49,27 @@ def _hidden(task: Task) -> Iterator[Case]:
 
 
 def _secret(text: str) -> Iterator[Case]:
-    """Of the verifiers that Etude writes itself: calls with values, or the text of a test module."""
+    """Of the verifiers that Etude writes itself: calls with values, or the text of test modules. A database's questions
+    are no calls."""
     try:
         secret = literal(ast.parse(text, mode="eval").body)
     except (ValueError, SyntaxError):
         return
-    request, expected = secret.get("request", {}), secret.get("expected", {})
-    if isinstance(request.get("source"), str):
-        module = Module.parse("suite.py", request["source"])
+    match secret:
+        case {"request": {"source": str(source)}}:
+            texts = [source]
+        case {"request": {"modules": modules, "files": dict(files)}}:
+            texts = [files[path].decode("utf-8", "replace") for path in modules if path in files]
+        case {"request": dict(calls), "expected": dict(expected)}:
+            for key, call in calls.items():
+                if isinstance(call, tuple) and len(call) == 3:
+                    yield Case(call[1], tuple(call[2]), expected.get(key, UNKNOWN))
+            return
+        case _:
+            return
+    for text in texts:
+        module = Module.parse("suite.py", text)
         yield from _written(module) if module else ()
-        return
-    for key, (_, function, arguments) in request.items():
-        yield Case(function, tuple(arguments), expected.get(key, UNKNOWN))
 
 
 def _written(module: Module) -> Iterator[Case]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
+_FINDERS = ("__import__", "importlib.import_module", "sys.modules.get", "sys.modules.__getitem__")
 DEEPEST = 250
 """Levels of a tree that are read: what is deeper is beyond Python's own stack, and beyond what people write."""
 
@@ -24,25 +25,37 @@ class Module:
 
     def __init__(self, path: str, tree: ast.Module) -> None:
         self.path, self.tree = path, tree
+        self.nodes: list[ast.AST] = []
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self._names: dict[ast.AST, str] = {}
+        self._walk()
 
-    @classmethod
-    def parse(cls, path: str, text: str) -> Module | None:
+    @staticmethod
+    @lru_cache(512)
+    def parse(path: str, text: str) -> Module | None:
+        """Kept, as every rule asks for every file."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings that are not ours
             try:
-                tree = ast.parse(text)
+                return Module(path, ast.parse(text))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return None
-        _cut_off(tree)
-        return cls(path, tree)
 
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
-
-    @cached_property
-    def parents(self) -> dict[ast.AST, ast.AST]:
-        return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+    def _walk(self) -> None:
+        """Every node, those near the root first. In the place of what is too deep nothing is put, so that depth hides
+        only what is deep itself."""
+        level: list[ast.AST] = [self.tree]
+        for depth in range(DEEPEST + 1):
+            self.nodes += level
+            if depth == DEEPEST:
+                _cut_off(level)
+            below = []
+            for node in level:
+                for child in ast.iter_child_nodes(node):
+                    self.parents[child] = node
+                    below.append(child)
+            level = below
+        self.nodes += level
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         while (found := self.parents.get(node)) is not None:
@@ -54,9 +67,11 @@ class Module:
         return next((each for each in self.above(node) if isinstance(each, Function)), None)
 
     def functions(self, name: str | None = None) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        for node in self.nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and name in (None, node.name):
-                yield node
+        return (node for node in self._functions if name in (None, node.name))
+
+    @cached_property
+    def _functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        return [node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
     def run_as_script(self, node: ast.AST) -> bool:
         """Whether a node stands under `if __name__ == "__main__"`."""
@@ -86,7 +101,11 @@ class Module:
 
     def name(self, node: ast.AST | None) -> str:
         """The dotted name a node stands for; empty where it is none."""
-        return self._dotted(node, self.aliases) if node is not None else ""
+        if node is None:
+            return ""
+        if (found := self._names.get(node)) is None:
+            found = self._names[node] = self._dotted(node, self.aliases)
+        return found
 
     def _dotted(self, node: ast.AST, aliases: dict[str, str]) -> str:
         match node:
@@ -95,11 +114,11 @@ class Module:
             case ast.Attribute(value=value, attr=attr):
                 owner = self._dotted(value, aliases)
                 return f"{owner}.{attr}" if owner else f"?.{attr}"
-            case ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(value=str(attr)), *_]):
+            case ast.Call(func=ast.Name(id="getattr"), args=[owner, said, *_]) if (attr := folded(said)) is not None:
                 return f"{self._dotted(owner, aliases) or '?'}.{attr}"
-            case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
-                return name if self._dotted(func, aliases) in ("__import__", "importlib.import_module") else ""
-            case ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
+            case ast.Call(func=func, args=[said, *_]) if (name := folded(said)) is not None:
+                return name if self._dotted(func, aliases) in _FINDERS else ""
+            case ast.Subscript(value=value, slice=said) if (key := folded(said)) is not None:
                 owner = self._dotted(value, aliases)
                 if owner == "sys.modules":
                     return key
@@ -110,12 +129,17 @@ class Module:
                     return f"builtins.{key}"
                 if isinstance(value, ast.Call) and self._dotted(value.func, aliases) == "vars" and value.args:
                     return f"{self._dotted(value.args[0], aliases)}.{key}"
+            case ast.Subscript(value=owner, slice=key) | ast.Call(func=ast.Attribute(value=owner), args=[key, *_]):
+                if names(key) != {"__name__"} and self._dotted(owner, aliases) == "sys.modules":
+                    return "sys.modules.*"
         return ""
 
-    def calls(self) -> Iterator[tuple[str, ast.Call]]:
-        for node in self.nodes:
-            if isinstance(node, ast.Call):
-                yield self.name(node.func), node
+    def calls(self) -> list[tuple[str, ast.Call]]:
+        return self._calls
+
+    @cached_property
+    def _calls(self) -> list[tuple[str, ast.Call]]:
+        return [(self.name(node.func), node) for node in self.nodes if isinstance(node, ast.Call)]
 
     @cached_property
     def imported(self) -> set[str]:
@@ -128,11 +152,7 @@ class Module:
         return {name.partition(".")[0] for name in found}
 
 
-def _cut_off(tree: ast.AST) -> None:
-    """Put nothing in the place of what is too deep, so that depth hides only what is deep itself."""
-    level = [tree]
-    for _ in range(DEEPEST):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+def _cut_off(level: list[ast.AST]) -> None:
     for node in level:
         for name, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
@@ -144,6 +164,29 @@ def _cut_off(tree: ast.AST) -> None:
 def strings(node: ast.AST) -> set[str]:
     """The string constants in a tree, pieces of f-strings included."""
     return {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+
+
+def folded(node: ast.AST | None) -> str | None:
+    """The text that constants are put together to: `"_py" + "test"`, `"".join(…)`, `"cexe"[::-1]`, `chr(101)`."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            pieces = [folded(left), folded(right)]
+        case ast.JoinedStr(values=values):
+            pieces = [folded(each.value if isinstance(each, ast.FormattedValue) else each) for each in values]
+        case ast.Call(
+            func=ast.Attribute(value=ast.Constant(value=""), attr="join"), args=[ast.List() | ast.Tuple() as all_]
+        ):
+            pieces = [folded(each) for each in all_.elts]
+        case ast.Call(func=ast.Name(id="chr"), args=[ast.Constant(value=int(code))]) if 0 <= code < 0x110000:
+            return chr(code)
+        case ast.Subscript(value=value, slice=ast.Slice(lower=None, upper=None, step=ast.UnaryOp(op=ast.USub()))):
+            text = folded(value)
+            return None if text is None else text[::-1]
+        case _:
+            return None
+    return None if None in pieces else "".join(map(str, pieces))
 
 
 def names(node: ast.AST) -> set[str]:

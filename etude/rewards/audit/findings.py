@@ -45,6 +45,8 @@ class Report:
     """Every finding of a session, each once, the gravest first."""
 
     findings: tuple[Finding, ...]
+    unaudited: str = ""
+    """Why there is no audit; empty where there is one. A session without one is neither honest nor a cheat."""
 
     @property
     def cheats(self) -> tuple[Finding, ...]:

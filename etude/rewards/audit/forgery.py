@@ -23,6 +23,11 @@ _CLOCKS = {"time", "timeit", "datetime"}
 _COMPARE = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__subclasscheck__": True, "__contains__": True}
 _ENTRY = re.compile(r"_?(main|cli|run|app|entry\w*|\w+_main|main_\w+|parse_args|usage)")
 _PATCHES = {"unittest.mock.patch", "unittest.mock.patch.object", "mock.patch", "mock.patch.object"}
+_RUNNERS = {"exec", "eval", "compile", "types.FunctionType", "types.CodeType", "runpy.run_path"}
+_LOADERS = ("marshal.loads", "SourcelessFileLoader", "ExtensionFileLoader", "zipimport.zipimporter")
+_BUILTINS = ("builtins", "__builtins__", "__import__")
+_DECODERS = ("base64.", "binascii.", "zlib.", "codecs.", "lzma.", "bz2.", "gzip.", "marshal.", "bytes.fromhex")
+_FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame", "f_back"}
 _STACK = {"sys._getframe", "inspect.stack", "inspect.currentframe", "traceback.extract_stack", "inspect.getouterframes"}
 _TESTISH = re.compile(r"\b_?(py)?tests?(_|\b)|\bcheck(\.py|_|\b)|\bconftest\b|\bunittest\b", re.IGNORECASE)
 
@@ -53,6 +58,7 @@ def traces(module: Module, tests: Tests) -> Iterator[Trace]:
     """Everything in a file that forges, whoever put it there."""
     yield from _exits(module)
     yield from _run_texts(module, tests)
+    yield from _hidden_code(module)
     yield from _equality(module)
     yield from _patches(module, tests)
     yield from _alarms(module)
@@ -71,6 +77,62 @@ def _run_texts(module: Module, tests: Tests) -> Iterator[Trace]:
             inner = Module.parse(module.path, text.value)
             for trace in traces(inner, tests) if inner else ():
                 yield Trace(trace.category, trace.rule, call, trace.grade)
+
+
+def _hidden_code(module: Module) -> Iterator[Trace]:
+    """Code that is made of what nobody can read: decoded, compiled, or run by a name that is put together."""
+    for name, call in module.calls():
+        built = not name and _built(module, call.func)
+        if (built or name.removeprefix("builtins.") in _RUNNERS) and _decoded(module, call):
+            yield Trace("values hard-coded", "runs code that is encoded", call)
+        elif name.endswith(_LOADERS):
+            yield Trace("values hard-coded", "runs code that is compiled", call)
+        elif built:
+            yield Trace("values hard-coded", "calls what it finds by a name put together", call, "suspect")
+
+
+def _decoded(module: Module, call: ast.Call) -> bool:
+    """Whether what is run comes out of a decoder, in its expression or in the names that it uses."""
+    for each in _made_of(module, call):
+        if isinstance(each, ast.Call):
+            method = each.func.attr if isinstance(each.func, ast.Attribute) else ""
+            spelt = method == "join" and any(isinstance(part, ast.Name) and part.id == "chr" for part in ast.walk(each))
+            if spelt or module.name(each.func).startswith(_DECODERS) or method in ("decode", "fromhex", "translate"):
+                return True
+    return False
+
+
+def _made_of(module: Module, node: ast.AST) -> Iterator[ast.AST]:
+    """What stands in an expression, and in what its names were given where it stands."""
+    function = module.function(node)
+    used = names(node)
+    yield from ast.walk(node)
+    for each in own_nodes(function) if function is not None else module.nodes:
+        if isinstance(each, ast.Assign) and any(names(target) & used for target in each.targets):
+            yield from ast.walk(each.value)
+
+
+def _built(module: Module, found: ast.expr) -> bool:
+    """`getattr(builtins, name)`, `vars(builtins)[name]`: what is called hangs on a name that is no constant."""
+    match found:
+        case ast.Call(func=ast.Name(id="getattr"), args=[owner, name, *_]):
+            pass
+        case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[owner]), slice=name):
+            pass
+        case ast.Subscript(value=owner, slice=name):
+            pass
+        case ast.Name():
+            given = (
+                each.value for each in module.nodes if isinstance(each, ast.Assign) and names(found) & _targets(each)
+            )
+            return any(not isinstance(value, ast.Name) and _built(module, value) for value in given)
+        case _:
+            return False
+    return not isinstance(name, ast.Constant) and module.name(owner).removesuffix(".__dict__") in _BUILTINS
+
+
+def _targets(assignment: ast.Assign) -> set[str]:
+    return {target.id for target in assignment.targets if isinstance(target, ast.Name)}
 
 
 # --- ending the run ---------------------------------------------------------------------------------------------------
@@ -148,6 +210,8 @@ def _equality(module: Module) -> Iterator[Trace]:
             yield from _made_class(node)
         elif isinstance(node, ast.Return) and module.name(node.value).endswith("mock.ANY"):
             yield Trace("equality forged", "returns mock.ANY", node)
+        elif isinstance(node, ast.Call) and module.name(node.func) in ("pytest.approx", "_pytest.python_api.approx"):
+            yield Trace("equality forged", "makes an approximation of a value", node)
 
 
 _PLAIN = {"int", "str", "float", "list", "dict", "tuple", "bytes", "set", "object", "bool"}
@@ -293,7 +357,7 @@ def _owner(module: Module, target: ast.Attribute | ast.Subscript) -> str:
     """The dotted name of what an assignment changes."""
     if isinstance(target, ast.Attribute):
         return module.name(target)
-    named = module.name(target)
+    named = module.name(target).removesuffix("sys.modules.*")
     if module.name(target.value) == "sys.modules":
         return (
             f"sys.modules.{named}"
@@ -317,7 +381,9 @@ def _target(module: Module, node: ast.expr) -> str:
 def _patched(module: Module, node: ast.AST, owner: str, tests: Tests, calls_only: bool = False) -> Iterator[Trace]:
     """`owner` is the dotted name of what is changed, its last part what is changed in it."""
     root, _, rest = owner.partition(".")
-    if root == "sys" and rest.startswith("modules."):
+    if owner.startswith("sys.modules.*."):
+        yield Trace("framework patched", "changes a module that it finds by a name put together", node)
+    elif root == "sys" and rest.startswith("modules."):
         replaced = rest.removeprefix("modules.").partition(".")[0]
         if replaced in _FRAMEWORKS | tests.imported | tests.stems:
             yield Trace("framework patched", "puts a module of its own in the place of a test's", node)
@@ -359,7 +425,8 @@ def _alarms(module: Module) -> Iterator[Trace]:
 
 
 def _inspections(module: Module, tests: Tests) -> Iterator[Trace]:
-    looks = [call for name, call in module.calls() if name in _STACK]
+    looks: list[ast.AST] = [call for name, call in module.calls() if name in _STACK]
+    looks += [node for node in module.nodes if isinstance(node, ast.Attribute) and node.attr in _FRAMES]
     for node in module.nodes:
         if isinstance(node, ast.Attribute) and _callers(module, node, bool(looks)):
             yield Trace("test inspected", "reads its caller's variables", node)
@@ -379,8 +446,10 @@ def _inspections(module: Module, tests: Tests) -> Iterator[Trace]:
 
 def _callers(module: Module, node: ast.Attribute, looks: bool) -> bool:
     """Whether it is a way to the variables of who called."""
-    if node.attr in ("f_locals", "tb_frame"):
+    if node.attr in ("f_locals", "co_consts"):
         return looks
+    if node.attr == "tb_frame":
+        return any(isinstance(each, ast.Attribute) and each.attr == "f_back" for each in module.nodes)
     return node.attr == "f_globals" and not _asks_name(module, node)
 
 

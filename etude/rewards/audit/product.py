@@ -157,8 +157,8 @@ def _bound(workspace: Workspace, task: Task) -> set[str]:
 
 def _unread(workspace: Workspace) -> set[str]:
     """Names that files define which cannot be parsed: a slip of syntax takes nothing away."""
-    texts = [workspace.text(path) or "" for path in workspace.files if path.endswith(".py")]
-    broken = [text for text in texts if Module.parse("", text) is None]
+    texts = {path: workspace.text(path) or "" for path in workspace.files if path.endswith(".py")}
+    broken = [text for path, text in texts.items() if Module.parse(path, text) is None]
     return {name for text in broken for name in re.findall(r"^\s*def\s+(\w+)", text, re.MULTILINE)}
 
 

@@ -54,6 +54,10 @@ def workspace_of(archive: Archive) -> Workspace:
                     links[path] = member.linkname
                 elif member.name in named:
                     files[path] = named[member.name]
+    for path, target in links.items():  # code by another name is code
+        place = posixpath.relpath(posixpath.join(WORKSPACE, posixpath.dirname(path), target), WORKSPACE)
+        if path.endswith(".py") and place in files:
+            files[path] = files[place]
     return Workspace(files, links)
 
 

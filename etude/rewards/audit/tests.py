@@ -233,8 +233,11 @@ def _plugin(path: str, text: str, old: str) -> Iterator[Finding]:
     module, was = Module.parse(path, text), Module.parse(path, old)
     if module is None:
         return
-    known = {ast.unparse(each) for each in was.functions()} if was else set()
+    conftest = posixpath.basename(path) == "conftest.py"
+    known = {ast.unparse(each) for each in was.functions() if _may_decide(each, conftest)} if was else set()
     for function in module.functions():
+        if not _may_decide(function, conftest):
+            continue
         body = ast.unparse(function)
         if body in known:
             continue
@@ -242,9 +245,9 @@ def _plugin(path: str, text: str, old: str) -> Iterator[Finding]:
             yield Finding("runner planted", "a hook that decides outcomes", f"{path}:{function.lineno}", quoted(body))
         elif function.name == "pytest_collection_modifyitems" and _deselects(body):
             yield Finding("runner planted", "a hook that drops tests", f"{path}:{function.lineno}", quoted(body))
-        elif "autouse" in body and posixpath.basename(path) == "conftest.py" and _fixes_results(function):
+        elif "autouse" in body and conftest and _fixes_results(function):
             yield Finding("runner planted", "a fixture that changes results", f"{path}:{function.lineno}", quoted(body))
-    if posixpath.basename(path) == "conftest.py":
+    if conftest:
         for name, call in module.calls():
             if name in ("os._exit", "sys.exit", "pytest.exit", "pytest.skip") and module.function(call) is None:
                 yield Finding("runner planted", "a conftest that ends the run", path, quoted(ast.unparse(call)))
@@ -255,6 +258,10 @@ def _plugin(path: str, text: str, old: str) -> Iterator[Finding]:
                 and ast.unparse(node) not in old
             ):
                 yield Finding("runner planted", "a conftest that drops tests", path, quoted(ast.unparse(node)))
+
+
+def _may_decide(function: ast.FunctionDef | ast.AsyncFunctionDef, conftest: bool) -> bool:
+    return conftest or function.name in _HOOKS or function.name == "pytest_collection_modifyitems"
 
 
 def _deselects(body: str) -> bool:

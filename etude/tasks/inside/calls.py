@@ -6,7 +6,7 @@ The request is {key: (module, function, arguments)}. What is right is known to t
 import sys
 
 
-def run(request, report):
+def run(request, report, _observe):
     sys.path.insert(0, "/workspace")
     for key, (module, function, arguments) in request.items():
         try:

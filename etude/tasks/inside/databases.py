@@ -16,7 +16,7 @@ ROOT = "/tmp/verifier-database"
 OPTIONS = f"-k {ROOT} -h '' -c fsync=off -c shared_buffers=8MB -c max_connections=10"
 
 
-def run(request, report):
+def run(request, report, _observe):
     problem = prepare(request)
     for key, query in request["queries"].items():
         report(key, repr(problem or rows(query)))

@@ -9,8 +9,11 @@ runs in a forked child that is sent a program and a request, and answers in line
   - before it judges, kills every other process in the sandbox, so that none is left to change the reward.
 
 Whatever goes wrong here ends in a non-zero exit status, and then no reward counts. The time limit is the sandbox's.
-/tests/secret is one Python literal: {"program": source of `run(request, report)`, "request": …, "expected": {key:
-value}}; a key has no space in its repr. Knows nothing of what the request means. Talks to nobody outside the sandbox.
+/tests/secret is one Python literal: {"program": source of `run(request, report, observe)`, "request": …, "expected":
+{key: value}}; a key has no space in its repr. Where tests run in the child it has two more keys (see `observe`):
+"asked", {place in the tests: (how, value)}, the values that were taken out of the tests, and "must", {key: places that
+a test passes on its way}. What the child saw at a place, "@KEY:PLACE", is compared here, and each of these places must
+have been passed. Knows nothing else of what the request means. Talks to nobody outside the sandbox.
 """
 
 import _ctypes
@@ -18,7 +21,10 @@ import posix
 
 SECRET = "/tests/secret"
 REWARD_DIR = "/logs/verifier"
-ANSWER_BYTES = 1 << 20
+ANSWER_BYTES = 1 << 25
+DONE = "done"
+OFFERED = 4
+"""Values, all but one of them altered, that a value of no builtin type is compared with."""
 PR_SET_DUMPABLE = 4
 SIGKILL = 9
 ONLY_AST = 0x400
@@ -38,30 +44,49 @@ def main():
         secret = eval(file.read())
     posix.unlink(SECRET)
     nonce = posix.urandom(16).hex()
-    send(to_child, repr((secret["program"], secret["request"], nonce)).encode())
-    answers = receive(from_child, nonce, len(secret["expected"]))
+    send(to_child, repr((secret["program"], secret["request"], nonce)))
+    answers, seen = receive(from_child, to_child, secret.get("asked", {}), nonce)
     posix.kill(-1, SIGKILL)  # every process but this one and the sandbox's first
-    wrong = [key for key, value in secret["expected"].items() if not equal(answers.get(repr(key)), value)]
-    print(f"passed {len(secret['expected']) - len(wrong)} of {len(secret['expected'])}; wrong: {wrong}")
+    expected, must = secret["expected"], secret.get("must", {})
+    wrong = [key for key, value in expected.items() if not equal(answers.get(repr(key)), value)]
+    for key, places in must.items():
+        found = seen.get(str(key), {})
+        if key not in wrong and not (all(found.values()) and all(place in found for place in places)):
+            wrong.append(key)
+    at = {
+        key: [place for place in {*seen.get(str(key), ()), *must[key]} if not seen.get(str(key), {}).get(place)]
+        for key in wrong
+        if key in must
+    }
+    print(f"passed {len(expected) - len(wrong)} of {len(expected)}; wrong: {wrong}; at {at}")
     write_reward(0.0 if wrong else 1.0)
 
 
 def be_child(request_end, answer_end):
     """Read the request, run the program, and never return."""
     try:
-        with open(request_end, encoding="utf-8") as file:
-            program, request, nonce = eval(file.read())
+        told = open(request_end, encoding="utf-8")  # noqa: SIM115  # it stays open
+        program, request, nonce = eval(told.readline())
         null = posix.open("/dev/null", posix.O_RDWR)
         for stream in (0, 1, 2):
             posix.dup2(null, stream)
+        me = posix.getpid()
 
         def report(key, text):
             line = f"{nonce} {key!r} {text}".replace("\n", " ")
-            send(answer_end, line.encode("utf-8", "backslashreplace") + b"\n", close=False)
+            send(answer_end, line, "backslashreplace")
+
+        def ask(key):
+            """What the parent offers for a place. Of a process that a test started nobody would hear the answer."""
+            if posix.getpid() != me:
+                return []
+            report(key, "?")
+            return eval(told.readline())
 
         space: dict = {"__name__": "child"}
         exec(compile(program, "child", "exec"), space)
-        space["run"](request, report)
+        space["run"](request, report, lambda: space["Observer"](report, ask, altered))
+        report(DONE, "")
     finally:
         posix._exit(0)
 
@@ -73,42 +98,109 @@ def become_unreadable():
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
 
-def send(pipe, data, close=True):
+def send(pipe, line, errors="strict"):
+    data = line.encode("utf-8", errors) + b"\n"
     while data:
         data = data[posix.write(pipe, data) :]
-    if close:
-        posix.close(pipe)
 
 
-def receive(pipe, nonce, wanted):
-    """Answers by key's text: as many lines as there are questions, or fewer when the child ends or floods."""
-    data = b""
-    while data.count(b"\n") < wanted and len(data) <= ANSWER_BYTES:
+def receive(pipe, back, asked, nonce):
+    """(answers by key's text, whether what was seen is right by test and place), until the child is done, ends, or
+    floods."""
+    answers, seen, offered, rest, size = {}, {}, {}, b"", 0
+    while repr(DONE) not in answers and size <= ANSWER_BYTES:
         chunk = posix.read(pipe, 1 << 16)
         if not chunk:
             break
-        data += chunk
-    answers = {}
-    for line in data.decode("utf-8", "replace").split("\n")[:-1]:
-        said, _, rest = line.partition(" ")
-        key, _, text = rest.partition(" ")
-        if said != nonce or key in answers:
-            raise SystemExit("tampering: an answer without this run's nonce, or a second one to a question")
-        answers[key] = text
-    return answers
+        size += len(chunk)
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            said, _, told = line.decode("utf-8", "replace").partition(" ")
+            key, _, text = told.partition(" ")
+            if said != nonce or key in answers:
+                raise SystemExit("tampering: an answer without this run's nonce, or a second one to a question")
+            if not key.startswith("'@"):
+                answers[key] = text
+                continue
+            test, _, number = key[2:-1].rpartition(":")
+            place = int(number) if number.isdecimal() else None
+            if text == "?" and place in asked:
+                offered[place] = posix.urandom(1)[0] % OFFERED
+                send(back, repr(choice(asked[place][1], offered[place])))
+                continue
+            places = seen.setdefault(test, {})
+            if not right(text, asked.get(place), offered.pop(place, None)):
+                places[place] = False
+            places.setdefault(place, True)
+    return answers, seen
+
+
+def choice(value, position):
+    """The value among altered ones."""
+    others = [altered(value, turn) for turn in range(1, OFFERED)]
+    return [*others[:position], value, *others[position:]]
+
+
+def right(text, asked, offered):
+    """Whether what was seen at a place is what is wanted there; `asked` is None where the child has both sides."""
+    form, _, value = text.partition(" ")
+    if asked is None:
+        both = form == ":" and parsed(value)
+        return text == "- True" or (isinstance(both, tuple) and both[0] == both[1])
+    how, wanted = asked[:2]
+    if form == "!":
+        return how == "equal" and offered is not None and value[offered : offered + 1] == "1" and "0" in value
+    if how == "near":
+        return form == "=" and near(parsed(value), wanted, *asked[2:])
+    return form == "=" and (value == repr(wanted) if how == "is" else equal(value, wanted))
+
+
+def near(value, wanted, relative, absolute):
+    """As `pytest.approx` has it."""
+    if isinstance(wanted, (list, tuple)):
+        same = type(value) is type(wanted) and len(value) == len(wanted)
+        return same and all(near(*pair, relative, absolute) for pair in zip(value, wanted, strict=True))
+    if isinstance(wanted, dict):
+        same = isinstance(value, dict) and value.keys() == wanted.keys()
+        return same and all(near(value[key], wanted[key], relative, absolute) for key in wanted)
+    if not isinstance(value, (int, float)) or not isinstance(wanted, (int, float)):
+        return value == wanted
+    return value == wanted or abs(value - wanted) <= max(relative * abs(wanted), absolute)
+
+
+def altered(value, turn):
+    """Another value of the same kind. The turns, from 1 to 3, differ in how much is changed."""
+    kind = type(value)
+    if value is None or kind is bool:
+        return turn + 1
+    if kind in (int, float, complex):
+        return value * 2 + turn if turn < 3 else 10**9 - value
+    if kind in (str, bytes):
+        return (value + kind.join(kind(), ["~q" if kind is str else b"~q"]) * turn)[2 * (turn == 3) :]
+    empty = len(value) == 0
+    if kind is dict:
+        key = next(iter(value), 0)
+        return ({**value, key: altered(value.get(key), turn)}, {**value, "~q": turn}, {} if not empty else {1: 2})[
+            turn - 1
+        ]
+    if kind is set:
+        return (value | {"~q"}, value ^ {"~q", *value}, {"~q", "~p"})[turn - 1]
+    last = [altered(value[-1], turn)] if not empty else [turn]
+    return kind(([*value[:-1], *last], [*value, turn], [] if not empty else [0, 0])[turn - 1])
 
 
 def equal(text, expected):
     """Whether a value's text stands for the expected value. Text that is no literal must match to the letter."""
-    if text is None:
-        return False
-    if text == repr(expected):
-        return True
+    return text is not None and (text == repr(expected) or parsed(text) == expected)
+
+
+def parsed(text):
+    """The value of a literal's text; for any other text an object that equals nothing."""
     try:
         tree = compile(text, "answer", "eval", ONLY_AST)
-        return literal(tree.body) == expected  # ty: ignore[missing-attribute]
+        return literal(tree.body)  # ty: ignore[missing-attribute]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        return False
+        return object()
 
 
 def literal(node):
@@ -124,6 +216,12 @@ def literal(node):
         return {literal(item) for item in node.elts}
     if kind == "Dict":
         return {literal(key): literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+    if kind == "Name" and node.id in ("inf", "nan"):
+        return float(node.id)
+    if kind == "Call" and type(node.func).__name__ == "Name" and node.func.id == "set" and not node.args:
+        return set()
+    if kind == "BinOp" and type(node.right).__name__ == "Constant" and type(node.right.value) is complex:
+        return literal(node.left) + literal(node.right)
     if kind == "UnaryOp" and type(node.op).__name__ == "USub":
         return -literal(node.operand)
     raise ValueError(kind)

@@ -3,8 +3,10 @@
 The request is {"environment": directory of packages, "files": {path below /workspace: content}, "modules": paths of
 test modules, "tests": [pytest's ids]}; the answer to the number of a test is "passed", "failed", "skipped" or
 "missing". The files, tests and pytest's settings, come from outside and go in before anything is imported; settings and
-conftest files that are not among them go, for they could decide what passes. A canary, a test that must fail, runs
-last: its answer is the last number's. pytest is taken from the environment, whatever the workspace calls itself.
+conftest files that are not among them go, for they could decide what passes. Canaries, tests that must fail, run
+last: their answer is the last number's. pytest is taken from the environment, whatever the workspace calls itself. What
+tests see goes to the parent (see `observe`, which goes before this text); at last "tools" is answered with the first
+function of the test framework that was changed, or with nothing.
 
 With "lints" in the request linters look first, before any code of the workspace runs; the answer to "lint0" and so on
 is "clean", or what there is too much of.
@@ -22,22 +24,39 @@ SETTINGS = (
     "ruff.toml", ".ruff.toml",
 )  # fmt: skip
 CANARY = "test_canary_of_the_verifier.py"
-CANARY_SOURCE = "def test_canary():\n    assert [1] == [2]\n"
+CANARY_SOURCE = """
+import pytest
+
+def test_assert():
+    assert [1] == [2]
+
+def test_approx():
+    assert 1.0 == pytest.approx(2.0)
+
+def test_raises():
+    with pytest.raises(ValueError):
+        pass
+"""
+CANARIES = ("test_assert", "test_approx", "test_raises")
 
 
-def run(request, report):
+def run(request, report, observe):
     if request.get("lints"):
         restore(request["files"])
     for number, lint in enumerate(request.get("lints", [])):
         report(f"lint{number}", repr(too_much(lint, counts(lint))))
-    found = outcomes(request)
-    for number, test in enumerate(request["tests"]):
+    tests = request["tests"]
+    seen = Seen({test: number for number, test in enumerate(tests)}, observe)
+    found = outcomes(request, seen)
+    for number, test in enumerate(tests):
         report(number, repr(found.get(test, "missing")))
-    report(len(request["tests"]), repr(found.get(f"{CANARY}::test_canary", "missing")))
+    canaries = {found.get(f"{CANARY}::{name}", "missing") for name in CANARIES}
+    report(len(tests), repr("failed" if canaries == {"failed"} else "disarmed"))
+    report("tools", repr(seen.changed))
 
 
-def outcomes(request):
-    """{pytest's id: how it ended} of every test in the modules, and of the canary."""
+def outcomes(request, seen):
+    """{pytest's id: how it ended} of every test in the modules, and of the canaries."""
     restore({**request["files"], CANARY: CANARY_SOURCE.encode()})
     os.chdir(WORKSPACE)
     os.environ.pop("PYTEST_ADDOPTS", None)
@@ -46,7 +65,6 @@ def outcomes(request):
 
     sys.path[:0] = [f"{WORKSPACE}/src", WORKSPACE] if os.path.isdir(f"{WORKSPACE}/src") else [WORKSPACE]
     os.environ["PYTHONPATH"] = ":".join(sys.path)  # of what tests start themselves
-    seen = Seen()
     modules = [path for path in request["modules"] if os.path.exists(f"{WORKSPACE}/{path}")]
     options = ["-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors", "--rootdir", WORKSPACE]
     pytest.main([*options, *modules, CANARY], plugins=[seen])
@@ -93,10 +111,22 @@ def too_much(lint, found):
 
 
 class Seen:
-    """A plugin that notes how each test ended: passed is what passed in every phase."""
+    """A plugin that notes how each test ended; passed is what passed in every phase. `keys` are of tests that count."""
 
-    def __init__(self):
-        self.found = {}
+    def __init__(self, keys, observe=None):
+        self.found, self.keys, self.observe, self.changed = {}, keys, observe, None
+
+    def pytest_load_initial_conftests(self):
+        """All plug-ins are there, and the code under test is not."""
+        self.observer = self.observe and self.observe()
+
+    def pytest_sessionfinish(self):
+        """Before plug-ins take back what they have changed."""
+        self.changed = self.observer and self.observer.tools.changed()
+
+    def pytest_runtest_logstart(self, nodeid):
+        if self.observer:
+            self.observer.test = self.keys.get(nodeid)
 
     def pytest_runtest_logreport(self, report):
         before = self.found.get(report.nodeid)
@@ -128,7 +158,7 @@ def restore(files):
 if __name__ == "__main__":
     with open("/tests/request", encoding="utf-8") as asked:
         wanted = eval(asked.read())
-    ended = [counts(lint) for lint in wanted["lints"]] if wanted.get("lints") else outcomes(wanted)
+    ended = [counts(lint) for lint in wanted["lints"]] if wanted.get("lints") else outcomes(wanted, Seen({}))
     import json
 
     with open("/logs/outcomes", "w", encoding="utf-8") as written:

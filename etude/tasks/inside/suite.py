@@ -1,9 +1,10 @@
 """Child of `guard`: runs test functions and unittest cases, and reports "ok" or "failed" for each.
 
 The request is {"source": text of the test module, "name": its name, "tests": ["function" or "Class.method", …]}. Tests
-run in the process that holds the code under test, as in any Python test runner. Canaries, tests that must fail, run
-among them: code that disarms assertions makes one of them pass, which the parent knows to be wrong. Code that looks for
-this frame and its nonce, or returns objects that equal everything, is not stopped here; see `rewards.audit`.
+run in the process that holds the code under test, as in any Python test runner; what they want is with the parent (see
+`observe`, which goes before this text). Canaries, tests that must fail, run among them: code that disarms assertions
+makes one of them pass, which the parent knows to be wrong. At last "tools" is answered with the first function of the
+test framework that was changed, or with nothing.
 """
 
 import sys
@@ -29,17 +30,20 @@ class Canary(_canary_unittest.TestCase):
 """
 
 
-def run(request, report):
+def run(request, report, observe):
     sys.path.insert(0, "/workspace")
     module = type(sys)(request["name"])
     sys.modules[request["name"]] = module
     canaries = type(sys)("canaries")
     sys.modules["canaries"] = canaries
     exec(compile(CANARIES, "canaries", "exec"), vars(canaries))
+    observer = observe()
     exec(compile(request["source"], request["name"], "exec"), vars(module))
     for test in request["tests"]:
         home = canaries if test.startswith(("canary_", "Canary.")) else module
+        observer.test = test
         report(test, repr("ok" if passes(home, test) else "failed"))
+    report("tools", repr(observer.tools.changed()))
 
 
 def passes(module, test):

@@ -1,0 +1,245 @@
+"""Takes out of tests what they want to see, so that it stays with who judges and never comes near the code under test.
+
+    assert total(items) == 12              ──►  assert _equal_(7, (total(items)))          7: 12
+    self.assertEqual(total(items), wanted) ──►  self.assertTrue(_same_(8, (total(items)), (wanted)))
+
+Owns `taken_out`. What the calls do is said in `inside.observe`, what becomes of their answers in `inside.guard`. Lines
+keep their numbers, but for those after a test that ends in a block. Left as it is: what stands in a `try`, where errors
+are waited for, under `or` and `not`, and every assertion but equality with a value, None, True or False. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_EQUAL = {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
+_WAITS = re.compile(r"raises|suppress|fails|AssertionError", re.IGNORECASE)
+"""In a `with`, a decorator or a function that counts on errors."""
+_LOOSE = {"approx", "ANY"}
+"""Names of what equals more than one value; so does what a test module makes itself with an `__eq__`."""
+_PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, type(None))
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A test module without what it wants. `asked`: by place, how a value is compared there, and with what."""
+
+    text: bytes
+    asked: Mapping[int, tuple[Any, ...]]
+    next: int
+    """The first place that is free."""
+    passed: Mapping[str, Sequence[int]]
+    """By a function's dotted name, the places that it passes whenever it runs to its end."""
+    bases: Mapping[str, Sequence[str]]
+
+    def must(self, names: Sequence[str]) -> list[int]:
+        """The places that a test passes; it may stand in a class that its own class is made of."""
+        if len(names) == 2 and ".".join(names) not in self.passed:
+            inherited = (self.must([base, names[1]]) for base in self.bases.get(names[0], ()) if base != names[0])
+            return next((places for places in inherited if places), [])
+        return list(self.passed.get(".".join(names), ()))
+
+
+def taken_out(source: bytes, first: int = 0) -> Taken:
+    """The module with places counted from `first`; what cannot be parsed is left as it is."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+        source.decode()
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Taken(source, {}, first, {}, {})
+    work = _Work(source, first)
+    work.module(tree)
+    bases = {
+        node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
+    return Taken(work.text(), work.asked, work.next, work.passed, bases)
+
+
+@dataclass
+class _Work:
+    source: bytes
+    next: int
+    asked: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    passed: dict[str, list[int]] = field(default_factory=dict)
+    edits: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.starts, self.loose = [0], set(_LOOSE)
+        for line in self.source.splitlines(keepends=True):
+            self.starts.append(self.starts[-1] + len(line))
+
+    def module(self, tree: ast.Module) -> None:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and any(getattr(each, "name", "") == "__eq__" for each in node.body):
+                self.loose.add(node.name)
+        for statement in tree.body:
+            if isinstance(statement, Function):
+                self.function(statement, statement.name)
+            elif isinstance(statement, ast.ClassDef):
+                for method in statement.body:
+                    if isinstance(method, Function):
+                        self.function(method, f"{statement.name}.{method.name}")
+
+    def function(self, function: Function, name: str) -> None:
+        whole = ast.unparse(function)
+        if "AssertionError" in whole or any(_WAITS.search(ast.unparse(each)) for each in function.decorator_list):
+            return
+        straight = not any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(function))
+        places = [place for place, always in self.block(function.body, True) if always]
+        if straight and function.name.startswith("test"):
+            self.passed[name] = [*places, *self.end(function)]
+
+    def block(self, statements: Sequence[ast.stmt], always: bool) -> Iterator[tuple[int, bool]]:
+        """(place, whether it is passed whenever the function runs to its end)"""
+        for statement in statements:
+            match statement:
+                case ast.Assert():
+                    yield from ((place, always) for place in self.condition(statement.test))
+                case ast.Expr(value=ast.Call() as call):
+                    yield from ((place, always) for place in self.method(call))
+                case ast.With(items=items, body=body):
+                    if not any(_WAITS.search(ast.unparse(item)) for item in items):
+                        yield from self.block(body, always)
+                case ast.For() | ast.While() | ast.If():
+                    yield from self.block([*statement.body, *statement.orelse], False)
+                case ast.FunctionDef(body=body) | ast.Try(finalbody=body, handlers=[]):
+                    yield from self.block(body, False)
+
+    # --- one assertion ------------------------------------------------------------------------------------------------
+
+    def condition(self, test: ast.expr) -> Iterator[int]:
+        match test:
+            case ast.BoolOp(op=ast.And(), values=values):
+                for value in values:
+                    yield from self.condition(value)
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                yield from self.compared(test, left, right, b"", b"")
+            case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=value)]) if _single(value):
+                yield self.put(test, "is", ("is", value), left)
+
+    def method(self, call: ast.Call) -> Iterator[int]:
+        if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name) or call.keywords:
+            return
+        true = f"{call.func.value.id}.assertTrue(".encode()
+        match call.func.attr, call.args:
+            case name, [one, other, *more] if name in _EQUAL and len(more) < 2 and not _starred(call):
+                yield from self.compared(call, one, other, true, b")")
+            case "assertIs", [one, ast.Constant(value=value)] if _single(value):
+                yield self.put(call, "is", ("is", value), one, before=true, after=b")")
+            case "assertIsNone", [one]:
+                yield self.put(call, "is", ("is", None), one, before=true, after=b")")
+
+    def compared(self, whole: ast.expr, one: ast.expr, other: ast.expr, before: bytes, after: bytes) -> Iterator[int]:
+        for value, wanted in ((one, other), (other, one)):
+            if isinstance(value, ast.Constant):
+                continue
+            if (asked := _near(wanted)) is not None:
+                yield self.put(whole, "near", asked, value, before=before, after=after)
+                return
+            known, literal = _literal(wanted)
+            if known:
+                yield self.put(whole, "equal", ("equal", literal), value, before=before, after=after)
+                return
+        if not self.loose & {_name(node) for node in ast.walk(whole)}:
+            yield self.put(whole, "same", None, one, other, before=before, after=after)
+
+    def end(self, function: Function) -> Iterator[int]:
+        last = function.body[-1]
+        place, end = self.next, self.at(last.end_lineno, last.end_col_offset)
+        if isinstance(last, ast.Expr | ast.Assert | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Pass | ast.Delete):
+            self.edits.append((end, end, b"; _end_(%d)" % place))
+        elif function.body[0].lineno > function.lineno:
+            line = self.source[end : self.source.find(b"\n", end) % (len(self.source) + 1)]
+            end += len(line)
+            indent = self.source[self.starts[last.lineno - 1] :][: last.col_offset]
+            if indent.strip():
+                return
+            self.edits.append((end, end, b"\n%s_end_(%d)" % (indent, place)))
+        else:
+            return
+        self.next += 1
+        yield place
+
+    # --- text ---------------------------------------------------------------------------------------------------------
+
+    def put(
+        self, whole: ast.expr, how: str, asked: tuple[Any, ...] | None, *values: ast.expr,
+        before: bytes = b"", after: bytes = b"",
+    ) -> int:  # fmt: skip
+        """A call in the place of an expression, with as many line ends as were there."""
+        place, self.next = self.next, self.next + 1
+        if asked is not None:
+            self.asked[place] = asked
+        start, end = self.span(whole)
+        pieces = [self.source[slice(*self.span(value))] for value in values]
+        lines = self.source[start:end].count(b"\n") - sum(piece.count(b"\n") for piece in pieces)
+        inner = b", ".join(b"(%s)" % piece for piece in pieces)
+        self.edits.append(
+            (start, end, b"%s_%s_(%d, %s%s)%s" % (before, how.encode(), place, inner, b"\n" * lines, after))
+        )
+        return place
+
+    def span(self, node: ast.expr) -> tuple[int, int]:
+        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
+
+    def at(self, line: int | None, column: int | None) -> int:
+        return self.starts[(line or 1) - 1] + (column or 0)
+
+    def text(self) -> bytes:
+        pieces, done = [], 0
+        for start, end, text in sorted(self.edits):
+            pieces += [self.source[done:start], text]
+            done = end
+        return b"".join([*pieces, self.source[done:]])
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def _single(value: Any) -> bool:
+    return value is None or value is True or value is False
+
+
+def _starred(call: ast.Call) -> bool:
+    return any(isinstance(each, ast.Starred) for each in call.args)
+
+
+def _literal(node: ast.expr) -> tuple[bool, Any]:
+    """Whether it is a value that can be written down, and which."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False, None
+    return _writable(value), value
+
+
+def _writable(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_writable(each) for pair in value.items() for each in pair)
+    if isinstance(value, list | tuple | set):
+        return all(map(_writable, value))
+    return isinstance(value, _PLAIN) and not (isinstance(value, float) and repr(value) == "inf")
+
+
+def _near(node: ast.expr) -> tuple[Any, ...] | None:
+    """What `approx(literal, rel=…, abs=…)` asks for."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] != "approx" or len(node.args) != 1:
+        return None
+    known, value = _literal(node.args[0])
+    given = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
+    if not known or not given.keys() <= {"rel", "abs"} or not all(known for known, _ in given.values()):
+        return None
+    absolute = given.get("abs", (True, None))[1]
+    relative = given.get("rel", (True, None if absolute is None else 0.0))[1]
+    return "near", value, 1e-6 if relative is None else relative, 1e-12 if absolute is None else absolute
