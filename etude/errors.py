@@ -8,6 +8,7 @@ control flow, and never for a failing task: a failed rollout is an `Outcome` (se
     ├── MissingDependency  a program or extra is not installed; names the command that installs it
     ├── DeadlineExceeded   a wait ran out; names what was waited for
     ├── SandboxError       a sandbox could not be made, reached or destroyed
+    │   ├── SandboxSpoiled what ran inside made it unusable: the policy's outcome
     │   ├── Overloaded     there is no room for it now; names how long to wait before asking again
     │   └── Unreachable    the server of sandboxes does not answer
     ├── BuildError         a step of an image's build failed; names its line and quotes what it said
@@ -49,7 +50,12 @@ class DeadlineExceeded(EtudeError):
 
 
 class SandboxError(EtudeError):
-    """A sandbox could not be made, reached or destroyed. Always an infrastructure failure, never a reward."""
+    """A sandbox could not be made, reached or destroyed. An infrastructure failure, never a reward, unless it is
+    SandboxSpoiled."""
+
+
+class SandboxSpoiled(SandboxError):
+    """What ran inside made it unusable: the policy's outcome, never an infrastructure failure."""
 
 
 class Unreachable(SandboxError):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from etude.environments.base import ARCHIVE_MAX, WRITE_MAX, DirEntry, ExecResult, Metrics, ProcessInfo
 from etude.environments.process import CUT_NOTE_BYTES, Answer, GuestProcess, exec_result
-from etude.errors import DeadlineExceeded, SandboxError
+from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 
 _REQUEST = struct.Struct("<IIc")
 _REPLY = struct.Struct("<IIi")
@@ -224,8 +224,10 @@ class Channel(asyncio.Protocol):
         _, stopped = self._send(b"f", b"\1" if clock_only else b"")
         if hold and self._held is None:
             self._held = []
-        await self.answer(stopped, f"everyone in sandbox {self._name} to be stopped", timeout_s)
+        status, _ = await self.answer(stopped, f"everyone in sandbox {self._name} to be stopped", timeout_s)
         self._frozen_at = self._frozen_at or time.monotonic()
+        if status:
+            raise SandboxSpoiled(f"sandbox {self._name}: its processes do not stand still, but wake each other")
 
     async def thaw(self, timeout_s: float) -> None:
         """Let them go on."""

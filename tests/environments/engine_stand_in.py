@@ -22,6 +22,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import jsonschema
 
+from etude.environments.launcher import proc
+
 CONTRACT = json.loads((Path(__file__).parent / "contracts" / "docker.json").read_text())
 USR_LINKS = [part for name in ("bin", "lib", "lib64", "sbin") for part in ("--symlink", f"usr/{name}", f"/{name}")]
 
@@ -34,7 +36,7 @@ class Container:
         host, env = self.body["HostConfig"], self.body["Env"]
         argv = ["bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL", "--clearenv"]
         argv += ["--hostname", self.body["Hostname"], "--ro-bind", "/usr", "/usr", *USR_LINKS]
-        argv += ["--proc", "/proc", "--dev", "/dev"]
+        argv += [*proc(), "--dev", "/dev"]
         for place, options in host["Tmpfs"].items():
             said = dict(option.partition("=")[::2] for option in options.split(","))
             argv += ["--size", said["size"], "--perms", said["mode"].zfill(4), "--tmpfs", place]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etude.environments.base import WORKSPACE
+from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.repository import History, history_of
 
@@ -29,7 +30,7 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     """Everything between `bwrap` and the program to run."""
     argv = [*_ISOLATION, *(() if config.network == "full" else ("--unshare-net",))]
     argv += ["--size", str(1 << 20), "--tmpfs", "/", *_machine()]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(config.tmp_mb << 20), "--perms", "1777"]
+    argv += [*proc(), "--dev", "/dev", "--size", str(config.tmp_mb << 20), "--perms", "1777"]
     argv += ["--tmpfs", "/tmp", "--size", str(1 << 20), "--tmpfs", "/run"]
     if config.network == "full":
         argv += _resolver()
