@@ -146,6 +146,8 @@ static void become(const char *directory, const char *text, const char *variable
         putenv((char *)variables);
     limit(RLIMIT_AS, address_space_limit);
     limit(RLIMIT_NPROC, process_limit);
+    if (is_machine())
+        confine(); /* the agent of a machine sets its clock: it is not confined itself */
     if (!enter_groups()) {
         while (write(failure, &errno, sizeof errno) < 0 && errno == EINTR)
             ; /* told to the agent, not in the command's output: it has not run */

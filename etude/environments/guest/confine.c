@@ -1,4 +1,4 @@
-/* The system-call filter under which everything in a sandbox runs, the agent included.
+/* The system-call filter under which everything in a sandbox runs, the agent included but for a machine's.
  *
  * It takes away what no program of a task needs and what kernel exploits begin with: mounting, further namespaces,
  * keyrings, tracing the kernel, loading code into it, setting clocks, sockets that see frames. Most of it the sandbox's
