@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from etude.config import Config
 from etude.environments.base import WORKSPACE, ExecResult, Resources, SandboxSpec
-from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
+from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
 
 KEY = "Idempotency-Key"
 """The header that names a request, so that sending it again is never doing it again."""
@@ -212,7 +212,8 @@ def _said(error: Exception) -> tuple[int, dict[str, Any]]:
         status = {errno.ENOENT: 404, errno.ESRCH: 404, errno.EACCES: 403, errno.EPERM: 403}.get(error.errno or 0, 409)
         return status, {"kind": "os", "retryable": False, **named}
     if isinstance(error, EtudeError):
-        return 502, {"kind": "sandbox", "retryable": True}
+        spoiled = isinstance(error, SandboxSpoiled)
+        return 502, {"kind": "spoiled" if spoiled else "sandbox", "retryable": not spoiled}
     message = f"a bug of the server: {type(error).__name__}; its log has the rest"
     return 500, {"kind": "internal", "retryable": False, "message": message}
 
@@ -233,4 +234,4 @@ def error_of(body: bytes, where: str) -> Exception:
     if kind == "os":
         named = (said["errno"], said["strerror"])
         return OSError(*named, said["filename"]) if said["filename"] is not None else OSError(*named)
-    return SandboxError(f"{where}: {message}")
+    return (SandboxSpoiled if kind == "spoiled" else SandboxError)(f"{where}: {message}")

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import socketserver
 import struct
 import subprocess
@@ -65,7 +66,8 @@ class Container:
         self.process.wait()
         for pump in pumps:
             pump.join()
-        self.stream.close()
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_RDWR)  # to close it is not enough, while another thread reads
         ended()
 
     def feed(self, stream):
@@ -143,6 +145,10 @@ class Handler(BaseHTTPRequestHandler):
         self.engine.containers[name].start(lambda: self.engine.containers.pop(name, None))
         return self.say(204)
 
+    def on_get_events(self, name, query, body):
+        told = [{"Action": action} for action in self.engine.events]
+        return self.say(200, "\n".join(map(json.dumps, told)).encode())
+
     def on_delete_containers_id(self, name, query, body):
         box = self.engine.containers.pop(name, None)
         if box is None:
@@ -173,6 +179,7 @@ class StandIn(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     def __init__(self, path, version="1.44"):
         self.version, self.refuse_start, self.numbers = version, None, itertools.count(1)
         self.log, self.wrong, self.containers, self.workspaces = [], [], {}, {}
+        self.events = ["die"]
         self.images = {"machine": {"Id": "sha256:" + "0" * 64, "Config": {"Env": ["PATH=/usr/bin"], "WorkingDir": ""}}}
         super().__init__(str(path), type("Bound", (Handler,), {"engine": self}))
 

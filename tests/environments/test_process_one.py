@@ -4,15 +4,13 @@ import asyncio
 import os
 
 import pytest
-from engine_stand_in import StandIn
 from nobody import as_nobody
 from on_process_one import ATTEMPTS
 from process_one import SPEC, outlived
-from scenarios import within
 
-from etude.environments.docker.backend import DockerBackend
-from etude.environments.docker.config import DockerConfig
+from etude.environments.base import Resources, SandboxSpec
 from etude.environments.local import open_workspace
+from etude.errors import SandboxSpoiled
 
 SPOILING = {"nobody may be stopped"}
 """What may make a sandbox useless on backends that stop processes by signals; it then says that commands did it."""
@@ -35,12 +33,25 @@ def test_in_a_machine(machines, attempt):
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_in_a_container(tmp_path, attempt):
+def test_in_a_container(containers, attempt):
     async def scenario(backend):
         assert await outlived(await backend.create(SPEC), attempt) is None or attempt in SPOILING
 
-    with StandIn(tmp_path / "engine.sock") as engine:
-        within(90, lambda: DockerBackend(DockerConfig(socket=engine.server_address, image="machine")), scenario)
+    containers(scenario, deadline_s=90)
+
+
+FILL = "for at in /workspace /tmp /home/agent /dev/shm /tests /logs; do cat /dev/zero > $at/fill; done"
+
+
+def test_who_leaves_a_container_no_memory_has_spoiled_it(containers):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(resources=Resources(memory_mb=64, disk_mb=128)))
+        await box.exec(FILL, timeout_s=30)
+        assert (await box.exec("echo alive")).output == b"alive\n"  # commands are killed first
+        with pytest.raises(SandboxSpoiled, match="left no memory"):
+            await box.write_file("/workspace/x", bytes(60_000_000))
+
+    containers(scenario)
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
