@@ -83,16 +83,19 @@ async def succeeding(box):
     return found
 
 
-async def refused_all(backend):
-    assert await succeeding(await backend.create(SandboxSpec())) == {}
-
-
 def test_a_container_refuses_every_attempt(containers):
-    containers(refused_all, deadline_s=180)
+    async def scenario(backend):
+        assert await succeeding(await backend.create(SandboxSpec())) == {}
+
+    containers(scenario, deadline_s=180)
 
 
 def test_a_machine_refuses_every_attempt(machines):
-    machines(refused_all)
+    async def scenario(backend):
+        found = await succeeding(await backend.create(SandboxSpec()))
+        assert found.keys() <= {"processes of the host"}  # which are threads of the machine's own kernel
+
+    machines(scenario)
 
 
 WITHOUT_ROOT = """
@@ -127,6 +130,25 @@ def test_the_workspace_of_the_product_refuses_every_attempt(tmp_path):
             await box.destroy()
 
     assert asyncio.run(scenario()).keys() <= {"root by setuid"}  # who opened it as root has no other name inside
+
+
+NO_CORE = """python3 -c '
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))'
+ulimit -c 0; ulimit -n 100; grep -e core -e files /proc/self/limits"""
+
+
+@pytest.mark.parametrize("place", ["from_afar", "containers"])
+def test_no_core_reaches_a_program_of_the_host(request, place):
+    """Which the kernel runs where its core pattern is a pipe, also for a limit of 0, but not for 1."""
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        said = (await box.exec(NO_CORE)).output.decode()
+        assert said.splitlines()[0].split()[4:6] == ["1", "1"] and said.splitlines()[1].split()[3:5] == ["100", "100"]
+
+    request.getfixturevalue(place)(scenario)
 
 
 def test_what_a_sandbox_may_set_is_its_own(from_afar):

@@ -141,6 +141,23 @@ static void check_priorities(uint32_t number, uint32_t of_user) {
     end_block(start);
 }
 
+static bool cores_are_off(void) {
+    struct rlimit now;
+    return !getrlimit(RLIMIT_CORE, &now) && now.rlim_max == NO_CORE;
+}
+
+/* Of prlimit64: a limit of 0 would have the kernel run the host's program for a core, where there is one. Who sets it is
+ * told that it is done; who asks for it, with nothing new at an address of 0, is let through. */
+static void keep_core_limit(void) {
+    load_argument(1);
+    add(BPF_JMP | BPF_JEQ | BPF_K, RLIMIT_CORE, 0, 5);
+    load_argument(2);
+    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2);
+    load(offsetof(struct seccomp_data, args) + 8 * 2 + 4);
+    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0);
+    refuse(0);
+}
+
 static void check_process_one(void) {
     static const uint32_t calls[] = {SYS_prlimit64, SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam,
                                      SYS_sched_setattr};
@@ -148,6 +165,14 @@ static void check_process_one(void) {
         int start = block(calls[i]);
         load_argument(0);
         refuse_if(BPF_JEQ, 1, EPERM);
+        if (calls[i] == SYS_prlimit64 && cores_are_off())
+            keep_core_limit();
+        end_block(start);
+    }
+    if (cores_are_off()) {
+        int start = block(SYS_setrlimit);
+        load_argument(0);
+        refuse_if(BPF_JEQ, RLIMIT_CORE, 0);
         end_block(start);
     }
     check_priorities(SYS_setpriority, PRIO_USER);

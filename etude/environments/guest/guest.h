@@ -15,7 +15,10 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { CONTROL_FD = 3 }; /* the socket to the controller, inherited through every exec */
+enum {
+    CONTROL_FD = 3, /* the socket to the controller, inherited through every exec */
+    NO_CORE = 1,    /* as a limit: too little for a file, and the one number that keeps the kernel from a pipe's program */
+};
 
 /* One request. `body` is NUL-terminated past `size`, so strings at its end are safe to read. */
 struct request {
