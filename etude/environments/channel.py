@@ -25,7 +25,7 @@ from etude.environments.base import (
     Resources,
 )
 from etude.environments.process import CUT_NOTE_BYTES, Answer, GuestProcess, exec_result
-from etude.errors import DeadlineExceeded, SandboxError
+from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 
 _REQUEST = struct.Struct("<IIc")
 _REPLY = struct.Struct("<IIi")
@@ -46,6 +46,10 @@ _FRAME_MAX = 64 << 20
 _MAX_TIMEOUT_MS = 2**31
 KILL_GRACE_S = 10.0
 """How long after a command's own timeout its answer may take, before the sandbox itself is held to be at fault."""
+
+
+Loss = tuple[str, type[SandboxError]]
+"""Why a sandbox is lost, in words, and the error that says so: SandboxSpoiled where its commands did it."""
 
 
 class Channel(asyncio.Protocol):
@@ -74,6 +78,7 @@ class Channel(asyncio.Protocol):
         self._resumed: asyncio.Future[Answer] | None = None
         self.failure: str | None = None
         """Why the channel no longer works, in words; None while it does."""
+        self._kind: type[SandboxError] = SandboxError
 
     @property
     def connected(self) -> bool:
@@ -250,8 +255,10 @@ class Channel(asyncio.Protocol):
         _, stopped = self._send(b"f", b"\1" if clock_only else b"")
         if hold and self._held is None:
             self._held = []
-        await self.answer(stopped, f"everyone in sandbox {self._name} to be stopped", timeout_s)
+        status, _ = await self.answer(stopped, f"everyone in sandbox {self._name} to be stopped", timeout_s)
         self._frozen_at = self._frozen_at or time.monotonic()
+        if status:
+            raise SandboxSpoiled(f"sandbox {self._name}: its processes do not stand still, but wake each other")
 
     async def thaw(self, timeout_s: float) -> None:
         """Let them go on."""
@@ -293,9 +300,9 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def close(self, reason: str = "it has been destroyed") -> None:
-        """Hang up, which ends the agent and so the sandbox."""
-        self._fail(reason)
+    def close(self, reason: str = "it has been destroyed", kind: type[SandboxError] = SandboxError) -> None:
+        """Hang up, which ends the agent and so the sandbox. From now on everything asked of it raises `kind`."""
+        self._fail(reason, kind)
         if self._transport is not None:
             self._transport.abort()
 
@@ -319,7 +326,7 @@ class Channel(asyncio.Protocol):
 
     def _post(self, kind: bytes, body: bytes) -> int:
         if self.failure is not None or (self._transport is None and self._held is None):
-            raise SandboxError(f"sandbox {self._name}: {self.failure or 'not started'}")
+            raise self._kind(f"sandbox {self._name}: {self.failure or 'not started'}")
         request, self.next_id = self.next_id, self.next_id % 0xFFFFFFF0 + 1
         self._write(_REQUEST.pack(len(body) + 5, request, kind) + body)
         return request
@@ -344,17 +351,17 @@ class Channel(asyncio.Protocol):
     def _cut(self) -> ConnectionResetError:
         return ConnectionResetError(f"machine {self._name} has cut the line to its agent")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, kind: type[SandboxError] = SandboxError) -> None:
         if self.failure is not None:
             return
-        self.failure = reason
+        self.failure, self._kind = reason, kind
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
-                future.set_exception(SandboxError(f"sandbox {self._name}: {reason}"))
+                future.set_exception(kind(f"sandbox {self._name}: {reason}"))
                 future.exception()  # nobody may be waiting any more; asyncio would log it as never retrieved
         for process in list(self._streams.values()):
-            process.fail(SandboxError(f"sandbox {self._name}: {reason}"))
+            process.fail(kind(f"sandbox {self._name}: {reason}"))
 
 
 def _command(command: str, cwd: str, timeout_s: float | None, env: Mapping[str, str], max_output_bytes: int) -> bytes:

@@ -34,6 +34,7 @@ _BYTES_PER_INODE = 4096
 _SEEN = "/tmp"  # where the launcher puts the store's directory, in the mount namespace it makes
 _SHOW = ("-l", ".", SHOWN)
 _GUEST = ("--ro-bind", f"{_SEEN}/stage/guest", "/guest/guest")
+_OF_PROCESS_ONE = ("oom_score_adj", "oom_adj", "autogroup")
 UPPER = f"{_SEEN}/scratch/upper"
 """What a sandbox has changed in its workspace, seen from the launcher's mount namespace."""
 BWRAP_ADVICE = "apt-get install -y bubblewrap (0.8 or later; Fedora: dnf install bubblewrap)"
@@ -138,7 +139,7 @@ class Launcher:
         writable = _writable(disk, owner)
         argv = [*self._guest, *self._added.stages, *self._tools.stages, *writable.stages, *users]
         argv += ["--", self._bwrap, *self._isolation, *user]
-        argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
+        argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", *proc(), "--dev", "/dev", *writable.visible]
         argv += [*self._tools.visible, *self._added.visible, *_GUEST, "--bind", f"{_SEEN}/merged", WORKSPACE]
         env = {**ENVIRONMENT, "PATH": self._view.toolchain.path, **ways, **self._view.env}
         return [*argv, *_enter(WORKSPACE, env)]
@@ -152,10 +153,10 @@ class Launcher:
         argv += [*([] if root.building else writable.stages), *users]
         argv += ["--", self._bwrap, *self._isolation, *root.isolation]
         if root.building:
-            argv += ["--bind", f"{_SEEN}/merged", "/", "--proc", "/proc", "--dev", "/dev"]
+            argv += ["--bind", f"{_SEEN}/merged", "/", *proc(), "--dev", "/dev"]
             argv += ["--size", str(disk // 8), "--tmpfs", "/dev/shm", *_GUEST]
             return [*argv, *_enter("/", {**ways, **root.env})]
-        argv += ["--ro-bind", f"{_SEEN}/root", "/", "--proc", "/proc", "--dev", "/dev", *writable.visible]
+        argv += ["--ro-bind", f"{_SEEN}/root", "/", *proc(), "--dev", "/dev", *writable.visible]
         argv += [*self._added.visible, *_GUEST]
         for place in dict.fromkeys((root.workspace, WORKSPACE)):
             argv += ["--bind", f"{_SEEN}/merged", place]
@@ -168,6 +169,13 @@ class Launcher:
             stages += ["-b", str(source), f"stage/{number}"]
             visible += ["--ro-bind", f"{_SEEN}/stage/{number}", inside]
         return _Binds(stages, visible)
+
+
+def proc() -> list[str]:
+    """bubblewrap's arguments for a /proc in which nobody, root of an image included, gives process 1 a worse place."""
+    names = [name for name in _OF_PROCESS_ONE if Path(f"/proc/self/{name}").exists()]
+    covered = [part for name in names for part in ("--ro-bind", "/dev/null", f"/proc/1/{name}")]
+    return ["--proc", "/proc", *covered, "--tmpfs", "/proc/1/task", "--remount-ro", "/proc/1/task"]
 
 
 def find_bwrap() -> str:

@@ -61,10 +61,10 @@ ESCAPES = {
     "sysrq": "echo h > /proc/sysrq-trigger",
     "the kernel's memory": "head -c 1 /proc/kcore || head -c 1 /dev/mem || head -c 1 /dev/kmsg",
     "what others are charged": "echo 1 > /proc/1/oom_score_adj || echo 0 > /proc/1/loginuid",
-    "its own limits": "find / -path /usr -prune -o -name cgroup.procs -print 2>/dev/null | grep .",
+    "its own limits": "find / -path /usr -prune -o -name cgroup.procs -writable -print 2>/dev/null | grep .",
     "processes of the host": "nsenter -t 1 -p true || [ $(ls -d /proc/[0-9]* | wc -l) -gt 5 ]",
     "kill the agent": "kill -9 1; kill -STOP 1; kill -TERM 1; sleep 0.1; false",
-    "the agent's descriptors": "ls /proc/1/fd/ || cat /proc/1/environ || ls /proc/1/root/",
+    "the agent's descriptors": "readlink /proc/1/fd/3 || cat /proc/1/environ || ls /proc/1/root/",
     "the agent's socket": REFUSED_CALL.format(NO_LINES, "syscall(438, os.pidfd_open(1), 3, 0)"),
     "the agent's memory": 'python3 -c \'open("/proc/1/mem", "rb")\'',
     "a copy of the agent's memory": REFUSED_CALL.format(

@@ -1,13 +1,18 @@
 """A backend of the test's own, or a real server for whoever restarts none, with nothing left of either afterwards."""
 
 import asyncio
+import os
 import shutil
+from pathlib import Path
 
 import machine_image
 import pytest
 from debian_packages import program
+from real_engine import docker_engine
 from scenarios import within
 
+from etude.environments.docker.backend import DockerBackend
+from etude.environments.docker.config import DockerConfig
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
@@ -47,6 +52,23 @@ def from_afar(served):
         assert served.process.exitcode is None
 
     return runner
+
+
+@pytest.fixture(scope="session")
+def container_config(tmp_path_factory):
+    """A config for containers of a real engine: one of our own, or the one that ETUDE_TEST_ENGINE names, which has the
+    image ETUDE_TEST_ENGINE_IMAGE with a shell, the usual small programs and python3."""
+    if named := os.environ.get("ETUDE_TEST_ENGINE"):
+        yield DockerConfig(socket=Path(named), image=os.environ.get("ETUDE_TEST_ENGINE_IMAGE", "machine"))
+        return
+    with docker_engine(tmp_path_factory.mktemp("engine")) as socket:
+        yield DockerConfig(socket=socket, image="machine")
+
+
+@pytest.fixture
+def containers(container_config):
+    """Run `scenario(backend)` on a fresh backend of a real engine."""
+    return lambda scenario, deadline_s=60.0: within(deadline_s, lambda: DockerBackend(container_config), scenario)
 
 
 @pytest.fixture(scope="session")

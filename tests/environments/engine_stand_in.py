@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import socket
 import socketserver
 import struct
 import subprocess
@@ -21,6 +22,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import jsonschema
+
+from etude.environments.launcher import proc
 
 CONTRACT = json.loads((Path(__file__).parent / "contracts" / "docker.json").read_text())
 USR_LINKS = [part for name in ("bin", "lib", "lib64", "sbin") for part in ("--symlink", f"usr/{name}", f"/{name}")]
@@ -34,7 +37,7 @@ class Container:
         host, env = self.body["HostConfig"], self.body["Env"]
         argv = ["bwrap", "--unshare-all", "--as-pid-1", "--new-session", "--cap-drop", "ALL", "--clearenv"]
         argv += ["--hostname", self.body["Hostname"], "--ro-bind", "/usr", "/usr", *USR_LINKS]
-        argv += ["--proc", "/proc", "--dev", "/dev"]
+        argv += [*proc(), "--dev", "/dev"]
         for place, options in host["Tmpfs"].items():
             said = dict(option.partition("=")[::2] for option in options.split(","))
             argv += ["--size", said["size"], "--perms", said["mode"].zfill(4), "--tmpfs", place]
@@ -63,7 +66,8 @@ class Container:
         self.process.wait()
         for pump in pumps:
             pump.join()
-        self.stream.close()
+        with contextlib.suppress(OSError):
+            self.stream.shutdown(socket.SHUT_RDWR)  # to close it is not enough, while another thread reads
         ended()
 
     def feed(self, stream):
@@ -141,6 +145,10 @@ class Handler(BaseHTTPRequestHandler):
         self.engine.containers[name].start(lambda: self.engine.containers.pop(name, None))
         return self.say(204)
 
+    def on_get_events(self, name, query, body):
+        told = [{"Action": action} for action in self.engine.events]
+        return self.say(200, "\n".join(map(json.dumps, told)).encode())
+
     def on_delete_containers_id(self, name, query, body):
         box = self.engine.containers.pop(name, None)
         if box is None:
@@ -171,6 +179,7 @@ class StandIn(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     def __init__(self, path, version="1.44"):
         self.version, self.refuse_start, self.numbers = version, None, itertools.count(1)
         self.log, self.wrong, self.containers, self.workspaces = [], [], {}, {}
+        self.events = ["die"]
         self.images = {"machine": {"Id": "sha256:" + "0" * 64, "Config": {"Env": ["PATH=/usr/bin"], "WorkingDir": ""}}}
         super().__init__(str(path), type("Bound", (Handler,), {"engine": self}))
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from container_scenarios import SHARED, a_workspace_begins_with_the_images_own_files
@@ -21,7 +22,7 @@ from etude.environments.base import Resources, SandboxSpec
 from etude.environments.docker.backend import DockerBackend
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.probe import probe
-from etude.errors import ConfigError, MissingDependency, SandboxError
+from etude.errors import ConfigError, MissingDependency, SandboxError, SandboxSpoiled
 
 
 @pytest.fixture
@@ -155,6 +156,26 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.parametrize(("events", "kind"), [(["oom", "die"], SandboxSpoiled), (["die"], SandboxError)])
+def test_an_agent_for_which_commands_left_no_memory_ended_by_them(engine, events, kind):
+    engine.events = events
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        running = asyncio.ensure_future(box.exec("sleep 60"))
+        await box.exec("echo up")
+        bwrap = next(iter(engine.containers.values())).process.pid
+        os.kill(int(Path(f"/proc/{bwrap}/task/{bwrap}/children").read_text()), signal.SIGKILL)
+        with pytest.raises(SandboxError) as raised:
+            await running
+        assert type(raised.value) is kind
+        with pytest.raises(SandboxError) as raised:
+            await box.read_file("/workspace/a")
+        assert type(raised.value) is kind
+
+    run(engine, scenario)
 
 
 def test_a_killed_controller_leaves_no_container(engine):

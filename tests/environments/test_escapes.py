@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from attempts import BOMBS, ESCAPES, OWN_SETTINGS
+from nobody import as_nobody
 from scenarios import reaching_for_the_host
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.leftovers import leftovers
+from etude.environments.local import open_workspace
 from etude.environments.namespace import NamespaceConfig
 
 SMALL = Resources(memory_mb=96, pids=48, disk_mb=16)
@@ -68,6 +70,85 @@ def test_attempts_are_refused_and_sandbox_and_server_live(from_afar, attempt):
         await all_is_well(backend, box)
 
     from_afar(scenario)
+
+
+async def succeeding(box):
+    """The attempts that were not refused; the sandbox lives."""
+    found = {}
+    for attempt, command in ESCAPES.items():
+        result = await box.exec(command, timeout_s=60)
+        if result.exit_code == 0 or result.timed_out:
+            found[attempt] = result.output.decode()[-300:]
+    assert (await box.exec("echo alive", timeout_s=60)).output == b"alive\n"
+    return found
+
+
+def test_a_container_refuses_every_attempt(containers):
+    async def scenario(backend):
+        assert await succeeding(await backend.create(SandboxSpec())) == {}
+
+    containers(scenario, deadline_s=180)
+
+
+def test_a_machine_refuses_every_attempt(machines):
+    async def scenario(backend):
+        found = await succeeding(await backend.create(SandboxSpec()))
+        assert found.keys() <= {"processes of the host"}  # which are threads of the machine's own kernel
+
+    machines(scenario)
+
+
+WITHOUT_ROOT = """
+import asyncio, sys
+from pathlib import Path
+from etude.environments.base import SandboxSpec
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from test_escapes import succeeding
+
+async def main():
+    here = Path(sys.argv[1])
+    backend = NamespaceBackend(NamespaceConfig(state_dir=here / "state", cache_dir=here / "cache", limits="rlimit"))
+    try:
+        print(await succeeding(await backend.create(SandboxSpec())))
+    finally:
+        await backend.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_sandbox_made_without_root_refuses_every_attempt():
+    assert as_nobody(WITHOUT_ROOT, deadline_s=180) == "{}"
+
+
+def test_the_workspace_of_the_product_refuses_every_attempt(tmp_path):
+    async def scenario():
+        box = await open_workspace(tmp_path)
+        try:
+            return await succeeding(box)
+        finally:
+            await box.destroy()
+
+    assert asyncio.run(scenario()).keys() <= {"root by setuid"}  # who opened it as root has no other name inside
+
+
+NO_CORE = """python3 -c '
+import resource
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))'
+ulimit -c 0; ulimit -n 100; grep -e core -e files /proc/self/limits"""
+
+
+@pytest.mark.parametrize("place", ["from_afar", "containers"])
+def test_no_core_reaches_a_program_of_the_host(request, place):
+    """Which the kernel runs where its core pattern is a pipe, also for a limit of 0, but not for 1."""
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        said = (await box.exec(NO_CORE)).output.decode()
+        assert said.splitlines()[0].split()[4:6] == ["1", "1"] and said.splitlines()[1].split()[3:5] == ["100", "100"]
+
+    request.getfixturevalue(place)(scenario)
 
 
 def test_what_a_sandbox_may_set_is_its_own(from_afar):

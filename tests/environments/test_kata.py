@@ -27,7 +27,7 @@ from etude.environments.kata.config import KataConfig
 from etude.environments.kata.pod import policy
 from etude.environments.kata.probe import probe
 from etude.environments.namespace import NamespaceConfig
-from etude.errors import ConfigError, DeadlineExceeded, MissingDependency, SandboxError
+from etude.errors import ConfigError, DeadlineExceeded, MissingDependency, SandboxError, SandboxSpoiled
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -210,7 +210,7 @@ def test_why_a_sandbox_ended_is_told(cluster):
         await asyncio.sleep(0.1)
         (pod,) = cluster.pods.values()
         cluster.loop.call_soon_threadsafe(pod.kill)
-        with pytest.raises(SandboxError, match="its pod has ended: container 'sandbox': OOMKilled, exit code"):
+        with pytest.raises(SandboxSpoiled, match="its pod has ended: container 'sandbox': OOMKilled, exit code"):
             await running
 
     run(cluster, scenario)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import h11
 
-from etude.environments.channel import Channel
+from etude.environments.channel import Channel, Loss
 from etude.errors import DeadlineExceeded, SandboxError
 
 _HEAD = struct.Struct(">BxxxI")
@@ -22,10 +23,13 @@ _SAID_MAX = 2000
 
 
 class Attachment(asyncio.Protocol):
-    """One container's streams, handed to `channel` once the engine has agreed. `said` is its standard error."""
+    """One container's streams, handed to `channel` once the engine has agreed. `said` is its standard error. When they
+    end and nobody here has ended them, `why` is asked for the reason that the channel then gives, and its kind."""
 
-    def __init__(self, target: str, channel: Channel) -> None:
+    def __init__(self, target: str, channel: Channel, why: Callable[[], Awaitable[Loss]]) -> None:
         self._target = target
+        self._why = why
+        self._asking: asyncio.Task[None] | None = None
         self._channel = channel
         self._http: h11.Connection | None = h11.Connection(h11.CLIENT)
         self._inbox = bytearray()
@@ -64,10 +68,13 @@ class Attachment(asyncio.Protocol):
         self._take(rest)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.attached.done():
-            self._channel.connection_lost(exc)
-        else:
+        if not self.attached.done():
             self._refused("it hangs up")
+        elif self._channel.failure is None:
+            self._asking = asyncio.get_running_loop().create_task(self._lost())
+
+    async def _lost(self) -> None:
+        self._channel.close(*await self._why())
 
     def _take(self, data: bytes) -> None:
         self._inbox += data
@@ -92,13 +99,17 @@ class Attachment(asyncio.Protocol):
             self._transport.abort()
 
 
-async def attach(socket: Path, version: str, container: str, channel: Channel, wait_s: float) -> Attachment:
-    """Connect `channel` to a container that has not started: nothing it says is missed."""
+async def attach(
+    socket: Path, version: str, container: str, channel: Channel, why: Callable[[], Awaitable[Loss]], wait_s: float
+) -> Attachment:
+    """Connect `channel` to a container that has not started: nothing it says is missed. `why`: see Attachment."""
     target = f"/v{version}/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
     try:
         async with asyncio.timeout(wait_s):
             loop = asyncio.get_running_loop()
-            transport, attachment = await loop.create_unix_connection(lambda: Attachment(target, channel), str(socket))
+            transport, attachment = await loop.create_unix_connection(
+                lambda: Attachment(target, channel, why), str(socket)
+            )
             try:
                 await attachment.attached
             except BaseException:

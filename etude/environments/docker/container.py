@@ -17,6 +17,8 @@ from etude.environments.docker.config import DockerConfig
 _GUEST = "/guest"
 _BYTES_PER_INODE = 4096
 _AGENT_PIDS = 1
+_NO_CORE = 1
+"""As in guest/guest.h: a limit of 0 would not keep the kernel from giving a core to a program of the host."""
 
 
 def container_body(
@@ -60,6 +62,7 @@ def _host(program: Path, resources: Resources, config: DockerConfig) -> dict[str
         "IpcMode": "private",
         "Memory": memory,
         "MemorySwap": memory,  # of both together: no swap
+        "Ulimits": [{"Name": "core", "Soft": _NO_CORE, "Hard": _NO_CORE}],
         "PidsLimit": resources.pids + _AGENT_PIDS,
         "NanoCpus": round(resources.cpus * 1e9),
         "Tmpfs": {place: _tmpfs(place, size, config) for place, size in sizes(resources).items()},

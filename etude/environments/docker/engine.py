@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ ADVICE = (
 )
 _ENGINE = "http://engine"
 _ARCHIVE_MAX = 256 << 20
+_JUST_S = 30.0
 
 
 class EngineError(SandboxError):
@@ -84,6 +86,16 @@ class Engine:
         if len(answer.content) > _ARCHIVE_MAX:
             raise SandboxError(f"{what}: more than {_ARCHIVE_MAX >> 20} MiB")
         return answer.content
+
+    async def ends(self, container: str) -> set[str]:
+        """What has just happened to a container that ended, as the engine's events name it; nothing before it knows."""
+        now = time.time()
+        query = {"since": f"{now - _JUST_S:.3f}", "until": f"{now:.3f}"}
+        query["filters"] = json.dumps({"container": [container], "event": ["die", "died", "oom"]})
+        answer = await self._request("GET", "/events", "say what became of a container", None, query)
+        _check(answer, "say what became of a container")
+        happened = {str(json.loads(line).get("Action")) for line in answer.text.splitlines() if line}
+        return happened if happened & {"die", "died"} else set()
 
     async def _request(
         self, method: str, path: str, what: str, body: Mapping[str, Any] | None, query: Mapping[str, str]

@@ -6,18 +6,22 @@ Owns the container's life: made, attached to, started, removed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from etude.environments.base import WORKSPACE, SandboxSpec
+from etude.environments.channel import Loss
 from etude.environments.container.sandbox import ContainerSandbox, Keeper
 from etude.environments.docker.attach import Attachment, attach
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.engine import Engine
-from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+from etude.errors import ConfigError, DeadlineExceeded, SandboxError, SandboxSpoiled
 
 _GONE = (404, 409)
 """What the engine says to the removal of a container that is removed, or that it is removing already."""
+_TOLD_S, _LOOK_S = 5.0, 0.1
+"""How long after an agent's end the engine may take to know of it, and how often it is asked."""
 
 
 class Host(Keeper, Protocol):
@@ -51,7 +55,7 @@ class DockerSandbox(ContainerSandbox):
                 self._container = made.result()["Id"]
             raise
         attachment = await attach(
-            engine.socket, engine.version, self._container, self._channel, config.engine_timeout_s
+            engine.socket, engine.version, self._container, self._channel, self._why, config.engine_timeout_s
         )
         await engine.ask("POST", f"/containers/{self._container}/start", "start a container")
         await self._hear(attachment)
@@ -63,6 +67,19 @@ class DockerSandbox(ContainerSandbox):
             await self._host.engine.ask("DELETE", path, "remove a container", fine=_GONE, force="true", v="true")
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    async def _why(self) -> Loss:
+        """Why the agent ended; the engine has heard of it a moment later than we. Podman tells of no lack of memory."""
+        assert self._container is not None
+        end = time.monotonic() + _TOLD_S
+        try:
+            while not (happened := await self._host.engine.ends(self._container)) and time.monotonic() < end:
+                await asyncio.sleep(_LOOK_S)
+        except (SandboxError, DeadlineExceeded) as error:
+            return f"the connection to its container was lost, and {error}", SandboxError
+        if "oom" in happened:
+            return "what ran in it left no memory, not even to its agent", SandboxSpoiled
+        return "its processes have ended", SandboxError
 
     async def _hear(self, attachment: Attachment) -> None:
         try:

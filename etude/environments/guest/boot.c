@@ -119,7 +119,8 @@ static void make_devices(const char *shared) {
 }
 
 static void make_system(unsigned long long disk) {
-    static const char *const closed[] = {"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"};
+    static const char *const closed[] = {"/proc/1",   "/proc/sys", "/proc/sysrq-trigger",
+                                         "/proc/irq", "/proc/bus", "/proc/fs"};
     char whole[48], part[48];
     snprintf(whole, sizeof whole, "size=%llu,mode=1777", disk / 2);
     snprintf(part, sizeof part, "size=%llu,mode=1777", disk / 8);

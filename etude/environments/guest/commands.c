@@ -5,6 +5,10 @@
  * killed. A background command (kind s) is told of when it runs and sends its output as it comes, up to its cap; who
  * lost it may attach again, by its id, also for some time after its end.
  *
+ * The agent waits for no command, not even for one that has not become /bin/sh yet: others can stop it before it has.
+ * It outlives them where memory runs short. Whoever asks to be traced by his parent, where that is the agent, is let go:
+ * his stops are no end.
+ *
  * Body of exec and start: u32 timeout in ms, 0 for none, u32 cap, directory, NUL, command, NUL, then NAME=VALUE, NUL for
  * each variable. Answer: i32 exit code (128 + signal when killed), u8 timed out, u8 logged, u32 bytes of the first part,
  * u64 total, output. Body of cancel and attach: u32 id. List: u32 id, u8 running, command, NUL for each in background. */
@@ -14,16 +18,27 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-enum { TIMED_OUT = 124, CANNOT_START = 126, DRAIN_MAX = 1 << 20, REMEMBERED = 16, TEXT_MAX = 2000 };
+enum {
+    TIMED_OUT = 124,
+    CANNOT_START = 126,
+    DRAIN_MAX = 1 << 20,
+    REMEMBERED = 16,
+    TEXT_MAX = 2000,
+    REAPED_AT_ONCE = 64, /* commands can make more orphans, or stops, than would ever let the agent do anything else */
+    SOONER_KILLED = 250, /* a quarter of the memory that is short, as the kernel reckons */
+    OOM_SCORE_ADJ_MAX = 1000,
+};
 
 struct command {
     struct command *next;
     uint32_t id, answer_to;
     pid_t leader; /* also the number of its session */
     int pipe, code;
+    int started; /* closed by the exec; before it, brings the errno of what could not be had. -1 when that is known */
     int64_t deadline;
     bool background, answered, timed_out;
     char *text; /* of a background command */
@@ -32,7 +47,7 @@ struct command {
 
 static struct command *commands;
 static uint64_t address_space_limit, process_limit;
-static int group_count;
+static int group_count, oom_score_fd = -1;
 static char chunk[65536];
 
 void commands_limit(uint64_t address_space, uint64_t processes, int groups) {
@@ -41,6 +56,7 @@ void commands_limit(uint64_t address_space, uint64_t processes, int groups) {
     group_count = groups;
     for (int fd = CONTROL_FD + 1; fd <= CONTROL_FD + groups; fd++)
         fcntl(fd, F_SETFD, FD_CLOEXEC);
+    oom_score_fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC); /* not to be had any more by who is not dumpable */
 }
 
 static void answer(struct command *command) {
@@ -72,6 +88,22 @@ static void take(struct command *command, const char *data, size_t size) {
     output_keep(&command->output, data, size);
 }
 
+/* What is known of its start: that it has become /bin/sh, or ended before, or which of its limits it could not get. */
+static void hear(struct command *command) {
+    int failure = 0;
+    ssize_t told = read(command->started, &failure, sizeof failure);
+    if (told < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    close(command->started);
+    command->started = -1;
+    if (told > 0) {
+        reply(command->answer_to, failure, NULL, 0);
+        command->answered = true;
+        command->background = false; /* nobody need remember it */
+    } else if (command->background)
+        reply(command->answer_to, MORE_FOLLOWS, NULL, 0);
+}
+
 static void drain(struct command *command, size_t most) {
     while (command->pipe >= 0 && most) {
         ssize_t got = read(command->pipe, chunk, sizeof chunk);
@@ -101,7 +133,6 @@ static void limit(int resource, uint64_t value) {
         setrlimit(resource, &both);
 }
 
-/* `failure` is closed by the exec; it tells the agent, and not the command's output, that a limit cannot be had. */
 static void become(const char *directory, const char *text, const char *variables, const char *end, int output,
                    int failure) {
     sigset_t none;
@@ -115,9 +146,11 @@ static void become(const char *directory, const char *text, const char *variable
         putenv((char *)variables);
     limit(RLIMIT_AS, address_space_limit);
     limit(RLIMIT_NPROC, process_limit);
+    if (is_machine())
+        confine(); /* the agent of a machine sets its clock: it is not confined itself */
     if (!enter_groups()) {
-        if (write(failure, &errno, sizeof errno) < 0)
-            kill(getppid(), SIGKILL); /* nothing may run without its limits, nor seem to have run */
+        while (write(failure, &errno, sizeof errno) < 0 && errno == EINTR)
+            ; /* told to the agent, not in the command's output: it has not run */
     } else if (chdir(directory))
         dprintf(2, "cannot enter %s: %s\n", directory, strerror(errno));
     else if (execl("/bin/sh", "sh", "-c", text, NULL))
@@ -131,34 +164,44 @@ static void forget(struct command *command) {
     free(command);
 }
 
-/* Forks; -1 with errno set when the command could not get its limits or its pipes. No process left is no failure. */
+/* Forks; what it becomes is sooner killed than the agent. */
+static pid_t fork_expendable(void) {
+    char own[16] = "", more[16];
+    ssize_t size = oom_score_fd < 0 ? 0 : pread(oom_score_fd, own, sizeof own - 1, 0);
+    int raised = atoi(own) + SOONER_KILLED;
+    if (size > 0 && pwrite(oom_score_fd, more, snprintf(more, sizeof more, "%d",
+                           raised < OOM_SCORE_ADJ_MAX ? raised : OOM_SCORE_ADJ_MAX), 0) < 0)
+        size = 0;
+    pid_t child = fork();
+    int refused = errno;
+    if (child && size > 0 && pwrite(oom_score_fd, own, size, 0) < 0)
+        size = 0; /* it may always go back to where it began */
+    errno = refused;
+    return child;
+}
+
+/* -1 with errno set when the command could not get its pipes. No process left is no failure. */
 static int spawn(struct command *command, const char *directory, const char *text, const char *end) {
-    int ends[2], started[2], failure = 0;
+    int ends[2], started[2];
     if (pipe2(ends, O_CLOEXEC))
         return -1;
     if (pipe2(started, O_CLOEXEC)) {
-        failure = errno;
+        int failure = errno;
         close(ends[0]);
         close(ends[1]);
         return errno = failure, -1;
     }
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    command->leader = fork();
+    fcntl(started[0], F_SETFL, O_NONBLOCK);
+    command->leader = fork_expendable();
     if (command->leader == 0)
         become(directory, text, text + strlen(text) + 1, end, ends[1], started[1]);
     int refused = errno;
     close(ends[1]);
     close(started[1]);
-    ssize_t told = read(started[0], &failure, sizeof failure); /* until the exec, which takes microseconds */
-    close(started[0]);
     command->pipe = ends[0];
-    if (told > 0) {
-        waitpid(command->leader, NULL, 0);
-        close(ends[0]);
-        return errno = failure, -1;
-    }
-    errno = refused;
-    return 0;
+    command->started = started[0];
+    return errno = refused, 0;
 }
 
 void command_start(const struct request *request) {
@@ -184,11 +227,10 @@ void command_start(const struct request *request) {
     }
     command->next = commands;
     commands = command;
-    if (command->leader > 0) {
-        if (command->background)
-            reply(request->id, MORE_FOLLOWS, NULL, 0);
+    if (command->leader > 0)
         return;
-    }
+    close(command->started);
+    command->started = -1;
     int size = snprintf(chunk, sizeof chunk, "cannot start the command: %s\n", strerror(errno));
     take(command, chunk, size); /* the process limit is reached: for the caller to see, not a broken sandbox */
     end(command, CANNOT_START);
@@ -203,10 +245,16 @@ static struct command *find(const struct request *request) {
     return command;
 }
 
+/* It leads its session from soon after its start; until it is answered nobody else has its number. */
+static void kill_command(const struct command *command) {
+    kill(command->leader, SIGKILL);
+    kill_session(command->leader);
+}
+
 void command_cancel(const struct request *request) {
     struct command *command = find(request);
     if (command && !command->answered)
-        kill_session(command->leader);
+        kill_command(command);
 }
 
 /* Sends what it has printed until now, its first half only where that is no longer whole, and then as it comes. */
@@ -238,16 +286,36 @@ void command_list(const struct request *request) {
     free(text);
 }
 
-void commands_reap(void) {
-    int state;
-    for (pid_t pid; (pid = waitpid(-1, &state, WNOHANG)) > 0;)
-        for (struct command *command = commands; command; command = command->next)
-            if (command->leader == pid && !command->answered) {
-                int code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
-                drain(command, DRAIN_MAX);
-                end(command, code);
-                break;
-            }
+static void ended(pid_t leader, int state) {
+    for (struct command *command = commands; command; command = command->next) {
+        if (command->leader != leader || command->answered)
+            continue;
+        if (command->started >= 0)
+            hear(command);
+        drain(command, DRAIN_MAX);
+        if (!command->answered)
+            end(command, WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state));
+        return;
+    }
+}
+
+/* The SIGTRAP is the kernel's own word to a tracer that there is a new program. */
+static void let_go(pid_t stopped, int signal) {
+    ptrace(PTRACE_DETACH, stopped, NULL, (void *)(intptr_t)(signal == SIGTRAP ? 0 : signal));
+}
+
+bool commands_reap(void) {
+    int state = 0;
+    for (int heard = 0; heard < REAPED_AT_ONCE; heard++) {
+        pid_t pid = waitpid(-1, &state, WNOHANG);
+        if (pid <= 0)
+            return false;
+        if (WIFSTOPPED(state))
+            let_go(pid, WSTOPSIG(state));
+        else
+            ended(pid, state);
+    }
+    return true;
 }
 
 void commands_expire(void) {
@@ -263,7 +331,7 @@ void commands_expire(void) {
         }
         if (!command->answered && !command->timed_out && now >= command->deadline) {
             command->timed_out = true;
-            kill_session(command->leader);
+            kill_command(command);
         }
         at = &command->next;
     }
@@ -279,13 +347,19 @@ int commands_wait_ms(void) {
     return nearest <= now ? 0 : nearest - now > INT_MAX ? INT_MAX : (int)(nearest - now);
 }
 
+static int add_slot(struct pollfd **slots, int used, int *size, int fd) {
+    if (fd < 0)
+        return used;
+    if (used == *size)
+        *slots = realloc(*slots, (*size *= 2) * sizeof **slots);
+    (*slots)[used] = (struct pollfd){fd, POLLIN, 0};
+    return used + 1;
+}
+
 int commands_poll(struct pollfd **slots, int used, int *size) {
     for (struct command *command = commands; command; command = command->next) {
-        if (command->pipe < 0)
-            continue;
-        if (used == *size)
-            *slots = realloc(*slots, (*size *= 2) * sizeof **slots);
-        (*slots)[used++] = (struct pollfd){command->pipe, POLLIN, 0};
+        used = add_slot(slots, used, size, command->started);
+        used = add_slot(slots, used, size, command->pipe);
     }
     return used;
 }
@@ -293,8 +367,11 @@ int commands_poll(struct pollfd **slots, int used, int *size) {
 void commands_read(const struct pollfd *slots, int count) {
     for (int i = 0; i < count; i++)
         for (struct command *command = commands; slots[i].revents && command; command = command->next)
-            if (command->pipe == slots[i].fd) {
-                drain(command, sizeof chunk);
+            if (command->started == slots[i].fd || command->pipe == slots[i].fd) {
+                if (command->started == slots[i].fd)
+                    hear(command);
+                else
+                    drain(command, sizeof chunk);
                 break;
             }
 }

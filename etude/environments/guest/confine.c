@@ -1,4 +1,4 @@
-/* The system-call filter under which everything in a sandbox runs, the agent included.
+/* The system-call filter under which everything in a sandbox runs, the agent included but for a machine's.
  *
  * It takes away what no program of a task needs and what kernel exploits begin with: mounting, further namespaces,
  * keyrings, tracing the kernel, loading code into it, setting clocks, sockets that see frames. Most of it the sandbox's
@@ -7,7 +7,10 @@
  * It is a list of refusals, since what databases, compilers, debuggers and JITs call is open-ended, and a machine on
  * which half of them break teaches a model nothing. But a call newer than the ones looked at here does not exist: a
  * kernel upgrade opens nothing that nobody has considered. ptrace stays, for debuggers and sanitizers: it reaches no
- * further than the sandbox's own processes, the agent not being dumpable. */
+ * further than the sandbox's own processes, the agent not being dumpable.
+ *
+ * What the kernel lets a user do to all his processes, limits, priorities and the choice of processors, is refused for
+ * process 1: the agent has the same user where there is only one, and in a machine process 1 is everybody's. */
 #include "guest.h"
 
 #include <linux/audit.h>
@@ -17,6 +20,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -42,6 +46,8 @@ enum {
     LISTMOUNT = 458,
     STATMOUNT = 457,
     MEMFD_SECRET = 447,
+    SETDELEG = F_SETLEASE + 16,
+    IOPRIO_WHO_USER = 3,
     MAX_FILTER = 512,
 };
 static const uint32_t NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
@@ -125,6 +131,63 @@ static void check_node(uint32_t number, int argument) {
     end_block(start);
 }
 
+/* By number, and in a group; of a user, who is the agent too. */
+static void check_priorities(uint32_t number, uint32_t of_user) {
+    int start = block(number);
+    load_argument(0);
+    refuse_if(BPF_JEQ, of_user, EPERM);
+    load_argument(1);
+    refuse_if(BPF_JEQ, 1, EPERM);
+    end_block(start);
+}
+
+static bool cores_are_off(void) {
+    struct rlimit now;
+    return !getrlimit(RLIMIT_CORE, &now) && now.rlim_max == NO_CORE;
+}
+
+/* Of prlimit64: a limit of 0 would have the kernel run the host's program for a core, where there is one. Who sets it is
+ * told that it is done; who asks for it, with nothing new at an address of 0, is let through. */
+static void keep_core_limit(void) {
+    load_argument(1);
+    add(BPF_JMP | BPF_JEQ | BPF_K, RLIMIT_CORE, 0, 5);
+    load_argument(2);
+    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 2);
+    load(offsetof(struct seccomp_data, args) + 8 * 2 + 4);
+    add(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0);
+    refuse(0);
+}
+
+static void check_process_one(void) {
+    static const uint32_t calls[] = {SYS_prlimit64, SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam,
+                                     SYS_sched_setattr};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        int start = block(calls[i]);
+        load_argument(0);
+        refuse_if(BPF_JEQ, 1, EPERM);
+        if (calls[i] == SYS_prlimit64 && cores_are_off())
+            keep_core_limit();
+        end_block(start);
+    }
+    if (cores_are_off()) {
+        int start = block(SYS_setrlimit);
+        load_argument(0);
+        refuse_if(BPF_JEQ, RLIMIT_CORE, 0);
+        end_block(start);
+    }
+    check_priorities(SYS_setpriority, PRIO_USER);
+    check_priorities(SYS_ioprio_set, IOPRIO_WHO_USER);
+}
+
+/* Who opens a file under a lease, the agent too, waits for its holder or fails. */
+static void check_leases(void) {
+    int start = block(SYS_fcntl);
+    load_argument(1);
+    refuse_if(BPF_JEQ, F_SETLEASE, EPERM);
+    refuse_if(BPF_JEQ, SETDELEG, EPERM);
+    end_block(start);
+}
+
 static void refuse_unless(const uint32_t *values, int count, int error) {
     for (int i = 0; i < count; i++)
         add(BPF_JMP | BPF_JEQ | BPF_K, values[i], count - i, 0);
@@ -181,6 +244,8 @@ static void build(void) {
     check_flags(SYS_clone, NAMESPACES);
     check_flags(SYS_unshare, NAMESPACES | TIME_NAMESPACE);
     check_sockets();
+    check_process_one();
+    check_leases();
 #ifdef SYS_mknod
     check_node(SYS_mknod, 1);
 #endif

@@ -15,7 +15,10 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum { CONTROL_FD = 3 }; /* the socket to the controller, inherited through every exec */
+enum {
+    CONTROL_FD = 3, /* the socket to the controller, inherited through every exec */
+    NO_CORE = 1,    /* as a limit: too little for a file, and the one number that keeps the kernel from a pipe's program */
+};
 
 /* One request. `body` is NUL-terminated past `size`, so strings at its end are safe to read. */
 struct request {
@@ -87,10 +90,10 @@ void command_start(const struct request *request);
 void command_cancel(const struct request *request);
 void command_attach(const struct request *request);
 void command_list(const struct request *request);
-void commands_reap(void);
+bool commands_reap(void); /* true where there is more, for the next time */
 void commands_expire(void);
 struct pollfd;
-int commands_poll(struct pollfd **slots, int used, int *size); /* adds one slot a pipe; returns how many are used */
+int commands_poll(struct pollfd **slots, int used, int *size); /* adds slots; returns how many are used */
 void commands_read(const struct pollfd *slots, int count);
 int commands_wait_ms(void); /* until the nearest deadline; -1 when none */
 

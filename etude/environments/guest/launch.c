@@ -44,7 +44,7 @@ void write_text(const char *path, const char *text) {
 }
 
 void detach_from_host(pid_t parent, int last_fd) {
-    struct rlimit no_core = {0, 0};
+    struct rlimit no_core = {NO_CORE, NO_CORE};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1); /* the controller died before the line above took effect */

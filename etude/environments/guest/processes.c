@@ -11,7 +11,10 @@
 #include <sys/statvfs.h>
 #include <time.h>
 
-enum { KERNEL_THREAD = 0x200000 }; /* PF_KTHREAD: seen in a machine of its own */
+enum {
+    KERNEL_THREAD = 0x200000, /* PF_KTHREAD: seen in a machine of its own */
+    STOP_ROUNDS = 1000,       /* of a millisecond or more */
+};
 
 struct process {
     int pid, session;
@@ -109,20 +112,40 @@ static void let_go_on(struct process *process, void *context) {
     kill(process->pid, SIGCONT);
 }
 
+/* Whoever waits in the kernel (D) sees that he is stopped before he goes on. */
+static void note_if_running(struct process *process, void *running) {
+    if (process->state == 'R' || process->state == 'S')
+        *(bool *)running = true;
+}
+
+/* Processes may let each other go on faster than they are stopped; not all of them, in the end, unless they mean to. */
+static int stop_by_signal(void) {
+    for (int round = 0; round < STOP_ROUNDS; round++) {
+        bool running = false;
+        kill(-1, SIGSTOP); /* fails only when there is nobody, which is as good */
+        each_process(note_if_running, &running);
+        if (!running)
+            return 0;
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    return EBUSY;
+}
+
 /* So that the host may copy the files, or until it has time for us again. The body's first byte, where there is one,
  * says that the host stops the processes itself: only the clock is ours then. SIGSTOP cannot be caught; who was stopped
- * before, by the task, is remembered, to be left so. */
+ * before, by the task, is remembered, to be left so. EBUSY where they would not all stand still. */
 void stop_everyone(const struct request *request) {
+    int status = 0;
     if (!stopped_at) {
         by_signal = !request->size || !request->body[0];
         kept_count = 0;
         if (by_signal) {
             each_process(note_if_stopped, NULL);
-            kill(-1, SIGSTOP); /* fails only when there is nobody, which is as good */
+            status = stop_by_signal();
         }
         stopped_at = monotonic_ms();
     }
-    reply(request->id, 0, NULL, 0);
+    reply(request->id, status, NULL, 0);
 }
 
 void continue_everyone(const struct request *request) {

@@ -154,10 +154,11 @@ int serve(int argc, char **argv) {
     struct signalfd_siginfo discarded;
     struct pollfd *slots = calloc(16, sizeof *slots);
     int listener = argc > 4 ? listen_inside(atoi(argv[4])) : -1; /* while what it says is still heard */
-    int size = 16, children = prepare();
     if (argc < 3)
         return 2;
     commands_limit(strtoull(argv[0], NULL, 10), strtoull(argv[1], NULL, 10), atoi(argv[2]));
+    int size = 16, children = prepare();
+    bool more = false;
     if (listener < 0)
         reply(0, 0, NULL, 0);
     else
@@ -167,12 +168,12 @@ int serve(int argc, char **argv) {
         bool quiet = is_machine() && everyone_is_stopped(); /* it may be captured now, but not in the midst of a reply */
         slots[1] = (struct pollfd){quiet ? -1 : children, POLLIN, 0};
         int used = quiet ? 2 : commands_poll(&slots, 2, &size);
-        poll(slots, used, commands_wait_ms());
+        poll(slots, used, more && !quiet ? 0 : commands_wait_ms());
         commands_read(slots + 2, used - 2);
-        if (slots[1].revents) {
+        if (slots[1].revents || (more && !quiet)) {
             while (read(children, &discarded, sizeof discarded) > 0)
                 ;
-            commands_reap();
+            more = commands_reap();
         }
         commands_expire();
         if (slots[0].revents)

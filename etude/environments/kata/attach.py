@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from etude.environments.channel import Channel
+from etude.environments.channel import Channel, Loss
 
 _STDIN, _STDOUT, _STDERR, _STATUS = 0, 1, 2, 3
 """Of further streams, and of 255, by which version 5 says that one has ended, we need nothing."""
@@ -25,10 +25,10 @@ _SAID_MAX = 2000
 
 class Attachment(asyncio.Transport):
     """The transport of `channel`, from its making on. When the streams end and nobody here has ended them, `why` is
-    asked for the reason that the channel then gives."""
+    asked for the reason that the channel then gives, and its kind."""
 
     def __init__(
-        self, socket: aiohttp.ClientWebSocketResponse, channel: Channel, why: Callable[[], Awaitable[str]]
+        self, socket: aiohttp.ClientWebSocketResponse, channel: Channel, why: Callable[[], Awaitable[Loss]]
     ) -> None:
         super().__init__()
         self._socket = socket
@@ -86,7 +86,7 @@ class Attachment(asyncio.Transport):
             if message.type is aiohttp.WSMsgType.BINARY and message.data:
                 self._take(message.data[0], message.data[1:])
         if not self._closing:
-            self._channel.close(await self._why())
+            self._channel.close(*await self._why())
 
     def _take(self, stream: int, body: bytes) -> None:
         if stream == _STDOUT:

@@ -27,6 +27,8 @@ class Progress:
     state: Literal["waiting", "running", "ended"]
     why: str = ""
     node: str = ""
+    spoiled: bool = False
+    """It ended because what ran in it left no memory, not even to the agent."""
 
 
 def progress(pod: Any) -> Progress:
@@ -34,7 +36,7 @@ def progress(pod: Any) -> Progress:
     status = pod.status
     node = pod.spec.node_name or ""
     if status.phase in ("Failed", "Succeeded"):
-        return Progress("ended", _end_of(status), node)
+        return Progress("ended", _end_of(status), node, _out_of_memory(status))
     for container in _containers(status):
         waiting = container.state.waiting if container.state else None
         if waiting is not None and waiting.reason in _FINAL:
@@ -43,7 +45,7 @@ def progress(pod: Any) -> Progress:
         if container.name == CONTAINER and container.state and container.state.running is not None:
             return Progress("running", "", node)
         if container.name == CONTAINER and container.state and container.state.terminated is not None:
-            return Progress("ended", _end_of(status), node)
+            return Progress("ended", _end_of(status), node, _out_of_memory(status))
     return Progress("waiting", _wait_of(status), node)
 
 
@@ -56,6 +58,11 @@ def _end_of(status: Any) -> str:
             code = f"{ended.reason or 'Error'}, exit code {ended.exit_code}"
             said.append(_sentence(f"container {container.name!r}: {code}", ended.message))
     return "; ".join(said) or "its agent has ended"
+
+
+def _out_of_memory(status: Any) -> bool:
+    ended = [each.state.terminated for each in status.container_statuses or () if each.name == CONTAINER and each.state]
+    return any(end is not None and end.reason == "OOMKilled" for end in ended)
 
 
 def _wait_of(status: Any) -> str:

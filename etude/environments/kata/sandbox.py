@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from etude.environments.base import SandboxSpec
+from etude.environments.channel import Loss
 from etude.environments.container.sandbox import ContainerSandbox, Keeper
 from etude.environments.kata.attach import Attachment
 from etude.environments.kata.cluster import Cluster, ClusterError
 from etude.environments.kata.config import KataConfig
 from etude.environments.kata.pod import CONTAINER, pod_name
 from etude.environments.kata.progress import Progress, progress
-from etude.errors import DeadlineExceeded, SandboxError
+from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 
 _LOOK_FIRST_S, _LOOK_LAST_S = 0.1, 2.0
 """How often a pod is looked at: often at first, since most are ready soon."""
@@ -141,19 +142,20 @@ class KataSandbox(ContainerSandbox):
             return [str(error)]
         return [" ".join((event.message or "").split())[:500] for event in found.items[-1:]]
 
-    async def _why(self) -> str:
+    async def _why(self) -> Loss:
         """Why the streams ended, which the cluster may know only a moment later."""
         end = time.monotonic() + _TOLD_S
         try:
             while (now := await self._look()) is not None:
                 if now.state == "ended":
-                    return f"its pod has ended: {now.why}"
+                    return f"its pod has ended: {now.why}", SandboxSpoiled if now.spoiled else SandboxError
                 if time.monotonic() > end:
                     break
                 await asyncio.sleep(_LOOK_FIRST_S)
         except (SandboxError, DeadlineExceeded) as error:
-            return f"the connection to its pod was lost, and {error}"
+            return f"the connection to its pod was lost, and {error}", SandboxError
         if now is None:
-            return "its pod has been removed"
+            return "its pod has been removed", SandboxError
         assert self._attachment is not None
-        return f"the connection to its pod was lost{': ' + self._attachment.said if self._attachment.said else ''}"
+        said = f": {self._attachment.said}" if self._attachment.said else ""
+        return f"the connection to its pod was lost{said}", SandboxError

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from etude.environments.base import WORKSPACE
+from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.repository import History, history_of
 
@@ -21,6 +22,7 @@ _ISOLATION = (
     "--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup",
     "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv",
 )  # fmt: skip
+_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "mtrr", "pressure")
 GUEST = "/guest/guest"
 CACHE = "/tmp/cache"
 
@@ -29,7 +31,7 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     """Everything between `bwrap` and the program to run."""
     argv = [*_ISOLATION, *(() if config.network == "full" else ("--unshare-net",))]
     argv += ["--size", str(1 << 20), "--tmpfs", "/", *_machine()]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(config.tmp_mb << 20), "--perms", "1777"]
+    argv += [*proc(), *_settings(), "--dev", "/dev", "--size", str(config.tmp_mb << 20), "--perms", "1777"]
     argv += ["--tmpfs", "/tmp", "--size", str(1 << 20), "--tmpfs", "/run"]
     if config.network == "full":
         argv += _resolver()
@@ -63,6 +65,12 @@ def _machine() -> list[str]:
         else:
             argv += ["--ro-bind-try", entry.path, entry.path]
     return argv
+
+
+def _settings() -> list[str]:
+    """The kernel's, read-only: they are root's, and who runs the agent as root is root inside, though without rights.
+    bubblewrap covers only what it could write at that moment."""
+    return [part for name in _SETTINGS for part in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")]
 
 
 def _resolver() -> list[str]:

@@ -68,6 +68,16 @@ def test_a_directory_image_serves_as_an_erofs_one_does(tmp_path, rootfs):
     assert on_images(store, scenario) == (0, "0\n")
 
 
+def serves(process, name):
+    """Whether it is the agent of that sandbox."""
+    try:
+        return (process / "cmdline").read_bytes().split(b"\0")[1:2] == [b"serve"] and name in (
+            process / "cmdline"
+        ).read_text()
+    except OSError:
+        return False
+
+
 def test_the_images_user_is_the_sandboxes_user_and_has_no_capability(store, rootfs):
     store.add_directory(rootfs, Described(user="agent"), name="as-agent")
 
@@ -79,6 +89,12 @@ def test_the_images_user_is_the_sandboxes_user_and_has_no_capability(store, root
             for attack in ("mount -t tmpfs x /workspace", "unshare -U true", "mknod n c 1 3", "chown 5 /workspace"):
                 code, output = await said(box, attack)
                 assert code != 0, (attack, output)
+            for name in ("oom_score_adj", "autogroup", "task/1/oom_score_adj"):  # its uid is whose they are
+                await said(box, f"echo 19 > /proc/1/{name}")
+            process = next(path for path in Path("/proc").glob("[0-9]*") if serves(path, box.id))
+            assert (process / "oom_score_adj").read_text() == "500\n" and "nice 0" in (
+                process / "autogroup"
+            ).read_text()
 
     store.add_directory(rootfs, Described(user="0"), name="as-root")
     on_images(store, scenario)

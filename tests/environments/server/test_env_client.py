@@ -14,14 +14,20 @@ from etude.environments.backends import open_backend
 from etude.environments.base import Resources, SandboxSpec, Snapshot
 from etude.environments.burst import burst
 from etude.environments.remote import RemoteConfig
-from etude.environments.wire import ServerError
-from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+from etude.environments.wire import ServerError, answer_of, error_of
+from etude.errors import ConfigError, DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.rollouts.config import RunConfig
 
 
 def remotely(server, scenario, deadline_s=120, **given):
     """Run `scenario(backend)` on a client of the server, within a deadline."""
     return within(deadline_s, lambda: open_backend(server.remote(**given)), scenario)
+
+
+def test_a_sandbox_that_its_commands_spoiled_is_so_from_afar():
+    told = error_of(answer_of(SandboxSpoiled("left no memory")).body, "server")
+    assert type(told) is SandboxSpoiled and "left no memory" in str(told)
+    assert not isinstance(error_of(answer_of(SandboxError("gone")).body, "server"), SandboxSpoiled)
 
 
 def test_everything_a_sandbox_does_it_does_from_afar(server):

@@ -1,0 +1,92 @@
+"""No command can end, slow, stop or falsify what serves its sandbox: each attempt on each backend that runs here."""
+
+import asyncio
+import os
+
+import pytest
+from nobody import as_nobody
+from on_process_one import ATTEMPTS
+from process_one import SPEC, outlived
+
+from etude.environments.base import Resources, SandboxSpec
+from etude.environments.local import open_workspace
+from etude.errors import SandboxSpoiled
+
+SPOILING = {"nobody may be stopped"}
+"""What may make a sandbox useless on backends that stop processes by signals; it then says that commands did it."""
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_in_a_namespace(run, attempt):
+    async def scenario(backend):
+        assert await outlived(await backend.create(SPEC), attempt) is None
+
+    run(scenario, deadline_s=90)
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_in_a_machine(machines, attempt):
+    async def scenario(backend):
+        assert await outlived(await backend.create(SPEC), attempt) is None or attempt in SPOILING
+
+    machines(scenario)
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_in_a_container(containers, attempt):
+    async def scenario(backend):
+        assert await outlived(await backend.create(SPEC), attempt) is None or attempt in SPOILING
+
+    containers(scenario, deadline_s=90)
+
+
+FILL = "for at in /workspace /tmp /home/agent /dev/shm /tests /logs; do cat /dev/zero > $at/fill; done"
+
+
+def test_who_leaves_a_container_no_memory_has_spoiled_it(containers):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(resources=Resources(memory_mb=64, disk_mb=128)))
+        await box.exec(FILL, timeout_s=30)
+        assert (await box.exec("echo alive")).output == b"alive\n"  # commands are killed first
+        with pytest.raises(SandboxSpoiled, match="left no memory"):
+            await box.write_file("/workspace/x", bytes(60_000_000))
+
+    containers(scenario)
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_in_the_workspace_of_the_product(tmp_path, attempt):
+    (tmp_path / "kept").write_bytes(b"k")
+
+    async def scenario():
+        box = await open_workspace(tmp_path)
+        try:
+            async with asyncio.timeout(90):
+                assert await outlived(box, attempt, snapshots=False) is None or attempt in SPOILING
+        finally:
+            await box.destroy()
+
+    asyncio.run(scenario())
+
+
+ALL = """
+import asyncio, sys
+from pathlib import Path
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from process_one import SPEC, every_attempt
+
+async def main():
+    here = Path(sys.argv[1])
+    backend = NamespaceBackend(NamespaceConfig(state_dir=here / "state", cache_dir=here / "cache", limits="rlimit"))
+    try:
+        print(*await every_attempt(lambda: backend.create(SPEC)), sep="\\n", end="")
+    finally:
+        await backend.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite already runs without root")
+def test_without_root():
+    assert as_nobody(ALL, deadline_s=280) == ""
