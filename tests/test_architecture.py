@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
     {"errors"},
-    {"records", "config", "search"},
+    {"records", "config", "search", "host"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},

@@ -9,6 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.host import beneath
+
+_MOST_BYTES = 1 << 16
+"""Of a path, and far more than any has."""
+
 
 @dataclass(frozen=True)
 class History:
@@ -21,8 +26,6 @@ class History:
 def history_of(workspace: Path) -> History | None:
     """The directories outside the workspace that git writes for it; None for a plain clone."""
     link = workspace / ".git"
-    if not link.is_file() or link.is_symlink():
-        return None
     own = _named(link, "gitdir: ")
     if own is None or _named(own / "gitdir", "") != link.resolve():
         return None
@@ -34,7 +37,7 @@ def history_of(workspace: Path) -> History | None:
 def _named(file: Path, prefix: str) -> Path | None:
     """The path that a file of git's holds, relative ones being meant from the file's own directory."""
     try:
-        text = file.read_text().strip()
+        text = beneath.read(file.parent, file.name, _MOST_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     return (file.parent / text.removeprefix(prefix)).resolve() if text.startswith(prefix) and text != prefix else None
