@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etude.host import beneath
+from etude.host.repository import find
 
 NAME = "AGENTS.md"
 _DEPTH = 4
@@ -58,11 +59,8 @@ def read_rules(workspace: Path, forbidden: Sequence[str] = ()) -> str:
 
 def _top(workspace: Path) -> Path:
     """Of the repository that the workspace lies in; the workspace where there is none, or it is somebody else's."""
-    owners = {os.geteuid(), workspace.stat().st_uid}
-    for directory in (workspace, *workspace.parents):
-        if (found := beneath.lstat(directory, ".git")) is not None:
-            return directory if {found.st_uid, directory.stat().st_uid} <= owners else workspace
-    return workspace
+    found = find(workspace)
+    return found.top if found is not None and found.top is not None else workspace
 
 
 def _above(top: Path, workspace: Path) -> list[Path]:

@@ -1,10 +1,11 @@
 """Snapshots of a directory in a git repository of its own, beside the user's and unknown to it.
 
 Owns `Shadow`. A snapshot holds every file that git would: what is ignored is neither kept nor ever touched, and the
-user's index, HEAD, stash, hooks and config are not so much as read, but for the patterns of what to ignore. Content is
-kept byte for byte, whatever `.gitattributes` say. Restoring takes a snapshot first, removes and writes only paths that
-one of the two snapshots has, and leaves alone whatever is in the way and in neither. Directories with a `.git` of their
-own (submodules, clones) and files over a size are left out, and restoring leaves them as they are.
+user's HEAD, stash, hooks and config are not so much as read, and the index only for what is tracked though a pattern
+ignores it. Content is kept byte for byte, whatever `.gitattributes` say. Restoring takes a snapshot first, removes and
+writes only paths that one of the two snapshots has, and leaves alone whatever is in the way and in neither. Directories
+with a `.git` of their own (submodules, clones) and files over a size are left out, and restoring leaves them as they
+are.
 
 Works on the host's side of a workspace; runs nothing of the workspace's. When to take a snapshot is the business of
 `harness.checkpoints`.
@@ -24,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import CheckpointError, MissingDependency
-from etude.harness.git import run_git
+from etude.host.git import Place, run_git
+from etude.host.repository import Aside, excludes, find
 
 _ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
 
@@ -108,12 +110,12 @@ class Shadow:
                 refs = (await self._run("for-each-ref", "--format=delete %(refname)", self._refs)).strip()
                 await self._run("update-ref", "--stdin", stdin=refs + b"\n" if refs else b"")
                 self._index.unlink(missing_ok=True)
-                await self._run("gc", "--auto", "--quiet")
+                await self._run("-c", "gc.auto=6700", "gc", "--auto", "--quiet")
 
     async def adopt(self, other: str) -> None:
         """Keep the snapshots of another session of this workspace as this session's own too."""
         async with self._turn:
-            await self._prepare()
+            await self._prepare(await asyncio.to_thread(self._users))
             listed = await self._run("for-each-ref", "--format=%(objectname)", f"refs/sessions/{other}/")
             commands = [f"update {self._refs}{each} {each}\n" for each in listed.decode().split()]
             await self._run("update-ref", "--stdin", stdin="".join(commands).encode())
@@ -126,9 +128,10 @@ class Shadow:
 
     async def _tree(self) -> str:
         """The directory as it is, as a tree."""
-        await self._prepare()
+        user = await asyncio.to_thread(self._users)
+        await self._prepare(user)
         seen = await self._run("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard")
-        wanted = await self._tracked_though_ignored()
+        wanted = await self._tracked_though_ignored(user) if user is not None else set()
         gone, fit = await asyncio.to_thread(self._sorted, dict.fromkeys([*_split(seen), *wanted]))
         # what was kept, and is ignored by now
         ignored = set(_split(await self._run("ls-files", "-z", "-c", "-i", "--exclude-standard"))) - wanted
@@ -147,7 +150,7 @@ class Shadow:
         await self._run("update-ref", f"{self._refs}{commit}", commit)
         return commit
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, user: Aside | None) -> None:
         """Make the repository, and tell it what the user's own ignores beside the `.gitignore` files."""
         if not (self._git / "HEAD").exists():
             self._git.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -155,26 +158,19 @@ class Shadow:
         info = self._git / "info"
         info.mkdir(exist_ok=True)
         _replace(info / "attributes", _ATTRIBUTES.encode())
-        _replace(info / "exclude", await self._users_excludes())
+        patterns = await asyncio.to_thread(excludes, user.found if user is not None else None, self._workspace)
+        _replace(info / "exclude", patterns)
 
-    async def _users_excludes(self) -> bytes:
-        config_home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-        everywhere = await self._ask_user("config", "--path", "core.excludesFile")
-        here = await self._ask_user("rev-parse", "--path-format=absolute", "--git-path", "info/exclude")
-        files = [everywhere or os.path.join(config_home, "git", "ignore"), here]
-        return b"\n".join(Path(file).read_bytes() for file in files if file and os.path.isfile(file))
+    def _users(self) -> Aside | None:
+        """The user's repository, where the workspace is in one."""
+        found = find(self._workspace)
+        return None if found is None else Aside(found)
 
-    async def _tracked_though_ignored(self) -> set[str]:
+    async def _tracked_though_ignored(self, user: Aside) -> set[str]:
         """Files that the user's git keeps although a pattern would ignore them: they are not ignored."""
-        found = await self._ask_user("ls-files", "-z", "-c", "-i", "--exclude-standard", "--full-name", ":/")
-        top = await self._ask_user("rev-parse", "--show-toplevel") if found else ""
-        paths = [os.path.relpath(os.path.join(top, path), self._workspace) for path in found.split("\0") if path]
-        return {path for path in paths if not path.startswith("..")}
-
-    async def _ask_user(self, *arguments: str) -> str:
-        """What the user's own git says; empty where the workspace is in no repository, or git will not speak of it."""
-        ran = await run_git(*arguments, cwd=self._workspace)
-        return os.fsdecode(ran.output).rstrip("\n") if ran.code == 0 else ""
+        at = Place(user.git_dir, user.found.top, await asyncio.to_thread(lambda: user.index), self._workspace)
+        ran = await run_git("ls-files", "-z", "-c", "-i", "--exclude-standard", at=at)
+        return set(_split(ran.output)) if ran.code == 0 else set()
 
     def _sorted(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
         """Those that are gone, or have become what no snapshot can hold; and those that one can. A repository within,
@@ -197,11 +193,7 @@ class Shadow:
         return list(zip(fields[::2], fields[1::2], strict=True))
 
     async def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        env = {
-            "GIT_DIR": str(self._git), "GIT_WORK_TREE": str(self._workspace), "GIT_INDEX_FILE": str(self._index),
-            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-        }  # fmt: skip
-        ran = await run_git(*arguments, cwd=self._workspace, env=env, given=stdin)
+        ran = await run_git(*arguments, at=Place(self._git, self._workspace, self._index), given=stdin)
         if ran.code:
             raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {ran.reason}")
         return ran.output

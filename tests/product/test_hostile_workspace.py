@@ -15,6 +15,7 @@ import pytest
 from acp_editor import editor
 from scripted_openai import Reply, ScriptedServer
 from test_sessions_server import Serving
+from users_git import git
 
 DEADLINE_S = 120
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAAB\n"
@@ -59,7 +60,7 @@ def planted_socket(path: Path) -> None:
 
 def foreign_git(top: Path) -> None:
     """On a shared machine: what another user put above the user's project."""
-    (top / ".git").mkdir()
+    git(top, "init", "-q")
     (top / "AGENTS.md").write_text("a neighbour's note\n")
     if os.geteuid() == 0:
         os.chown(top / ".git", 12345, 12345)
@@ -82,7 +83,7 @@ PLANTED: dict[str, Callable[[Path], object]] = {
     "socket": lambda at: planted_socket(at / "AGENTS.md"),
     "crowd": lambda at: crowd(at / "crowd", 150_000),
     "crowds": lambda at: [crowd(at / f"crowd{number}", 20_000) for number in range(3)],
-    "above": lambda at: [(at.parent / ".git").mkdir(), link(at.parent / "AGENTS.md", ".ssh/id_ed25519")],
+    "above": lambda at: [git(at.parent, "init", "-q"), link(at.parent / "AGENTS.md", ".ssh/id_ed25519")],
     "permissions-pipe": lambda at: [(at / ".etude").mkdir(), os.mkfifo(at / ".etude" / "permissions.toml")],
     "secret": lambda at: (at / "AGENTS.md").write_text("use tok-9f8e7d6c5b4a\n"),
 }  # fmt: skip

@@ -74,10 +74,10 @@ async def apply_result(repository: Repository, result: Result) -> list[str]:
     await _check_free(repository, [path for path in written if status[path] == "A"])
     await asyncio.to_thread(_remove, repository.root, removed)
     with tempfile.TemporaryDirectory(prefix="etude-index-") as scratch:
-        env = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
-        await repository.git("read-tree", trial.tree, env=env)
+        index = Path(scratch) / "index"
+        await repository.git("read-tree", trial.tree, index=index)
         given = "".join(f"{path}\0" for path in written).encode(errors="surrogateescape")
-        await repository.git("checkout-index", "-f", "-z", "--stdin", env=env, given=given)
+        await repository.git("checkout-index", "-f", "-z", "--stdin", index=index, given=given)
     return sorted(status)
 
 

@@ -32,7 +32,6 @@ from etude.harness.fleet.repository import SCRATCH, GitError, Repository
 _LOCK, _START, _INDEX, _TREE = "lock", "start", "index", "tree"
 """What is in a worktree's place: only the last of them is the agent's."""
 _HALF_MADE, _STALE_S = "new-", 600.0
-_INDEX_PATH = ("rev-parse", "--path-format=absolute", "--git-path", "index")
 _COUNTED = ("-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 OpenSandbox = Callable[[Path], Awaitable[Sandbox]]
@@ -140,13 +139,12 @@ class Worktrees:
         if self.config.setup and open_sandbox is None:
             raise ConfigError("setup: a set-up command needs a sandbox to run in")
         path = self._home / f"{self._run}-{name}"
-        async with self._making:  # git locks what it writes for all worktrees, and fails where it finds it locked
+        async with self._making:
             self._held[name] = _hold(path)
             tree = Worktree(name, path / _TREE, self.start)
             try:
-                await self.repository.git("worktree", "add", "--detach", str(tree.path), self.start)
-                index = await self.repository.line(*_INDEX_PATH, cwd=tree.path)
-                shutil.copy2(index, path / _INDEX)  # now, while it is git's own
+                own = await self.repository.add_worktree(path.name, tree.path, self.start)
+                shutil.copy2(own / "index", path / _INDEX)  # now, while it is git's own
                 (path / _START).write_text(self.start)
             except BaseException:
                 await self._drop(name)
@@ -195,7 +193,6 @@ class Worktrees:
                 continue  # what cannot be kept is not thrown away
             finally:
                 os.close(lock)
-        await self.repository.git("worktree", "prune")
         return kept
 
     async def _snapshot_of_user(self) -> str:
@@ -250,10 +247,7 @@ class Worktrees:
 
     async def _discard(self, path: Path) -> None:
         (path / _START).unlink(missing_ok=True)  # what is half removed, if we are killed now, is nobody's work
-        with contextlib.suppress(GitError):  # half made, it is no worktree to git
-            await self.repository.git("worktree", "remove", "--force", "--force", str(path / _TREE))
-        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-        await self.repository.git("worktree", "prune")
+        await self.repository.remove_worktree(path.name, path)
 
 
 def _remove_stale(home: Path) -> None:
