@@ -14,18 +14,17 @@ Works on the host's side of a workspace; runs nothing of the workspace's. When t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import CheckpointError, MissingDependency
-from etude.host.git import Place, run_git
+from etude.errors import CheckpointError
+from etude.host import beneath
+from etude.host.git import Place, find_git, run_git
 from etude.host.repository import Aside, excludes, find
 
 _ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
@@ -46,9 +45,8 @@ class Shadow:
     """For one session; sessions of one workspace share a repository, and so what their snapshots have in common."""
 
     def __init__(self, workspace: Path, home: Path, session_id: str, max_file_mb: float = 50.0) -> None:
-        if shutil.which("git") is None:
-            raise MissingDependency("undo needs git: install it with your system's package manager")
         self._workspace = workspace.resolve()
+        find_git(self._workspace)
         self._git = home / hashlib.sha256(os.fsencode(self._workspace)).hexdigest()[:24]
         self._session, self._max_bytes = session_id, int(max_file_mb * 1e6)
         self._index = self._git / f"index-{session_id}"
@@ -66,10 +64,10 @@ class Shadow:
             before = await self._take("before going back")
             changes = await self._changes(before, snapshot)
             gone = [path for status, path in changes if status == "D"]
-            removed = await asyncio.to_thread(_remove_all, self._workspace, gone)
+            removed = await asyncio.to_thread(beneath.remove, self._workspace, gone)
             wanted = [(status, path) for status, path in changes if status != "D"]
-            await asyncio.to_thread(_make_room, self._workspace, [path for _, path in wanted])
-            free = [path for status, path in wanted if not _blocked(self._workspace, path, new=status == "A")]
+            await asyncio.to_thread(beneath.make_room, self._workspace, [path for _, path in wanted])
+            free = [path for status, path in wanted if not beneath.blocked(self._workspace, path, new=status == "A")]
             await self._run("read-tree", "-m", "-i", before, snapshot)
             await self._run("checkout-index", "-f", "-u", "-z", "--stdin", stdin=_lines(free))
             kept = {*gone, *(path for _, path in wanted)} - {*removed, *free}
@@ -177,7 +175,7 @@ class Shadow:
         which is named with a slash, is neither."""
         gone, fit = [], []
         for path in paths:
-            found = _lstat(self._workspace, path)
+            found = beneath.lstat(self._workspace, path)
             if found is not None and (stat.S_ISLNK(found.st_mode) or self._readable(path, found)):
                 fit.append(path)
             elif not path.endswith("/"):
@@ -228,104 +226,3 @@ def _replace(path: Path, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
     os.replace(file.name, path)
-
-
-def _blocked(root: Path, path: str, new: bool) -> bool:
-    """Whether writing `path` would destroy what no snapshot has: a file in place of one of its directories, a directory
-    in its own place, or, where it is `new`, anything at all."""
-    for parent in _parents(root, path):
-        mode = _mode(parent)
-        if mode is None:
-            return False
-        if not stat.S_ISDIR(mode):
-            return True
-    mode = _mode(root / path)
-    return mode is not None and (new or stat.S_ISDIR(mode))
-
-
-def _lstat(root: Path, path: str) -> os.stat_result | None:
-    """Of a path below `root` that no symlink is part of; None where there is no such."""
-    if any(not stat.S_ISDIR(_mode(parent) or 0) for parent in _parents(root, path)):
-        return None
-    try:
-        return (root / path).lstat()
-    except OSError:
-        return None
-
-
-def _parents(root: Path, path: str) -> list[Path]:
-    """The directories between `root` and the path, from the top."""
-    parts = path.rstrip("/").split("/")
-    return [root.joinpath(*parts[:depth]) for depth in range(1, len(parts))]
-
-
-def _mode(path: Path) -> int | None:
-    try:
-        return path.lstat().st_mode
-    except OSError:
-        return None
-
-
-def _remove_all(root: Path, paths: Iterable[str]) -> list[str]:
-    """Remove files, and the directories that are empty then; those that were removed. Follows no symlink: a command
-    that still runs could point one out of the workspace."""
-    with _opened(root) as handle:
-        return [path for path in paths if _remove(handle, path)]
-
-
-def _make_room(root: Path, paths: Iterable[str]) -> None:
-    """Where a file should be written and a directory stands that holds nothing but such directories, remove it: a
-    snapshot has files alone, so that it is what was left of something else. Follows no symlink either, and lets be what
-    is too deep to look through.
-    """
-    for path in paths:
-        *parents, name = path.split("/")
-        with contextlib.suppress(OSError, RecursionError), contextlib.ExitStack() as stack:
-            handle = stack.enter_context(_opened(root))
-            for part in parents:
-                handle = stack.enter_context(_opened(part, handle))
-            if _is_hollow(name, handle):
-                _remove_hollow(name, handle)
-
-
-def _is_hollow(name: str, within: int) -> bool:
-    try:
-        with _opened(name, within) as handle:
-            return all(_is_hollow(each, handle) for each in os.listdir(handle))
-    except OSError:  # not a directory, or none of ours to look into
-        return False
-
-
-def _remove_hollow(name: str, within: int) -> None:
-    with _opened(name, within) as handle:
-        for each in os.listdir(handle):
-            _remove_hollow(each, handle)
-    os.rmdir(name, dir_fd=within)
-
-
-@contextlib.contextmanager
-def _opened(directory: str | Path, within: int | None = None) -> Generator[int]:
-    handle = os.open(
-        directory, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if within is not None else 0), dir_fd=within
-    )
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _remove(root: int, path: str) -> bool:
-    *parents, name = path.split("/")
-    with contextlib.ExitStack() as stack:
-        opened = [root]
-        try:
-            for part in parents:
-                opened.append(stack.enter_context(_opened(part, opened[-1])))
-            os.unlink(name, dir_fd=opened[-1])
-            for depth in range(len(parents), 0, -1):
-                if os.listdir(opened[depth]):
-                    break
-                os.rmdir(parents[depth - 1], dir_fd=opened[depth - 1])
-        except OSError:
-            return False
-    return True

@@ -17,14 +17,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import DeadlineExceeded, MissingDependency
+from etude.host.programs import find_program
 
 _OPTIONS = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.quotePath=false", "commit.gpgSign=false",
@@ -80,6 +80,14 @@ class Place:
         return {"GIT_DIR": _NOWHERE if self.git_dir is None else str(self.git_dir), **there}
 
 
+def find_git(*workspaces: Path) -> tuple[str, str]:
+    """git's path, and the PATH it is run with. Raises MissingDependency."""
+    program, path = find_program("git", workspaces)
+    if program is None:
+        raise MissingDependency("git is not installed outside the workspace: apt-get install -y git (2.38 or later)")
+    return program, path
+
+
 async def run_git(
     *words: str, at: Place, env: Mapping[str, str] | None = None, given: bytes = b"", deadline_s: float = DEADLINE_S
 ) -> Ran:
@@ -133,20 +141,11 @@ def users_excludes(workspace: Path) -> str:
 
 
 def _command(words: tuple[str, ...], at: Place, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
-    path = _path({each.resolve() for each in (at.work_tree, at.cwd, at.workspace) if each is not None})
-    program = shutil.which("git", path=path)
-    if program is None:
-        raise MissingDependency("git is not installed outside the workspace: apt-get install -y git (2.38 or later)")
+    program, path = find_git(*(each for each in (at.work_tree, at.cwd, at.workspace) if each is not None))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     options = [part for option in _OPTIONS for part in ("-c", option)]
     argv = [program, "--no-pager", *options, *words]
     return argv, {**inherited, "PATH": path, **_ENV, **at.variables, **(env or {})}
-
-
-def _path(workspaces: Collection[Path]) -> str:
-    """Where programs are looked for: in no directory of a workspace, and in none that depends on where git works."""
-    places = [place for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(place)]
-    return os.pathsep.join(place for place in places if not any(map(Path(place).resolve().is_relative_to, workspaces)))
 
 
 def _kill(pid: int) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from users_git import git
 
-from etude.harness.shadow import Restored, Shadow, _remove_all
+from etude.harness.shadow import Restored, Shadow
+from etude.host import beneath
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -286,7 +287,7 @@ def test_removing_follows_no_symlink(tmp_path: Path) -> None:
     (root / "d").symlink_to(tmp_path / "outside")
     (root / "e").mkdir()
     (root / "e" / "f").write_text("x")
-    assert _remove_all(root, ["d/precious", "e/f", "e/gone"]) == ["e/f"]
+    assert beneath.remove(root, ["d/precious", "e/f", "e/gone"]) == ["e/f"]
     assert (tmp_path / "outside" / "precious").exists() and not (root / "e").exists()
 
 

@@ -28,10 +28,13 @@ from etude.config import Config
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
 from etude.harness.fleet.repository import SCRATCH, GitError, Repository
+from etude.host import beneath
 
 _LOCK, _START, _INDEX, _TREE = "lock", "start", "index", "tree"
 """What is in a worktree's place: only the last of them is the agent's."""
 _HALF_MADE, _STALE_S = "new-", 600.0
+_MOST_BYTES = 4 << 30
+"""Of one file that is copied in."""
 _COUNTED = ("-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 OpenSandbox = Callable[[Path], Awaitable[Sandbox]]
@@ -217,16 +220,14 @@ class Worktrees:
     def _bring(self, tree: Worktree) -> None:
         """Give the worktree what git does not: links to, and copies of, ignored things of the user's."""
         for name in (*self.config.link, *self.config.copy_in):
-            source, target = self.repository.root / name, tree.path / name
-            if not source.exists() or os.path.lexists(target):
+            target = tree.path / name
+            if beneath.lstat(self.repository.root, name) is None or os.path.lexists(target):
                 continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if name in self.config.link:
-                target.symlink_to(source)
-            elif source.is_dir():
-                shutil.copytree(source, target, symlinks=True)
+            if name in self.config.copy_in:
+                beneath.copy_tree(self.repository.root, name, target, _MOST_BYTES)
             else:
-                shutil.copy2(source, target)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(self.repository.root / name)
 
     async def _read_back(self, path: Path, start: str, message: str) -> str:
         brought = (*self.config.link, *self.config.copy_in)
