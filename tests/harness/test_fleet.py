@@ -424,6 +424,20 @@ def test_agents_that_are_stopped_hand_over_what_they_had(project: Path) -> None:
     assert git(project, "worktree", "list").count("\n") == 1
 
 
+def test_a_removal_that_is_cancelled_is_made_up_for(project: Path) -> None:
+    async def scenario(trees: Worktrees) -> None:
+        for steps in range(4):
+            await trees.add(f"after-{steps}")
+            removing = asyncio.create_task(trees.remove(f"after-{steps}"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            removing.cancel()
+            await asyncio.wait([removing])
+
+    with_trees(project, scenario)
+    assert git(project, "worktree", "list").count("\n") == 1 and not list((project.parent / "trees").glob("*/[0-9]*"))
+
+
 def test_what_was_half_made_or_half_removed_is_cleared_up(project: Path) -> None:
     async def scenario(trees: Worktrees) -> None:
         home = (await trees.add("one")).path.parents[1]

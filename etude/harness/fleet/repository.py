@@ -135,8 +135,8 @@ class Repository:
 
     async def remove_worktree(self, name: str, tree: Path) -> None:
         """Both of what `add_worktree` makes, whichever of it is there."""
-        for directory in (self._worktrees() / name, tree):
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        own = self._worktrees() / name
+        await asyncio.to_thread(lambda: [shutil.rmtree(each, ignore_errors=True) for each in (own, tree)])
 
     def _worktrees(self) -> Path:
         common = self._aside.found.common

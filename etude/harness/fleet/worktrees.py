@@ -175,10 +175,9 @@ class Worktrees:
             await self._drop(name)
 
     async def _drop(self, name: str) -> None:
-        lock = self._held.pop(name, None)
-        if lock is not None:
+        if name in self._held:
             await self._discard(self._home / f"{self._run}-{name}")
-            os.close(lock)
+            os.close(self._held.pop(name))  # only now: who is cancelled here leaves it to the end of the run
 
     async def prune(self) -> list[str]:
         """Remove what no living process holds; what an agent had done there is kept, under the refs returned."""
