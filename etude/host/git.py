@@ -5,8 +5,9 @@ a repository names programs in some thirty keys, for filters, diffs, merges, mon
 and so do its hooks and the variables of a process that runs inside one. Here git reads none of it. It is told its git
 directory and looks for none; that directory is Etude's own (`repository.Aside` lends one the objects and refs of a
 user's), so that neither config nor hooks are the user's repository's; the user's and the machine's config are left
-out as well; no protocol is spoken; it goes into no submodule; and it is never taken from the workspace, as a PATH with
-`./bin` or with the project's virtual environment would have it.
+out as well; no protocol is spoken; and it is never taken from the workspace, as a PATH with `./bin` or with the
+project's virtual environment would have it. One thing is left to callers: `status`, `diff` and `add` of a working tree
+run git in its submodules, by each one's own config. `ls-files` and `update-index` do not, and are used instead.
 
 It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. What an exit code means is the
 caller's business.
@@ -27,11 +28,9 @@ from etude.errors import DeadlineExceeded, MissingDependency
 from etude.host.programs import find_program
 
 _OPTIONS = (
-    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.quotePath=false", "commit.gpgSign=false",
-    "diff.ignoreSubmodules=dirty", "submodule.recurse=false", "gc.auto=0", "core.logAllRefUpdates=false",
+    "core.hooksPath=/dev/null", "core.quotePath=false", "core.logAllRefUpdates=false", "gc.auto=0",
     "init.defaultBranch=main", "user.name=Etude", "user.email=etude@localhost",
 )  # fmt: skip
-"""Of our own. What git would do in a submodule, it does by that one's config: it is not asked whether one is dirty."""
 _ENV = {
     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C",

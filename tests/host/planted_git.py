@@ -84,6 +84,16 @@ def submodule(root: Path, program: str) -> None:
     (inner / "f").write_text("2\n")
 
 
+def submodule_filter(root: Path, program: str) -> None:
+    """It has to ask the filter whether a file has changed that was only touched."""
+    submodule(root, program)
+    inner = root / "inner"
+    git(inner, "config", "--unset", "core.fsmonitor")
+    git(inner, "config", "filter.x.clean", program)
+    (inner / ".git" / "info" / "attributes").write_text("* filter=x\n")
+    os.utime(inner / "f", (1, 1))
+
+
 def bare_within(root: Path, program: str) -> None:
     """As files of the project: HEAD, config, objects and refs of a directory that git takes for a repository."""
     git(root, "init", "-q", "--bare", "sub")
@@ -170,6 +180,7 @@ TRAPS: dict[str, Trap] = {
     ),
     "lazy-fetch": Trap(missing_object, ("cat-file", "blob", "HEAD:lost")),
     "submodule": Trap(submodule, ("status",)),
+    "submodule-filter": Trap(submodule_filter, ("status",)),
     "repository-within": Trap(repository_within, ("status",), "inner"),
     "bare-within": Trap(bare_within, ("status",), "sub"),
     "commondir": Trap(commondir, ("status",)),

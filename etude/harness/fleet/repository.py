@@ -54,7 +54,7 @@ class Repository:
             except GitError:
                 pass
         raise ConfigError(
-            f"{directory} is in no git repository with a commit; agents side by side need one: git init, commit"
+            f"{directory} is in no git repository of yours with a commit, as agents side by side need: git init, commit"
         )
 
     async def git(
@@ -88,8 +88,9 @@ class Repository:
         scratch: Path | None = None,
     ) -> str:
         """A commit of what a directory holds, untracked files included and ignored ones not; `parent` if that is the
-        same. `leave_out` are paths that stay as they are in the parent. `index` spares git the files it knows; the one
-        that is used for the moment lies below `scratch`, for who would clear that up after a kill.
+        same. Submodules are the commits they stand at, and other repositories within are left out. `leave_out` are
+        paths that stay as they are in the parent. `index` spares git the files it knows; the one that is used for the
+        moment lies below `scratch`, for who would clear that up after a kill.
 
         The directory's own `.git` is not looked at: whoever works there could have put another in its place, with a
         config that names programs to run."""
@@ -99,13 +100,20 @@ class Repository:
                 shutil.copy2(index, own)
             else:
                 await self.git("read-tree", parent, tree=tree, index=own)
-            await self.git("add", "-A", "--", ".", tree=tree, index=own)
+            await self._stage(tree, own)
             if leave_out:
                 await self._put_back(leave_out, parent, tree, own)
             written = await self.line("write-tree", tree=tree, index=own)
         if written == await self.line("rev-parse", f"{parent}^{{tree}}"):
             return parent
         return await self.line("commit-tree", written, "-p", parent, "-m", message)
+
+    async def _stage(self, tree: Path, index: Path) -> None:
+        """What `git add -A` does, without its `git status` in every submodule, by that one's own config."""
+        seen = await self.git("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard", tree=tree, index=index)
+        given = b"".join(path + b"\0" for path in dict.fromkeys(seen.split(b"\0")) if path and not path.endswith(b"/"))
+        words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+        await self.git(*words, tree=tree, index=index, given=given)
 
     async def _put_back(self, paths: Sequence[str], parent: str, tree: Path, index: Path) -> None:
         """Make of these paths in an index what the parent has. (To exclude them from `add` is an error to git where
