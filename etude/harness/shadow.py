@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import CheckpointError
+from etude.errors import CheckpointError, ConfigError
 from etude.host import beneath
 from etude.host.git import Place, find_git, run_git
 from etude.host.repository import Aside, excludes, find
@@ -166,7 +166,11 @@ class Shadow:
 
     async def _tracked_though_ignored(self, user: Aside) -> set[str]:
         """Files that the user's git keeps although a pattern would ignore them: they are not ignored."""
-        at = Place(user.git_dir, user.found.top, await asyncio.to_thread(lambda: user.index), self._workspace)
+        try:
+            index = await asyncio.to_thread(lambda: user.index)
+            at = Place(user.git_dir, user.found.top, index, self._workspace)
+        except ConfigError:  # the session's own commands may have broken it
+            return set()
         ran = await run_git("ls-files", "-z", "-c", "-i", "--exclude-standard", at=at)
         return set(_split(ran.output)) if ran.code == 0 else set()
 

@@ -28,7 +28,7 @@ _STORED = {
     "core.sharedrepository", "extensions.objectformat", "extensions.refstorage",
 }  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9]{1,16}")
-_PATH_BYTES, _CONFIG_BYTES, _INDEX_BYTES = 1 << 14, 1 << 20, 1 << 30
+_PATH_BYTES, _CONFIG_BYTES, _INDEX_BYTES, _NAMES = 1 << 14, 1 << 20, 1 << 30, 80_000
 _DIRECTORIES, _FILES = ("objects", "refs", "reftable"), ("packed-refs", "shallow")
 """What is shared by all worktrees, and lent."""
 
@@ -93,9 +93,12 @@ class Aside:
 
     @property
     def index(self) -> Path:
-        """A copy of the user's index as it is now; no file where there is none."""
-        with contextlib.suppress(FileNotFoundError):
-            self._bring("index", _INDEX_BYTES)
+        """A copy of the user's index as it is now; no file where there is none. Raises ConfigError like `git_dir`."""
+        if beneath.lstat(self.found.own, "index") is not None:
+            for _, names in beneath.walk(self.found.own, depth=0, most_entries=_NAMES, enter=lambda _: False):
+                for name in names:
+                    if name == "index" or name.startswith("sharedindex."):  # which a split index is the rest of
+                        self._bring(name, _INDEX_BYTES)
         return self._path / "index"
 
     def _bring(self, name: str, most_bytes: int) -> None:
@@ -103,8 +106,6 @@ class Aside:
         fresh = self._path / f"{name}-{secrets.token_hex(4)}"
         try:
             beneath.copy(self.found.own, name, fresh, most_bytes)
-        except FileNotFoundError:
-            raise
         except OSError as error:
             raise ConfigError(f"{self.found.own / name}: {error.strerror}; is the repository whole?") from None
         fresh.replace(self._path / name)

@@ -67,6 +67,14 @@ def test_other_hashes_and_packed_refs(outer: Path) -> None:
     assert (root / ".git" / "packed-refs").is_file() and not (root / ".git" / "packed-refs").is_symlink()
 
 
+def test_a_split_index(root: Path) -> None:
+    (root / "b").write_text("b\n")
+    git(root, "update-index", "--split-index")
+    git(root, "update-index", "--add", "b")
+    assert list((root / ".git").glob("sharedindex.*"))
+    assert asked(find(root), "ls-files") == "a\nb\n"
+
+
 def away(root: Path, name: str, kept: str) -> Path:
     (root / ".git" / name).rename(root / ".git" / kept)
     return root / ".git" / name
