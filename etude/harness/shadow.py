@@ -156,8 +156,10 @@ class Shadow:
         info = self._git / "info"
         info.mkdir(exist_ok=True)
         _replace(info / "attributes", _ATTRIBUTES.encode())
-        patterns = await asyncio.to_thread(excludes, user.found if user is not None else None, self._workspace)
-        _replace(info / "exclude", patterns)
+        _replace(info / "exclude", user.excludes if user is not None else await self._ignored_everywhere())
+
+    async def _ignored_everywhere(self) -> bytes:
+        return await asyncio.to_thread(excludes, None, self._workspace)
 
     def _users(self) -> Aside | None:
         """The user's repository, where the workspace is in one."""

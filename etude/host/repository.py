@@ -72,7 +72,7 @@ class Aside:
     """A git directory of our own beside the user's, for as long as this object lives."""
 
     def __init__(self, found: Found) -> None:
-        self.found = found
+        self.found, self.excludes = found, excludes(found, found.top or found.common)
         self._held = tempfile.TemporaryDirectory(prefix="etude-git-")
         self._path = Path(self._held.name)
         for name in _DIRECTORIES:
@@ -83,7 +83,7 @@ class Aside:
                 (self._path / name).symlink_to(found.common / name)
         (self._path / "config").write_text(_config(found))
         (self._path / "info").mkdir()
-        (self._path / "info" / "exclude").write_bytes(excludes(found, found.top or found.common))
+        (self._path / "info" / "exclude").write_bytes(self.excludes)
 
     @property
     def git_dir(self) -> Path:
