@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
     {"errors", "plain"},
-    {"records", "config", "search"},
+    {"records", "config", "search", "host"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},
@@ -132,6 +132,68 @@ def test_nothing_names_a_machine_or_a_registry():
         if w in p.read_text(errors="ignore")
     ]
     assert named == []
+
+
+SPAWNS = {
+    "run", "Popen", "call", "check_call", "check_output", "create_subprocess_exec", "create_subprocess_shell", "system",
+    "popen", "posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe",
+}  # fmt: skip
+
+
+def called(tree: ast.AST):
+    """(line, last name) of every call, and what it is given."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+            yield node, name
+
+
+def test_one_module_starts_git():
+    """Only host/git knows how to run it so that it obeys no repository."""
+    found = []
+    for path, tree in TREES.items():
+        starts = any(name in SPAWNS or name in ("which", "find_program") for _, name in called(tree))
+        words = {str(node.value).split(" ")[0] for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        if starts and "git" in words:
+            found.append(str(path.relative_to(PACKAGE)))
+    assert found == ["host/git.py"]
+
+
+READS = {
+    "open", "fdopen", "read_text", "read_bytes", "walk", "fwalk", "scandir", "listdir", "iterdir", "glob", "rglob",
+    "copy2", "copyfile", "copytree", "move", "rmtree", "readlink",
+}  # fmt: skip
+OF_ETUDE = {
+    "cli/agent.py": "a file of tasks that the user names",
+    "cli/pretrain.py": "a recipe that the user names",
+    "harness/durable.py": "files of sessions and versions",
+    "harness/endpoint/config.py": "the file with the user's key for an endpoint, from their own config",
+    "harness/events.py": "a session's log",
+    "harness/fleet/repository.py": "an index of Etude's own, and the worktrees that it made",
+    "harness/fleet/worktrees.py": "the places of worktrees, which are Etude's but for `tree` in them",
+    "harness/journal.py": "a session's log",
+    "harness/mcp/config.py": "a file of servers that the user names",
+    "harness/permissions/store.py": "the user's own permissions",
+    "harness/permissions/unreadable.py": "walks names, follows no link and opens no file",
+    "harness/shadow.py": "the repository of snapshots, in Etude's home",
+    "harness/store.py": "the logs of sessions",
+    "product/acp/stdio.py": "the null device",
+    "product/fleet/kept.py": "the records of runs",
+    "product/sessions/stream.py": "a session's log",
+}
+"""What reads files in the rooms that work in a user's directory, and which: none of a workspace."""
+
+
+def test_one_module_reads_a_workspace_on_the_host():
+    found = set()
+    for path, tree in TREES.items():
+        if room_of(path) not in ("harness", "product", "search", "cli"):
+            continue
+        for node, name in called(tree):
+            on = ast.unparse(node.func).rpartition(".")[0]
+            if name in READS and on not in ("beneath", "AcpSession", "store", "self"):
+                found.add(str(path.relative_to(PACKAGE)))
+    assert found == OF_ETUDE.keys()
 
 
 def test_commands_are_listed_and_exist():

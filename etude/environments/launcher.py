@@ -8,7 +8,6 @@ trainer of many gigabytes starts a sandbox as fast as a small script does.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from etude.environments.root import Root, image_environment, make_points
 from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.environments.uids import SHOWN, Uids
 from etude.errors import ConfigError, MissingDependency
+from etude.host.programs import find_program
 
 _NAMESPACES = ("pid", "net", "ipc", "uts", "cgroup")
 _OVERLAY_ROOT = "index=off,volatile,metacopy=off,redirect_dir=off"
@@ -178,9 +178,10 @@ def proc() -> list[str]:
     return ["--proc", "/proc", *covered, "--tmpfs", "/proc/1/task", "--remount-ro", "/proc/1/task"]
 
 
-def find_bwrap() -> str:
-    """The path of a bubblewrap new enough to size a tmpfs and to forbid further user namespaces."""
-    bwrap = shutil.which("bwrap")
+def find_bwrap(*workspaces: Path) -> str:
+    """The path of a bubblewrap new enough to size a tmpfs and to forbid further user namespaces; of one that lies in no
+    workspace."""
+    bwrap, _ = find_program("bwrap", workspaces)
     if bwrap is None:
         raise MissingDependency(f"bubblewrap is not installed: {BWRAP_ADVICE}")
     said = subprocess.run([bwrap, "--version"], capture_output=True, text=True, timeout=10).stdout.strip()

@@ -1,10 +1,11 @@
 """Snapshots of a directory in a git repository of its own, beside the user's and unknown to it.
 
 Owns `Shadow`. A snapshot holds every file that git would: what is ignored is neither kept nor ever touched, and the
-user's index, HEAD, stash, hooks and config are not so much as read, but for the patterns of what to ignore. Content is
-kept byte for byte, whatever `.gitattributes` say. Restoring takes a snapshot first, removes and writes only paths that
-one of the two snapshots has, and leaves alone whatever is in the way and in neither. Directories with a `.git` of their
-own (submodules, clones) and files over a size are left out, and restoring leaves them as they are.
+user's HEAD, stash, hooks and config are not so much as read, and the index only for what is tracked though a pattern
+ignores it. Content is kept byte for byte, whatever `.gitattributes` say. Restoring takes a snapshot first, removes and
+writes only paths that one of the two snapshots has, and leaves alone whatever is in the way and in neither. Directories
+with a `.git` of their own (submodules, clones) and files over a size are left out, and restoring leaves them as they
+are.
 
 Works on the host's side of a workspace; runs nothing of the workspace's. When to take a snapshot is the business of
 `harness.checkpoints`.
@@ -13,18 +14,18 @@ Works on the host's side of a workspace; runs nothing of the workspace's. When t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import CheckpointError, MissingDependency
-from etude.harness.git import run_git
+from etude.errors import CheckpointError, ConfigError
+from etude.host import beneath
+from etude.host.git import Place, find_git, run_git
+from etude.host.repository import Aside, excludes, find
 
 _ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
 
@@ -44,9 +45,8 @@ class Shadow:
     """For one session; sessions of one workspace share a repository, and so what their snapshots have in common."""
 
     def __init__(self, workspace: Path, home: Path, session_id: str, max_file_mb: float = 50.0) -> None:
-        if shutil.which("git") is None:
-            raise MissingDependency("undo needs git: install it with your system's package manager")
         self._workspace = workspace.resolve()
+        find_git(self._workspace)
         self._git = home / hashlib.sha256(os.fsencode(self._workspace)).hexdigest()[:24]
         self._session, self._max_bytes = session_id, int(max_file_mb * 1e6)
         self._index = self._git / f"index-{session_id}"
@@ -64,10 +64,10 @@ class Shadow:
             before = await self._take("before going back")
             changes = await self._changes(before, snapshot)
             gone = [path for status, path in changes if status == "D"]
-            removed = await asyncio.to_thread(_remove_all, self._workspace, gone)
+            removed = await asyncio.to_thread(beneath.remove, self._workspace, gone)
             wanted = [(status, path) for status, path in changes if status != "D"]
-            await asyncio.to_thread(_make_room, self._workspace, [path for _, path in wanted])
-            free = [path for status, path in wanted if not _blocked(self._workspace, path, new=status == "A")]
+            await asyncio.to_thread(beneath.make_room, self._workspace, [path for _, path in wanted])
+            free = [path for status, path in wanted if not beneath.blocked(self._workspace, path, new=status == "A")]
             await self._run("read-tree", "-m", "-i", before, snapshot)
             await self._run("checkout-index", "-f", "-u", "-z", "--stdin", stdin=_lines(free))
             kept = {*gone, *(path for _, path in wanted)} - {*removed, *free}
@@ -108,12 +108,12 @@ class Shadow:
                 refs = (await self._run("for-each-ref", "--format=delete %(refname)", self._refs)).strip()
                 await self._run("update-ref", "--stdin", stdin=refs + b"\n" if refs else b"")
                 self._index.unlink(missing_ok=True)
-                await self._run("gc", "--auto", "--quiet")
+                await self._run("-c", "gc.auto=6700", "gc", "--auto", "--quiet")
 
     async def adopt(self, other: str) -> None:
         """Keep the snapshots of another session of this workspace as this session's own too."""
         async with self._turn:
-            await self._prepare()
+            await self._prepare(await asyncio.to_thread(self._users))
             listed = await self._run("for-each-ref", "--format=%(objectname)", f"refs/sessions/{other}/")
             commands = [f"update {self._refs}{each} {each}\n" for each in listed.decode().split()]
             await self._run("update-ref", "--stdin", stdin="".join(commands).encode())
@@ -126,9 +126,10 @@ class Shadow:
 
     async def _tree(self) -> str:
         """The directory as it is, as a tree."""
-        await self._prepare()
+        user = await asyncio.to_thread(self._users)
+        await self._prepare(user)
         seen = await self._run("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard")
-        wanted = await self._tracked_though_ignored()
+        wanted = await self._tracked_though_ignored(user) if user is not None else set()
         gone, fit = await asyncio.to_thread(self._sorted, dict.fromkeys([*_split(seen), *wanted]))
         # what was kept, and is ignored by now
         ignored = set(_split(await self._run("ls-files", "-z", "-c", "-i", "--exclude-standard"))) - wanted
@@ -147,7 +148,7 @@ class Shadow:
         await self._run("update-ref", f"{self._refs}{commit}", commit)
         return commit
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, user: Aside | None) -> None:
         """Make the repository, and tell it what the user's own ignores beside the `.gitignore` files."""
         if not (self._git / "HEAD").exists():
             self._git.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -155,33 +156,32 @@ class Shadow:
         info = self._git / "info"
         info.mkdir(exist_ok=True)
         _replace(info / "attributes", _ATTRIBUTES.encode())
-        _replace(info / "exclude", await self._users_excludes())
+        _replace(info / "exclude", user.excludes if user is not None else await self._ignored_everywhere())
 
-    async def _users_excludes(self) -> bytes:
-        config_home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-        everywhere = await self._ask_user("config", "--path", "core.excludesFile")
-        here = await self._ask_user("rev-parse", "--path-format=absolute", "--git-path", "info/exclude")
-        files = [everywhere or os.path.join(config_home, "git", "ignore"), here]
-        return b"\n".join(Path(file).read_bytes() for file in files if file and os.path.isfile(file))
+    async def _ignored_everywhere(self) -> bytes:
+        return await asyncio.to_thread(excludes, None, self._workspace)
 
-    async def _tracked_though_ignored(self) -> set[str]:
+    def _users(self) -> Aside | None:
+        """The user's repository, where the workspace is in one."""
+        found = find(self._workspace)
+        return None if found is None else Aside(found)
+
+    async def _tracked_though_ignored(self, user: Aside) -> set[str]:
         """Files that the user's git keeps although a pattern would ignore them: they are not ignored."""
-        found = await self._ask_user("ls-files", "-z", "-c", "-i", "--exclude-standard", "--full-name", ":/")
-        top = await self._ask_user("rev-parse", "--show-toplevel") if found else ""
-        paths = [os.path.relpath(os.path.join(top, path), self._workspace) for path in found.split("\0") if path]
-        return {path for path in paths if not path.startswith("..")}
-
-    async def _ask_user(self, *arguments: str) -> str:
-        """What the user's own git says; empty where the workspace is in no repository, or git will not speak of it."""
-        ran = await run_git(*arguments, cwd=self._workspace)
-        return os.fsdecode(ran.output).rstrip("\n") if ran.code == 0 else ""
+        try:
+            index = await asyncio.to_thread(lambda: user.index)
+            at = Place(user.git_dir, user.found.top, index, self._workspace)
+        except ConfigError:  # the session's own commands may have broken it
+            return set()
+        ran = await run_git("ls-files", "-z", "-c", "-i", "--exclude-standard", at=at)
+        return set(_split(ran.output)) if ran.code == 0 else set()
 
     def _sorted(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
         """Those that are gone, or have become what no snapshot can hold; and those that one can. A repository within,
         which is named with a slash, is neither."""
         gone, fit = [], []
         for path in paths:
-            found = _lstat(self._workspace, path)
+            found = beneath.lstat(self._workspace, path)
             if found is not None and (stat.S_ISLNK(found.st_mode) or self._readable(path, found)):
                 fit.append(path)
             elif not path.endswith("/"):
@@ -197,11 +197,7 @@ class Shadow:
         return list(zip(fields[::2], fields[1::2], strict=True))
 
     async def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        env = {
-            "GIT_DIR": str(self._git), "GIT_WORK_TREE": str(self._workspace), "GIT_INDEX_FILE": str(self._index),
-            "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-        }  # fmt: skip
-        ran = await run_git(*arguments, cwd=self._workspace, env=env, given=stdin)
+        ran = await run_git(*arguments, at=Place(self._git, self._workspace, self._index), given=stdin)
         if ran.code:
             raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {ran.reason}")
         return ran.output
@@ -236,104 +232,3 @@ def _replace(path: Path, data: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(data)
     os.replace(file.name, path)
-
-
-def _blocked(root: Path, path: str, new: bool) -> bool:
-    """Whether writing `path` would destroy what no snapshot has: a file in place of one of its directories, a directory
-    in its own place, or, where it is `new`, anything at all."""
-    for parent in _parents(root, path):
-        mode = _mode(parent)
-        if mode is None:
-            return False
-        if not stat.S_ISDIR(mode):
-            return True
-    mode = _mode(root / path)
-    return mode is not None and (new or stat.S_ISDIR(mode))
-
-
-def _lstat(root: Path, path: str) -> os.stat_result | None:
-    """Of a path below `root` that no symlink is part of; None where there is no such."""
-    if any(not stat.S_ISDIR(_mode(parent) or 0) for parent in _parents(root, path)):
-        return None
-    try:
-        return (root / path).lstat()
-    except OSError:
-        return None
-
-
-def _parents(root: Path, path: str) -> list[Path]:
-    """The directories between `root` and the path, from the top."""
-    parts = path.rstrip("/").split("/")
-    return [root.joinpath(*parts[:depth]) for depth in range(1, len(parts))]
-
-
-def _mode(path: Path) -> int | None:
-    try:
-        return path.lstat().st_mode
-    except OSError:
-        return None
-
-
-def _remove_all(root: Path, paths: Iterable[str]) -> list[str]:
-    """Remove files, and the directories that are empty then; those that were removed. Follows no symlink: a command
-    that still runs could point one out of the workspace."""
-    with _opened(root) as handle:
-        return [path for path in paths if _remove(handle, path)]
-
-
-def _make_room(root: Path, paths: Iterable[str]) -> None:
-    """Where a file should be written and a directory stands that holds nothing but such directories, remove it: a
-    snapshot has files alone, so that it is what was left of something else. Follows no symlink either, and lets be what
-    is too deep to look through.
-    """
-    for path in paths:
-        *parents, name = path.split("/")
-        with contextlib.suppress(OSError, RecursionError), contextlib.ExitStack() as stack:
-            handle = stack.enter_context(_opened(root))
-            for part in parents:
-                handle = stack.enter_context(_opened(part, handle))
-            if _is_hollow(name, handle):
-                _remove_hollow(name, handle)
-
-
-def _is_hollow(name: str, within: int) -> bool:
-    try:
-        with _opened(name, within) as handle:
-            return all(_is_hollow(each, handle) for each in os.listdir(handle))
-    except OSError:  # not a directory, or none of ours to look into
-        return False
-
-
-def _remove_hollow(name: str, within: int) -> None:
-    with _opened(name, within) as handle:
-        for each in os.listdir(handle):
-            _remove_hollow(each, handle)
-    os.rmdir(name, dir_fd=within)
-
-
-@contextlib.contextmanager
-def _opened(directory: str | Path, within: int | None = None) -> Generator[int]:
-    handle = os.open(
-        directory, os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if within is not None else 0), dir_fd=within
-    )
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _remove(root: int, path: str) -> bool:
-    *parents, name = path.split("/")
-    with contextlib.ExitStack() as stack:
-        opened = [root]
-        try:
-            for part in parents:
-                opened.append(stack.enter_context(_opened(part, opened[-1])))
-            os.unlink(name, dir_fd=opened[-1])
-            for depth in range(len(parents), 0, -1):
-                if os.listdir(opened[depth]):
-                    break
-                os.rmdir(parents[depth - 1], dir_fd=opened[depth - 1])
-        except OSError:
-            return False
-    return True

@@ -172,7 +172,8 @@ async def open_agent(
         endpoint = Endpoint(config.endpoint, used)
         stack.push_async_callback(endpoint.close)
         permissions = load_permissions(project)
-        sandbox = await open_workspace(directory, confined(config.workspace, permissions, directory))
+        view = confined(config.workspace, permissions, directory)
+        sandbox = await open_workspace(directory, view)
         stack.push_async_callback(sandbox.destroy)
         gate = Gate(_judge(permissions, directory, allow), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
@@ -191,7 +192,7 @@ async def open_agent(
             tools=tools.guarded,
             review=tools.review,
             on_output=on_output,
-            persona=lambda: _persona(directory),
+            persona=lambda: guard.redactor.redact(_persona(directory, view.masked)),
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
@@ -221,6 +222,6 @@ def _judge(permissions: PermissionConfig, directory: Path, allow: Sequence[str])
     return judge
 
 
-def _persona(directory: Path) -> str:
-    rules = read_rules(directory)
+def _persona(directory: Path, masked: Sequence[str]) -> str:
+    rules = read_rules(directory, masked)
     return f"{PERSONA}\n\n{rules}\n" if rules else PERSONA

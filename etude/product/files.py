@@ -1,15 +1,15 @@
 """The files that a session's calls name, as they lie on this machine: for a face that shows what an edit changed.
 
-Owns `on_this_machine` and `text_of`. Reads and never writes; follows no link out of the workspace.
+Owns `on_this_machine` and `text_of`. Reads and never writes, and follows no link.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from etude.environments.base import WORKSPACE
 from etude.harness.tools.base import absolute
+from etude.host import beneath
 
 
 def on_this_machine(directory: Path, path: str) -> Path:
@@ -21,9 +21,6 @@ def on_this_machine(directory: Path, path: str) -> Path:
 def text_of(directory: Path, path: Path, most_bytes: int) -> str | None:
     """A file of the workspace, if it is text and no larger; else None."""
     try:
-        real = Path(os.path.realpath(path))
-        if not real.is_relative_to(directory) or not real.is_file() or real.stat().st_size > most_bytes:
-            return None
-        return real.read_bytes().decode()
+        return beneath.read(directory, str(path.relative_to(directory)), most_bytes).decode()
     except (OSError, ValueError):
         return None

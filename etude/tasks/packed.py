@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.errors import ConfigError
+from etude.host.git import Place
 from etude.tasks.git import run_git
 from etude.tasks.harbor import read_task
 from etude.tasks.mined.history import History
 
-_INERT = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "init.defaultBranch=main")
-_ALONE = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+_LOCAL = {"GIT_ALLOW_PROTOCOL": "file"}
+"""A bundle is fetched from."""
 _COMMIT = b"""commit refs/heads/main
 committer Etude <etude@localhost> 946684800 +0000
 data 6
@@ -119,4 +120,4 @@ def _quoted(path: str) -> str:
 
 
 def _git(root: Path, *words: str, given: bytes = b"") -> bytes:
-    return run_git(root, words, _INERT, _ALONE, given)
+    return run_git(*words, at=Place(root), env=_LOCAL, given=given)

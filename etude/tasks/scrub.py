@@ -19,19 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etude.errors import ConfigError
+from etude.host.git import Place
 from etude.records import Task
 from etude.tasks.git import run_git
 from etude.tasks.leaks import Leak, find_leaks
 
-_INERT = (
-    "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "commit.gpgSign=false", "-c", "gc.auto=0",
-    "-c", "core.logAllRefUpdates=false", "-c", "core.autocrlf=false", "-c", "init.defaultBranch=main",
-    "-c", "user.name=Etude", "-c", "user.email=etude@localhost",
-)  # fmt: skip
-_ALONE = {
-    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C",
-    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
-}  # fmt: skip
+_DATED = {"GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z"}
 """The same files give the same commit, on every machine and day."""
 _HISTORY = {".git", ".hg", ".svn", ".bzr", ".jj", "CVS"}
 _CACHES = {
@@ -158,4 +151,5 @@ def _one_commit(root: Path) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    return run_git(root, words, _INERT, _ALONE).decode("utf-8", "replace")
+    at = Place(root / ".git", None if words[0] == "init" else root, cwd=root)
+    return run_git(*words, at=at, env=_DATED).decode("utf-8", "replace")

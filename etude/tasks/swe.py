@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import ConfigError
+from etude.host.git import Place
 from etude.tasks.git import run_git
 from etude.tasks.json_lines import objects
 from etude.tasks.mined.history import History, Tree
 
-_INERT = ("-c", "core.autocrlf=false", "-c", "core.fsmonitor=false")
-_QUIET = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
 _MIRROR = re.compile(r"^(?:[^/]+/)?(?P<owner>[^/]+)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})$")
 """How SWE-smith names a repository: with its commit."""
 
@@ -157,13 +156,7 @@ def _patched(instance: Instance, name: str, files: Mapping[str, bytes], patch: s
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(files[path])
         try:
-            run_git(
-                root,
-                ("apply", "--whitespace=nowarn", "-"),
-                _INERT,
-                {**_QUIET, "GIT_CEILING_DIRECTORIES": scratch},
-                data,
-            )
+            run_git("apply", "--whitespace=nowarn", "-", at=Place(cwd=root), given=data)
         except ConfigError as error:
             said = str(error).partition(": ")[2]
             raise ConfigError(f"{instance.id}: {name} does not apply to {instance.commit[:12]}: {said}") from None

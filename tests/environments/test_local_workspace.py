@@ -316,3 +316,21 @@ def test_more_than_a_project_is_refused(directory: str) -> None:
 def test_what_contradicts_itself_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         WorkspaceConfig(**config)
+
+
+def test_no_program_of_the_workspace_opens_its_sandbox(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent of an earlier session left in the project's environment, or the project came with."""
+    proof = project.parent / "proof"
+    for place in (".venv/bin", "bin"):
+        (project / place).mkdir(parents=True)
+        planted = project / place / "bwrap"
+        planted.write_text(f"#!/bin/sh\ntouch {proof}\necho bubblewrap 9.9\n")
+        planted.chmod(0o755)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PATH", f"{project}/.venv/bin:bin:{os.environ['PATH']}")
+
+    async def scenario(workspace: Sandbox) -> None:
+        assert await said(workspace, "echo inside") == "inside\n"
+
+    within(project, scenario)
+    assert not proof.exists()

@@ -144,6 +144,43 @@ def test_what_git_ignores_is_linked_or_copied_and_not_in_the_result(project: Pat
     with_trees(project, scenario, link=("libs", "none"), copy_in=("ignored",))
 
 
+def test_a_link_that_is_copied_in_brings_nothing_from_outside(project: Path) -> None:
+    (project.parent / "keys").mkdir()
+    (project.parent / "keys" / "id").write_text("secret\n")
+    (project / "libs" / "id").symlink_to("../../keys/id")
+    (project / "ignored").unlink()
+    (project / "ignored").symlink_to("../keys/id")
+    (project / "dir").symlink_to("../keys")
+
+    async def scenario(trees: Worktrees) -> None:
+        tree = await trees.add("one")
+        found = [path for path in tree.path.parent.rglob("*") if path.is_file() and not path.is_symlink()]
+        assert not [path for path in found if b"secret" in path.read_bytes()]
+        assert (tree.path / "libs" / "lib").read_text() == "lib\n" and (tree.path / "libs" / "id").is_symlink()
+
+    with_trees(project, scenario, copy_in=("ignored", "libs", "dir/id"))
+
+
+def test_a_result_is_brought_through_no_link_of_the_users_tree(project: Path) -> None:
+    outside = project.parent / "outside"
+    outside.mkdir()
+    (outside / "kept.py").write_text("mine\n")
+    (project / ".gitignore").write_text("ignored\nlibs\nlinked\n")
+
+    async def scenario(trees: Worktrees) -> None:
+        tree = await trees.add("one")
+        (tree.path / "linked").mkdir()
+        (tree.path / ".gitignore").write_text("")
+        (tree.path / "linked" / "new.py").write_text("new\n")
+        result = await trees.result(tree)
+        (project / "linked").symlink_to(outside)
+        with pytest.raises(ConfigError, match="move it away first"):
+            await apply_result(trees.repository, result)
+
+    with_trees(project, scenario)
+    assert (project / "linked").is_symlink() and [path.name for path in outside.iterdir()] == ["kept.py"]
+
+
 def test_a_set_up_command_makes_each_ready_or_says_why_not(project: Path) -> None:
     async def scenario(trees: Worktrees) -> None:
         tree = await trees.add("one", in_sandbox)
@@ -385,6 +422,20 @@ def test_agents_that_are_stopped_hand_over_what_they_had(project: Path) -> None:
         result = entries[name].result
         assert result is not None and git(project, "show", f"{result.commit}:a.py") == text
     assert git(project, "worktree", "list").count("\n") == 1
+
+
+def test_a_removal_that_is_cancelled_is_made_up_for(project: Path) -> None:
+    async def scenario(trees: Worktrees) -> None:
+        for steps in range(4):
+            await trees.add(f"after-{steps}")
+            removing = asyncio.create_task(trees.remove(f"after-{steps}"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            removing.cancel()
+            await asyncio.wait([removing])
+
+    with_trees(project, scenario)
+    assert git(project, "worktree", "list").count("\n") == 1 and not list((project.parent / "trees").glob("*/[0-9]*"))
 
 
 def test_what_was_half_made_or_half_removed_is_cleared_up(project: Path) -> None:

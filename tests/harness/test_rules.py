@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from users_git import git
+
 from etude.harness.rules import read_rules
 
 
@@ -16,7 +18,8 @@ def put(path: Path, text: str) -> Path:
 def test_rules_of_every_level_word_by_word(tmp_path: Path) -> None:
     workspace = tmp_path / "repo" / "service"
     put(tmp_path / "AGENTS.md", "not of this repository")
-    (tmp_path / "repo" / ".git").mkdir(parents=True)
+    (tmp_path / "repo").mkdir()
+    git(tmp_path / "repo", "init", "-q")
     put(tmp_path / "repo" / "AGENTS.md", "Top:  two  spaces stay.\n")
     put(workspace / "AGENTS.md", "Here.")
     nested = put(workspace / "a" / "b" / "AGENTS.md", "Nested é.")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from users_git import git
 
-from etude.harness.shadow import Restored, Shadow, _remove_all
+from etude.harness.shadow import Restored, Shadow
+from etude.host import beneath
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -278,6 +279,21 @@ def test_nothing_of_the_workspaces_is_run(repo: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "sprung").exists()
 
 
+def test_a_repository_that_a_command_broke_stops_no_snapshot(repo: Path) -> None:
+    one = shadow(repo)
+
+    async def scenario() -> list[str]:
+        first = await one.take("first")
+        for broken in ("index", "HEAD"):
+            (repo / ".git" / broken).unlink()
+            (repo / ".git" / broken).symlink_to("/dev/zero")
+            (repo / "b.txt").write_text(f"{broken}\n")
+            assert "b.txt" in await one.changed(first, await one.take(broken))
+        return await one.changed_since(first)
+
+    assert "b.txt" in run(scenario())
+
+
 def test_removing_follows_no_symlink(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "precious").write_text("x")
@@ -286,7 +302,7 @@ def test_removing_follows_no_symlink(tmp_path: Path) -> None:
     (root / "d").symlink_to(tmp_path / "outside")
     (root / "e").mkdir()
     (root / "e" / "f").write_text("x")
-    assert _remove_all(root, ["d/precious", "e/f", "e/gone"]) == ["e/f"]
+    assert beneath.remove(root, ["d/precious", "e/f", "e/gone"]) == ["e/f"]
     assert (tmp_path / "outside" / "precious").exists() and not (root / "e").exists()
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.host.repository import linked
+
 
 @dataclass(frozen=True)
 class History:
@@ -20,21 +22,5 @@ class History:
 
 def history_of(workspace: Path) -> History | None:
     """The directories outside the workspace that git writes for it; None for a plain clone."""
-    link = workspace / ".git"
-    if not link.is_file() or link.is_symlink():
-        return None
-    own = _named(link, "gitdir: ")
-    if own is None or _named(own / "gitdir", "") != link.resolve():
-        return None
-    common = _named(own / "commondir", "") or own
-    # a directory of worktrees lies in the common one; anything else was not made by git
-    return History(own, common) if own.parent == common / "worktrees" else None
-
-
-def _named(file: Path, prefix: str) -> Path | None:
-    """The path that a file of git's holds, relative ones being meant from the file's own directory."""
-    try:
-        text = file.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return (file.parent / text.removeprefix(prefix)).resolve() if text.startswith(prefix) and text != prefix else None
+    places = linked(workspace)
+    return History(*places) if places is not None else None

@@ -85,7 +85,7 @@ class ConfinedWorkspace(GuestSandbox):
         name = f"local/{os.getpid()}.{next(_NUMBERS)}"
         super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
         self._directory, self._config = directory, config
-        self._bwrap, self._guest = find_bwrap(), guest_program(default_cache_dir())
+        self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
         self.egress: Counter[str] = Counter()

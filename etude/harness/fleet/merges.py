@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from etude.errors import ConfigError
 from etude.harness.fleet.repository import Repository
 from etude.harness.fleet.worktrees import Result
+from etude.host import beneath
 
 
 @dataclass(frozen=True)
@@ -72,32 +72,18 @@ async def apply_result(repository: Repository, result: Result) -> list[str]:
     removed = [path for path, letter in status.items() if letter == "D"]
     written = [path for path in status if path not in removed]
     await _check_free(repository, [path for path in written if status[path] == "A"])
-    await asyncio.to_thread(_remove, repository.root, removed)
+    await asyncio.to_thread(beneath.remove, repository.root, removed)
     with tempfile.TemporaryDirectory(prefix="etude-index-") as scratch:
-        env = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
-        await repository.git("read-tree", trial.tree, env=env)
+        index = Path(scratch) / "index"
+        await repository.git("read-tree", trial.tree, index=index)
         given = "".join(f"{path}\0" for path in written).encode(errors="surrogateescape")
-        await repository.git("checkout-index", "-f", "-z", "--stdin", env=env, given=given)
+        await repository.git("checkout-index", "-f", "-z", "--stdin", index=index, given=given)
     return sorted(status)
 
 
 async def _check_free(repository: Repository, new: Sequence[str]) -> None:
     """A file that is ignored is in no snapshot, and must not be written over."""
-    if taken := [path for path in new if (repository.root / path).exists()]:
+    if taken := [path for path in new if beneath.blocked(repository.root, path, new=True)]:
         raise ConfigError(
             f"the result holds {', '.join(taken)}, which you have too and git ignores; move it away first"
         )
-
-
-def _remove(root: Path, paths: Sequence[str]) -> None:
-    """Remove files, and the directories that are empty without them."""
-    for path in paths:
-        file = root / path
-        if file.is_dir() and not file.is_symlink():
-            shutil.rmtree(file)
-        else:
-            file.unlink(missing_ok=True)
-        for parent in file.parents:
-            if parent == root or not parent.is_dir() or any(parent.iterdir()):
-                break
-            parent.rmdir()

@@ -1,20 +1,25 @@
 """A user's git repository, and the few things done to it on agents' behalf.
 
-Owns `Repository`: running git in it, and keeping the state of a working tree as a commit without touching the index,
-HEAD, the stash or what is ignored. How git is run is the business of `harness.git`.
+Owns `Repository`: running git in it, keeping the state of a working tree as a commit without touching the index, HEAD,
+the stash or what is ignored, and making and removing worktrees. git sees its objects and refs and never its config
+(`host.repository`), which is why a worktree is made here by hand: `git worktree add` reads the repository's own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from etude.errors import ConfigError, EtudeError, MissingDependency
-from etude.harness.git import run_git
+from etude.errors import ConfigError, EtudeError
+from etude.host import beneath
+from etude.host.git import Place, run_git
+from etude.host.repository import Aside, find
 
-_QUIET = ("-c", "gc.auto=0", "-c", "advice.detachedHead=false", "-c", "submodule.recurse=false")
 SCRATCH = "etude-index-"
 """What directories of an index for the moment are called."""
 
@@ -34,46 +39,44 @@ class GitError(EtudeError):
 class Repository:
     """The repository that a directory belongs to. `root` is the top of the working tree."""
 
-    def __init__(self, root: Path, common: Path, timeout_s: float = 120.0) -> None:
-        self.root = root
-        self.common = common
-        """Where its objects, refs and config are, whichever worktree the user is in."""
-        self._timeout_s = timeout_s
+    def __init__(self, root: Path, aside: Aside, timeout_s: float = 120.0) -> None:
+        self.root, self._aside, self._timeout_s = root, aside, timeout_s
 
     @classmethod
     async def find(cls, directory: Path, timeout_s: float = 120.0) -> Repository:
         """Raises ConfigError where there is none, or nothing committed in it yet."""
-        if shutil.which("git") is None:
-            raise MissingDependency("git is not installed: apt-get install -y git (2.38 or later)")
-        asked = cls(directory, directory, timeout_s)
-        try:
-            top = await asked.line("rev-parse", "--show-toplevel")
-            await asked.line("rev-parse", "--verify", "HEAD^{commit}")
-            common = await asked.line("rev-parse", "--path-format=absolute", "--git-common-dir")
-        except GitError:
-            raise ConfigError(
-                f"{directory} is in no git repository with a commit; agents side by side need one: git init, commit"
-            ) from None
-        return cls(Path(top), Path(common), timeout_s)
+        found = await asyncio.to_thread(find, directory)
+        if found is not None and found.top is not None:
+            repository = cls(found.top, await asyncio.to_thread(Aside, found), timeout_s)
+            try:
+                await repository.line("rev-parse", "--verify", "HEAD^{commit}")
+                return repository
+            except GitError:
+                pass
+        raise ConfigError(
+            f"{directory} is in no git repository of yours with a commit, as agents side by side need: git init, commit"
+        )
 
     async def git(
         self,
         *words: str,
-        cwd: Path | None = None,
+        tree: Path | None = None,
+        index: Path | None = None,
         env: Mapping[str, str] | None = None,
         given: bytes = b"",
         fine: Sequence[int] = (0,),
     ) -> bytes:
-        """Run git and return what it prints. Raises GitError for an exit code that is not `fine`."""
-        where = cwd or self.root
-        ran = await run_git(*_QUIET, *words, cwd=where, env=env, given=given, deadline_s=self._timeout_s)
+        """Run git and return what it prints; on the files of `tree` instead of the root's, where one is given. Raises
+        GitError for an exit code that is not `fine`."""
+        where = Place(self._aside.git_dir, tree or self.root, index, workspace=self.root)
+        ran = await run_git(*words, at=where, env=env, given=given, deadline_s=self._timeout_s)
         if ran.code not in fine:
-            raise GitError(f"git {' '.join(words)[:80]} in {where}: {ran.reason}", ran.code, ran.output)
+            raise GitError(f"git {' '.join(words)[:80]} in {where.directory}: {ran.reason}", ran.code, ran.output)
         return ran.output
 
-    async def line(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    async def line(self, *words: str, tree: Path | None = None, index: Path | None = None) -> str:
         """The one line git prints."""
-        return (await self.git(*words, cwd=cwd, env=env)).decode(errors="surrogateescape").strip()
+        return (await self.git(*words, tree=tree, index=index)).decode(errors="surrogateescape").strip()
 
     async def snapshot(
         self,
@@ -85,35 +88,66 @@ class Repository:
         scratch: Path | None = None,
     ) -> str:
         """A commit of what a directory holds, untracked files included and ignored ones not; `parent` if that is the
-        same. `leave_out` are paths that stay as they are in the parent. `index` spares git the files it knows; the one
-        that is used for the moment lies below `scratch`, for who would clear that up after a kill.
+        same. Submodules are the commits they stand at, and other repositories within are left out. `leave_out` are
+        paths that stay as they are in the parent. `index` spares git the files it knows; the one that is used for the
+        moment lies below `scratch`, for who would clear that up after a kill.
 
         The directory's own `.git` is not looked at: whoever works there could have put another in its place, with a
         config that names programs to run."""
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=scratch) as place:
             own = Path(place) / "index"
-            env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(tree), "GIT_INDEX_FILE": str(own)}
             if index is not None and index.exists():
                 shutil.copy2(index, own)
             else:
-                await self.git("read-tree", parent, cwd=tree, env=env)
-            await self.git("add", "-A", "--", ".", cwd=tree, env=env)
+                await self.git("read-tree", parent, tree=tree, index=own)
+            await self._stage(tree, own)
             if leave_out:
-                await self._put_back(leave_out, parent, tree, {**env, "GIT_LITERAL_PATHSPECS": "1"})
-            written = await self.line("write-tree", cwd=tree, env=env)
+                await self._put_back(leave_out, parent, tree, own)
+            written = await self.line("write-tree", tree=tree, index=own)
         if written == await self.line("rev-parse", f"{parent}^{{tree}}"):
             return parent
         return await self.line("commit-tree", written, "-p", parent, "-m", message)
 
-    async def _put_back(self, paths: Sequence[str], parent: str, tree: Path, env: Mapping[str, str]) -> None:
+    async def _stage(self, tree: Path, index: Path) -> None:
+        """What `git add -A` does, without its `git status` in every submodule, by that one's own config."""
+        seen = await self.git("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard", tree=tree, index=index)
+        given = b"".join(path + b"\0" for path in dict.fromkeys(seen.split(b"\0")) if path and not path.endswith(b"/"))
+        words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+        await self.git(*words, tree=tree, index=index, given=given)
+
+    async def _put_back(self, paths: Sequence[str], parent: str, tree: Path, index: Path) -> None:
         """Make of these paths in an index what the parent has. (To exclude them from `add` is an error to git where
         they are ignored.)"""
-        await self.git("rm", "-r", "-q", "--cached", "--ignore-unmatch", "--", *paths, cwd=tree, env=env)
-        entries = await self.git("ls-tree", "-r", "-z", parent, "--", *paths, cwd=tree, env=env)
-        await self.git("update-index", "-z", "--index-info", cwd=tree, env=env, given=entries)
+        env = {"GIT_LITERAL_PATHSPECS": "1"}
+        await self.git("rm", "-r", "-q", "--cached", "--ignore-unmatch", "--", *paths, tree=tree, index=index, env=env)
+        entries = await self.git("ls-tree", "-r", "-z", parent, "--", *paths, tree=tree, env=env)
+        await self.git("update-index", "-z", "--index-info", tree=tree, index=index, given=entries)
 
     async def working_tree(self, message: str, parent: str = "HEAD", scratch: Path | None = None) -> str:
         """A commit of what the user's working tree holds now, on top of `parent`."""
-        index = await self.line("rev-parse", "--path-format=absolute", "--git-path", "index")
         start = await self.line("rev-parse", parent)
-        return await self.snapshot(self.root, start, message, Path(index), scratch=scratch)
+        index = await asyncio.to_thread(lambda: self._aside.index)
+        return await self.snapshot(self.root, start, message, index, scratch=scratch)
+
+    async def add_worktree(self, name: str, tree: Path, commit: str) -> Path:
+        """Make a worktree with a detached HEAD, the way git lays one out; returns its own git directory."""
+        own = self._worktrees() / name
+        own.mkdir(parents=True)
+        tree.mkdir(parents=True)
+        named = {own / "HEAD": commit, own / "commondir": "../..", own / "gitdir": tree / ".git"}
+        for file, text in {**named, tree / ".git": f"gitdir: {own}"}.items():
+            file.write_bytes(os.fsencode(f"{text}\n"))
+        await self.git("read-tree", commit, tree=tree, index=own / "index")
+        await self.git("checkout-index", "-a", "-u", tree=tree, index=own / "index")
+        return own
+
+    async def remove_worktree(self, name: str, tree: Path) -> None:
+        """Both of what `add_worktree` makes, whichever of it is there."""
+        own = self._worktrees() / name
+        await asyncio.to_thread(lambda: [shutil.rmtree(each, ignore_errors=True) for each in (own, tree)])
+
+    def _worktrees(self) -> Path:
+        common = self._aside.found.common
+        if (there := beneath.lstat(common, "worktrees")) is not None and not stat.S_ISDIR(there.st_mode):
+            raise ConfigError(f"{common / 'worktrees'}: is no directory of git's; remove it")
+        return common / "worktrees"

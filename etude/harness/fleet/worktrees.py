@@ -28,11 +28,13 @@ from etude.config import Config
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
 from etude.harness.fleet.repository import SCRATCH, GitError, Repository
+from etude.host import beneath
 
 _LOCK, _START, _INDEX, _TREE = "lock", "start", "index", "tree"
 """What is in a worktree's place: only the last of them is the agent's."""
 _HALF_MADE, _STALE_S = "new-", 600.0
-_INDEX_PATH = ("rev-parse", "--path-format=absolute", "--git-path", "index")
+_MOST_BYTES = 4 << 30
+"""Of one file that is copied in."""
 _COUNTED = ("-r", "-z", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 OpenSandbox = Callable[[Path], Awaitable[Sandbox]]
@@ -140,13 +142,12 @@ class Worktrees:
         if self.config.setup and open_sandbox is None:
             raise ConfigError("setup: a set-up command needs a sandbox to run in")
         path = self._home / f"{self._run}-{name}"
-        async with self._making:  # git locks what it writes for all worktrees, and fails where it finds it locked
+        async with self._making:
             self._held[name] = _hold(path)
             tree = Worktree(name, path / _TREE, self.start)
             try:
-                await self.repository.git("worktree", "add", "--detach", str(tree.path), self.start)
-                index = await self.repository.line(*_INDEX_PATH, cwd=tree.path)
-                shutil.copy2(index, path / _INDEX)  # now, while it is git's own
+                own = await self.repository.add_worktree(path.name, tree.path, self.start)
+                shutil.copy2(own / "index", path / _INDEX)  # now, while it is git's own
                 (path / _START).write_text(self.start)
             except BaseException:
                 await self._drop(name)
@@ -174,10 +175,9 @@ class Worktrees:
             await self._drop(name)
 
     async def _drop(self, name: str) -> None:
-        lock = self._held.pop(name, None)
-        if lock is not None:
+        if name in self._held:
             await self._discard(self._home / f"{self._run}-{name}")
-            os.close(lock)
+            os.close(self._held.pop(name))  # only now: who is cancelled here leaves it to the end of the run
 
     async def prune(self) -> list[str]:
         """Remove what no living process holds; what an agent had done there is kept, under the refs returned."""
@@ -195,7 +195,6 @@ class Worktrees:
                 continue  # what cannot be kept is not thrown away
             finally:
                 os.close(lock)
-        await self.repository.git("worktree", "prune")
         return kept
 
     async def _snapshot_of_user(self) -> str:
@@ -220,16 +219,14 @@ class Worktrees:
     def _bring(self, tree: Worktree) -> None:
         """Give the worktree what git does not: links to, and copies of, ignored things of the user's."""
         for name in (*self.config.link, *self.config.copy_in):
-            source, target = self.repository.root / name, tree.path / name
-            if not source.exists() or os.path.lexists(target):
+            target = tree.path / name
+            if beneath.lstat(self.repository.root, name) is None or os.path.lexists(target):
                 continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if name in self.config.link:
-                target.symlink_to(source)
-            elif source.is_dir():
-                shutil.copytree(source, target, symlinks=True)
+            if name in self.config.copy_in:
+                beneath.copy_tree(self.repository.root, name, target, _MOST_BYTES)
             else:
-                shutil.copy2(source, target)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(self.repository.root / name)
 
     async def _read_back(self, path: Path, start: str, message: str) -> str:
         brought = (*self.config.link, *self.config.copy_in)
@@ -250,10 +247,7 @@ class Worktrees:
 
     async def _discard(self, path: Path) -> None:
         (path / _START).unlink(missing_ok=True)  # what is half removed, if we are killed now, is nobody's work
-        with contextlib.suppress(GitError):  # half made, it is no worktree to git
-            await self.repository.git("worktree", "remove", "--force", "--force", str(path / _TREE))
-        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-        await self.repository.git("worktree", "prune")
+        await self.repository.remove_worktree(path.name, path)
 
 
 def _remove_stale(home: Path) -> None:

@@ -24,9 +24,11 @@ import tomli_w
 from etude.config import parse
 from etude.errors import ConfigError
 from etude.harness.permissions.rules import PermissionConfig
+from etude.host import beneath
 
 IN_REPOSITORY = ".etude/permissions.toml"
 _LISTS = ("allow", "ask", "deny")
+_MOST_BYTES = 1 << 20
 
 
 def user_file() -> Path:
@@ -41,7 +43,7 @@ def load_permissions(project: Path, file: Path | None = None) -> PermissionConfi
     if unknown := set(own) - {"permissions", "projects"}:
         raise ConfigError(f"{file}: {', '.join(sorted(unknown))}: unknown table; known: permissions, projects")
     here = own.get("projects", {}).get(str(project.resolve()), {})
-    theirs = _read(project / IN_REPOSITORY)
+    theirs = _read(project / IN_REPOSITORY, project)
     if unknown := set(theirs) - {"ask", "deny"}:
         raise ConfigError(
             f"{project / IN_REPOSITORY}: {', '.join(sorted(unknown))}: a repository may only `ask` and `deny`; "
@@ -67,10 +69,15 @@ def remember(project: Path, rules: Sequence[str], file: Path | None = None) -> N
     partial.replace(file)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path, within: Path | None = None) -> dict[str, Any]:
+    """The user's own file, which may be a link; or, `within` a project, one that somebody else may have written."""
     try:
-        return tomllib.loads(file.read_text())
+        if within is None:
+            return tomllib.loads(file.read_text())
+        return tomllib.loads(beneath.read(within, str(file.relative_to(within)), _MOST_BYTES).decode())
     except FileNotFoundError:
         return {}
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read ({error.strerror}); make it a plain file, or remove it") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from None

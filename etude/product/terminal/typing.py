@@ -8,8 +8,8 @@ KeyboardInterrupt, and Ctrl-D there EOFError. Knows no session.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import subprocess
 import sys
 import termios
 import time
@@ -24,10 +24,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
+from etude.errors import EtudeError
+from etude.host import beneath
+from etude.host.git import Place, run_git_now
+from etude.host.repository import Aside, find
 from etude.plain import is_plain
 
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "prompt": "bold"})
-_MOST_FILES, _MOST_SHOWN = 20_000, 40
+_MOST_FILES, _MOST_SHOWN, _DEPTH = 20_000, 40, 32
 _LISTED_S, _FRESH_S = 10.0, 5.0
 
 
@@ -145,21 +149,19 @@ def matching(paths: Iterable[str], typed: str) -> list[str]:
 
 def list_files(directory: Path) -> list[str]:
     """The files of a project, those that git ignores left out; without git, those that are not hidden."""
-    ask = ["git", "-C", str(directory), "-c", "core.fsmonitor=false", "ls-files", "-z", "-co", "--exclude-standard"]
-    try:
-        done = subprocess.run(ask, capture_output=True, stdin=subprocess.DEVNULL, timeout=_LISTED_S, check=True)
-        return [os.fsdecode(path) for path in done.stdout.split(b"\0") if path][:_MOST_FILES]
-    except (OSError, subprocess.SubprocessError):
-        return list(_walked(directory))
+    with contextlib.suppress(EtudeError, OSError):
+        if (found := find(directory)) is not None:
+            user = Aside(found)
+            at = Place(user.git_dir, found.top, user.index, directory)
+            ran = run_git_now("ls-files", "-z", "-co", "--exclude-standard", at=at, deadline_s=_LISTED_S)
+            if ran.code == 0:
+                return [os.fsdecode(path) for path in ran.output.split(b"\0") if path][:_MOST_FILES]
+    return list(itertools.islice(_walked(directory), _MOST_FILES))
 
 
 def _walked(directory: Path) -> Iterable[str]:
-    count, until = 0, time.monotonic() + _LISTED_S
-    for root, directories, names in os.walk(directory):
-        directories[:] = sorted(name for name in directories if not name.startswith("."))
-        for name in sorted(names):
-            if count >= _MOST_FILES or time.monotonic() > until:
-                return
-            if not name.startswith("."):
-                count += 1
-                yield os.path.relpath(os.path.join(root, name), directory)
+    def shown(name: str) -> bool:
+        return not name.startswith(".")
+
+    for here, names in beneath.walk(directory, depth=_DEPTH, most_entries=8 * _MOST_FILES, enter=shown):
+        yield from (f"{here}/{name}".lstrip("/") for name in names if shown(name))

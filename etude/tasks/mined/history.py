@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import ConfigError
+from etude.host.git import Place
+from etude.host.repository import Aside, find
 from etude.tasks.git import run_git
 
-_INERT = ("--no-pager", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
-_QUIET = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
 _FIELDS = "%H%x00%P%x00%ct%x00%B%x00"
 
 
@@ -53,7 +53,10 @@ class History:
         self.path = path
         if not path.is_dir():
             raise ConfigError(f"{path}: no such directory; name a git repository")
-        self._git("rev-parse", "--git-dir")
+        found = find(path, bare=True)
+        if found is None:
+            raise ConfigError(f"{path}: is in no git repository; name one, or the directory of a bare one")
+        self._aside = Aside(found)
         if self._git("rev-parse", "--is-shallow-repository").strip() == b"true":
             raise ConfigError(f"{path}: a shallow clone has no history to mine; run git fetch --unshallow in it")
 
@@ -120,7 +123,7 @@ class History:
         return found
 
     def _git(self, *words: str, stdin: bytes = b"") -> bytes:
-        return run_git(self.path, words, _INERT, _QUIET, stdin)
+        return run_git(*words, at=Place(self._aside.git_dir, workspace=self._aside.found.top), given=stdin)
 
 
 def _is_utf8(path: str) -> bool:

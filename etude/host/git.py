@@ -1,0 +1,156 @@
+"""git on the host: the one place that starts it.
+
+Owns `run_git`, for an event loop, and `run_git_now`, for a thread that may wait. git obeys what it reads: the config of
+a repository names programs in some thirty keys, for filters, diffs, merges, monitors, pagers, signatures, transports,
+and so do its hooks and the variables of a process that runs inside one. Here git reads none of it. It is told its git
+directory and looks for none; that directory is Etude's own (`repository.Aside` lends one the objects and refs of a
+user's), so that neither config nor hooks are the user's repository's; the user's and the machine's config are left
+out as well; no protocol is spoken; and it is never taken from the workspace, as a PATH with `./bin` or with the
+project's virtual environment would have it. One thing is left to callers: `status`, `diff` and `add` of a working tree
+run git in its submodules, by each one's own config. `ls-files` and `update-index` do not, and are used instead.
+
+It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. What an exit code means is the
+caller's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from etude.errors import DeadlineExceeded, MissingDependency
+from etude.host.programs import find_program
+
+_OPTIONS = (
+    "core.hooksPath=/dev/null", "core.quotePath=false", "core.logAllRefUpdates=false", "gc.auto=0",
+    "init.defaultBranch=main", "user.name=Etude", "user.email=etude@localhost",
+)  # fmt: skip
+_ENV = {
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C",
+}  # fmt: skip
+_NOWHERE = f"{os.devnull}/no-repository"
+DEADLINE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What git did: its exit code, what it printed, and what it said of errors."""
+
+    code: int
+    output: bytes
+    said: bytes
+
+    @property
+    def reason(self) -> str:
+        """The end of what it said; its exit code where that is nothing."""
+        return self.said.decode("utf-8", "replace").strip()[-800:] or f"it ended with {self.code}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where git works: a git directory of Etude's own, or None for no repository, and the files it speaks of."""
+
+    git_dir: Path | None = None
+    work_tree: Path | None = None
+    index: Path | None = None
+    """Instead of the git directory's own."""
+    cwd: Path | None = None
+    """Instead of the working tree, or the git directory."""
+    workspace: Path | None = None
+    """The user's, where the working tree is another: no program is taken from there either."""
+
+    @property
+    def directory(self) -> Path:
+        """Where it is started."""
+        return self.cwd or self.work_tree or self.git_dir or Path("/")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """That tell it so."""
+        named = {"GIT_WORK_TREE": self.work_tree, "GIT_INDEX_FILE": self.index}
+        there = {name: str(path) for name, path in named.items() if path is not None}
+        return {"GIT_DIR": _NOWHERE if self.git_dir is None else str(self.git_dir), **there}
+
+
+def find_git(*workspaces: Path) -> tuple[str, str]:
+    """git's path, and the PATH it is run with. Raises MissingDependency."""
+    program, path = find_program("git", workspaces)
+    if program is None:
+        raise MissingDependency("git is not installed outside the workspace: apt-get install -y git (2.38 or later)")
+    return program, path
+
+
+async def run_git(
+    *words: str, at: Place, env: Mapping[str, str] | None = None, given: bytes = b"", deadline_s: float = DEADLINE_S
+) -> Ran:
+    """Run git to its end; `given` is its stdin. Raises MissingDependency and DeadlineExceeded; whoever is cancelled
+    leaves no process."""
+    argv, variables = _command(words, at, env)
+    process = await asyncio.create_subprocess_exec(
+        *argv, cwd=at.directory, env=variables, start_new_session=True,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(deadline_s):
+            output, said = await process.communicate(given)
+    except TimeoutError:
+        raise _late(words, at, deadline_s) from None
+    finally:
+        if process.returncode is None:
+            _kill(process.pid)
+            await process.wait()
+    assert process.returncode is not None, "it has been waited for"
+    return Ran(process.returncode, output, said)
+
+
+def run_git_now(
+    *words: str, at: Place, env: Mapping[str, str] | None = None, given: bytes = b"", deadline_s: float = DEADLINE_S
+) -> Ran:
+    """The same, of a thread that waits for it."""
+    argv, variables = _command(words, at, env)
+    with subprocess.Popen(
+        argv, cwd=at.directory, env=variables, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        try:
+            output, said = process.communicate(given, timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            raise _late(words, at, deadline_s) from None
+        finally:
+            if process.poll() is None:
+                _kill(process.pid)
+    return Ran(process.returncode, output, said)
+
+
+def users_excludes(workspace: Path) -> str:
+    """The file of what the user ignores everywhere, as their own config has it; empty where it names none."""
+    at = Place(workspace=workspace)
+    argv, variables = _command(("config", "--type=path", "--get", "core.excludesFile"), at, None)
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        del variables[name]
+    done = subprocess.run(argv, cwd=at.directory, env=variables, capture_output=True, timeout=DEADLINE_S, check=False)
+    return os.fsdecode(done.stdout).rstrip("\n") if done.returncode == 0 else ""
+
+
+def _command(words: tuple[str, ...], at: Place, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
+    program, path = find_git(*(each for each in (at.work_tree, at.cwd, at.workspace) if each is not None))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    options = [part for option in _OPTIONS for part in ("-c", option)]
+    argv = [program, "--no-pager", *options, *words]
+    return argv, {**inherited, "PATH": path, **_ENV, **at.variables, **(env or {})}
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _late(words: tuple[str, ...], at: Place, deadline_s: float) -> DeadlineExceeded:
+    return DeadlineExceeded(f"git {' '.join(words)[:80]} in {at.directory}", deadline_s)
