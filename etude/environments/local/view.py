@@ -40,8 +40,9 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     history = history_of(directory)
     if history is not None:
         argv += _history(history, config.history)
+    held = [name for name in config.protected if name not in config.unguarded]
     for place in (str(directory), WORKSPACE):
-        argv += ["--bind", str(directory), place, *_protected(directory, place, config.protected)]
+        argv += ["--bind", str(directory), place, *_protected(directory, place, held)]
         argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
         argv += _masked(directory, place, config.masked)
     argv += ["--ro-bind", str(guest), GUEST, "--remount-ro", "/", "--chdir", WORKSPACE]
@@ -50,6 +51,13 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     for name, value in {**env, **config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}.items():
         argv += ["--setenv", name, value]
     return argv
+
+
+def guarded(directory: Path, config: WorkspaceConfig) -> list[Path]:
+    """The directories, as commands know them, in which nothing that the user's programs obey may be planted."""
+    history = history_of(directory)
+    kept = [] if history is None else [_kept(history, config.history)]
+    return [directory, Path(WORKSPACE), *kept]
 
 
 def _machine() -> list[str]:
@@ -110,10 +118,14 @@ def _emptied(path: Path, place: str) -> list[str]:
 
 def _history(history: History, kept: str) -> list[str]:
     """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches."""
-    top = history.common if kept == "shared" else history.own
+    top = _kept(history, kept)
     obeyed = [history.own / "gitdir", history.own / "commondir"]
     obeyed += [history.common / name for name in ("hooks", "config", "info")] if kept == "shared" else []
     return ["--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
+
+
+def _kept(history: History, kept: str) -> Path:
+    return history.common if kept == "shared" else history.own
 
 
 def _own_objects(history: History) -> dict[str, str]:
