@@ -43,10 +43,10 @@ class WorkspaceConfig(Config):
     hidden: tuple[str, ...] = HIDDEN
     """Files and directories that are not there for commands; `~` is the user's home."""
     protected: tuple[str, ...] = PROTECTED
-    """Below the workspace; those that exist when it is opened can be read and not written, and no command makes others."""
+    """Below the workspace; those that exist when it is opened can be read and not written; no others are made."""
     guard: Literal["on", "existing"] = "on"
-    """`on`: nothing that the user's programs would obey is planted anywhere in the workspace (`local.planted`), or it is
-    not opened. `existing`: only what of `protected` exists when it is opened is held; for kernels before 5.14."""
+    """`on`: nothing that the user's programs would obey is planted anywhere in the workspace (`local.planted`), or it
+    is not opened. `existing`: only what of `protected` exists when it is opened is held; for kernels before 5.14."""
     unguarded: tuple[str, ...] = ()
     """Of the list in `local.planted`, what commands may write after all: ".vscode", say."""
     masked: tuple[str, ...] = ()

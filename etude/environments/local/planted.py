@@ -18,16 +18,16 @@ from etude.errors import ConfigError
 ANYWHERE = (".git", "git~[0-9]", ".hg", ".jj", ".bzr")
 """No such entry is made, moved or replaced: a repository's own config names programs."""
 AT_ANY_DEPTH = (
-    ".hg/hgrc*", ".hg/sharedpath", ".hg/requires", ".jj/repo/config.toml", ".jj/repo/config-id", ".bzr/branch/branch.conf",
-    ".envrc", ".autoenv*", ".rvmrc",
+    ".hg/hgrc*", ".hg/sharedpath", ".hg/requires", ".jj/repo/config.toml", ".jj/repo/config-id",
+    ".bzr/branch/branch.conf", ".envrc", ".autoenv*", ".rvmrc",
 )  # fmt: skip
 """Obeyed in whatever directory a user enters, by version control at the prompt and by what sets environments."""
 AT_ROOTS = (
     ".etude",
     # editors, and what they run when a directory is opened
     ".vscode", "*.code-workspace", ".devcontainer", ".devcontainer.json", ".idea", ".fleet", ".zed", ".vs", ".helix",
-    ".vimrc", "_vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".gvimrc", ".lvimrc", ".local.vimrc", ".vim", ".dir-locals*.el",
-    ".projectile", ".ropeproject", ".ycm_extra_conf.py", ".gdbinit", ".gdbearlyinit", ".lldbinit",
+    ".vimrc", "_vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".gvimrc", ".lvimrc", ".local.vimrc", ".vim",
+    ".dir-locals*.el", ".projectile", ".ropeproject", ".ycm_extra_conf.py", ".gdbinit", ".gdbearlyinit", ".lldbinit",
     # other agents: the programs and servers that they start
     ".claude", ".mcp.json", ".cursor", ".gemini", ".codex", ".windsurf", ".kiro", ".amazonq", ".roo", ".continue",
     ".opencode", "opencode.json", "opencode.jsonc", ".aider*",
@@ -43,8 +43,8 @@ AT_ROOTS = (
 )  # fmt: skip
 """Obeyed where a directory is one that a user works in: the workspace itself, and whatever holds a `.git`."""
 GIT_WRITES = (
-    "index", "index.lock", "index.stash.*", "next-index-*", "sharedindex*", "HEAD", "HEAD.lock", "objects", "refs", "logs",
-    "packed-refs*", "reftable", "shallow", "shallow.lock", "rr-cache", "sequencer", "rebase-apply", "rebase-merge",
+    "index", "index.lock", "index.stash.*", "next-index-*", "sharedindex*", "HEAD", "HEAD.lock", "objects", "refs",
+    "logs", "packed-refs*", "reftable", "shallow", "shallow.lock", "rr-cache", "sequencer", "rebase-apply", "rebase-merge",
     "gc.pid*", "gc.log*", "lfs/objects", "lfs/tmp", "lfs/incomplete", "lfs/cache",
     # in capitals, the states of a merge, a pick, a bisection, and messages
     "*_HEAD", "*_HEAD.lock", "*_MSG", "*_EDITMSG", "MERGE_*", "AUTO_MERGE*", "BISECT_*", "EDIT_DESCRIPTION",

@@ -45,9 +45,9 @@ _ADVICE = (
     'there. Where the machine is a sandbox itself, say so: sandbox = "off" and network = "full"'
 )
 _NO_GUARD = (
-    "what your own programs obey could not be guarded: it needs Linux 5.14 or later with seccomp user notification, and "
-    "kernel.yama.ptrace_scope below 2. Without it commands may plant git hooks and editor tasks where there are none yet; "
-    'say so to work like that: guard = "existing".'
+    "what your own programs obey could not be guarded: it needs Linux 5.14 or later with seccomp user notification, "
+    "and kernel.yama.ptrace_scope below 2. Without it commands may plant git hooks and editor tasks where there are "
+    'none yet; say so to work like that: guard = "existing".'
 )
 
 
