@@ -44,8 +44,8 @@ AT_ROOTS = (
 """Obeyed where a directory is one that a user works in: the workspace itself, and whatever holds a `.git`."""
 GIT_WRITES = (
     "index", "index.lock", "index.stash.*", "next-index-*", "sharedindex*", "HEAD", "HEAD.lock", "objects", "refs",
-    "logs", "packed-refs*", "reftable", "shallow", "shallow.lock", "rr-cache", "sequencer", "rebase-apply", "rebase-merge",
-    "gc.pid*", "gc.log*", "lfs/objects", "lfs/tmp", "lfs/incomplete", "lfs/cache",
+    "logs", "packed-refs*", "reftable", "shallow", "shallow.lock", "rr-cache", "sequencer", "rebase-apply",
+    "rebase-merge", "gc.pid*", "gc.log*", "lfs/objects", "lfs/tmp", "lfs/incomplete", "lfs/cache",
     # in capitals, the states of a merge, a pick, a bisection, and messages
     "*_HEAD", "*_HEAD.lock", "*_MSG", "*_EDITMSG", "MERGE_*", "AUTO_MERGE*", "BISECT_*", "EDIT_DESCRIPTION",
 )  # fmt: skip
