@@ -9,7 +9,12 @@
 #include <sys/sysmacros.h>
 #include <sys/un.h>
 
-enum { TRUNCATES_OR_WRITES = O_WRONLY | O_RDWR | O_TRUNC, TEMPORARY = O_TMPFILE & ~O_DIRECTORY };
+enum {
+    TRUNCATES_OR_WRITES = O_WRONLY | O_RDWR | O_TRUNC,
+    TEMPORARY = O_TMPFILE & ~O_DIRECTORY,
+    KNOWN_FLAGS = O_ACCMODE | O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC | O_APPEND | O_NONBLOCK | O_SYNC | O_ASYNC | O_DIRECT |
+                  O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC | O_TMPFILE, /* openat2 refuses others, openat does not */
+};
 
 static int allow(const struct call *call, const struct place *place, enum change change) {
     const char *shown;
@@ -48,6 +53,8 @@ static void link_of(int fd, char link[40]) {
 
 /* A descriptor of what is there, and of nothing that replaces it. */
 static int pin(const struct place *place) {
+    if (place->slash && !S_ISDIR(place->info.st_mode))
+        return errno = ENOTDIR, -1;
     if (place->object >= 0)
         return fcntl(place->object, F_DUPFD_CLOEXEC, 0);
     return openat(place->directory, place->name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -75,9 +82,12 @@ static int open_terminal(const struct call *call, int flags) {
     return open(path, flags | O_NOCTTY);
 }
 
+/* Through no link, and not by O_NOFOLLOW, which the caller would find among its flags. */
 static int open_place(const struct call *call, struct place *place, int flags, mode_t mode) {
     char link[40];
     flags |= O_NOCTTY | O_NONBLOCK | O_CLOEXEC;
+    struct open_how how = {.flags = flags & KNOWN_FLAGS, .resolve = RESOLVE_NO_SYMLINKS};
+    how.mode = flags & (O_CREAT | TEMPORARY) ? mode & 07777 : 0;
     if (place->exists && S_ISCHR(place->info.st_mode) && place->info.st_rdev == makedev(5, 0))
         return open_terminal(call, flags);
     if (place->object >= 0) {
@@ -86,7 +96,7 @@ static int open_place(const struct call *call, struct place *place, int flags, m
     }
     if (!place->exists || flags & TEMPORARY)
         take_umask(call);
-    return syscall(SYS_openat, place->directory, asked(place), flags | O_NOFOLLOW, mode);
+    return syscall(SYS_openat2, place->directory, asked(place), &how, sizeof how);
 }
 
 /* Whoever wants to write to a FIFO waits for its reader; to a file that is leased, for the lease. */
@@ -174,7 +184,7 @@ static long make_link(const struct call *call, int at, uint64_t path, int to_at,
     if (flags & ~(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH))
         return -EINVAL;
     int error = find_place(call, at, path, &from);
-    if (error == ENOENT && flags & AT_EMPTY_PATH && from.directory < 0)
+    if (from.empty && flags & AT_EMPTY_PATH)
         error = find_open_file(call, at, &from);
     else if (!error && flags & AT_SYMLINK_FOLLOW)
         error = follow_links(call, &from);
@@ -193,12 +203,11 @@ static enum change moved(const struct place *place) {
 }
 
 static long rename_found(const struct call *call, struct place *from, struct place *to, unsigned flags) {
-    if (!from->exists)
-        return -ENOENT;
-    int error = allow(call, from, WRITTEN);
-    if (!error)
+    bool happens = from->exists && !(to->exists && flags & RENAME_NOREPLACE); /* or the kernel says why not */
+    int error = happens ? allow(call, from, WRITTEN) : 0;
+    if (!error && happens)
         error = allow(call, to, moved(from));
-    if (!error && flags & RENAME_EXCHANGE && to->exists) {
+    if (!error && happens && flags & RENAME_EXCHANGE && to->exists) {
         error = allow(call, to, WRITTEN);
         error = error ? error : allow(call, from, moved(to));
     }
@@ -207,6 +216,8 @@ static long rename_found(const struct call *call, struct place *from, struct pla
 
 static long make_rename(const struct call *call, int at, uint64_t path, int to_at, uint64_t to_path, unsigned flags) {
     struct place from, to = {.directory = -1, .object = -1};
+    if (flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE | RENAME_WHITEOUT))
+        return -EINVAL;
     int error = find_place(call, at, path, &from);
     if (!error)
         error = find_place(call, to_at, to_path, &to);
@@ -233,8 +244,10 @@ static long change_found(const struct call *call, struct place *place, int mode,
 
 static long make_change(const struct call *call, int at, uint64_t path, int flags, int mode, off_t length) {
     struct place place;
+    if ((mode == TRUNCATE && length < 0) || flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH))
+        return -EINVAL;
     int error = find_place(call, at, path, &place);
-    if (error == ENOENT && flags & AT_EMPTY_PATH && place.directory < 0)
+    if (place.empty && flags & AT_EMPTY_PATH)
         error = find_open_file(call, at, &place);
     else if (!error && !(flags & AT_SYMLINK_NOFOLLOW))
         error = follow_links(call, &place);
@@ -299,7 +312,7 @@ long guard_perform(const struct call *call) {
     case SYS_open: return make_open(call, AT_FDCWD, a[0], a[1], a[2]);
     case SYS_creat: return make_open(call, AT_FDCWD, a[0], O_CREAT | O_WRONLY | O_TRUNC, a[1]);
     case SYS_mkdir: return make_node(call, AT_FDCWD, a[0], (a[1] & 07777) | S_IFDIR, 0);
-    case SYS_mknod: return make_node(call, AT_FDCWD, a[0], a[1], a[2]);
+    case SYS_mknod: return S_ISDIR(a[1]) ? -EPERM : make_node(call, AT_FDCWD, a[0], a[1], a[2]);
     case SYS_symlink: return make_symlink(call, a[0], AT_FDCWD, a[1]);
     case SYS_link: return make_link(call, AT_FDCWD, a[0], AT_FDCWD, a[1], 0);
     case SYS_rename: return make_rename(call, AT_FDCWD, a[0], AT_FDCWD, a[1], 0);

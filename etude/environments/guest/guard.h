@@ -22,6 +22,7 @@ struct place {
     int directory;       /* O_PATH; -1 for a file that has no name */
     char path[PATH_MAX]; /* of the directory, as the kernel writes it */
     char name[NAME_MAX + 2];
+    bool empty; /* there was no path */
     bool slash; /* the path ended with one, which asks for a directory */
     int object; /* O_PATH, of an open file; -1 for a name */
     bool exists;

@@ -135,13 +135,14 @@ static int settle(const struct call *call, int base, const char *path, struct pl
         end--;
     for (start = end; start && path[start - 1] != '/';)
         start--;
-    if (!end || end - start > NAME_MAX)
-        return end ? ENAMETOOLONG : ENOENT;
+    if (!end)
+        return place->empty = true, ENOENT;
     place->slash = path[end] == '/';
-    snprintf(place->name, sizeof place->name, "%.*s", end > start ? (int)(end - start) : 1, end > start ? path + start : ".");
+    size_t size = end - start > NAME_MAX ? NAME_MAX : end - start;
+    snprintf(place->name, sizeof place->name, "%.*s", size ? (int)size : 1, size ? path + start : ".");
     snprintf(parent, sizeof parent, "%.*s", start ? (int)start : 1, start ? path : ".");
     place->directory = enter(call, base, parent, place->path);
-    return place->directory < 0 ? errno : look(place);
+    return place->directory < 0 ? errno : end - start > NAME_MAX ? ENAMETOOLONG : look(place);
 }
 
 static int open_of_caller(const struct call *call, const char *what) {
@@ -158,6 +159,7 @@ int find_text(const struct call *call, int at, const char *path, struct place *p
     char what[32] = "cwd";
     int base = AT_FDCWD;
     place->directory = place->object = -1;
+    place->empty = false;
     if (*path != '/') {
         if (at != AT_FDCWD)
             snprintf(what, sizeof what, "fd/%d", at);
@@ -174,6 +176,7 @@ int find_text(const struct call *call, int at, const char *path, struct place *p
 int find_place(const struct call *call, int at, uint64_t address, struct place *place) {
     char path[PATH_MAX];
     place->directory = place->object = -1;
+    place->empty = false;
     int error = read_path(call, address, path);
     return error ? error : find_text(call, at, path, place);
 }
@@ -191,8 +194,8 @@ static int turn_to_object(struct place *place) {
     if (fstat(object, &place->info))
         return errno;
     if (!S_ISREG(place->info.st_mode))
-        return 0;
-    int error = name_of(object, path);
+        return place->slash && !S_ISDIR(place->info.st_mode) ? ENOTDIR : 0;
+    int error = place->slash ? ENOTDIR : name_of(object, path);
     if (error || !(slash = strrchr(path, '/')))
         return error;
     snprintf(place->name, sizeof place->name, "%s", slash + 1);

@@ -8,6 +8,7 @@ directory, opens it in an editor, or runs git to look, add and commit. Not liste
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 from collections.abc import Iterable, Sequence
@@ -54,8 +55,15 @@ else of it may change, its config and hooks above all."""
 GIT_NEVER = ("objects/info/*alternates*",)
 
 
-def rules(places: Sequence[Path], protected: Iterable[str], unguarded: Sequence[str] = ()) -> bytes:
-    """The list as the guest reads it: `places` are the guarded directories, `protected` further paths below them.
+def listed_links(workspace: Path, unguarded: Sequence[str] = ()) -> list[str]:
+    """The symlinks at the top whose names are listed: where they lead is obeyed as well."""
+    listed = [name for name in (*AT_ANY_DEPTH, *AT_ROOTS) if name not in unguarded]
+    links = [entry.name for entry in os.scandir(workspace) if entry.is_symlink()]
+    return [name for name in links if any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in listed)]
+
+
+def rules(places: Sequence[Path], held: Iterable[str], unguarded: Sequence[str] = ()) -> bytes:
+    """The list as the guest reads it: `places` are the guarded directories, `held` further paths below them.
 
     `unguarded` are patterns of the list that this workspace's commands may write after all."""
     may_be = (*AT_ANY_DEPTH, *AT_ROOTS)
@@ -67,7 +75,7 @@ def rules(places: Sequence[Path], protected: Iterable[str], unguarded: Sequence[
         "n": ANYWHERE,
         "e": (name for name in AT_ANY_DEPTH if name not in unguarded),
         "r": (name for name in AT_ROOTS if name not in unguarded),
-        "p": (glob.escape(name.rstrip("/")) for name in protected if name not in unguarded),
+        "p": (glob.escape(name.rstrip("/")) for name in held),
         "g": GIT_WRITES,
         "G": GIT_NEVER,
     }

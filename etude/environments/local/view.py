@@ -14,7 +14,8 @@ from pathlib import Path
 
 from etude.environments.base import WORKSPACE
 from etude.environments.local.config import WorkspaceConfig
-from etude.environments.local.repository import History, history_of
+from etude.environments.local.planted import listed_links
+from etude.environments.local.repository import History, history_of, named_by_config
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
 _ISOLATION = (
@@ -25,8 +26,10 @@ GUEST = "/guest/guest"
 CACHE = "/tmp/cache"
 
 
-def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mapping[str, str]) -> list[str]:
-    """Everything between `bwrap` and the program to run."""
+def arguments(
+    directory: Path, config: WorkspaceConfig, held: Iterable[str], guest: Path, env: Mapping[str, str]
+) -> list[str]:
+    """Everything between `bwrap` and the program to run; `held` is read-only where it is there."""
     argv = [*_ISOLATION, *(() if config.network == "full" else ("--unshare-net",))]
     argv += ["--size", str(1 << 20), "--tmpfs", "/", *_machine()]
     argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(config.tmp_mb << 20), "--perms", "1777"]
@@ -40,7 +43,6 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     history = history_of(directory)
     if history is not None:
         argv += _history(history, config.history)
-    held = [name for name in config.protected if name not in config.unguarded]
     for place in (str(directory), WORKSPACE):
         argv += ["--bind", str(directory), place, *_protected(directory, place, held)]
         argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
@@ -58,6 +60,15 @@ def guarded(directory: Path, config: WorkspaceConfig) -> list[Path]:
     history = history_of(directory)
     kept = [] if history is None else [_kept(history, config.history)]
     return [directory, Path(WORKSPACE), *kept]
+
+
+def protected(directory: Path, config: WorkspaceConfig) -> list[str]:
+    """What no command may write below the workspace: the config's, what git's config names, and where links of these
+    lead."""
+    given = [*(name for name in config.protected if name not in config.unguarded), *named_by_config(directory)]
+    leads = [(directory / name).resolve() for name in (*given, *listed_links(directory, config.unguarded))]
+    inside = [str(path.relative_to(directory)) for path in leads if directory in path.parents]
+    return list(dict.fromkeys((*given, *inside)))
 
 
 def _machine() -> list[str]:

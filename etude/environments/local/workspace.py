@@ -30,7 +30,7 @@ from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.plain import PlainWorkspace
 from etude.environments.local.planted import rules
-from etude.environments.local.view import GUEST, arguments, guarded
+from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class ConfinedWorkspace(GuestSandbox):
         super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
         self._directory, self._config = directory, config
         self._bwrap, self._guest = find_bwrap(), guest_program(default_cache_dir())
+        self._held = protected(directory, config)
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
         self.egress: Counter[str] = Counter()
@@ -125,7 +126,7 @@ class ConfinedWorkspace(GuestSandbox):
 
     async def _guard(self) -> None:
         config = self._config
-        listed = rules(guarded(self._directory, config), config.protected, config.unguarded)
+        listed = rules(guarded(self._directory, config), self._held, config.unguarded)
         try:
             await self._channel.guard(listed, config.start_timeout_s)
         except OSError as error:
@@ -137,7 +138,10 @@ class ConfinedWorkspace(GuestSandbox):
 
     def _spawn(self, control: socket.socket, log: int) -> int:
         ways = gate.VARIABLES if self._proxy is not None else {}
-        argv = [self._bwrap, *arguments(self._directory, self._config, self._guest, {**_own_environment(), **ways})]
+        argv = [
+            self._bwrap,
+            *arguments(self._directory, self._config, self._held, self._guest, {**_own_environment(), **ways}),
+        ]
         argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self._proxy is not None else [])]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
