@@ -158,7 +158,8 @@ print(libc.syscall(444, None, 0, 1))
         assert (await said(workspace, python(itself))).split("\n") == [
             "by-self", "0 21", "./here True", "127.0.0.1", "b'\\x00abstract'", "-1", "",
         ]  # fmt: skip
-        shown = await said(workspace, "bash -c 'echo to-out > /dev/stdout; echo to-err > /dev/stderr; echo a > >(cat); wait $!'")
+        by_name = "echo to-out > /dev/stdout; echo to-err > /dev/stderr; echo a > >(cat); wait $!"
+        shown = await said(workspace, f"bash -c '{by_name}'")
         assert {"to-out", "to-err", "a"} == set(shown.split())
         assert "/dev/pts/0" in await said(workspace, "script -qc 'tty; echo by-tty > /dev/tty' /dev/null")
         await said(workspace, "echo x > /dev/tty", 2)

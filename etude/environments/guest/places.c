@@ -15,19 +15,21 @@ enum { MAX_LINKS = 40, PROC_ROOT_INO = 1 };
 
 int read_caller(const struct call *call, uint64_t address, void *bytes, size_t size) {
     struct iovec here = {bytes, size}, there = {(void *)(uintptr_t)address, size};
-    return process_vm_readv(call->pid, &here, 1, &there, 1, 0) == (ssize_t)size ? 0 : errno == EPERM ? EPERM : EFAULT;
+    return process_vm_readv(call->pid, &here, 1, &there, 1, 0) == (ssize_t)size ? 0 : errno == EPERM || errno == ESRCH ? EPERM : EFAULT;
 }
 
 /* A path may end anywhere, and the next page may not be there. */
 int read_path(const struct call *call, uint64_t address, char path[PATH_MAX]) {
-    size_t page = sysconf(_SC_PAGESIZE), first = page - address % page;
-    first = first < PATH_MAX ? first : PATH_MAX;
-    struct iovec here = {path, PATH_MAX};
-    struct iovec there[2] = {{(void *)(uintptr_t)address, first}, {(void *)(uintptr_t)(address + first), PATH_MAX - first}};
-    ssize_t got = process_vm_readv(call->pid, &here, 1, there, 2, 0);
-    if (got < 0)
-        return errno == EPERM || errno == ESRCH ? EPERM : EFAULT;
-    return memchr(path, 0, got) ? 0 : got == PATH_MAX ? ENAMETOOLONG : EFAULT;
+    size_t page = sysconf(_SC_PAGESIZE), size = page - address % page, used = 0;
+    for (; used < PATH_MAX; used += size, size = page) {
+        size = size < PATH_MAX - used ? size : PATH_MAX - used;
+        int error = read_caller(call, address + used, path + used, size);
+        if (error)
+            return error;
+        if (memchr(path + used, 0, size))
+            return 0;
+    }
+    return ENAMETOOLONG;
 }
 
 static int name_of(int fd, char path[PATH_MAX]) {

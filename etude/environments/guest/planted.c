@@ -10,6 +10,7 @@
 #include "guard.h"
 
 #include <fnmatch.h>
+#include <time.h>
 
 enum { MAX_RULES = 256 };
 enum match { APART, ABOVE, WITHIN };
@@ -20,6 +21,7 @@ static struct rule {
 } rules[MAX_RULES];
 static int rule_count;
 static char *text_of_rules;
+static bool moved_directories; /* so that a path may mean another one */
 
 int planted_rules(const char *text, size_t size) {
     char *rest = text_of_rules = strndup(text, size), *line;
@@ -103,16 +105,29 @@ static size_t guarded_length(const char *directory) {
     return 0;
 }
 
-/* What follows the innermost git directory on the way to `path`, which is guarded from `top` on; NULL outside of any. */
-static const char *within_git(char *path, size_t top) {
-    const char *found = NULL;
-    for (char *slash = path + top; slash; slash = strchr(slash + 1, '/')) {
+/* How much of `directory`, guarded from `top` on, is the innermost git directory; 0 outside of any. What was found is
+ * kept for the next name there, for a moment: no command makes a git directory, but the user may. */
+static size_t git_part(const char *directory, size_t top) {
+    static char known[PATH_MAX];
+    static size_t part;
+    static time_t since;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    if (now.tv_sec == since && !moved_directories && !strcmp(known, directory))
+        return part;
+    snprintf(known, sizeof known, "%s", directory);
+    since = now.tv_sec;
+    moved_directories = false;
+    part = 0;
+    for (char *slash = known + top;; slash = slash + 1 + strcspn(slash + 1, "/")) {
+        char kept = *slash;
         *slash = 0;
-        if ((slash > path + top && named_as_git(strrchr(path, '/') + 1)) || git_directory(path))
-            found = slash + 1;
-        *slash = '/';
+        if ((slash > known + top && named_as_git(strrchr(known, '/') + 1)) || git_directory(known))
+            part = slash - known;
+        *slash = kept;
+        if (!kept)
+            return part;
     }
-    return found;
 }
 
 static bool obeyed_in_git(const char *inside, enum change change) {
@@ -145,10 +160,11 @@ bool planted(const char *directory, const char *name, enum change change, const 
         return false;
     snprintf(path, sizeof path, "%s/%s", directory, name);
     *shown = path + top + 1;
-    const char *inside = within_git(path, top);
-    if (change != WRITTEN && inside != path + strlen(directory) + 1 && completes_git_directory(directory, name))
+    size_t git = git_part(directory, top);
+    moved_directories |= change == MOVED_DIRECTORY;
+    if (change != WRITTEN && git != strlen(directory) && completes_git_directory(directory, name))
         return true;
-    if (inside && obeyed_in_git(inside, change))
+    if (git && obeyed_in_git(path + git + 1, change))
         return true;
     return obeyed_by_name(path, top, change == MOVED_DIRECTORY || change == MADE_LINK);
 }

@@ -29,6 +29,7 @@ AT_ROOTS = (
     ".vscode", "*.code-workspace", ".devcontainer", ".devcontainer.json", ".idea", ".fleet", ".zed", ".vs", ".helix",
     ".vimrc", "_vimrc", ".exrc", ".nvimrc", ".nvim.lua", ".gvimrc", ".lvimrc", ".local.vimrc", ".vim",
     ".dir-locals*.el", ".projectile", ".ropeproject", ".ycm_extra_conf.py", ".gdbinit", ".gdbearlyinit", ".lldbinit",
+    ".Rprofile", ".ghci",
     # other agents: the programs and servers that they start
     ".claude", ".mcp.json", ".cursor", ".gemini", ".codex", ".windsurf", ".kiro", ".amazonq", ".roo", ".continue",
     ".opencode", "opencode.json", "opencode.jsonc", ".aider*",
@@ -40,7 +41,8 @@ AT_ROOTS = (
     ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv",
     ".zprofile", ".zlogin", ".zlogout", ".kshrc", ".cshrc", ".tcshrc", ".login", ".logout", ".inputrc", ".xprofile",
     ".xinitrc", ".xsessionrc", ".pam_environment", ".gitconfig", ".config/git", ".config/fish", ".config/nvim",
-    ".config/autostart", ".config/systemd", ".ssh", ".gnupg", ".tmux.conf", ".screenrc", ".pythonrc", ".pythonstartup",
+    ".config/autostart", ".config/systemd", ".ssh", ".gnupg", ".tmux.conf", ".screenrc", ".emacs",
+    ".emacs.d",
 )  # fmt: skip
 """Obeyed where a directory is one that a user works in: the workspace itself, and whatever holds a `.git`."""
 GIT_WRITES = (
