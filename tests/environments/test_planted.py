@@ -15,6 +15,7 @@ from planted_cases import CASES, Case, Project
 
 from etude.environments.base import Sandbox
 from etude.environments.local.workspace import ConfinedWorkspace
+from etude.harness.permissions.store import load_permissions
 
 _FIRST = "git init -q && git add -A && git commit -qm first"
 _WORKTREE = f"mv project main && cd main && {_FIRST} && git worktree add -q --detach ../project && cp evil ../project"
@@ -128,3 +129,38 @@ def test_what_is_planted_is_obeyed_from_outside_and_never_from_inside(case: Case
     within(held.project, scenario)
     held.run(case.obeyed)
     assert not held.canary.exists()
+
+
+def test_our_own_configuration_is_the_users(outer: Path) -> None:
+    case = Case("etude", "mkdir .etude; printf 'deny = [\"run(ls)\"]\\n' > .etude/permissions.toml", "")
+    (outer / "control").mkdir()
+    control = place(outer / "control", case)
+    plant_outside(control, case)
+    assert "run(ls)" in load_permissions(control.project, outer / "none").deny
+
+    (outer / "held").mkdir()
+    held = place(outer / "held", case)
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await plant_inside(held, case, workspace)
+
+    within(held.project, scenario)
+    assert load_permissions(held.project, outer / "none").deny == ()
+
+
+def test_a_rebase_that_was_left_is_obeyed_only_by_who_goes_on_with_it(outer: Path) -> None:
+    """Git must write it, so it may be written; and git shows it to whoever looks."""
+    side = "git checkout -q -b s && echo s > a.txt && git commit -qam s && git checkout -q main && echo m > a.txt"
+    held = place(outer, Case("rebase", "", "", given=f"{side} && git commit -qam m"))
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        done = await workspace.exec("git -c user.name=a -c user.email=a@b rebase s")
+        assert done.exit_code, "there is nothing to go on with"
+        done = await workspace.exec(held.filled("echo exec EVIL > .git/rebase-merge/git-rebase-todo"))
+        assert done.exit_code == 0, done.output.decode()
+
+    within(held.project, scenario)
+    shown = held.run("git status; git log; git diff; git stash list; git add a.txt; git commit -qm x; git branch")
+    assert f"exec {outer}/evil" in shown.stdout and not held.canary.exists()
+    held.run("git rebase --continue")
+    assert held.canary.exists()
