@@ -16,7 +16,7 @@ from pathlib import Path
 from etude.errors import DeadlineExceeded, MissingDependency, SandboxError
 
 SOURCE = Path(__file__).parent / "guest"
-_FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall")
+_FLAGS = ("-O2", "-static", "-std=gnu11", "-Wall", "-pthread")
 _BUILD_DEADLINE_S = 120.0
 
 

@@ -37,6 +37,7 @@ _WHOLE = 2**64 - 1
 _ANY = 2**63
 _ENTRY = struct.Struct("<?Q")
 _METRICS = struct.Struct("<QQIQQ")
+_GUARDED = struct.Struct("<QQ")
 _NUMBER = struct.Struct("<I")
 _COMMAND = struct.Struct("<I?")
 _ENTROPY_BYTES = 64
@@ -247,6 +248,11 @@ class Channel(asyncio.Protocol):
         cpu_us, memory, pids, disk, uptime_ms = _METRICS.unpack(await self._file("m", "", b"", timeout_s))
         return Metrics(cpu_us / 1e6, memory, pids, disk, uptime_ms / 1e3)
 
+    async def guard(self, rules: bytes, timeout_s: float) -> tuple[int, int]:
+        """Begin to guard the workspace's names by these rules; without any, only say how many calls were made under
+        the guard so far, and how many refused. Raises OSError where the kernel cannot."""
+        return _GUARDED.unpack(await self._file("g", "", rules, timeout_s))
+
     async def freeze(self, timeout_s: float, clock_only: bool = False, hold: bool = False) -> None:
         """Stop every process but the agent; the time-outs of commands stand still.
 
@@ -388,6 +394,8 @@ def _check(status: int, path: str, failed_at: bytes) -> None:
     said = os.strerror(status)
     if status == errno.EBADMSG:
         said = "not a tar archive, or a damaged one"
+    elif status == errno.EKEYREJECTED:  # of the guard of a workspace
+        status, said = errno.EPERM, "programs on the user's machine obey it, and only the user may write it"
     elif status == errno.EPERM and failed_at:
         said = "a member that leads outside the directory it is unpacked in"
     raise OSError(status, said, f"{path}: {os.fsdecode(failed_at)}" if failed_at else path)

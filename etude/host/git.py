@@ -8,6 +8,7 @@ user's), so that neither config nor hooks are the user's repository's; the user'
 out as well; no protocol is spoken; and it is never taken from the workspace, as a PATH with `./bin` or with the
 project's virtual environment would have it. One thing is left to callers: `status`, `diff` and `add` of a working tree
 run git in its submodules, by each one's own config. `ls-files` and `update-index` do not, and are used instead.
+`listed_config` alone looks at a repository's config, to know what it names.
 
 It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. What an exit code means is the
 caller's business.
@@ -37,6 +38,7 @@ _ENV = {
 }  # fmt: skip
 _NOWHERE = f"{os.devnull}/no-repository"
 DEADLINE_S = 300.0
+_LISTED_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,25 @@ def users_excludes(workspace: Path) -> str:
         del variables[name]
     done = subprocess.run(argv, cwd=at.directory, env=variables, capture_output=True, timeout=DEADLINE_S, check=False)
     return os.fsdecode(done.stdout).rstrip("\n") if done.returncode == 0 else ""
+
+
+def listed_config(workspace: Path) -> list[tuple[str, str, str]]:
+    """(file, key, value) of all the config that the user's own git would obey in the workspace, its repository's too.
+    Listing it starts nothing. Empty where git does not come to an end of it: an included file may have none."""
+    argv, variables = _command(("config", "--list", "--show-origin", "--null"), Place(workspace=workspace), None)
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_DIR"):
+        del variables[name]
+    plain = [argv[0], *argv[argv.index("config") :]]
+    try:
+        done = subprocess.run(plain, cwd=workspace, env=variables, capture_output=True, timeout=_LISTED_S, check=False)
+    except subprocess.TimeoutExpired:
+        return []
+    fields = os.fsdecode(done.stdout).split("\0")
+    pairs = (
+        (file.removeprefix("file:"), *each.partition("\n"))
+        for file, each in zip(fields[::2], fields[1::2], strict=False)
+    )
+    return [(file, key, value) for file, key, _, value in pairs]
 
 
 def _command(words: tuple[str, ...], at: Place, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:

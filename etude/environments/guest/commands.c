@@ -71,15 +71,6 @@ static void answer(struct command *command) {
     reply(command->answer_to, 0, pieces, 1 + OUTPUT_PIECES);
 }
 
-static void end(struct command *command, int code) {
-    command->code = command->timed_out ? TIMED_OUT : code;
-    command->answered = true;
-    output_end(&command->output);
-    answer(command);
-    if (!command->background)
-        output_free(&command->output);
-}
-
 /* Keeps it; of a background command, sends what comes before its cap. */
 static void take(struct command *command, const char *data, size_t size) {
     uint64_t total = command->output.total, cap = command->output.cap;
@@ -102,6 +93,18 @@ static void hear(struct command *command) {
         command->background = false; /* nobody need remember it */
     } else if (command->background)
         reply(command->answer_to, MORE_FOLLOWS, NULL, 0);
+}
+
+static void end(struct command *command, int code) {
+    size_t said = guard_says(chunk, sizeof chunk);
+    if (said)
+        take(command, chunk, said);
+    command->code = command->timed_out ? TIMED_OUT : code;
+    command->answered = true;
+    output_end(&command->output);
+    answer(command);
+    if (!command->background)
+        output_free(&command->output);
 }
 
 static void drain(struct command *command, size_t most) {

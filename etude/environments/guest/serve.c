@@ -3,7 +3,7 @@
  * Frames, little-endian: request = u32 size, u32 id, u8 kind, body; reply = u32 size, u32 id, i32 status, body (size
  * counts what follows it). Status is 0, an errno, or -1: a part, with more to come. Kinds: x exec, s start in the
  * background, a attach, c list commands, k cancel, r read, w write, l list, d remove, u unpack, p pack, f freeze, t
- * thaw, m metrics, e resume a machine. The first reply, with id 0, says the sandbox is up. It ends, and with it every
+ * thaw, m metrics, e resume a machine, g guard the workspace's names. The first reply, with id 0, says the sandbox is up. It ends, and with it every
  * process of the sandbox, when the controller closes the socket, but see line.c.
  *
  *   serve ADDRESS_SPACE PROCESSES GROUPS NAME [PORT]
@@ -82,6 +82,7 @@ static void handle(const struct request *request) {
     case 't': continue_everyone(request); break;
     case 'm': metrics(request); break;
     case 'e': resume(request); break;
+    case 'g': guard(request); break;
     default: reply(request->id, ENOSYS, NULL, 0);
     }
 }

@@ -24,7 +24,8 @@ HIDDEN = (
 )  # fmt: skip
 """Keys, tokens, browsers' and shells' memories, and sockets that lead out of any sandbox."""
 PROTECTED = (".git/hooks", ".git/config", ".git/info", ".git/modules", ".etude", ".vscode", ".idea", ".envrc")
-"""What the user's own programs run, or obey, when nobody looks: a hook written here would run outside the sandbox."""
+"""What the user's own programs run, or obey, when nobody looks: a hook written here would run outside the sandbox.
+Read-only mounts, behind the guard that also holds for what is absent (`planted.py`)."""
 
 
 class WorkspaceConfig(Config):
@@ -42,7 +43,12 @@ class WorkspaceConfig(Config):
     hidden: tuple[str, ...] = HIDDEN
     """Files and directories that are not there for commands; `~` is the user's home."""
     protected: tuple[str, ...] = PROTECTED
-    """Below the workspace; those that exist when it is opened can be read and not written."""
+    """Below the workspace; those that exist when it is opened can be read and not written; no others are made."""
+    guard: Literal["on", "existing"] = "on"
+    """`on`: nothing that the user's programs would obey is planted anywhere in the workspace (`local.planted`), or it
+    is not opened. `existing`: only what of `protected` exists when it is opened is held; for kernels before 5.14."""
+    unguarded: tuple[str, ...] = ()
+    """Of the list in `local.planted`, what commands may write after all: ".vscode", say."""
     masked: tuple[str, ...] = ()
     """Below the workspace; what of it exists when it is opened is empty for commands and tools."""
     history: Literal["shared", "own"] = "shared"
@@ -70,6 +76,8 @@ class WorkspaceConfig(Config):
             raise ValueError('network = "hosts" and egress.hosts go together: set both or neither')
         if self.sandbox == "off" and self.network != "full":
             raise ValueError('sandbox = "off" isolates no network: set network = "full" with it')
+        if self.unguarded and (self.sandbox == "off" or self.guard != "on"):
+            raise ValueError('unguarded: nothing is guarded here; remove it, or set sandbox = "on" and guard = "on"')
         if self.sandbox == "off" and self.masked:
             raise ValueError('masked: only a sandbox can hide files; remove it, or set sandbox = "on"')
         return self

@@ -15,7 +15,8 @@ from pathlib import Path
 from etude.environments.base import WORKSPACE
 from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
-from etude.environments.local.repository import History, history_of
+from etude.environments.local.planted import listed_links
+from etude.environments.local.repository import History, history_of, named_by_config
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
 _ISOLATION = (
@@ -27,8 +28,10 @@ GUEST = "/guest/guest"
 CACHE = "/tmp/cache"
 
 
-def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mapping[str, str]) -> list[str]:
-    """Everything between `bwrap` and the program to run."""
+def arguments(
+    directory: Path, config: WorkspaceConfig, held: Iterable[str], guest: Path, env: Mapping[str, str]
+) -> list[str]:
+    """Everything between `bwrap` and the program to run; `held` is read-only where it is there."""
     argv = [*_ISOLATION, *(() if config.network == "full" else ("--unshare-net",))]
     argv += ["--size", str(1 << 20), "--tmpfs", "/", *_machine()]
     argv += [*proc(), *_settings(), "--dev", "/dev", "--size", str(config.tmp_mb << 20), "--perms", "1777"]
@@ -43,7 +46,7 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     if history is not None:
         argv += _history(history, config.history)
     for place in (str(directory), WORKSPACE):
-        argv += ["--bind", str(directory), place, *_protected(directory, place, config.protected)]
+        argv += ["--bind", str(directory), place, *_protected(directory, place, held)]
         argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
         argv += _masked(directory, place, config.masked)
     argv += ["--ro-bind", str(guest), GUEST, "--remount-ro", "/", "--chdir", WORKSPACE]
@@ -52,6 +55,22 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     for name, value in {**env, **config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}.items():
         argv += ["--setenv", name, value]
     return argv
+
+
+def guarded(directory: Path, config: WorkspaceConfig) -> list[Path]:
+    """The directories, as commands know them, in which nothing that the user's programs obey may be planted."""
+    history = history_of(directory)
+    kept = [] if history is None else [_kept(history, config.history)]
+    return [directory, Path(WORKSPACE), *kept]
+
+
+def protected(directory: Path, config: WorkspaceConfig) -> list[str]:
+    """What no command may write below the workspace: the config's, what git's config names, and where links of these
+    lead."""
+    given = [*(name for name in config.protected if name not in config.unguarded), *named_by_config(directory)]
+    leads = [(directory / name).resolve() for name in (*given, *listed_links(directory, config.unguarded))]
+    inside = [str(path.relative_to(directory)) for path in leads if directory in path.parents]
+    return list(dict.fromkeys((*given, *inside)))
 
 
 def _machine() -> list[str]:
@@ -118,10 +137,14 @@ def _emptied(path: Path, place: str) -> list[str]:
 
 def _history(history: History, kept: str) -> list[str]:
     """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches."""
-    top = history.common if kept == "shared" else history.own
+    top = _kept(history, kept)
     obeyed = [history.own / "gitdir", history.own / "commondir"]
     obeyed += [history.common / name for name in ("hooks", "config", "info")] if kept == "shared" else []
     return ["--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
+
+
+def _kept(history: History, kept: str) -> Path:
+    return history.common if kept == "shared" else history.own
 
 
 def _own_objects(history: History) -> dict[str, str]:

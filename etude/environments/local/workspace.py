@@ -29,7 +29,8 @@ from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.plain import PlainWorkspace
-from etude.environments.local.view import GUEST, arguments
+from etude.environments.local.planted import rules
+from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ _ADVICE = (
     "the OS sandbox could not be started. On Ubuntu 24.04 and later, unprivileged user namespaces must be allowed for "
     "bwrap (an AppArmor profile, or sysctl kernel.apparmor_restrict_unprivileged_userns=0); in a container, allow them "
     'there. Where the machine is a sandbox itself, say so: sandbox = "off" and network = "full"'
+)
+_NO_GUARD = (
+    "what your own programs obey could not be guarded: it needs Linux 5.14 or later with seccomp user notification, "
+    "and kernel.yama.ptrace_scope below 2. Without it commands may plant git hooks and editor tasks where there are "
+    'none yet; say so to work like that: guard = "existing".'
 )
 
 
@@ -86,6 +92,7 @@ class ConfinedWorkspace(GuestSandbox):
         super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
         self._directory, self._config = directory, config
         self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
+        self._held = protected(directory, config)
         self._pid: int | None = None
         self._ending: asyncio.Task[None] | None = None
         self.egress: Counter[str] = Counter()
@@ -114,10 +121,27 @@ class ConfinedWorkspace(GuestSandbox):
                 raise SandboxError(f"{self._directory}: {_ADVICE}. bwrap said: {said or 'nothing'}") from None
             finally:
                 os.close(child)
+        if self._config.guard == "on":
+            await self._guard()
+
+    async def _guard(self) -> None:
+        config = self._config
+        listed = rules(guarded(self._directory, config), self._held, config.unguarded)
+        try:
+            await self._channel.guard(listed, config.start_timeout_s)
+        except OSError as error:
+            raise SandboxError(f"{self._directory}: {_NO_GUARD} The kernel said: {error.strerror}") from None
+
+    async def guarded(self) -> tuple[int, int]:
+        """How many calls commands and tools made under the guard, and how many of them it refused."""
+        return await self._channel.guard(b"", self._wait_s)
 
     def _spawn(self, control: socket.socket, log: int) -> int:
         ways = gate.VARIABLES if self._proxy is not None else {}
-        argv = [self._bwrap, *arguments(self._directory, self._config, self._guest, {**_own_environment(), **ways})]
+        argv = [
+            self._bwrap,
+            *arguments(self._directory, self._config, self._held, self._guest, {**_own_environment(), **ways}),
+        ]
         argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self._proxy is not None else [])]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),

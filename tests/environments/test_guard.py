@@ -1,0 +1,393 @@
+"""The guard of a workspace: what it lets through is as it would be without it, and what it names is not written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guarded_workspace import within
+from pydantic import ValidationError
+from users_git import git
+
+from etude.environments.base import Sandbox, SandboxSpec
+from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.environments.local.planted import ANYWHERE, AT_ANY_DEPTH, AT_ROOTS
+from etude.environments.local.workspace import ConfinedWorkspace
+from etude.errors import ConfigError, SandboxError
+
+_SCRIPT = Path(__file__).with_name("guarded_calls.py")
+
+
+@pytest.fixture
+def project(outer: Path) -> Path:
+    root = outer / "project"
+    root.mkdir()
+    (root / "a.txt").write_text("a\n")
+    git(root, "init", "-q")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "first")
+    return root
+
+
+async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
+    done = await workspace.exec(command)
+    assert done.exit_code == code, done.output.decode()
+    return done.output.decode()
+
+
+def python(text: str) -> str:
+    return f"python3 - <<'END'\n{text}\nEND"
+
+
+# it is as it would be without it ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calls_at_random_do_what_they_do_without_a_guard(seed: int, outer: Path) -> None:
+    printed = []
+    for guard in ("on", "existing"):
+        root = outer / guard
+        root.mkdir()
+
+        async def scenario(workspace: ConfinedWorkspace) -> None:
+            await workspace.write_file("/tmp/calls.py", _SCRIPT.read_bytes())
+            done = await workspace.exec(
+                f"python3 /tmp/calls.py {seed} 2000 /tmp/away /workspace/w", max_output_bytes=1 << 24
+            )
+            assert done.exit_code == 0, done.output[-2000:].decode()
+            printed.append(done.output.decode(errors="replace").splitlines())
+
+        within(root, scenario, guard=guard)
+    differ = [lines for lines in zip(*printed, strict=False) if lines[0] != lines[1]]
+    assert not differ and len(printed[0]) == len(printed[1]) > 1000, differ[:3]
+
+
+_REASONS = """
+import errno, os
+W, C, X, N = os.O_WRONLY, os.O_CREAT, os.O_EXCL, os.O_NOFOLLOW
+def why(call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+        print("works")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+os.mkdir("d"); open("f", "w").close(); os.symlink("nowhere", "dangling"); os.symlink("loop", "loop")
+os.symlink("f", "to-f"); os.mkdir("closed", 0)
+for path, flags in (("none", W), ("none/x", W | C), ("f/x", W | C), ("d", W), ("f", W | C | X), ("to-f", W | N),
+                    ("loop", W), ("dangling", W | C | X), ("dangling", W | C), ("new/", W | C), ("x" * 256, W | C),
+                    ("/usr/x", W | C), ("/etc/passwd", W), ("", W), ("x/" * 2048, W), ("/proc/self/none", W)):
+    why(os.open, path, flags)
+for path in ("d", ".", "d/..", "none/x", "to-f/x", "e/", "/etc/x", "f"):
+    why(os.mkdir, path)
+    why(os.mkfifo, path)
+    why(os.symlink, "target", path)
+for one, other in (("none", "x"), ("d", "d/x"), ("f", "d"), ("d", "f"), ("f", "/tmp/f"), ("d", "y"), ("f", "f")):
+    why(os.link, one, other)
+    why(os.rename, one, other)
+why(os.symlink, "", "z")
+for path in ("d", "none", "f", "y"):
+    why(os.truncate, path, 0)
+    why(os.chmod, path, 0o755)
+why(os.open, "f", W, dir_fd=99)
+why(os.mkdir, "x", dir_fd=os.open("f", os.O_RDONLY))
+"""
+
+
+def test_reasons_are_the_kernels_own(outer: Path) -> None:
+    printed = []
+    for guard in ("on", "existing"):
+        root = outer / guard
+        root.mkdir()
+
+        async def scenario(workspace: ConfinedWorkspace) -> None:
+            printed.append(await said(workspace, python(_REASONS)))
+
+        within(root, scenario, guard=guard)
+    assert printed[0] == printed[1] and "EEXIST" in printed[0] and "ELOOP" in printed[0]
+
+
+def test_a_fifo_waits_for_its_reader_and_hinders_nobody(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, "mkfifo f g")
+        writer = await workspace.start("echo through > f; echo written > done")
+        killed = await workspace.start("echo never > g")
+        await said(workspace, "echo others > b; [ ! -e done ]")
+        await killed.kill()
+        assert await said(workspace, "cat f") == "through\n"
+        assert (await writer.wait(20)).exit_code == 0 and await said(workspace, "cat done b") == "written\nothers\n"
+
+    within(project, scenario)
+
+
+def test_what_is_leased_waits_for_the_lease(project: Path) -> None:
+    lease = """
+import fcntl, os, signal, subprocess
+fd = os.open("a.txt", os.O_RDONLY)
+def let_go(*_):
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+signal.signal(signal.SIGIO, let_go)
+fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print(subprocess.run(["sh", "-c", "echo more >> a.txt; cat a.txt"], capture_output=True, text=True).stdout)
+"""
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await said(workspace, python(lease)) == "a\nmore\n\n"
+
+    within(project, scenario)
+
+
+def test_what_means_the_caller_means_the_caller(project: Path) -> None:
+    itself = """
+import ctypes, os, socket
+open("/proc/self/comm", "w").write("by-self")
+print(open("/proc/self/comm").read().strip())
+libc = ctypes.CDLL(None)
+print(libc.prctl(4, 0, 0, 0, 0), open("hidden", "w").write("hidden from the guard"))
+os.chdir("/tmp")
+server = socket.socket(socket.AF_UNIX); server.bind("./here"); print(server.getsockname(), os.path.exists("/tmp/here"))
+server = socket.socket(); server.bind(("127.0.0.1", 0)); print(server.getsockname()[0])
+server = socket.socket(socket.AF_UNIX); server.bind("\\0abstract"); print(server.getsockname())
+print(libc.syscall(444, None, 0, 1))
+"""
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert (await said(workspace, python(itself))).split("\n") == [
+            "by-self", "0 21", "./here True", "127.0.0.1", "b'\\x00abstract'", "-1", "",
+        ]  # fmt: skip
+        by_name = "echo to-out > /dev/stdout; echo to-err > /dev/stderr; echo a > >(cat); wait $!"
+        shown = await said(workspace, f"bash -c '{by_name}'")
+        assert {"to-out", "to-err", "a"} == set(shown.split())
+        assert "/dev/pts/0" in await said(workspace, "script -qc 'tty; echo by-tty > /dev/tty' /dev/null")
+        await said(workspace, "echo x > /dev/tty", 2)
+
+    within(project, scenario)
+
+
+def test_many_at_once(project: Path) -> None:
+    """Processes that make files beside each other, some of which are killed in the midst of it."""
+    many = "for i in $(seq 8); do (for j in $(seq 200); do echo $j > d$i-$j; done) & done; wait; ls | grep -c ^d"
+    endless = "while :; do echo x > k; mkdir k$$ && rmdir k$$; done"
+    killed = f"for i in $(seq 20); do timeout -s KILL 0.05 sh -c '{endless}'; done; true"
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await said(workspace, many) == "1600\n"
+        await said(workspace, killed)
+        assert await said(workspace, "echo still > works; cat works") == "still\n"
+
+    within(project, scenario)
+
+
+def test_packages_and_archives_are_unpacked(project: Path) -> None:
+    """Names that are obeyed at a root are no harm below `node_modules`."""
+    make = (
+        "mkdir -p /tmp/p/.vscode /tmp/p/.idea /tmp/p/.github && cd /tmp/p && echo {} > .vscode/settings.json && "
+        "touch .idea/x .github/x .editorconfig .gitignore .gitattributes .npmrc package.json Makefile && "
+        "tar cf /tmp/p.tar ."
+    )
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, f"{make}; cd /workspace; mkdir -p node_modules/p; tar xf /tmp/p.tar -C node_modules/p")
+        await workspace.upload((await workspace.read_file("/tmp/p.tar")), "/workspace/vendor/p")
+        await said(workspace, "cp -r vendor/p lib; mv lib lib2; ls lib2/.vscode/settings.json")
+        await said(
+            workspace, "echo x > .gitignore; echo y > .gitattributes; mkdir .github; echo > .github/x; echo > AGENTS.md"
+        )
+        assert (await workspace.guarded())[1] == 0
+
+    within(project, scenario)
+
+
+_WORK = """
+set -e; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+first=$(git rev-parse HEAD)
+git checkout -q -b side; echo s > s; git add s; git commit -qm side; git tag one; git tag -m two two
+git checkout -q --detach $first; echo m > m; git add -A; git commit -qm other; git merge -q side -m merged
+echo z >> a.txt; git stash -q; git stash pop -q; git commit -qam z; git checkout -q -b third $first
+echo r > r; git add r; git commit -qm r; git rebase -q side; git commit --amend -qm again; git revert --no-edit HEAD
+git reset -q --hard HEAD~1; echo c >> a.txt; git commit -qam c; git checkout -q side; echo d >> a.txt; git commit -qam d
+git cherry-pick third && exit 1; git cherry-pick --abort; git merge -q third && exit 1; git merge --abort
+git rebase -q third && exit 1; git rebase --abort; git notes add -m n; git rm -q s; git mv m n 2>/dev/null || true
+git commit -qm gone; git worktree prune; git pack-refs --all; git repack -adq 2>/dev/null || true
+git fsck --no-progress; git log --oneline | wc -l; git status --short
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "worktree", "nested"])
+def test_git_goes_on_working_for_the_agent(kind: str, project: Path) -> None:
+    inside = "."
+    if kind == "worktree":
+        project, main = project.parent / "tree", project
+        git(main, "worktree", "add", "-q", "--detach", str(project))
+    elif kind == "nested":
+        shutil.copytree(project, project / "deps", symlinks=True)
+        inside = "deps"
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        done = await workspace.exec(f"cd {inside}; {_WORK}")
+        assert done.exit_code == 0, done.output.decode()
+        assert b"side" in (await workspace.exec(f"cd {inside}; git log --oneline")).output
+
+    within(project, scenario)
+    assert git(project / inside, "status", "--short", "--untracked-files=no") == ""
+    assert "gone" in git(project / inside, "log", "--oneline", "side")
+
+
+# what is refused -------------------------------------------------------------------------------------------------
+
+
+_FORMS = """
+import os, shutil, sys
+def form(call, *arguments):
+    try:
+        call(*arguments)
+        return "made"
+    except PermissionError:
+        return "refused"
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, OSError):
+        return "cannot"
+root = sys.argv[1]
+for name in sys.argv[2:]:
+    for path in (f"{root}/{name}", f"{root}/{name.upper()}"):
+        os.makedirs("/workspace/t/d"), open("/workspace/t/f", "w").close()
+        above = form(os.makedirs, os.path.dirname(path))
+        print(name, "refused" if above == "refused" else "", *(form(*call) for call in (
+            (os.mkdir, path), (lambda: os.close(os.open(path, os.O_CREAT | os.O_WRONLY)),), (os.symlink, "x", path),
+            (os.link, "t/f", path), (os.rename, "t/f", path), (os.rename, "t/d", path), (os.mkfifo, path))))
+        shutil.rmtree("/workspace/t")
+"""
+
+
+@pytest.mark.parametrize("root", [".", "deps", "node_modules/p"])
+def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) -> None:
+    """At the top and in a nested repository, whatever the case; elsewhere only what is obeyed at any depth."""
+    (project / "deps" / ".git").mkdir(parents=True)
+    (project / "node_modules" / "p").mkdir(parents=True)
+    for name in (*AT_ANY_DEPTH, *AT_ROOTS):
+        (project / root / name).parent.mkdir(parents=True, exist_ok=True)
+    everywhere = [_example(name) for name in (*ANYWHERE, *AT_ANY_DEPTH)]
+    listed = [*everywhere, *(() if root == "node_modules/p" else map(_example, AT_ROOTS))]
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await workspace.write_file("/tmp/t.py", _FORMS.encode())
+        shown = await said(workspace, f"python3 /tmp/t.py {root} {' '.join(listed)}")
+        lines = [line.split() for line in shown.splitlines() if line and not line.startswith("[")]
+        assert len(lines) == 2 * len(listed)
+        for name, *forms in lines:
+            assert "made" not in forms and "refused" in forms, (name, forms)
+        if root == "node_modules/p":
+            for name in map(_example, AT_ROOTS):
+                await said(workspace, f"mkdir -p {root}/{name} && rm -r {root}/{name}")
+
+    within(project, scenario)
+
+
+def _example(pattern: str) -> str:
+    return pattern.replace("[0-9]", "1").replace("*", "x")
+
+
+def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
+    def everything() -> list[str]:
+        return sorted(str(path.relative_to(project.parent)) for path in project.parent.rglob("*"))
+
+    before = everything()
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, "mkdir .vscode; echo > .envrc; git init -q; true")
+
+    within(project, scenario)
+    assert everything() == before
+
+
+def test_the_model_is_told_what_was_refused_once(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        shown = await said(workspace, "for i in 1 2 3; do echo > .envrc; done; mkdir .vscode; true")
+        assert shown.count("only the user may write it: .envrc, .vscode.") == 1
+        assert "only the user" not in await said(workspace, "echo fine")
+        shown = await said(workspace, "for i in $(seq 9); do mkdir n$i; mkdir n$i/.git; done; true")
+        assert "n5/.git and 4 more" in shown
+        assert await workspace.guarded() == (pytest.approx(13, abs=30), 13)
+        with pytest.raises(PermissionError, match="only the user may write it"):
+            await workspace.write_file("/workspace/.vscode/tasks.json", b"{}")
+        await said(workspace, "git init -q /tmp/own && cd /tmp/own && git config a.b c && mkdir .vscode")
+
+    within(project, scenario)
+
+
+def test_what_the_user_gives_up_may_be_written(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, "mkdir .vscode; echo {} > .vscode/tasks.json")
+        await said(workspace, "mkdir .idea", 1)
+
+    within(project, scenario, unguarded=(".vscode",))
+    with pytest.raises(ConfigError, match=r"unguarded: '\.git' is not listed"):
+        asyncio.run(open_workspace(project, WorkspaceConfig(unguarded=(".git",))))
+    for config in ({"guard": "existing"}, {"sandbox": "off", "network": "full"}):
+        with pytest.raises(ValidationError, match="nothing is guarded here"):
+            WorkspaceConfig(unguarded=(".vscode",), **config)
+
+
+def test_what_is_protected_may_be_absent(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, "mkdir -p infra/keys", 1)
+        await said(workspace, "mkdir -p x/keys; mv x infra; ls infra/keys", 2)
+        await said(workspace, "echo > infra[1]", 2)
+        await said(workspace, "echo > infra1")
+
+    within(project, scenario, protected=("infra/keys", "infra[1]"))
+
+
+def test_calls_that_would_pass_by_the_guard_are_not_there(project: Path) -> None:
+    """io_uring, file handles, and a second filter with a listener; the ioctls that make subvolumes."""
+    passing = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+for number, arguments in ((425, (1, 0)), (304, (-100, 0, 0)), (428, (-100, b".", 0)), (437, (-100, b"x", 0, 24)),
+                          (16, (0, 0x5000940e, 0)), (16, (0, 0x50009401, 0)), (317, (1, 8, b"\\1" + bytes(7)))):
+    print(libc.syscall(number, *arguments), errno.errorcode[ctypes.get_errno()])
+"""
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        shown = (await said(workspace, python(passing))).split("\n")
+        assert shown[:6] == ["-1 EPERM", "-1 EPERM", "-1 EPERM", "-1 ENOSYS", "-1 EPERM", "-1 EPERM"]
+        assert shown[6].startswith("-1 ")
+
+    within(project, scenario)
+
+
+def test_a_kernel_that_cannot_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """seccomp(2) is taken away before the guest begins, as on a kernel that has not got what the guard needs."""
+    fake, real = project.parent / "bin" / "bwrap", shutil.which("bwrap")
+    fake.parent.mkdir()
+    number = {"x86_64": 317, "aarch64": 277}[os.uname().machine]
+    steps = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7FFF0000)]
+    program = b"".join(c.to_bytes(2, "little") + bytes([t, f]) + k.to_bytes(4, "little") for c, t, f, k in steps)
+    (fake.parent / "filter").write_bytes(program)
+    version = f'[ "$1" = --version ] && exec {real} --version'
+    fake.write_text(f'#!/bin/sh\n{version}\nexec {real} --seccomp 9 "$@" 9< {fake.parent}/filter\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    with pytest.raises(SandboxError, match=r'Linux 5\.14.*guard = "existing".*Function not implemented'):
+        asyncio.run(open_workspace(project))
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, "echo works > b")
+
+    within(project, scenario, guard="existing")
+
+
+def test_a_rollout_is_not_guarded(run: Any) -> None:
+    """Nothing of it is ever opened by a user's programs, and its tasks make repositories."""
+
+    async def scenario(backend: Any) -> None:
+        sandbox = await backend.create(SandboxSpec())
+        try:
+            done = await sandbox.exec("git init -q . && mkdir .vscode && git config core.fsmonitor x")
+            assert done.exit_code == 0, done.output.decode()
+        finally:
+            await sandbox.destroy()
+
+    run(scenario)
