@@ -14,6 +14,7 @@ from pathlib import Path
 
 from etude.environments.base import WORKSPACE
 from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.outside import concealed, emptied, sockets
 from etude.environments.local.repository import History, history_of
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
@@ -33,8 +34,8 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     argv += ["--tmpfs", "/tmp", "--size", str(1 << 20), "--tmpfs", "/run"]
     if config.network == "full":
         argv += _resolver()
-    for path in _hidden(config.hidden, directory):
-        argv += _emptied(path, str(path))
+    taken, closing = concealed(directory, config)
+    argv += taken
     for path in config.writable:
         argv += ["--bind", str(path.resolve()), str(path.resolve())]
     history = history_of(directory)
@@ -43,13 +44,18 @@ def arguments(directory: Path, config: WorkspaceConfig, guest: Path, env: Mappin
     for place in (str(directory), WORKSPACE):
         argv += ["--bind", str(directory), place, *_protected(directory, place, config.protected)]
         argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
-        argv += _masked(directory, place, config.masked)
-    argv += ["--ro-bind", str(guest), GUEST, "--remount-ro", "/", "--chdir", WORKSPACE]
+        argv += _masked(directory, place, (*config.masked, *sockets(directory)))
+    argv += ["--ro-bind", str(guest), GUEST, *closing, "--remount-ro", "/", "--chdir", WORKSPACE]
     if history is not None and config.history == "own":
         env = {**env, **_own_objects(history)}
-    for name, value in {**env, **config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}.items():
+    for name, value in {**env, **command_environment(config)}.items():
         argv += ["--setenv", name, value]
     return argv
+
+
+def command_environment(config: WorkspaceConfig) -> dict[str, str]:
+    """What the config gives commands, and where they may put things."""
+    return {**config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}
 
 
 def _machine() -> list[str]:
@@ -69,14 +75,6 @@ def _resolver() -> list[str]:
     """The file that says who resolves names lies in /run on most machines."""
     real = Path("/etc/resolv.conf").resolve()
     return ["--ro-bind", str(real), str(real)] if real.is_file() and real.is_relative_to("/run") else []
-
-
-def _hidden(paths: Iterable[str], directory: Path) -> list[Path]:
-    """Those that exist, symlinks followed, but for what the sandbox replaces anyway and what the workspace lies in."""
-    own = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev")]
-    found = [Path(os.path.expanduser(path)).resolve() for path in paths]
-    wanted = [path for path in dict.fromkeys(found) if path.exists() and not directory.is_relative_to(path)]
-    return [path for path in wanted if not any(path.is_relative_to(place) for place in own)]
 
 
 def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
@@ -101,11 +99,7 @@ def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
     inside = [
         path for path in dict.fromkeys(real) if path.exists() and path != directory and path.is_relative_to(directory)
     ]
-    return [part for path in inside for part in _emptied(path, f"{place}/{path.relative_to(directory)}")]
-
-
-def _emptied(path: Path, place: str) -> list[str]:
-    return ["--tmpfs", place, "--remount-ro", place] if path.is_dir() else ["--ro-bind", "/dev/null", place]
+    return [part for path in inside for part in emptied(path, f"{place}/{path.relative_to(directory)}")]
 
 
 def _history(history: History, kept: str) -> list[str]:

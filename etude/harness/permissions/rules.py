@@ -22,7 +22,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias
 
 from pydantic import field_validator
@@ -139,6 +139,7 @@ def _parts(text: str) -> tuple[str, str | None]:
     return found[1], found[2]
 
 
+@lru_cache(maxsize=1024)
 def _glob(pattern: str) -> re.Pattern[str]:
     """`*` and `?` stop at a slash, `**` does not; `**/` may be nothing, and `DIR/**` is DIR too."""
     out, at = "", 0
