@@ -103,11 +103,13 @@ class Judge:
         self._env = os.environ if env is None else env
         self._hidden = tuple(hidden)
         self._looked: Denied | None = None
+        self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
     def allow(self, rule: str) -> None:
         """Add a rule that allows, as the user chose it when asked. Raises ConfigError for what is none."""
         parse({"allow": [rule]}, PermissionConfig, "permissions")
         self._rules.append(Rule(rule, "allow"))
+        self._on.clear()
 
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """Whether this call may be made."""
@@ -126,10 +128,8 @@ class Judge:
 
     def _ruled(self, tool: str, piece: str, target: Target | None) -> Reason | None:
         """What the first rule that matches says, a user's rules going before the built-in ones."""
-        more = builtin.ASK if self._config.builtin else ()
-        for rule in (*self._rules, *more):
-            if rule.names(tool) and (target is None or rule.matches_path(target.path, target.relative)):
-                built_in = rule not in self._rules
+        for rule, built_in in self._rules_on(tool):
+            if target is None or rule.matches_path(target.path, target.relative):
                 remember = _for_good(kind_of(tool), target) if built_in and target else ""
                 return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
         if target is not None and kind_of(tool) == "read":
@@ -138,6 +138,14 @@ class Judge:
             if other := self._left().holding(target.path):
                 return Reason(other.verdict, piece, f"it is another name of what rule {other} speaks of")
         return None
+
+    def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
+        """The rules that are about a tool at all, and whether they are built in."""
+        if tool not in self._on:
+            more = builtin.ASK if self._config.builtin else ()
+            both = [*((rule, False) for rule in self._rules), *((rule, True) for rule in more)]
+            self._on[tool] = [(rule, built_in) for rule, built_in in both if rule.names(tool)]
+        return self._on[tool]
 
     def _left(self) -> Denied:
         """What the user's rules keep from being read, as far as it is there for a command; looked up once a call."""
