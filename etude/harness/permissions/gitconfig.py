@@ -1,6 +1,6 @@
 """Whether a repository makes git run programs, or read files of its choice, when it is only asked to show something.
 
-Owns `obeyed`, and `may_track`, which says what git may open. `git status` runs `core.fsmonitor`, `git diff` runs
+Owns `obeyed`, and `may_open`, which says what git may open. `git status` runs `core.fsmonitor`, `git diff` runs
 `diff.external`, text conversions and filters, and all of them a hook when they refresh the index. A clone brings none
 of that, but an archive, a submodule or a directory laid out like a bare repository can. The user's own configuration is
 not looked at: it is theirs. Runs nothing.
@@ -26,26 +26,29 @@ _LINK_IN_INDEX = b"\0\0\xe0\0"
 
 def obeyed(directory: Path) -> str:
     """What git would run or read for its repository's sake when asked from here; empty if nothing."""
-    for above in (directory, *directory.parents):
-        git = above / ".git"
-        if git.is_file():
-            git = _named(git, b"gitdir:")
-        if not _is_repository(git):
-            git = above
-        if _is_repository(git):
-            return next(_found(git, above), "")
-    return ""
+    git, tree = _repository(directory)
+    return next(_found(git, tree), "") if git else ""
 
 
-def may_track(directory: Path, path: str) -> bool:
-    """Whether git may open this path of its worktree, a file that is in an index or a directory that holds one."""
+def may_open(directory: Path, path: str, lists: bool) -> bool:
+    """Whether git may open this path of its worktree: what its index holds, and, where it `lists`, any directory."""
+    git, tree = _repository(directory)
+    if git is None or not path.startswith(f"{tree}/"):
+        return False
+    index = _bytes(git / "index")
+    packed = index[4:8] == b"\0\0\0\4"  # the names in it are cut short
+    return packed or os.fsencode(os.path.relpath(path, tree)) in index or (lists and os.path.isdir(path))
+
+
+def _repository(directory: Path) -> tuple[Path | None, Path]:
+    """What git takes for the repository from here, and what it takes for its files."""
     for above in (directory, *directory.parents):
         git = above / ".git"
         git = _named(git, b"gitdir:") if git.is_file() else git
-        if _is_repository(git):
-            index, relative = _bytes(git / "index"), os.path.relpath(path, above)
-            return index[4:8] == b"\0\0\0\4" or os.fsencode(relative) in index
-    return False
+        for found in (git, above):
+            if _is_repository(found):
+                return found, above
+    return None, directory
 
 
 def _is_repository(git: Path) -> bool:

@@ -21,9 +21,9 @@ from typing import Any
 from etude.config import parse
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
-from etude.harness.permissions.gitconfig import may_track, obeyed
+from etude.harness.permissions.gitconfig import may_open, obeyed
 from etude.harness.permissions.paths import Place, Target, by_process
-from etude.harness.permissions.reading import follows, found_links, opens, roots
+from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots
 from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, Word, read_script
 from etude.harness.permissions.unreadable import Denied, denied
@@ -306,7 +306,7 @@ class Judge:
 
     def _unquoted(self, words: Sequence[Word], names: Sequence[list[str] | None]) -> Iterator[Reason]:
         """Without quotes, what only a run would tell could be a pattern: to match it a directory is listed."""
-        bare = [word for word, found in zip(words, names, strict=True) if found is None and word.parts is None]
+        bare = [word for word, found in zip(words, names, strict=True) if found is None and not word.quoted]
         if bare and self._could_be_refused(built_in=False):
             yield Reason("ask", bare[0].raw, "without quotes it could be a pattern, and match what a rule speaks of")
 
@@ -320,8 +320,7 @@ class Judge:
             if why := obeyed(here):
                 yield Reason("ask", command.raw, why)
             for found in self._left().by_path if kind == "tracked" else ():
-                listed = os.path.isdir(found) and not {"diff", "grep"} & set(words)
-                if listed or may_track(here, found):
+                if may_open(here, found, lists=not {"diff", "grep"} & set(words)):
                     yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
 
     def _could_be_refused(self, built_in: bool) -> bool:
@@ -435,12 +434,14 @@ class Judge:
 
 
 def _settled(command: Simple, names: Sequence[list[str] | None]) -> list[str | None]:
-    """The words, and something in place of those that are certain to be no options."""
+    """The words, and something in place of those that are certain to be no options, or at least one word each."""
     out: list[str | None] = []
+    name = command.words[0].text
     for word, found in zip(command.words, names, strict=True):
-        several = word.text is None and command.words[0].text in ("uniq", "xxd")
+        several = word.text is None and name in ("uniq", "xxd")
         sure = found is not None and not several and not any(name.startswith("-") for name in found)
-        out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else None)
+        one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
+        out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
     return out
 
 

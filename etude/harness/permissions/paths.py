@@ -135,7 +135,8 @@ def _real(path: str) -> str:
             continue
         here = posixpath.join(real, part)
         if _BY_PROCESS.fullmatch(here):
-            return posixpath.join(here, *left[::-1])
+            top = "/proc/self/fd" if here == "/dev/fd" and ".." in left else here
+            return posixpath.join(top, *left[::-1])
         if os.path.islink(here) and (links := links + 1) < 40:
             left += os.readlink(here).split("/")[::-1]
             real = "/" if os.readlink(here).startswith("/") else real

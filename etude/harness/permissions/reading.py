@@ -36,6 +36,8 @@ class _Reader:
     """What every option must be; empty for any."""
 
 
+ONE_WORD = "\1"
+"""In place of a word of a test that is certain to be one and no more, whatever it is."""
 _NOTHING, _NAMED = _Reader("nothing"), _Reader("named")
 _LISTS = _Reader("named", "c", ("--check",))
 _READERS: Mapping[str, _Reader] = {
@@ -205,9 +207,10 @@ def _walks(reader: _Reader, known: Sequence[str]) -> bool:
 
 def _tests(words: Sequence[str | None]) -> bool:
     """An index in the name that `-v` tests is run: no word that could be `-v` may stand before one that could be it."""
-    if any(word in ("-v", "-R") for word in words):
+    if None in words or "-v" in words or "-R" in words:
         return False
-    return not any(a is None and (b is None or "[" in b) for a, b in itertools.pairwise(words))
+    pairs = itertools.pairwise(word or "" for word in words)
+    return not any(a == ONE_WORD and (b.startswith(("\0", ONE_WORD)) or "[" in b) for a, b in pairs)
 
 
 def _sed(words: Sequence[str]) -> bool:

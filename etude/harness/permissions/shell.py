@@ -45,6 +45,11 @@ class Word:
     """What it is made of, for `permissions.words`; None where there is more in it than text and plain variables, and
     nothing where all of that is in quotes."""
 
+    @property
+    def quoted(self) -> bool:
+        """Whether it is one word whatever it holds, and no pattern."""
+        return self.parts is not None and all(part.quoted for part in self.parts)
+
     def __str__(self) -> str:
         return self.raw
 
@@ -198,6 +203,8 @@ def _commands(node: Node) -> Iterator[Simple]:
         yield from (replace(command, again=True) for command in _repeated(node))
     else:
         _check(node)
+        if kind == "test_command" and node.children[0].type == "[":
+            yield Simple(tuple(_operands(node)), raw=_text(node))
         for child in node.children:
             yield from _commands(child)
 
@@ -246,6 +253,15 @@ def _check(node: Node) -> None:
         raise Unreadable(f"it holds a {kind.replace('_', ' ')}")
     if node.child_count == 0 and kind in ("word", "extglob_pattern", "regex") and _SUBSTITUTION.search(_text(node)):
         raise Unreadable("a substitution stands where it cannot be read")
+
+
+def _operands(node: Node) -> Iterator[Word]:
+    """The words of a `[`, which the grammar takes for more than a command."""
+    for child in node.children:
+        if child.type in _WORDS or child.type == "command_substitution" or child.child_count == 0:
+            yield _word(child) if child.type in _WORDS or child.child_count else Word(_text(child), _text(child))
+        else:
+            yield from _operands(child)
 
 
 def _bare(node: Node) -> Iterator[str]:

@@ -18,6 +18,7 @@ from etude.harness.permissions.shell import FOUND, RESERVED, Simple, Unreadable,
 _MAX_DEPTH = 8
 _SHELLS = {"sh", "bash", "dash", "ash"}
 _UNKNOWN = Word(None, "…")
+_NO_OP = Word(":", ":")
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,9 @@ def _shell(command: Simple, words: Sequence[Word], depth: int) -> Iterator[Simpl
     if runs_text:
         if at >= len(words):
             raise Unreadable("a shell is given -c and no command")
+        yield replace(
+            command, words=(_NO_OP, *words[at + 1 :])
+        )  # its arguments: a pattern among them lists directories
         yield from _script(_known(words[at], "a shell"), command, depth)
     elif at < len(words) and not reads:
         yield command
