@@ -206,6 +206,7 @@ def included(project: Path, program: str) -> None:
 def hook(project: Path, program: str) -> None:
     (project / ".git" / "hooks").mkdir(exist_ok=True)
     (project / ".git" / "hooks" / "post-index-change").symlink_to(program)
+    os.utime(project / "src" / "b.py", (1, 1))  # so that git looks again, and writes down what it saw
 
 
 @plant("cd src/bare && git status --short || git ls-files")
@@ -227,7 +228,8 @@ def repository_in_the_repository(project: Path, program: str) -> None:
 def repository(outer: Path) -> Path:
     project = outer / "repository"
     (project / "src").mkdir(parents=True)
-    (project / "src" / "a.py").write_text("a = 1\n")
+    for name in ("a.py", "b.py"):
+        (project / "src" / name).write_text("a = 1\n")
     git(project, "init", "-qb", "main")
     git(project, "add", "-A")
     git(project, "commit", "-qm", "first")

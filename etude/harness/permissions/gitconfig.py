@@ -20,6 +20,7 @@ _RUNS = {
 }  # fmt: skip
 """Keys that name a program which reading runs, or a file which it reads."""
 _MOST_SEEN = 50_000
+_MOST_READ = 64 << 20
 _LINK_IN_INDEX = b"\0\0\xe0\0"
 """The mode of a repository in a repository, as an index writes it."""
 
@@ -78,6 +79,8 @@ def _inner(tree: Path) -> Iterator[Path]:
 
 
 def _named_in(config: Path, tree: Path) -> Iterator[str]:
+    if len(_bytes(config)) == _MOST_READ:
+        yield f"{config} is too long to look at"
     section = ""
     for header, key, value in _KEY.findall(_bytes(config).decode(errors="replace").replace("\\\n", " ")):
         section = header.split(maxsplit=1)[0].lower().split(".")[0] if header.strip() else section
@@ -90,18 +93,21 @@ def _named_in(config: Path, tree: Path) -> Iterator[str]:
 
 def _harmless(key: str, value: str, git: Path, tree: Path) -> bool:
     if key == "worktree":
-        return (git / value).resolve().is_relative_to(tree.resolve())
+        return "\0" not in value and Path(os.path.realpath(git / value)).is_relative_to(os.path.realpath(tree))
     return value.lower() in ("", "false", "no", "off", "0") or (key in ("fsmonitor", "command") and value == "true")
 
 
 def _named(file: Path, prefix: bytes) -> Path:
     """The path a file of git's holds, meant from where it lies."""
-    text = _bytes(file).strip()
+    text = _bytes(file).partition(b"\0")[0].strip()
     return file.parent / os.fsdecode(text.removeprefix(prefix).strip())
 
 
 def _bytes(file: Path) -> bytes:
     try:
-        return file.read_bytes() if file.is_file() else b""
+        if not file.is_file():
+            return b""
+        with file.open("rb") as opened:
+            return opened.read(_MOST_READ)
     except OSError:
         return b""

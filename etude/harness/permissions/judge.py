@@ -316,7 +316,7 @@ class Judge:
         """What git runs or opens for the sake of the repository that it finds."""
         moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after]
         ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in (".", *moved)}
-        for here in sorted(Path(self._place.lies(way)).resolve() for way in ways):
+        for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
             if why := obeyed(here):
                 yield Reason("ask", command.raw, why)
             for found in self._left().by_path if kind == "tracked" else ():

@@ -244,9 +244,11 @@ def _git(words: Sequence[str]) -> Opens | None:
     while at < len(words) and words[at] in ("--no-pager", "-P", "--no-optional-locks", "-C"):
         at += 2 if words[at] == "-C" else 1
     name, rest = words[at] if at < len(words) else "", words[at + 1 :]
+    if any("\0" in word for word in words[:at]):
+        return None
     if name in _GIT_LISTS:
         return "history" if re.fullmatch(_GIT_LISTS[name], " ".join(rest)) else None
-    if name not in _GIT_HISTORY | _GIT_TRACKED or any("\0" in word for word in words[:at]):
+    if name not in _GIT_HISTORY | _GIT_TRACKED:
         return None
     options = [word.partition("=")[0] for word in rest if word.startswith("-")]
     refused = [name for name in options if len(name) > 2 and any(long.startswith(name) for long in _GIT_REFUSED)]
