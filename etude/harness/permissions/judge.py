@@ -314,7 +314,7 @@ class Judge:
         self, command: Simple, words: Sequence[str | None], kind: str, directories: Sequence[str | None]
     ) -> Iterator[Reason]:
         """What git runs or opens for the sake of the repository that it finds."""
-        moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after]
+        moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
         ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in (".", *moved)}
         for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
             if why := obeyed(here):
