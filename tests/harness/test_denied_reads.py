@@ -146,6 +146,27 @@ def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial
     assert verdict(judge, "grep -rn a .") == "ask"
 
 
+def test_tools_read_a_denied_file_by_no_name_and_search_it_only_where_it_is_hidden(trial: Trial) -> None:
+    for path in (
+        ".env",
+        "hard",
+        "link-env",
+        "src/link.txt",
+        "infra/secrets/key",
+        "~/.codex/auth.json",
+        "'~'",
+        "//etc/shadow",
+    ):
+        decision = trial.judge.judge("read_file", {"path": path})
+        assert decision.verdict == ("deny" if path != "'~'" else "allow"), (path, decision.explain())
+    for tool in ("grep", "glob", "codebase_search"):
+        assert trial.judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "ask"
+        assert trial.judge.judge(tool, {"pattern": "a", "path": "docs"}).verdict == "allow"
+        hidden = [str(trial.project / name) for name in (".env", "hard", "hard-key", "infra/secrets")]
+        judge = Judge(trial.rules, Place(trial.project), env=trial.env, hidden=hidden)
+        assert judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "allow"
+
+
 def test_a_command_the_user_allows_may_have_unknown_words_unless_they_could_be_denied(trial: Trial) -> None:
     allow = ("run(make *)",)
     assert verdict(Judge(PermissionConfig(allow=allow), Place(trial.project), env={}), "make $X") == "allow"

@@ -32,6 +32,7 @@ from etude.harness.permissions.words import Values
 
 _WRITES_ALL = {"rm", "rmdir", "mkdir", "touch", "tee", "truncate", "chmod", "chown", "chgrp", "shred", "unlink", "mv"}
 _WRITES_LAST = {"cp", "ln", "install", "rsync", "scp"}
+_SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _MAX_DIRECTORIES = 16
 _MOST_WALKED = 20_000
 _READS = "it only reads and prints"
@@ -124,7 +125,15 @@ class Judge:
             return _decide([self._ruled(tool, tool, None) or unruled])
         paths = arguments.get("paths", arguments.get("path", "."))
         names = [str(path) for path in paths] if isinstance(paths, list) else [str(paths)]
-        return _decide([reason for name in names for reason in self._path(tool, name, kind == "edit")])
+        reasons = [reason for name in names for reason in self._path(tool, name, kind == "edit")]
+        return _decide([*reasons, *(reason for name in names for reason in self._searched(tool, name))])
+
+    def _searched(self, tool: str, name: str) -> Iterator[Reason]:
+        """A tool that goes through all below a path reads what rules speak of there, unless the sandbox hides it."""
+        if tool in _SEARCHES and self._place.root is not None:
+            top = os.path.realpath(self._place.lies(posixpath.expanduser(name)))
+            for found in self._left().below(top):
+                yield Reason("ask", name, f"{found} lies below it: rule {self._left().by_path[found]}")
 
     def _ruled(self, tool: str, piece: str, target: Target | None) -> Reason | None:
         """What the first rule that matches says, a user's rules going before the built-in ones."""
