@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import structlog
 
 from etude import __version__
-from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.environments.local import WorkspaceConfig, absent, command_environment, open_workspace
 from etude.errors import ConfigError
 from etude.harness.cost import Ledger
 from etude.harness.endpoint import Delta, Endpoint
@@ -175,7 +175,7 @@ async def open_agent(
         view = confined(config.workspace, permissions, directory)
         sandbox = await open_workspace(directory, view)
         stack.push_async_callback(sandbox.destroy)
-        gate = Gate(_judge(permissions, directory, allow), ask, partial(remember, project))
+        gate = Gate(_judge(permissions, directory, view, allow), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         for server, why in mcp.failed.items():
             _log.warning("an MCP server lacks tools", server=server, why=why)
@@ -211,12 +211,18 @@ def _begin(session: Session, name: str, directory: Path, model: str) -> None:
 def confined(config: WorkspaceConfig, permissions: PermissionConfig, directory: Path) -> WorkspaceConfig:
     """Without the user's secrets in its environment, and without files that nothing may read."""
     env = {**without_secrets(os.environ), **config.env}
-    masked = (*config.masked, *unreadable(permissions, directory))
-    return config.model_copy(update={"env": env, "masked": masked})
+    if config.sandbox == "off":
+        return config.model_copy(update={"env": env})
+    denied = unreadable(permissions, directory)
+    masked = (*config.masked, *(path for path in denied if not path.startswith("/")))
+    hidden = (*config.hidden, *(path for path in denied if path.startswith("/")))
+    return config.model_copy(update={"env": env, "masked": masked, "hidden": hidden})
 
 
-def _judge(permissions: PermissionConfig, directory: Path, allow: Sequence[str]) -> Judge:
-    judge = Judge(permissions, Place(directory))
+def _judge(permissions: PermissionConfig, directory: Path, config: WorkspaceConfig, allow: Sequence[str]) -> Judge:
+    """The judge over what is there for commands: what the sandbox has taken away need not be asked about."""
+    hidden = absent(directory, config) if config.sandbox == "on" else ()
+    judge = Judge(permissions, Place(directory), command_environment(config), hidden)
     for rule in allow:
         judge.allow(rule)
     return judge

@@ -101,10 +101,10 @@ def test_what_is_allowed_for_good_is_kept(root: Path) -> None:
         async with open_agent(config(server), root / "project", SessionStore(root / "home"), ask=ask) as agent:
             assert await agent.play("Go.") == "finished"
 
-    calls = [run("make one"), run("make one"), run("sort x"), run("sort y")]
+    calls = [run("make one"), run("make one"), run("shuf x"), run("shuf y")]
     with ScriptedServer([*(Reply("", [call]) for call in calls), Reply("Done.")]) as server:
         asyncio.run(play(server))
-    assert [question.arguments["command"] for question in asked] == ["make one", "sort x"], "a rule holds from then on"
+    assert [question.arguments["command"] for question in asked] == ["make one", "shuf x"], "a rule holds from then on"
     kept = tomllib.loads((root / "config" / "etude" / "permissions.toml").read_text())
     assert kept["projects"][str(root / "project")]["allow"] == ["run(make one *)"], "the other was for this session"
 
@@ -126,3 +126,40 @@ def test_another_model_from_the_next_message_on(root: Path) -> None:
     with ScriptedServer([Reply("One."), Reply("Two.")]) as server:
         asyncio.run(play(server))
     assert [body["model"] for body in server.bodies] == ["first", "second"]
+
+
+def test_what_is_denied_to_read_is_not_there_and_nobody_is_asked_about_the_rest(root: Path) -> None:
+    """The product's own path: rules from the user's file, the sandbox and the judge that know of each other."""
+    secrets = {"project/.env": "KEY", "project/infra/secrets/key": "KEY", "vault/token": "KEY"}
+    for name, text in {**secrets, "project/src/a.py": "shown"}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+    (root / "config" / "etude").mkdir(parents=True)
+    (root / "config" / "etude" / "permissions.toml").write_text(
+        f"[permissions]\ndeny = ['read(.env)', 'read(infra/secrets/**)', 'read({root}/vault/**)']\n"
+    )
+    asked: list[str] = []
+
+    async def ask(questions: Sequence[Question]) -> Sequence[Answer]:
+        asked.extend(question.arguments["command"] for question in questions)
+        return [Answer(True) for _ in questions]
+
+    async def play(server: ScriptedServer) -> list[Event]:
+        async with open_agent(config(server), root / "project", SessionStore(root / "home"), ask=ask) as agent:
+            assert await agent.play("Go.") == "finished"
+            return list(agent.session.log)
+
+    lines = [
+        "grep -rn . .",
+        "cat src/*.py",
+        "cat .en*",
+        "cat $(echo .env)",
+        f"cat {root}/vau*/*",
+        "cat $X.env",
+    ]
+    with ScriptedServer([*(Reply("", [run(line)]) for line in lines), Reply("Done.")]) as server:
+        events = asyncio.run(play(server))
+    results = [event.data["text"] for event in events if event.kind == "tool_result"]
+    assert len(results) == len(lines) and not [text for text in results if "KEY" in text]
+    assert "shown" in results[0] and "shown" in results[1]
+    assert asked == ["cat $X.env"], "the others are denied by name, or need no question"

@@ -7,6 +7,8 @@ rollout. Unlike a backend's sandboxes it is not made for a task and not thrown a
 from __future__ import annotations
 
 from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.outside import absent
+from etude.environments.local.view import command_environment
 from etude.environments.local.workspace import open_workspace
 
-__all__ = ["WorkspaceConfig", "open_workspace"]
+__all__ = ["WorkspaceConfig", "absent", "command_environment", "open_workspace"]

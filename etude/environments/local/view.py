@@ -15,6 +15,7 @@ from pathlib import Path
 from etude.environments.base import WORKSPACE
 from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.outside import concealed, emptied, sockets
 from etude.environments.local.planted import listed_links
 from etude.environments.local.repository import History, history_of, named_by_config
 
@@ -38,8 +39,8 @@ def arguments(
     argv += ["--tmpfs", "/tmp", "--size", str(1 << 20), "--tmpfs", "/run"]
     if config.network == "full":
         argv += _resolver()
-    for path in _hidden(config.hidden, directory):
-        argv += _emptied(path, str(path))
+    taken, closing = concealed(directory, config)
+    argv += taken
     for path in config.writable:
         argv += ["--bind", str(path.resolve()), str(path.resolve())]
     history = history_of(directory)
@@ -48,11 +49,11 @@ def arguments(
     for place in (str(directory), WORKSPACE):
         argv += ["--bind", str(directory), place, *_protected(directory, place, held)]
         argv += _read_only(directory / ".git", f"{place}/.git") if history is not None else []
-        argv += _masked(directory, place, config.masked)
-    argv += ["--ro-bind", str(guest), GUEST, "--remount-ro", "/", "--chdir", WORKSPACE]
+        argv += _masked(directory, place, (*config.masked, *sockets(directory)))
+    argv += ["--ro-bind", str(guest), GUEST, *closing, "--remount-ro", "/", "--chdir", WORKSPACE]
     if history is not None and config.history == "own":
         env = {**env, **_own_objects(history)}
-    for name, value in {**env, **config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}.items():
+    for name, value in {**env, **command_environment(config)}.items():
         argv += ["--setenv", name, value]
     return argv
 
@@ -71,6 +72,11 @@ def protected(directory: Path, config: WorkspaceConfig) -> list[str]:
     leads = [(directory / name).resolve() for name in (*given, *listed_links(directory, config.unguarded))]
     inside = [str(path.relative_to(directory)) for path in leads if directory in path.parents]
     return list(dict.fromkeys((*given, *inside)))
+
+
+def command_environment(config: WorkspaceConfig) -> dict[str, str]:
+    """What the config gives commands, and where they may put things."""
+    return {**config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}
 
 
 def _machine() -> list[str]:
@@ -98,14 +104,6 @@ def _resolver() -> list[str]:
     return ["--ro-bind", str(real), str(real)] if real.is_file() and real.is_relative_to("/run") else []
 
 
-def _hidden(paths: Iterable[str], directory: Path) -> list[Path]:
-    """Those that exist, symlinks followed, but for what the sandbox replaces anyway and what the workspace lies in."""
-    own = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev")]
-    found = [Path(os.path.expanduser(path)).resolve() for path in paths]
-    wanted = [path for path in dict.fromkeys(found) if path.exists() and not directory.is_relative_to(path)]
-    return [path for path in wanted if not any(path.is_relative_to(place) for place in own)]
-
-
 def _protected(directory: Path, place: str, names: Iterable[str]) -> list[str]:
     """Read-only again. The directories above are mounted onto themselves: what is a mount cannot be moved out of the
     way, and another put in its place."""
@@ -128,11 +126,7 @@ def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
     inside = [
         path for path in dict.fromkeys(real) if path.exists() and path != directory and path.is_relative_to(directory)
     ]
-    return [part for path in inside for part in _emptied(path, f"{place}/{path.relative_to(directory)}")]
-
-
-def _emptied(path: Path, place: str) -> list[str]:
-    return ["--tmpfs", place, "--remount-ro", place] if path.is_dir() else ["--ro-bind", "/dev/null", place]
+    return [part for path in inside for part in emptied(path, f"{place}/{path.relative_to(directory)}")]
 
 
 def _history(history: History, kept: str) -> list[str]:

@@ -1,8 +1,7 @@
-"""The rules that stand behind everybody's: what is harmless enough to be never asked about, and what is always asked.
+"""The rules that stand behind everybody's: what is always asked about.
 
-They come after a user's own rules, and never loosen what these forbid. Safe commands read and print; an option that
-names a file or a program (`git diff --output`, `rg --pre`) makes another command of them. Reading is not harmless
-whatever is read: the paths among the words are judged as well.
+They come after a user's own rules, and never loosen what these forbid. Which commands only read and print is in
+`permissions.reading`.
 """
 
 from __future__ import annotations
@@ -28,47 +27,6 @@ ASK = tuple(
     )
 )  # fmt: skip
 """Where a default would otherwise allow it. A user's own `allow` is what they mean, and goes before these."""
-
-_SAFE = {
-    ":", "true", "false", "pwd", "cd", "ls", "cat", "head", "tail", "wc", "echo", "test", "[", "basename", "dirname",
-    "realpath", "readlink", "stat", "which", "type", "cmp", "comm", "cut", "tr", "nl", "tac", "paste", "fold", "column",
-    "diff", "grep", "egrep", "fgrep", "seq", "sleep", "du", "df", "id", "whoami", "uname", "date", "file", "exit",
-    "return", "set", "shift", "break", "continue", "wait", "strings", "od", "hexdump", "md5sum", "sha1sum", "sha256sum",
-    "export", "declare", "typeset", "readonly", "local", "unset",
-}  # fmt: skip
-_SAFE_GIT = {"status", "log", "diff", "show", "blame", "ls-files", "ls-tree", "rev-parse", "merge-base", "shortlog"}
-_NOT_SAFE = {
-    "date": r"-s.*|--s.*|-f.*|--file.*",
-    "file": r"-C|--compile|-z.*|-m.*",
-    "set": r".*",
-    "test": r"-[vR]",
-    "git": r"--output.*|-o.*|--ext-diff|--textconv|--no-index|-c.*|--exec.*|-O.*",
-    "find": r"-delete|-fprint.*|-fls",
-    "rg": r"--pre.*|-z.*|--search-zip|--hostname-bin.*",
-    "jq": r"-L.*|--library-path.*",
-}
-"""Options that make of a reading command another."""
-
-
-def is_safe(words: Sequence[str | None]) -> bool:
-    """Whether a command only reads and prints, whatever else is in the world. Its paths are judged apart."""
-    name = words[0]
-    options = [word for word in words[1:] if word is not None]
-    if name == "git":
-        if len(words) < 2 or words[1] not in _SAFE_GIT or None in words:
-            return False
-    elif name == "command":
-        return len(words) > 1 and words[1] in ("-v", "-V")
-    elif name == "set":
-        return bool(options) and all(re.fullmatch(r"[-+][euxo]+|pipefail", word) for word in options)
-    elif name in ("find", "rg", "jq"):
-        if None in words:
-            return False
-    elif name not in _SAFE:
-        return False
-    refused = _NOT_SAFE.get(name or "")
-    return refused is None or not any(re.fullmatch(refused, word) for word in options)
-
 
 _MANY_IN_ONE = {
     "git", "npm", "pnpm", "yarn", "bun", "cargo", "go", "uv", "pip", "poetry", "docker", "kubectl", "terraform", "make",

@@ -2,33 +2,49 @@
 
 Owns `Judge`. A command line is taken apart (`permissions.shell`, `permissions.unwrap`). Each simple command, each file
 a redirection opens, each variable set for a command and each path among its words is judged by itself, and the
-strictest verdict is the line's. What cannot be taken apart is asked about, with the reason. Asks nobody, runs nothing.
+strictest verdict is the line's. A pattern or a variable is every path it could be (`permissions.words`); a word that
+could be any path is judged by the strictest that could be said of one. What cannot be taken apart is asked about, with
+the reason. What the sandbox hides need not be asked about: it is not there. Asks nobody, runs nothing.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from etude.config import parse
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
-from etude.harness.permissions.paths import Place, Target
+from etude.harness.permissions.gitconfig import may_open, obeyed
+from etude.harness.permissions.paths import Place, Target, by_process
+from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots
 from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
-from etude.harness.permissions.shell import Redirect, Simple, Unreadable, Word, read_script
+from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, Word, read_script
+from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
+from etude.harness.permissions.words import Values
 
 _WRITES_ALL = {"rm", "rmdir", "mkdir", "touch", "tee", "truncate", "chmod", "chown", "chgrp", "shred", "unlink", "mv"}
 _WRITES_LAST = {"cp", "ln", "install", "rsync", "scp"}
+_SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _MAX_DIRECTORIES = 16
+_MOST_WALKED = 20_000
+_READS = "it only reads and prints"
+_PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
+"""What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
+_SETS_BY_NAME = {"read", "mapfile", "readarray", "getopts", "printf", "wait"}
 _SHOWN = 400
 _RULING_VARIABLE = re.compile(
     r"PATH|LD_.*|DYLD_.*|GIT_.*|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|CDPATH|PYTHON(HOME|STARTUP|"
     r"INSPECT|BREAKPOINT)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|"
-    r".*PAGER|.*EDITOR|VISUAL|BROWSER|SSH_ASKPASS|HOME|XDG_CONFIG_HOME|GCONV_PATH|.*_PROXY|.*_proxy|LESSOPEN|MANPATH"
+    r".*PAGER|.*EDITOR|VISUAL|BROWSER|SSH_ASKPASS|HOME|XDG_.*|GCONV_PATH|.*_PROXY|.*_proxy|LESSOPEN|MANPATH|GLOBIGNORE|"
+    r"RIPGREP_CONFIG_PATH|GREP_OPTIONS|LOCPATH|NLSPATH|TERMINFO.*|MAGIC|AWKPATH|AWKLIBPATH|FPATH|POSIXLY_CORRECT"
 )
 """Variables by which a harmless command runs, or obeys, something else."""
 
@@ -73,18 +89,32 @@ class Decision:
 class Judge:
     """The rules of one session, over one workspace. Rules added meanwhile hold from then on."""
 
-    def __init__(self, config: PermissionConfig, place: Place | None = None) -> None:
+    def __init__(
+        self,
+        config: PermissionConfig,
+        place: Place | None = None,
+        env: Mapping[str, str] | None = None,
+        hidden: Sequence[str] = (),
+    ) -> None:
+        """`env` is what commands find in their environment, this process's own if it is not given. `hidden` are real
+        paths that the sandbox has taken out of it."""
         self._config = config
         self._place = place or Place()
         self._rules = config.rules()
+        self._env = os.environ if env is None else env
+        self._hidden = tuple(hidden)
+        self._looked: Denied | None = None
+        self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
     def allow(self, rule: str) -> None:
         """Add a rule that allows, as the user chose it when asked. Raises ConfigError for what is none."""
         parse({"allow": [rule]}, PermissionConfig, "permissions")
         self._rules.append(Rule(rule, "allow"))
+        self._on.clear()
 
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """Whether this call may be made."""
+        self._looked = None
         kind = kind_of(tool)
         if tool in OWN:
             return _decide([Reason("allow", tool, "it touches nothing but the session")])
@@ -95,17 +125,45 @@ class Judge:
             return _decide([self._ruled(tool, tool, None) or unruled])
         paths = arguments.get("paths", arguments.get("path", "."))
         names = [str(path) for path in paths] if isinstance(paths, list) else [str(paths)]
-        return _decide([reason for name in names for reason in self._path(tool, name, kind == "edit")])
+        reasons = [reason for name in names for reason in self._path(tool, name, kind == "edit")]
+        return _decide([*reasons, *(reason for name in names for reason in self._searched(tool, name))])
+
+    def _searched(self, tool: str, name: str) -> Iterator[Reason]:
+        """A tool that goes through all below a path reads what rules speak of there, unless the sandbox hides it."""
+        if tool in _SEARCHES and self._place.root is not None:
+            top = os.path.realpath(self._place.lies(posixpath.expanduser(name)))
+            for found in self._left().below(top):
+                yield Reason("ask", name, f"{found} lies below it: rule {self._left().by_path[found]}")
 
     def _ruled(self, tool: str, piece: str, target: Target | None) -> Reason | None:
         """What the first rule that matches says, a user's rules going before the built-in ones."""
-        more = builtin.ASK if self._config.builtin else ()
-        for rule in (*self._rules, *more):
-            if rule.names(tool) and (target is None or rule.matches_path(target.path, target.relative)):
-                built_in = rule not in self._rules
+        for rule, built_in in self._rules_on(tool):
+            if target is None or rule.matches_path(target.path, target.relative):
                 remember = _for_good(kind_of(tool), target) if built_in and target else ""
                 return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
+        if target is not None and kind_of(tool) == "read":
+            if by_process(target.path):
+                return Reason("ask", piece, "it leads elsewhere for every process")
+            if other := self._left().holding(target.path):
+                return Reason(other.verdict, piece, f"it is another name of what rule {other} speaks of")
         return None
+
+    def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
+        """The rules that are about a tool at all, and whether they are built in."""
+        if tool not in self._on:
+            more = builtin.ASK if self._config.builtin else ()
+            both = [*((rule, False) for rule in self._rules), *((rule, True) for rule in more)]
+            self._on[tool] = [(rule, built_in) for rule, built_in in both if rule.names(tool)]
+        return self._on[tool]
+
+    def _left(self) -> Denied:
+        """What the user's rules keep from being read, as far as it is there for a command; looked up once a call."""
+        if self._looked is None:
+            rules = [rule for rule in self._rules if rule.verdict != "allow" and rule.names("read_file")]
+            everything = any(rule.pattern is None for rule in rules)
+            found = denied(rules, self._place.root) if self._place.root and rules else Denied({}, not rules)
+            self._looked = Denied(found.without(self._hidden).by_path, found.complete and not everything)
+        return self._looked
 
     # --- paths ----------------------------------------------------------------------------------------------------
 
@@ -146,25 +204,180 @@ class Judge:
             piece = line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
             yield Reason(ruled.verdict, piece, f"rule {ruled}") if ruled else Reason("ask", piece, str(reason))
             return
-        directories: list[str | None] = [WORKSPACE]
+        values = Values(line, commands, self._env)
+        running: list[str | None] = [WORKSPACE]
+        anywhere: list[str | None] = [WORKSPACE]
         for command in commands:
-            yield from self._simple(tool, command, directories)
-            _follow(command, directories)
+            self._follow(command, anywhere)
+        for command in commands:
+            directories = [None] if command.astray else anywhere if command.again else running
+            yield from self._simple(tool, command, directories, values)
+            self._follow(command, running)
 
-    def _simple(self, tool: str, command: Simple, directories: Sequence[str | None]) -> Iterator[Reason]:
-        for name, _ in command.variables:
+    def _follow(self, command: Simple, directories: list[str | None]) -> None:
+        """After a `cd` a relative path is meant from another directory, or, where the `cd` failed, from the one
+        before."""
+        if not command.words or command.words[0].text not in ("cd", "pushd", "popd"):
+            return
+        target = command.words[1].text if len(command.words) == 2 else None
+        if target is None or target.startswith("-") or command.words[0].text == "popd":
+            directories.append(None)
+            return
+        relative = not target.startswith(("/", "~"))
+        if relative and (command.again or "CDPATH" in self._env):
+            directories.append(None)
+        start = directories if relative else [WORKSPACE]
+        ways = dict.fromkeys((posixpath.expanduser(target), target))
+        moved = [None if place is None else posixpath.join(place, way) for place in start for way in ways]
+        directories += [place for place in dict.fromkeys(moved) if place not in directories]
+        if len(directories) > _MAX_DIRECTORIES:
+            directories[:] = [None]
+
+    def _simple(
+        self, tool: str, command: Simple, directories: Sequence[str | None], values: Values
+    ) -> Iterator[Reason]:
+        set_by_name = command.words[1:] if command.words and command.words[0].text in _SETS_BY_NAME else ()
+        for name in (*(name for name, _ in command.variables), *(word.text or "" for word in set_by_name)):
             if _RULING_VARIABLE.fullmatch(name):
                 yield Reason("ask", f"{name}=…", "it can make a command run something else")
+        if command.loops:
+            listed = [word for _, word in command.variables]
+            names = [self._names(word, directories, values) for word in listed]
+            yield from self._unquoted(listed, names)
+            for name in {
+                name for word, found in zip(listed, names, strict=True) if word.text is None for name in found or ()
+            }:
+                yield from self._argument(name, directories)
         for redirect in command.redirects:
-            yield from self._redirect(redirect, directories)
+            yield from self._redirect(redirect, directories, values)
         if not command.words:
             return
-        yield self._command(tool, command)
+        names = [self._names(word, directories, values) for word in command.words]
+        words = _settled(command, names)
+        reason = self._command(tool, command, words)
+        yield reason
         written = _written(command)
-        for word in command.words[1:]:
-            yield from self._argument(word, any(word is other for other in written), directories)
+        for word, found in zip(command.words[1:], names[1:], strict=True):
+            if any(word is other for other in written):
+                yield from self._written_word(word, directories)
+            for name in found or ():
+                yield from self._argument(name, directories, outside=words[0] not in _PRINTS or word.parts is None)
+        if reason.verdict == "allow":
+            yield from self._unnamed(command, words, names, directories, reason.by == _READS)
 
-    def _command(self, tool: str, command: Simple) -> Reason:
+    # --- what a command opens -------------------------------------------------------------------------------------
+
+    def _names(self, word: Word, directories: Sequence[str | None], values: Values) -> list[str] | None:
+        """Every path that a word could be, and that could be in it; None where that could be any."""
+        if word.raw.startswith(("<(", ">(")):
+            return ["/dev/fd/63"]
+        readings = values.readings(word)
+        if readings is None:
+            return None
+        found: list[str] = []
+        for reading in readings:
+            if (literal := reading.literal) is not None:
+                found += _pieces(literal)
+                continue
+            for place in directories if not reading.pattern.startswith("/") else (WORKSPACE,):
+                matches = None if place is None else self._place.matches(reading.pattern, place)
+                if matches is None or (reading.split and any(re.search(r"[\s*?\[\\]", name) for name in matches)):
+                    return None
+                found += matches
+        return list(dict.fromkeys(found))
+
+    def _unnamed(
+        self,
+        command: Simple,
+        words: Sequence[str | None],
+        names: Sequence[list[str] | None],
+        directories: Sequence[str | None],
+        built_in: bool,
+    ) -> Iterator[Reason]:
+        """What an allowed command may open beside the paths among its words."""
+        kind = opens(words)
+        if kind == "nothing":
+            yield from self._unquoted(command.words, names)
+            return
+        unknown = [
+            word.raw for word, found in zip(command.words, names, strict=True) if found is None and word != FOUND
+        ]
+        if kind is not None and None in directories:
+            unknown.append("the directory it runs in")
+        if unknown and self._could_be_refused(built_in):
+            yield Reason("ask", command.raw or " ".join(unknown), f"only a run would tell what is read by {unknown[0]}")
+        if FOUND in command.words:
+            yield from self._walk([word.text for word in command.found_by], directories, "below", links=True)
+        if kind in ("lists", "below"):
+            yield from self._walk(words, directories, kind, links=follows(words))
+        if words[0] == "git" and kind is not None and self._place.root is not None:
+            yield from self._repository(command, words, kind, directories)
+
+    def _unquoted(self, words: Sequence[Word], names: Sequence[list[str] | None]) -> Iterator[Reason]:
+        """Without quotes, what only a run would tell could be a pattern: to match it a directory is listed."""
+        bare = [word for word, found in zip(words, names, strict=True) if found is None and not word.quoted]
+        if bare and self._could_be_refused(built_in=False):
+            yield Reason("ask", bare[0].raw, "without quotes it could be a pattern, and match what a rule speaks of")
+
+    def _repository(
+        self, command: Simple, words: Sequence[str | None], kind: str, directories: Sequence[str | None]
+    ) -> Iterator[Reason]:
+        """What git runs or opens for the sake of the repository that it finds."""
+        moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
+        ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in (".", *moved)}
+        for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
+            if why := obeyed(here):
+                yield Reason("ask", command.raw, why)
+            for found in self._left().by_path if kind == "tracked" else ():
+                if may_open(here, found, lists=not {"diff", "grep"} & set(words)):
+                    yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
+
+    def _could_be_refused(self, built_in: bool) -> bool:
+        """Whether there is a path that a command could not read unasked. Where a rule of the user's allows the command,
+        only their rules on paths count."""
+        left = self._left()
+        if left.by_path or not left.complete:
+            return True
+        return built_in and (self._config.builtin or {self._config.reads, self._config.outside} != {"allow"})
+
+    def _walk(
+        self, words: Sequence[str | None], directories: Sequence[str | None], kind: str, links: bool
+    ) -> Iterator[Reason]:
+        """Everything below what a command names is read: the files that rules speak of, and where links lead."""
+        if self._place.root is None:
+            return
+        given = roots(words) or ["."]
+        if all(name.startswith(("\0<(", "\0>(")) for name in given):
+            return
+        named = [name for name in given if not name.startswith("\0")]
+        tops = {self._place.lies(name, place) for name in named or ["."] for place in directories if place is not None}
+        if not any(os.path.lexists(top) for top in tops):
+            tops = {self._place.lies(place) for place in directories if place is not None}
+        for top in sorted(os.path.realpath(top) for top in tops):
+            for found in self._left().below(top):
+                if kind == "lists" and not os.path.isdir(found):
+                    continue
+                rule = self._left().by_path[found]
+                yield Reason("ask", " ".join(word or "…" for word in words), f"it reads {found}: rule {rule}")
+            if links:
+                wanted = found_links(words) if words[0] == "find" else re.compile("")
+                yield from self._links(top, wanted)
+
+    def _links(self, top: str, wanted: re.Pattern[str] | None) -> Iterator[Reason]:
+        """The first link below a directory that may not be followed unasked."""
+        for count, (directory, directories, files) in enumerate(os.walk(top) if wanted is not None else ()):
+            if count > _MOST_WALKED:
+                yield Reason("ask", top, "it holds too many directories to look at the links in them")
+                return
+            for name in (*directories, *files):
+                path = os.path.join(directory, name)
+                if wanted is not None and os.path.islink(path) and wanted.match(name):
+                    refused = [reason for reason in self._argument(path, [WORKSPACE]) if reason.verdict != "allow"]
+                    if refused:
+                        yield refused[0]
+                        return
+
+    def _command(self, tool: str, command: Simple, settled: Sequence[str | None]) -> Reason:
         words = [word.text for word in command.words]
         piece = " ".join(word.raw for word in command.words)
         unsure = None
@@ -177,44 +390,76 @@ class Judge:
         if unsure:
             return unsure
         if self._config.builtin:
-            if builtin.is_safe(words):
-                return Reason("allow", piece, "it only reads and prints")
+            if opens(settled) is not None:
+                return Reason("allow", piece, _READS)
             for rule in builtin.ASK:
                 if rule.names(tool) and rule.matches_command(words) is not False:
                     return Reason("ask", piece, f"rule {rule}, which is built in", builtin.narrowest(words))
         said = f"no rule matches; commands are {_DONE[self._config.runs]} by default"
         return Reason(self._config.runs, piece, said, builtin.narrowest(words))
 
-    def _redirect(self, redirect: Redirect, directories: Sequence[str | None]) -> list[Reason]:
+    def _redirect(self, redirect: Redirect, directories: Sequence[str | None], values: Values) -> list[Reason]:
         tool = "write_file" if redirect.writes else "read_file"
-        if redirect.target.text is None:
+        known = None
+        if redirect.target.text is not None:
+            known = [redirect.target.text]
+        elif not redirect.writes:
+            known = self._names(redirect.target, directories, values)
+        if known is None:
             return [Reason("ask", redirect.target.raw, "only a run would tell which file this is")]
-        if redirect.target.text.startswith(("/dev/tcp/", "/dev/udp/")):
+        if any(name.startswith(("/dev/tcp/", "/dev/udp/")) for name in known):
             return [Reason("ask", redirect.target.raw, "it is a connection to another machine")]
-        return self._path(tool, redirect.target.text, redirect.writes, directories)
+        if redirect.writes and re.search(r"(^|/)-", known[0]):
+            return [Reason("ask", redirect.target.raw, "a file of this name is an option to who matches it")]
+        return [reason for name in known if name for reason in self._path(tool, name, redirect.writes, directories)]
 
-    def _argument(self, word: Word, written: bool, directories: Sequence[str | None]) -> Iterator[Reason]:
-        """A word that may be a path: written, it must lie inside; read, only what a rule says of it counts, for most
-        words are no paths at all."""
-        if word.text is None:
-            if written and (parent := _parent_of_pattern(word.raw)) is not None:
-                yield from self._path("write_file", parent, True, directories)
-            elif written:
-                yield Reason("ask", word.raw, "only a run would tell which file this is")
-            return
-        name = word.text.partition("=")[2] if re.match(r"-?-?[\w-]+=", word.text) else word.text
-        if not name or name.startswith("-"):
-            return
-        if written:
-            yield from self._path("write_file", name, True, directories)
+    def _written_word(self, word: Word, directories: Sequence[str | None]) -> Iterator[Reason]:
+        """A word that names what is changed: it must lie inside."""
+        if word.text is not None:
+            name = word.text.partition("=")[2] if re.match(r"-?-?[\w-]+=", word.text) else word.text
+            if name and not name.startswith("-"):
+                yield from self._path("write_file", name, True, directories)
+        elif (parent := _parent_of_pattern(word.raw)) is not None:
+            yield from self._path("write_file", parent, True, directories)
+        else:
+            yield Reason("ask", word.raw, "only a run would tell which file this is")
+
+    def _argument(self, name: str, directories: Sequence[str | None], outside: bool = True) -> Iterator[Reason]:
+        """A word that may be a path to read: only what a rule says of it counts, for most words are no paths at all."""
         known = [place for place in directories if place is not None] or [WORKSPACE]
         for place in known:
             for target in self._place.targets(name, place):
                 ruled = self._ruled("read_file", name, target)
-                if ruled is None and target.relative is None and not target.scratch and self._place.holds(target):
+                if (
+                    ruled is None
+                    and outside
+                    and target.relative is None
+                    and not target.scratch
+                    and self._place.holds(target)
+                ):
                     ruled = self._target("read_file", name, target, writes=False)
                 if ruled is not None and ruled.verdict != "allow":
                     yield ruled
+
+
+def _settled(command: Simple, names: Sequence[list[str] | None]) -> list[str | None]:
+    """The words, and something in place of those that are certain to be no options, or at least one word each."""
+    out: list[str | None] = []
+    name = command.words[0].text
+    for word, found in zip(command.words, names, strict=True):
+        several = word.text is None and name in ("uniq", "xxd")
+        sure = found is not None and not several and not any(name.startswith("-") for name in found)
+        one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
+        out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
+    return out
+
+
+def _pieces(text: str) -> list[str]:
+    """A word and the paths that could be in it: behind `=`, `:` and `@`, and right behind a short option."""
+    if re.match(r"-[^-]", text):
+        return [text[at:] for at in range(2, len(text))]
+    parts = [text, *(text[at + 1 :] for at, character in enumerate(text) if character in "=:@")]
+    return [part for part in parts if part and not part.startswith("-")]
 
 
 def _for_good(kind: Kind, target: Target) -> str:
@@ -246,21 +491,6 @@ def _written(command: Simple) -> Sequence[Word]:
     if name == "sed" and any((word.text or "").startswith(("-i", "--in-place")) for word in command.words):
         return operands[1:]
     return []
-
-
-def _follow(command: Simple, directories: list[str | None]) -> None:
-    """After a `cd` a relative path is meant from another directory, or, where the `cd` failed, from the one before."""
-    if not command.words or command.words[0].text not in ("cd", "pushd", "popd"):
-        return
-    target = command.words[1].text if len(command.words) == 2 else None
-    if target is None or target.startswith("-") or command.words[0].text == "popd":
-        directories.append(None)
-        return
-    start = [WORKSPACE] if target.startswith(("/", "~")) else directories
-    moved = [None if place is None else posixpath.join(place, posixpath.expanduser(target)) for place in start]
-    directories += [place for place in dict.fromkeys(moved) if place not in directories]
-    if len(directories) > _MAX_DIRECTORIES:
-        directories[:] = [None]
 
 
 def _decide(reasons: list[Reason]) -> Decision:

@@ -7,15 +7,23 @@ could be changed by somebody else: that is the OS sandbox's to prevent.
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from etude.environments.base import WORKSPACE
 
 _SCRATCH = ("/tmp", "/dev/null", "/dev/stdout", "/dev/stderr", "/dev/fd", "/dev/tty")
 """Outside the workspace, and harmless to write."""
+_MOST_SEEN = 20_000
+"""Names looked at for one pattern."""
+_BY_PROCESS = re.compile(r"/proc/(?:self|thread-self|\d+)(?:/.*)?|/dev/fd(?:/.*)?|/dev/std(?:in|out|err)")
+"""Paths that lead elsewhere for every process."""
 
 
 @dataclass(frozen=True)
@@ -34,30 +42,125 @@ class Place:
 
     root: Path | None = None
 
+    @cached_property
+    def _real_root(self) -> tuple[str, ...]:
+        return (str(self.root.resolve()),) if self.root is not None else ()
+
     def targets(self, path: str, directory: str = WORKSPACE) -> list[Target]:
-        """Where a path leads: by its name, and by its links. Both must be allowed: a rule may speak of either."""
-        named = posixpath.normpath(posixpath.join(directory, posixpath.expanduser(path)))
-        return list(dict.fromkeys((self._target(named), self._target(self._followed(path, directory)))))
+        """Where a path leads: by its name, and by its links. Both must be allowed: a rule may speak of either. A `~`
+        may have been in quotes, and is then a name like any other."""
+        found = [self._named(posixpath.expanduser(path), directory)]
+        if path.startswith("~"):
+            found.append(self._named(path, directory))
+        return list(dict.fromkeys(target for pair in found for target in pair))
 
     def holds(self, target: Target) -> bool:
         """Whether this machine, if the workspace is on it, has something there."""
         return self.root is not None and os.path.lexists(target.path)
 
+    def lies(self, path: str, directory: str = WORKSPACE) -> str:
+        """Where on this machine, by its name, what a command calls so; only for a workspace that is on it."""
+        full = posixpath.join(directory, path)
+        if self.root is not None and (full == WORKSPACE or full.startswith(f"{WORKSPACE}/")):
+            # not normalised first: `link/..` is the parent of what the link leads to
+            full = f"{self._real_root[0]}{full[len(WORKSPACE) :]}"
+        return full
+
+    def matches(self, pattern: str, directory: str = WORKSPACE) -> list[str] | None:
+        """The names a shell would put in place of a pattern, perhaps a few more, and the directories that it lists to
+        find them; None where that cannot be told."""
+        if self.root is None:
+            return None
+        seen = itertools.count(1)
+        start = "/" if pattern.startswith("/") else ""
+        parts = [part for part in pattern.split("/") if part]
+        try:
+            return list(self._matching(start, parts, directory, seen))
+        except (OverflowError, ValueError):
+            return None
+
+    def _matching(self, found: str, parts: list[str], directory: str, seen: Iterator[int]) -> Iterator[str]:
+        if not parts:
+            yield found
+            return
+        part, rest = parts[0], parts[1:]
+        if not re.search(r"(?<!\\)(?:\\\\)*[*?\[]", part):
+            yield from self._matching(found + _unescaped(part) + "/" * bool(rest), rest, directory, seen)
+            return
+        try:
+            names = os.listdir(self.lies(found or ".", directory))
+        except OSError:
+            return
+        names += [".", ".."]  # a dash finds them by `.*`
+        if found == "/":
+            names.append(WORKSPACE.strip("/"))
+        yield found or "."
+        wanted = _name_pattern(part)
+        for name in names:
+            if next(seen) > _MOST_SEEN:
+                raise OverflowError
+            if wanted.fullmatch(name):
+                yield from self._matching(found + name + "/" * bool(rest), rest, directory, seen)
+
+    def _named(self, path: str, directory: str) -> tuple[Target, Target]:
+        named = posixpath.normpath(posixpath.join(directory, path))
+        return self._target(re.sub(r"^//", "/", named)), self._target(self._followed(path, directory))
+
     def _target(self, path: str) -> Target:
-        for root in (WORKSPACE, *([str(self.root.resolve())] if self.root is not None else [])):
+        for root in (WORKSPACE, *self._real_root):
             if path == root or path.startswith(f"{root}/"):
                 return Target(path, path[len(root) + 1 :] or ".")
         scratch = any(path == place or path.startswith(f"{place}/") for place in _SCRATCH)
         return Target(path, None, scratch)
 
     def _followed(self, path: str, directory: str) -> str:
-        full = posixpath.join(directory, posixpath.expanduser(path))
+        full = posixpath.join(directory, path)
         if self.root is None:
             return posixpath.normpath(full)
-        if full == WORKSPACE or full.startswith(f"{WORKSPACE}/"):
-            # not normalised first: `link/..` is the parent of what the link leads to
-            full = f"{self.root.resolve()}{full[len(WORKSPACE) :]}"
         try:
-            return os.path.realpath(full)
+            return _real(self.lies(path, directory))
         except (OSError, ValueError):
             return "/"  # where it leads cannot be seen: not into the workspace, for all that is known
+
+
+def _real(path: str) -> str:
+    """Every link followed, up to one that each process has for itself."""
+    real, left, links = "/", path.split("/")[::-1], 0
+    while left:
+        part = left.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            real = posixpath.dirname(real)
+            continue
+        here = posixpath.join(real, part)
+        if _BY_PROCESS.fullmatch(here):
+            top = "/proc/self/fd" if here == "/dev/fd" and ".." in left else here
+            return posixpath.join(top, *left[::-1])
+        if os.path.islink(here) and (links := links + 1) < 40:
+            left += os.readlink(here).split("/")[::-1]
+            real = "/" if os.readlink(here).startswith("/") else real
+        else:
+            real = here
+    return real
+
+
+def by_process(path: str) -> bool:
+    """Whether a path leads elsewhere for the process that opens it than for anybody who looks at it."""
+    return path.startswith("/proc/") and _BY_PROCESS.fullmatch(path) is not None
+
+
+def _unescaped(part: str) -> str:
+    return re.sub(r"\\(.)", r"\1", part)
+
+
+def _name_pattern(part: str) -> re.Pattern[str]:
+    """More than the shell would match rather than less: a bracket and all behind it is anything."""
+    out, at = "", 0
+    while at < len(part) and part[at] != "[":
+        if part[at] == "\\" and at + 1 < len(part):
+            out, at = out + re.escape(part[at + 1]), at + 2
+        else:
+            out, at = out + (".*" if part[at] in "*?" else re.escape(part[at])), at + 1
+    hidden = part.startswith((".", "\\.", "["))
+    return re.compile(("" if hidden else r"(?!\.)") + out + (".*" if at < len(part) else ""), re.DOTALL)

@@ -72,6 +72,10 @@ class Rule:
     def words(self) -> tuple[str, ...]:
         return tuple(shlex.split(self.pattern or "*"))
 
+    @cached_property
+    def _paths(self) -> re.Pattern[str]:
+        return _glob(posixpath.expanduser(self.pattern or ""))
+
     def names(self, tool: str) -> bool:
         """Whether it is about this tool at all."""
         return tool in _GROUPS.get(self.tools, ()) or fnmatch.fnmatchcase(tool, self.tools)
@@ -80,12 +84,11 @@ class Rule:
         """`path` is absolute, `relative` the same from the workspace, or None where it lies outside."""
         if self.pattern is None:
             return True
-        pattern = self.pattern
-        if pattern.startswith(("/", "~")):
-            return _glob(posixpath.expanduser(pattern)).fullmatch(path) is not None
-        if pattern.startswith("**/"):
-            return _glob(pattern).fullmatch(relative if relative is not None else path.lstrip("/")) is not None
-        return relative is not None and _glob(pattern).fullmatch(relative) is not None
+        if self.pattern.startswith(("/", "~")):
+            return self._paths.fullmatch(path) is not None
+        if self.pattern.startswith("**/"):
+            return self._paths.fullmatch(relative if relative is not None else path.lstrip("/")) is not None
+        return relative is not None and self._paths.fullmatch(relative) is not None
 
     def matches_command(self, words: Sequence[str | None]) -> bool | None:
         """Whether these words of a command match; None where a word that only a run would tell decides it."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,28 @@ MAX_CHARS = 20_000
 
 
 @dataclass(frozen=True)
+class Part:
+    """A piece of a word: text as the shell sees it, or the name of a variable."""
+
+    text: str
+    variable: bool = False
+    quoted: bool = False
+
+
+@dataclass(frozen=True)
 class Word:
     """One word. `text` is its value after quotes are taken off; None where only a run could tell it."""
 
     text: str | None
     raw: str
+    parts: tuple[Part, ...] | None = None
+    """What it is made of, for `permissions.words`; None where there is more in it than text and plain variables, and
+    nothing where all of that is in quotes."""
+
+    @property
+    def quoted(self) -> bool:
+        """Whether it is one word whatever it holds, and no pattern."""
+        return self.parts is not None and all(part.quoted for part in self.parts)
 
     def __str__(self) -> str:
         return self.raw
@@ -55,6 +72,17 @@ class Simple:
     input: Word | None = None
     """A here-document or here-string."""
     raw: str = ""
+    loops: bool = False
+    """Whether its variables are set as those of `for` are: by what each word expands to."""
+    again: bool = False
+    """Whether it may run twice, or later than it stands: in a loop, a function, a trap."""
+    astray: bool = False
+    """Whether it runs in a directory that only a run would tell."""
+    found_by: tuple[Word, ...] = ()
+    """The `find` that puts what it finds in place of the words that are FOUND."""
+
+
+FOUND = Word(None, "{}")
 
 
 class Unreadable(Exception):
@@ -83,6 +111,8 @@ _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
 _ESCAPE_IN_STRING = re.compile(r"\\([\\$\"`\n])")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _UNSETTLED = re.compile(r"(?<!\\)(?:\\\\)*(?:[*?\[]|\{.*(?:,|\.\.))|^~[^/]", re.DOTALL)
+
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*|[?#!$])\}|([A-Za-z_]\w*|[?#!$]))")
 
 
 def read_script(text: str) -> list[Simple]:
@@ -166,12 +196,34 @@ def _commands(node: Node) -> Iterator[Simple]:
         yield from _redirected(node)
     elif kind in ("variable_assignment", "declaration_command", "unset_command"):
         yield from _declaration(node)
+    elif kind == "file_redirect":
+        yield Simple((), redirects=tuple(_file(node)), raw=_text(node))  # `$(<file)`, or a function's
+        yield from _below(node)
+    elif kind in _REPEATED:
+        yield from (replace(command, again=True) for command in _repeated(node))
     else:
         _check(node)
-        if kind == "for_statement":
-            yield Simple((), tuple((_text(c), Word(None, "")) for c in node.children if c.type == "variable_name"))
+        if kind == "test_command" and node.children[0].type == "[":
+            yield Simple(tuple(_operands(node)), raw=_text(node))
         for child in node.children:
             yield from _commands(child)
+
+
+_REPEATED = ("for_statement", "while_statement", "function_definition")
+
+
+def _repeated(node: Node) -> Iterator[Simple]:
+    _check(node)
+    if node.type == "for_statement":
+        names = [_text(child) for child in node.children if child.type == "variable_name"]
+        values = [_word(child) for child in node.children if child.type in _WORDS]
+        if "in" not in [child.type for child in node.children] or any(
+            child.type == "command_substitution" for child in node.children
+        ):
+            values = [Word(None, "$@")]
+        yield Simple((), tuple((name, value) for name in names for value in values or [Word("", "")]), loops=True)
+    for child in node.children:
+        yield from _commands(child)
 
 
 def _check(node: Node) -> None:
@@ -201,6 +253,15 @@ def _check(node: Node) -> None:
         raise Unreadable(f"it holds a {kind.replace('_', ' ')}")
     if node.child_count == 0 and kind in ("word", "extglob_pattern", "regex") and _SUBSTITUTION.search(_text(node)):
         raise Unreadable("a substitution stands where it cannot be read")
+
+
+def _operands(node: Node) -> Iterator[Word]:
+    """The words of a `[`, which the grammar takes for more than a command."""
+    for child in node.children:
+        if child.type in _WORDS or child.type == "command_substitution" or child.child_count == 0:
+            yield _word(child) if child.type in _WORDS or child.child_count else Word(_text(child), _text(child))
+        else:
+            yield from _operands(child)
 
 
 def _bare(node: Node) -> Iterator[str]:
@@ -283,6 +344,10 @@ def _declaration(node: Node) -> Iterator[Simple]:
             if not named and not re.fullmatch(r"-[a-hj-zA-Z]+|\w+", _text(child)):
                 raise Unreadable(f"{_text(keyword)} {_text(child)}: a name that is computed can run something")
         variables = tuple(_assignment(child) for child in rest if child.type == "variable_assignment")
+        if any(re.match(r"-.*[^-xrgpft]", _text(child)) for child in rest):
+            # an attribute can change what an assignment means: `-n` makes another variable of it, `-l` other letters
+            names = [_text(child) for child in rest if child.type == "variable_name"]
+            variables = tuple((name, Word(None, name)) for name in [*(name for name, _ in variables), *names])
         yield Simple((Word(_text(keyword), _text(keyword)),), variables, raw=_text(node))
     yield from _below(node)
 
@@ -311,7 +376,48 @@ def _text(node: Node) -> str:
 
 def _word(node: Node) -> Word:
     raw = _text(node)
-    return Word(_value(node), raw)
+    value = _value(node)
+    parts = None if value is not None else _parts(node)
+    return Word(value, raw, () if parts is None and node.type == "string" else parts)
+
+
+def _parts(node: Node) -> tuple[Part, ...] | None:
+    """The pieces of a word that is not certain; None where one of them can be anything."""
+    raw = _text(node)
+    if node.type in ("word", "number"):
+        pieces = re.findall(r"\\(.)|([^\\]+)", raw, re.DOTALL)
+        return tuple(Part(escaped or plain, quoted=bool(escaped)) for escaped, plain in pieces)
+    if node.type == "raw_string":
+        return (Part(raw[1:-1], quoted=True),)
+    if node.type in ("simple_expansion", "expansion"):
+        found = _VARIABLE.fullmatch(raw)
+        return (Part(found[1] or found[2], variable=True),) if found else None
+    if node.type == "string":
+        return _parts_in_quotes(node)
+    if node.type == "concatenation":
+        inside = [_parts(child) for child in node.children]
+        return None if None in inside else tuple(part for parts in inside if parts is not None for part in parts)
+    return None
+
+
+def _parts_in_quotes(node: Node) -> tuple[Part, ...] | None:
+    """What lies between the expansions counts, not the grammar's nodes: blanks belong to an expansion in some of them,
+    and to none in others."""
+    source, parts, at = node.text or b"", list[Part](), 1
+    for child in (child for child in node.children if child.is_named and child.type != "string_content"):
+        raw, start = _text(child), child.start_byte - node.start_byte
+        found = _VARIABLE.fullmatch(raw.lstrip(" \t\n"))
+        if found is None:
+            return None
+        blank = raw[: len(raw) - len(raw.lstrip(" \t\n"))]
+        parts.append(Part(_unescaped(source[at:start].decode(errors="replace") + blank), quoted=True))
+        parts.append(Part(found[1] or found[2], variable=True, quoted=True))
+        at = child.end_byte - node.start_byte
+    return (*parts, Part(_unescaped(source[at:-1].decode(errors="replace")), quoted=True))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE_IN_STRING.sub(lambda found: "" if found[1] == "\n" else found[1], text)
 
 
 def _value(node: Node) -> str | None:
@@ -337,6 +443,8 @@ def _value(node: Node) -> str | None:
 def _assignment(node: Node) -> tuple[str, Word]:
     name = next((_text(child) for child in node.children if child.type in ("variable_name", "subscript")), "")
     last = node.children[-1]
+    if any(child.type == "+=" for child in node.children):
+        return name, Word(None, _text(node))
     return name, Word("", "") if last.type in ("=", "+=") else _word(last)
 
 

@@ -13,11 +13,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etude.harness.permissions.shell import RESERVED, Simple, Unreadable, Word, read_script
+from etude.harness.permissions.shell import FOUND, RESERVED, Simple, Unreadable, Word, read_script
 
 _MAX_DEPTH = 8
-_SHELLS = {"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish"}
+_SHELLS = {"sh", "bash", "dash", "ash"}
 _UNKNOWN = Word(None, "…")
+_NO_OP = Word(":", ":")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "unshare": _Wrapper("", "", itself=True),
     "chroot": _Wrapper("", "", (), (), 1, itself=True),
 }  # fmt: skip
+_MOVES = {"env", "sudo", "doas"}
+"""Wrappers that can run a command in another directory."""
 _NAMES_VARIABLES: Mapping[str, str] = {
     "printf": "-v", "test": "-v", "[": "-v", "read": "", "mapfile": "", "readarray": "", "getopts": "", "wait": "-p",
     "unset": "", "declare": "", "typeset": "", "local": "", "readonly": "", "export": "",
@@ -73,7 +76,7 @@ _NAMES_VARIABLES: Mapping[str, str] = {
 _FIND_RUNS = {"-exec", "-execdir", "-ok", "-okdir"}
 _BEYOND_READING = {
     "alias", "parallel", "busybox", "toybox", "script", "expect", "su", "runuser", "at", "batch", "watch", "let",
-    "hash", "enable", "shopt", "bind", "complete", "compgen", "fc",
+    "hash", "enable", "shopt", "bind", "complete", "compgen", "fc", "zsh", "ksh", "mksh", "fish", "csh", "tcsh",
 }  # fmt: skip
 """Commands that run what they are told in ways not read here, or that change what later words mean."""
 
@@ -103,7 +106,8 @@ def _unwrap(command: Simple, depth: int) -> Iterator[Simple]:
     elif name == "eval":
         yield from _script(" ".join(_known(word, "eval") for word in rest), command, depth)
     elif name == "trap" and rest and not (rest[0].text or "").startswith("-"):
-        yield from _script(_known(rest[0], "trap"), command, depth)
+        script = _script(_known(rest[0], "trap"), command, depth)
+        yield from (replace(inner, again=True) for inner in script)
     elif name == "find":
         yield command
         yield from unwrap(list(_find(command, rest)), depth + 1)
@@ -130,7 +134,12 @@ def _wrapped(command: Simple, name: str, wrapper: _Wrapper, depth: int) -> Itera
         more = (_UNKNOWN,) if wrapper.more else ()
         if name == "xargs":
             words = _filled(words, command.words[1 : -len(words)])
+        options = command.words[: -len(words)]
+        if name == "xargs":
+            yield Simple(options, raw=command.raw)  # it opens a file of its own
         inner = replace(command, words=(*words, *more), variables=(*command.variables, *variables))
+        if name in _MOVES and any(re.match(r"-[^-]*[CD]|--chd", option.text or "") for option in options):
+            inner = replace(inner, astray=True)
         yield from unwrap([inner], depth + 1)
 
 
@@ -209,6 +218,9 @@ def _shell(command: Simple, words: Sequence[Word], depth: int) -> Iterator[Simpl
     if runs_text:
         if at >= len(words):
             raise Unreadable("a shell is given -c and no command")
+        yield replace(
+            command, words=(_NO_OP, *words[at + 1 :])
+        )  # its arguments: a pattern among them lists directories
         yield from _script(_known(words[at], "a shell"), command, depth)
     elif at < len(words) and not reads:
         yield command
@@ -232,18 +244,20 @@ def _find(command: Simple, words: Sequence[Word]) -> Iterator[Simple]:
             raise Unreadable(f"find could be told to run something by {word.raw}")
     at = 0
     while at < len(words):
-        if words[at].text not in _FIND_RUNS:
+        option = words[at].text
+        if option not in _FIND_RUNS:
             at += 1
             continue
         inner = []
         at += 1
         while at < len(words) and words[at].text not in (";", "+"):
             word = words[at]
-            inner.append(_UNKNOWN if "{}" in (word.text or word.raw) else word)
+            inner.append(FOUND if word.text == "{}" else _UNKNOWN if "{}" in (word.text or word.raw) else word)
             at += 1
         if not inner:
             raise Unreadable("find -exec without a command")
-        yield replace(command, words=tuple(inner), redirects=(), input=None)
+        astray = option in ("-execdir", "-okdir")
+        yield replace(command, words=tuple(inner), redirects=(), input=None, astray=astray, found_by=command.words)
 
 
 def _known(word: Word, name: str) -> str:

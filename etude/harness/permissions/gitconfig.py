@@ -1,0 +1,113 @@
+"""Whether a repository makes git run programs, or read files of its choice, when it is only asked to show something.
+
+Owns `obeyed`, and `may_open`, which says what git may open. `git status` runs `core.fsmonitor`, `git diff` runs
+`diff.external`, text conversions and filters, and all of them a hook when they refresh the index. A clone brings none
+of that, but an archive, a submodule or a directory laid out like a bare repository can. The user's own configuration is
+not looked at: it is theirs. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_KEY = re.compile(r"^[ \t]*(?:\[([^\]\n]*)\][ \t]*)?(?:([A-Za-z][\w-]*)[ \t]*(?:=[ \t]*(.*))?)?$", re.MULTILINE)
+_RUNS = {
+    "fsmonitor", "hookspath", "external", "textconv", "command", "clean", "smudge", "process", "program",
+    "showsignature", "attributesfile", "excludesfile", "orderfile", "ignorerevsfile", "worktree",
+}  # fmt: skip
+"""Keys that name a program which reading runs, or a file which it reads."""
+_MOST_SEEN = 50_000
+_MOST_READ = 64 << 20
+_LINK_IN_INDEX = b"\0\0\xe0\0"
+"""The mode of a repository in a repository, as an index writes it."""
+
+
+def obeyed(directory: Path) -> str:
+    """What git would run or read for its repository's sake when asked from here; empty if nothing."""
+    git, tree = _repository(directory)
+    return next(_found(git, tree), "") if git else ""
+
+
+def may_open(directory: Path, path: str, lists: bool) -> bool:
+    """Whether git may open this path of its worktree: what its index holds, and, where it `lists`, any directory."""
+    git, tree = _repository(directory)
+    if git is None or not path.startswith(f"{tree}/"):
+        return False
+    index = _bytes(git / "index")
+    packed = index[4:8] == b"\0\0\0\4"  # the names in it are cut short
+    return packed or os.fsencode(os.path.relpath(path, tree)) in index or (lists and os.path.isdir(path))
+
+
+def _repository(directory: Path) -> tuple[Path | None, Path]:
+    """What git takes for the repository from here, and what it takes for its files."""
+    for above in (directory, *directory.parents):
+        git = above / ".git"
+        git = _named(git, b"gitdir:") if git.is_file() else git
+        for found in (git, above):
+            if _is_repository(found):
+                return found, above
+    return None, directory
+
+
+def _is_repository(git: Path) -> bool:
+    return (git / "HEAD").is_file() and ((git / "commondir").is_file() or (git / "objects").is_dir())
+
+
+def _found(git: Path, tree: Path) -> Iterator[str]:
+    common = _named(git / "commondir", b"") if (git / "commondir").is_file() else git
+    for place in {git, common}:
+        yield from _named_in(place / "config", tree)
+        yield from _named_in(place / "config.worktree", tree)
+        if os.access(place / "hooks" / "post-index-change", os.X_OK):
+            yield f"{place / 'hooks' / 'post-index-change'} is run when the index is refreshed"
+    if _LINK_IN_INDEX in _bytes(git / "index"):
+        for inner in _inner(tree):
+            yield from _found(_named(inner, b"gitdir:") if inner.is_file() else inner, inner.parent)
+
+
+def _inner(tree: Path) -> Iterator[Path]:
+    """The repositories below a repository's files: asked about itself, git asks them."""
+    seen = 0
+    for directory, directories, files in os.walk(tree):
+        seen += len(directories) + len(files)
+        if directory != str(tree) and ".git" in (*directories, *files):
+            yield Path(directory, ".git")
+        directories[:] = [name for name in directories if name != ".git"] if seen < _MOST_SEEN else []
+
+
+def _named_in(config: Path, tree: Path) -> Iterator[str]:
+    if len(_bytes(config)) == _MOST_READ:
+        yield f"{config} is too long to look at"
+    section = ""
+    for header, key, value in _KEY.findall(_bytes(config).decode(errors="replace").replace("\\\n", " ")):
+        section = header.split(maxsplit=1)[0].lower().split(".")[0] if header.strip() else section
+        key, value = key.lower(), value.strip().strip('"')
+        if section in ("include", "includeif", "mailmap") and key:
+            yield f"{config} has {section}.{key}"
+        if key in _RUNS and not _harmless(key, value, config.parent, tree):
+            yield f"{config} sets {section}.{key}"
+
+
+def _harmless(key: str, value: str, git: Path, tree: Path) -> bool:
+    if key == "worktree":
+        return "\0" not in value and Path(os.path.realpath(git / value)).is_relative_to(os.path.realpath(tree))
+    return value.lower() in ("", "false", "no", "off", "0") or (key in ("fsmonitor", "command") and value == "true")
+
+
+def _named(file: Path, prefix: bytes) -> Path:
+    """The path a file of git's holds, meant from where it lies."""
+    text = _bytes(file).partition(b"\0")[0].strip()
+    return file.parent / os.fsdecode(text.removeprefix(prefix).strip())
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        if not file.is_file():
+            return b""
+        with file.open("rb") as opened:
+            return opened.read(_MOST_READ)
+    except OSError:
+        return b""

@@ -1,0 +1,256 @@
+"""Commands that only read and print: which they are, with which options they are something else, and what they open.
+
+Owns `opens`. Its table is meant to be exact: an option that writes, runs a program, or names files in a file
+(`sort -o`, `rg --pre`, `wc --files0-from`) is not there, and a command with a language of its own (sed, awk, jq) is
+there only with texts that have no way out. Long options may be cut short, so whatever one could be meant by counts.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Opens: TypeAlias = Literal["nothing", "named", "lists", "below", "history", "tracked"]
+"""What a command opens: nothing that its words name; what they name; every directory below that; every file too; what
+git keeps; and what git tracks in the workspace."""
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One command. A refused option makes of it something that is not read here."""
+
+    opens: Opens = "named"
+    short: str = ""
+    """Letters of refused options, alone or in a cluster."""
+    long: tuple[str, ...] = ()
+    """Refused long options, and what they could be cut to. Words of `find` are long."""
+    below: str = ""
+    """Letters that make it go through all below what it names."""
+    plain: str = ""
+    """Letters of options without a value; where there are others, the words that name files are not certain."""
+    only: str = ""
+    """What every option must be; empty for any."""
+
+
+ONE_WORD = "\1"
+"""In place of a word of a test that is certain to be one and no more, whatever it is."""
+_NOTHING, _NAMED = _Reader("nothing"), _Reader("named")
+_LISTS = _Reader("named", "c", ("--check",))
+_READERS: Mapping[str, _Reader] = {
+    **dict.fromkeys((
+        ":", "true", "false", "pwd", "cd", "echo", "printf", "test", "[", "basename", "dirname", "realpath", "readlink",
+        "stat", "which", "type", "seq", "sleep", "df", "id", "whoami", "uname", "exit", "return", "shift", "break",
+        "continue", "wait", "export", "declare", "typeset", "readonly", "local", "unset", "tr", "read", "nproc", "arch",
+        "printenv",
+    ), _NOTHING),
+    **dict.fromkeys((
+        "cat", "head", "tail", "cmp", "comm", "cut", "nl", "tac", "paste", "fold", "column", "strings", "od", "hexdump",
+        "rev", "expand", "unexpand",
+    ), _NAMED),
+    **dict.fromkeys(("md5sum", "sha1sum", "sha256sum", "sha512sum", "b2sum", "cksum"), _LISTS),
+    "wc": _Reader("named", "", ("--files0-from",)),
+    "date": _Reader("nothing", "sf", ("--set", "--file")),
+    "file": _Reader("named", "CfmzZ", ("--compile", "--files-from", "--magic-file", "--uncompress")),
+    "ls": _Reader("named", below="R", plain="1aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ"),
+    "du": _Reader("lists", "", ("--files0-from",), plain="0abchHkLlmPsSx"),
+    "diff": _Reader("below", "l", ("--paginate",), plain="abBcdeEiNnpqrstTuwyZ"),
+    **dict.fromkeys(("grep", "egrep", "fgrep"), _Reader("named", below="rRd", plain="abcEFGhHiIlLnoPqrRsTUvVwxyzZ")),
+    "rg": _Reader("below", "z", ("--pre", "--search-zip", "--hostname-bin"), plain="acFHhIiLlNnoPpqSsUuvwx"),
+    "tree": _Reader("lists", "oRH", ("--from", "--info", "--output"), plain="aACdDfFghilnNpqrsStuvxX"),
+    "find": _Reader("lists", "", ("-delete", "-fprint", "-fprintf", "-fprint0", "-fls", "-files0-from")),
+    "sort": _Reader("named", only=r"-[bcCdfghiMnRrsuVz]+|-[ktS]\S*|--(key|field-separator)=.*|--[a-z-]+-sort|--reverse|"
+                    "--unique|--stable|--ignore-case|--zero-terminated|--ignore-leading-blanks"),
+    "uniq": _Reader("named", only=r"-[cdDiuz]+|-[fsw]\d*|--count|--repeated|--unique|--ignore-case"),
+    "xxd": _Reader("named", only=r"-[abcegilopsuCEd]+\d*"),
+    "sed": _Reader("named", only=r"-[nErsuz]+|-[nErsuz]*e|--quiet|--silent|--regexp-extended|--posix|--expression"),
+    "awk": _Reader("named", only=r"-F.*|-v"),
+    "jq": _Reader("named", "Lf", ("--library-path", "--from-file", "--run-tests")),
+    "git": _Reader("history"),
+}  # fmt: skip
+_VERSIONS = re.compile(r"(python[\d.]*|node|git|gcc|g\+\+|clang|cmake|bash|rg|jq)")
+_GIT_HISTORY = {
+    "log", "show", "blame", "ls-tree", "rev-parse", "rev-list", "merge-base", "shortlog", "cat-file", "show-ref",
+    "for-each-ref", "name-rev", "check-ignore", "count-objects", "cherry", "diff-tree", "whatchanged",
+}  # fmt: skip
+_GIT_TRACKED = {"status", "diff", "grep", "ls-files", "describe", "diff-index", "diff-files"}
+_GIT_LISTS: Mapping[str, str] = {
+    "branch": r"(( |^)(-[arv]+|--all|--remotes|--list|--show-current|--verbose|--(contains|merged|no-merged) [^-]\S*))*"
+    r"|--list [^-]\S*",
+    "tag": r"|(-l|--list|-n\d*)( [^-]\S*)*|--sort=\S+( -l| --list)?",
+    "remote": r"|-v|--verbose|get-url [^-]\S*",
+    "stash": r"list( .*)?|show( \S+)?",
+    "reflog": r"|show( [^-]\S*)*|-\d+|HEAD",
+    "worktree": r"list( --porcelain| -v)?",
+    "config": r"--list|-l|(--local |--global )?(--get |--get-all )?[\w-]+(\.[\w-]+)+|--list --show-origin",
+}
+"""Commands that list in one form and change in another."""
+_GIT_REFUSED = (
+    "--output", "--ext-diff", "--textconv", "--no-index", "--exec", "--open-files-in-pager", "--show-signature",
+    "--filters", "--pathspec-from-file", "--contents",
+)  # fmt: skip
+_SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n\[]|\\[^\nc])*/)"
+_SED = re.compile(
+    rf"(?:{_SED_ADDRESS}(?:,\+?{_SED_ADDRESS})?!?)?"
+    r"(?:[pdqQ=]|s/(?:[^/\\\n\[]|\\[^\nc]|\[[^]/\\\n]+\])*/(?:[^/\\\n]|\\[^\nc])*/[gpiI\d]*)"
+)
+_AWK_WAYS_OUT = re.compile(r"print(.|\n)*>|[|@]|getline|system|ARG[VC]|close|fflush|include|load|namespace")
+_JQ_WAYS_OUT = re.compile(r"\b(import|include|input_filename|modulemeta)\b")
+
+
+def opens(words: Sequence[str | None]) -> Opens | None:
+    """What a command that only reads opens; None for one that may do more. A word that is not known has no text: it
+    could be an option."""
+    name = words[0] or ""
+    known = [word for word in words[1:] if word is not None]
+    if _VERSIONS.fullmatch(name) and words[1:] in (["--version"], ["-V"]):
+        return "nothing"
+    if name == "set":
+        safe = known and len(known) == len(words) - 1
+        return "nothing" if safe and all(re.fullmatch(r"[-+][euxo]+|pipefail", word) for word in known) else None
+    if name in ("env", "xargs"):
+        return "nothing" if len(words) == 1 or name == "xargs" else None
+    if name == "command":
+        return "nothing" if len(words) > 1 and words[1] in ("-v", "-V") else None
+    reader = _READERS.get(name)
+    if reader is None or not _fits(name, reader, words[1:], known):
+        return None
+    if name == "git":
+        return _git(known)
+    return ("lists" if name == "ls" else "below") if _walks(reader, known) else reader.opens
+
+
+def roots(words: Sequence[str | None]) -> list[str] | None:
+    """Among the words of a command that reads all below something: what that could be. None: where it stands too."""
+    reader = _READERS.get(words[0] or "")
+    if reader is None or words[0] == "git":
+        return None
+    rest = words[1:]
+    if words[0] == "find":
+        end = next((at for at, word in enumerate(rest) if word and re.match(r"[-(!]", word)), len(rest))
+        return [word for word in rest[:end] if word] or None
+    options = [word for word in rest if word is not None and word.startswith("-") and word != "-"]
+    known = [word for word in rest if word is not None and not word.startswith("-")]
+    plain = all(re.fullmatch(rf"-[{reader.plain}]+|--[\w-]+(=.*)?", option) for option in options)
+    takes_pattern = words[0] in ("grep", "egrep", "fgrep", "rg")
+    return known[takes_pattern:] or None if plain and len(known) == len(rest) - len(options) else None
+
+
+_FOLLOWS: Mapping[str, str] = {
+    "grep": "R", "egrep": "R", "fgrep": "R", "rg": "L", "find": "LH", "ls": "LH", "du": "LDH", "tree": "l",
+}  # fmt: skip
+
+
+def follows(words: Sequence[str | None]) -> bool:
+    """Whether a command that reads all below something goes where links lead."""
+    letters = _FOLLOWS.get(words[0] or "")
+    known = [word for word in words[1:] if word is not None]
+    short = {letter for word in known if re.match(r"-[^-]", word) for letter in word[1:]}
+    long = any(re.match(r"-follow|--(f|de?)", word) for word in known)
+    return letters is None or long or bool(short & set(letters) if words[0] != "find" else {"-L", "-H"} & set(known))
+
+
+def found_links(words: Sequence[str | None]) -> re.Pattern[str] | None:
+    """The names of links that a `find` could give to a command; None where it gives no links."""
+    known = [word or "" for word in words]
+    if {"-o", "-or", "!", "-not", ",", "(", "-L", "-follow", "-newerXY"} & set(known):
+        return re.compile("", re.DOTALL)
+    pairs = list(itertools.pairwise(known))
+    if ("-type", "f") in pairs or ("-type", "d") in pairs:
+        return None
+    named = [value for option, value in pairs if option == "-name"]
+    return re.compile(fnmatch.translate(named[0]) if named else "", re.DOTALL)
+
+
+def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequence[str]) -> bool:
+    if name in ("find", "rg", "jq", "git", "sed", "awk", "sort", "uniq", "xxd", "tree") and None in words:
+        return False
+    if name in ("date", "printf", "wait", "read", "unset") and words and words[0] is None:
+        return False
+    if name in ("test", "[") and not _tests(words):
+        return False
+    options = [word for word in known if word.startswith("-") and word != "-"]
+    if any(_refused(option, reader) for option in options):
+        return False
+    operands = [word for word in known if word not in options]
+    if name in ("uniq", "xxd"):
+        return len(operands) <= 1
+    if name == "sed":
+        return _sed(known)
+    if name == "awk":
+        return _awk(known)
+    if name == "strings":
+        return not any(word.startswith("@") for word in known)
+    return name != "jq" or not any(_JQ_WAYS_OUT.search(word) for word in operands)
+
+
+def _refused(option: str, reader: _Reader) -> bool:
+    if reader.only:
+        return re.fullmatch(reader.only, option) is None
+    bare = option.partition("=")[0]
+    if any(bare == long or (len(bare) > 2 and long.startswith(bare)) for long in reader.long):
+        return True
+    return not option.startswith("--") and bool(set(option[1:]) & set(reader.short))
+
+
+def _walks(reader: _Reader, known: Sequence[str]) -> bool:
+    short = [word for word in known if re.match(r"-[^-]", word)]
+    long = ("--recursive", "--dereference-recursive", "--directories")
+    cut = [word.partition("=")[0] for word in known if re.match(r"--\w", word)]
+    return any(set(word[1:]) & set(reader.below) for word in short) or (
+        bool(reader.below) and any(name.startswith(word) for word in cut for name in long)
+    )
+
+
+def _tests(words: Sequence[str | None]) -> bool:
+    """An index in the name that `-v` tests is run: no word that could be `-v` may stand before one that could be it."""
+    if None in words or "-v" in words or "-R" in words:
+        return False
+    pairs = itertools.pairwise(word or "" for word in words)
+    return not any(a == ONE_WORD and (b.startswith(("\0", ONE_WORD)) or "[" in b) for a, b in pairs)
+
+
+def _sed(words: Sequence[str]) -> bool:
+    scripts, at, given = [], 0, any(re.fullmatch(r"-[nErsuz]*e|--expression", word) for word in words)
+    while at < len(words):
+        if re.fullmatch(r"-[nErsuz]*e|--expression", words[at]):
+            scripts += words[at + 1 : at + 2]
+            at += 1
+        elif not words[at].startswith("-") and not given and not scripts:
+            scripts.append(words[at])
+        at += 1
+    return bool(scripts) and all(_SED.fullmatch(part.strip()) for script in scripts for part in _pieces(script))
+
+
+def _pieces(script: str) -> list[str]:
+    """The commands of a sed script; one with a `;` in its text is cut there, and does not fit any more."""
+    return [piece for piece in script.split(";") if piece.strip()] or [script]
+
+
+def _awk(words: Sequence[str]) -> bool:
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] in ("-F", "-v") else 1
+    values = [word for word, option in zip(words[1:], words, strict=False) if option == "-v"]
+    texts = [re.sub(r"(?<!\|)\|\|(?!\|)|>=", " ", word) for word in (*words[at : at + 1], *values)]
+    return at < len(words) and not any(_AWK_WAYS_OUT.search(text) for text in texts)
+
+
+def _git(words: Sequence[str]) -> Opens | None:
+    at = 0
+    while at < len(words) and words[at] in ("--no-pager", "-P", "--no-optional-locks", "-C"):
+        at += 2 if words[at] == "-C" else 1
+    name, rest = words[at] if at < len(words) else "", words[at + 1 :]
+    if any("\0" in word for word in words[:at]):
+        return None
+    if name in _GIT_LISTS:
+        return "history" if re.fullmatch(_GIT_LISTS[name], " ".join(rest)) else None
+    if name not in _GIT_HISTORY | _GIT_TRACKED:
+        return None
+    options = [word.partition("=")[0] for word in rest if word.startswith("-")]
+    refused = [name for name in options if len(name) > 2 and any(long.startswith(name) for long in _GIT_REFUSED)]
+    pager = any(re.match(r"-\w*O", option) for option in options)
+    return None if refused or pager else "tracked" if name in _GIT_TRACKED else "history"

@@ -1,0 +1,163 @@
+"""What the words of a command line could stand for: variables, patterns and braces put in, as a shell would.
+
+Owns `Values`. It is asked about a whole line at once and does not follow its course: a variable holds, for all that is
+known here, anything that any command of the line gives it, what it had before, or nothing. A reading is a pattern: `*`,
+`?` and `[` in it match names of files, and a backslash takes that from them. None means that only a run would tell.
+Opens nothing: which files a pattern matches is `paths.Place`'s to say.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from etude.harness.permissions.shell import Part, Simple, Word
+
+_MANY = 64
+_OWN = re.compile(
+    r"BASH.*|COMP_.*|COPROC|DIRSTACK|EPOCH.*|EUID|FUNCNAME|GROUPS|HIST.*|HOSTNAME|HOSTTYPE|LINENO|MACHTYPE|MAPFILE|"
+    r"OLDPWD|OPTARG|OPTIND|OSTYPE|PIPESTATUS|PPID|RANDOM|READLINE_.*|REPLY|SECONDS|SHELLOPTS|SHLVL|SRANDOM|UID|_|IFS|"
+    r"PS\d|LINES|COLUMNS"
+)
+"""Variables that a shell itself gives a value."""
+_NUMBERS = "?#!$"
+_SETS = {"read", "mapfile", "readarray", "getopts", "printf", "wait", "unset", "let"}
+"""Commands that set variables by their names."""
+_ACTIVE = re.compile(r"(?<!\\)(?:\\\\)*[*?\[]")
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a word could be: a path, or a pattern of paths."""
+
+    pattern: str
+    split: bool = False
+    """Whether a name that the pattern matches would be taken apart at its blanks."""
+
+    @property
+    def literal(self) -> str | None:
+        """The word itself, unless it is a pattern."""
+        return None if _ACTIVE.search(self.pattern) else re.sub(r"\\(.)", r"\1", self.pattern, flags=re.DOTALL)
+
+
+def escaped(text: str) -> str:
+    """A pattern that matches this text alone."""
+    return re.sub(r"([*?\[\\])", r"\\\1", text)
+
+
+class Values:
+    """The variables of one line. `env` is what commands find in their environment."""
+
+    def __init__(self, line: str, commands: Sequence[Simple], env: Mapping[str, str]) -> None:
+        self._env = env
+        self._given: dict[str, list[tuple[Word, bool]]] = {}
+        self._unknown: set[str] = set()
+        self._nothing_known = False
+        for text in (line, *(command.raw for command in commands)):
+            self._unknown.update(re.findall(r"\$\\?\{\\?(\w+):?=", text))
+        for command in commands:
+            self._collect(command)
+
+    def readings(self, word: Word) -> list[Reading] | None:
+        """Everything a word could be, or None."""
+        if word.text is not None:
+            return [Reading(escaped(word.text))]
+        return self._joined(word.parts, splits=True)
+
+    def _collect(self, command: Simple) -> None:
+        for name, word in command.variables:
+            if re.fullmatch(r"[A-Za-z_]\w*", name):
+                self._given.setdefault(name, []).append((word, command.loops))
+            else:
+                self._unknown.add(re.split(r"\W", name)[0])
+        if command.words and (command.words[0].text or "").rpartition("/")[2] in _SETS:
+            for word in command.words[1:]:
+                self._nothing_known |= word.text is None and command.words[0].text != "printf"
+                self._unknown.update(re.findall(r"[A-Za-z_]\w*", word.text or ""))
+
+    def _joined(self, parts: Sequence[Part] | None, splits: bool, seen: frozenset[str] = frozenset()) -> _Readings:
+        """A word's readings from its parts; with `splits` as an argument, otherwise as a value to assign."""
+        if not parts:
+            return None
+        choices: list[Iterable[Reading]] = []
+        for at, part in enumerate(parts):
+            found = self._variable(part, at == 0, splits, seen) if part.variable else _plain(part, at, parts, splits)
+            if found is None:
+                return None
+            choices.append(found)
+        joined = itertools.islice(itertools.product(*choices), _MANY + 1)
+        all_of = dict.fromkeys(
+            Reading("".join(one.pattern for one in each), any(one.split for one in each)) for each in joined
+        )
+        expanded = [found for reading in all_of for found in _braces(reading, parts, splits)]
+        return None if len(expanded) > _MANY or None in expanded else [one for one in expanded if one is not None]
+
+    def _variable(self, part: Part, first: bool, splits: bool, seen: frozenset[str]) -> _Readings:
+        """What a variable could hold, where it stands."""
+        name = part.text
+        if name in _NUMBERS:
+            return [Reading("0")]
+        if self._nothing_known or name in self._unknown or name in seen or _OWN.fullmatch(name):
+            return None
+        given = self._given.get(name, [])
+        if name == "PWD" and not given:
+            return [Reading(".")] if first else None
+        if name not in self._env and not given:
+            return None
+        held = [Reading(escaped(self._env.get(name, ""))), Reading("")]
+        for word, loops in given:
+            held += self._held(word, loops, seen | {name}) or [Reading("\0")]
+        if any(one.pattern == "\0" for one in held):
+            return None
+        return held if part.quoted or not splits else _split(held)
+
+    def _held(self, word: Word, loops: bool, seen: frozenset[str]) -> _Readings:
+        """What is assigned: `for` gives what a word expands to, a plain assignment the text as it is."""
+        if word.text is not None:
+            tilde = [Reading(escaped(posixpath.expanduser(word.text)))] if word.text.startswith("~") else []
+            return None if ":~" in word.text else [Reading(escaped(word.text)), *tilde]
+        return self._joined(word.parts, loops, seen)
+
+
+_Readings = list[Reading] | None
+
+
+def _split(held: Sequence[Reading]) -> _Readings:
+    """Without quotes a value is taken apart at blanks, and its pieces are patterns again."""
+    out = []
+    for one in held:
+        if one.literal is None:
+            out.append(Reading(one.pattern, split=True))
+        elif re.search(r"\s|\\", one.literal):
+            return None
+        else:
+            out.append(Reading(one.literal))
+    return out
+
+
+def _plain(part: Part, at: int, parts: Sequence[Part], splits: bool) -> _Readings:
+    if part.quoted:
+        return [Reading(escaped(part.text))]
+    text = part.text
+    if at == 0 and text.startswith("~"):
+        alone = text == "~" and len(parts) == 1
+        if not (alone or text.startswith("~/")):
+            return None
+        text = posixpath.expanduser("~") + text[1:]
+    return [Reading(text if splits else escaped(text))]
+
+
+def _braces(reading: Reading, parts: Sequence[Part], splits: bool) -> list[Reading | None]:
+    """`{a,b}`, for bash each and for dash as it stands; None where it is more than that."""
+    bare = "".join("\0" if part.quoted or part.variable else part.text for part in parts)
+    if not splits or not re.search(r"\{.*(?:,|\.\.)", bare, re.DOTALL):
+        return [reading]
+    found = _BRACES.search(reading.pattern)
+    if "\0" in bare or bare.count("{") != 1 or found is None or ".." in found[1]:
+        return [None]
+    before, after = reading.pattern[: found.start()], reading.pattern[found.end() :]
+    return [reading, *(Reading(before + middle + after) for middle in found[1].split(","))]

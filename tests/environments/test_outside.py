@@ -1,0 +1,170 @@
+"""What of a home and of a machine commands are not shown: dot files, those to come too, sockets, what rules deny."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from etude.environments.base import Sandbox
+from etude.environments.local import WorkspaceConfig, absent, open_workspace
+from etude.harness.permissions.rules import PermissionConfig
+from etude.product.agent import confined
+
+CONNECT = "python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])' {}"
+
+
+@pytest.fixture
+def home(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = outer / "home"
+    for name in (
+        ".codex/auth.json", ".newtool/token", ".config/newtool/token", ".config/git/config", ".config/git/credentials",
+        ".cargo/bin/tool", ".cargo/credentials.toml", ".cache/huggingface/token", ".cache/huggingface/hub/model",
+        ".mytools/bin/mine", ".bashrc", ".gitconfig", "data/table", "other/code.py", "project/a.txt",
+    ):  # fmt: skip
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(f"{name} is here\n")
+    (home / "link").symlink_to("data")
+    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+def within(directory: Path, scenario: Callable[[Sandbox], Coroutine[Any, Any, None]], config: WorkspaceConfig) -> None:
+    async def whole() -> None:
+        workspace = await open_workspace(directory, config)
+        try:
+            async with asyncio.timeout(120):
+                await scenario(workspace)
+        finally:
+            await workspace.destroy()
+
+    asyncio.run(whole())
+
+
+async def said(workspace: Sandbox, command: str) -> str:
+    return (await workspace.exec(command)).output.decode()
+
+
+def test_of_dot_files_toolchains_are_shown_and_nothing_else(home: Path) -> None:
+    search = f"{home}/.mytools/bin:{os.environ['PATH']}"
+
+    async def scenario(workspace: Sandbox) -> None:
+        listed = set((await said(workspace, "ls -A ~")).split())
+        assert listed == {
+            ".config",
+            ".cargo",
+            ".cache",
+            ".mytools",
+            ".gitconfig",
+            "data",
+            "other",
+            "link",
+            "project",
+        } | (listed & {".local"})
+        for hidden in (".codex/auth.json", ".newtool/token", ".config/newtool/token", ".config/git/credentials",
+                       ".cargo/credentials.toml", ".cache/huggingface/token", ".bashrc"):  # fmt: skip
+            assert "is here" not in await said(workspace, f"cat ~/{hidden}; cat {home}/{hidden}"), hidden
+        for shown in (".config/git/config", ".cargo/bin/tool", ".cache/huggingface/hub/model", ".mytools/bin/mine",
+                      "data/table", "other/code.py", "link/table", "project/a.txt"):  # fmt: skip
+            assert "is here" in await said(workspace, f"cat ~/{shown}"), shown
+        (home / ".later").write_text("is here\n")
+        (home / ".config" / "later").write_text("is here\n")
+        assert "is here" not in await said(workspace, "cat ~/.later ~/.config/later")
+        assert (await workspace.exec("touch ~/x || touch ~/.x || touch ~/data/x || touch ~/.cargo/x")).exit_code
+
+    within(home / "project", scenario, WorkspaceConfig(env={"PATH": search}))
+    assert not (home / "x").exists() and not (home / ".x").exists()
+
+
+def test_a_workspace_in_a_dot_directory_is_there_and_its_neighbours_are_not(home: Path) -> None:
+    (home / ".dotfiles" / "mine").mkdir(parents=True)
+    (home / ".dotfiles" / "token").write_text("is here\n")
+
+    async def scenario(workspace: Sandbox) -> None:
+        await said(workspace, "echo made > made")
+        assert "is here" not in await said(workspace, f"cat ../token {home}/.dotfiles/token ~/.codex/auth.json")
+
+    within(home / ".dotfiles" / "mine", scenario, WorkspaceConfig())
+    assert (home / ".dotfiles" / "mine" / "made").read_text() == "made\n"
+
+
+def test_more_is_shown_where_the_user_says_so(home: Path) -> None:
+    async def one(workspace: Sandbox) -> None:
+        assert "is here" in await said(workspace, "cat ~/.newtool/token")
+        assert "is here" not in await said(workspace, "cat ~/.bashrc")
+
+    async def everything(workspace: Sandbox) -> None:
+        assert "is here" in await said(workspace, "cat ~/.bashrc")
+        assert "is here" not in await said(workspace, "cat ~/.codex/auth.json"), "what has a name stays hidden"
+
+    within(home / "project", one, WorkspaceConfig(shown=("~/.newtool",)))
+    within(home / "project", everything, WorkspaceConfig(shown=("~",)))
+    for wrong in ("/etc", "~/data", "~/.x/../data"):
+        with pytest.raises(ValidationError, match="dot file"):
+            WorkspaceConfig(shown=(wrong,))
+
+
+@pytest.mark.parametrize("network", ["none", "full"])
+def test_sockets_of_the_machine_are_not_reached_and_those_of_commands_are(home: Path, network: Any) -> None:
+    places = (home / ".newtool" / "agent", home / "data" / "docker.sock", home / "project" / "server", home / ".x11")
+    listening = [socket.socket(socket.AF_UNIX) for _ in places]
+    for each, place in zip(listening, places, strict=True):
+        each.bind(str(place))
+        each.listen()
+    own = (
+        "python3 -c \"import socket; s = socket.socket(socket.AF_UNIX); s.bind('/workspace/own'); s.listen(); "
+        "print('up', flush=True); s.accept()\""
+    )
+
+    async def scenario(workspace: Sandbox) -> None:
+        for place in (*places, "/workspace/server", home / "link" / "docker.sock"):
+            done = await workspace.exec(CONNECT.format(place))
+            assert done.exit_code and b"Error" in done.output, place
+        background = await workspace.start(own)
+        async for piece in background.output():
+            assert piece.startswith(b"up")
+            break
+        assert await said(workspace, CONNECT.format("/workspace/own")) == ""
+
+    for place in places:  # each of them can be reached from outside of the sandbox
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(place))
+    within(home / "project", scenario, WorkspaceConfig(network=network))
+    for each in listening:
+        each.close()
+
+
+def test_what_rules_deny_to_read_is_not_there_wherever_it_lies(home: Path) -> None:
+    project = home / "project"
+    for name in ("infra/secrets/key", ".env", "src/a.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("is here\n")
+    os.link(project / ".env", project / "hard")
+    (home / "data" / "deep").mkdir()
+    (home / "data" / "deep" / "table").write_text("is here\n")
+    (home / "real").mkdir()
+    (home / "real" / "token").write_text("is here\n")
+    (home / "alias").symlink_to("real")
+    rules = PermissionConfig(
+        deny=("read(.env)", "read(infra/secrets/**)", "read(~/data/*/table)", "read(~/alias/**)", "read(/etc/passwd)")
+    )
+    config = confined(WorkspaceConfig(), rules, project)
+
+    async def scenario(workspace: Sandbox) -> None:
+        for hidden in (".env", "hard", "infra/secrets/key", "~/data/deep/table", "~/alias/token", "~/real/token",
+                       f"{project}/.env", "$(echo .e)nv", "infra/*/*"):  # fmt: skip
+            assert "is here" not in await said(workspace, f"cat {hidden}"), hidden
+        assert "root" not in await said(workspace, "cat /etc/passwd")
+        assert await said(workspace, "cat src/a.py ~/data/table") == "is here\ndata/table is here\n"
+
+    within(project, scenario, config)
+    gone = absent(project, config)
+    assert {str(project / ".env"), str(project / "hard"), str(home / "real"), "/etc/passwd"} <= set(gone)
+    assert str(home / ".codex") in gone and str(home / "data") not in gone

@@ -1,0 +1,281 @@
+"""What is denied to read stays closed, by whatever words: real shells, real git, and the kernel says what was opened.
+
+The trial hides nothing from the shells, so that the rules alone are tested; what the sandbox hides is in
+tests/environments/test_outside.py. More lines, and others: ETUDE_SHELL_LINES, ETUDE_SHELL_SEED, and
+`benchmarks/permissions.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import permissions
+from denied_reads.trial import Trial
+
+from etude.environments.build import default_cache_dir
+from etude.harness.permissions import Judge, PermissionConfig, Place
+
+LINES = int(os.environ.get("ETUDE_SHELL_LINES", "300"))
+SEED = int(os.environ.get("ETUDE_SHELL_SEED", "11"))
+
+REFUSED = (
+    # by patterns and variables, which is how these rules were got round
+    "cat ~/.codex/*", "cat $HOME/.codex/auth.json", "cat /etc/shad*", "cat .en*", "cat .[e]nv", "cat .?nv",
+    "cat */*/key", "cat .*", "cat .*/home/.codex/*", 'cat "$HOME"/.codex/auth.json', "X=.env; cat $X",
+    "X=.e; Y=nv; cat $X$Y", "for f in .e*; do cat \"$f\"; done", "for f in $X; do cat $f; done", "cat {.env,README.md}",
+    "cat .{env,x}", "cat $X", "cat ${X:-.env}", "X=; : ${X:=.env}; cat $X", "X=README.md; X+=.env; cat $X",
+    "cat $(echo .env)", "cat `echo .env`", "declare -n N=X; X=.env; cat $N", "declare -l L=.ENV; cat $L",
+    "read X <<< .env; cat $X", "printf -v X .env; cat $X", "set -- .env; cat $1", "f() { cat $1; }; f .env",
+    ": .env; cat $_", "X=.env sh -c 'cat $X'", "sh -c 'cat $0' .env", "cat ~root/x", "cat ~+/.env", "cat $'\\x2eenv'",
+    'cat "$(< list)"', "cat $PWD/.env",
+    # by other names of the same file
+    "cat hard", "cat hard-key", "cat link-env", "cat link-chain", "cat src/link.txt", "cat link-codex/auth.json",
+    "cat link-etc/shadow", "cat '~'/.codex/auth.json", "cat /proc/self/cwd/.env", "cat /proc/self/root/etc/shadow",
+    "cat link-cwd/.env", "cat link-root/etc/shadow", "cat //etc/shadow", "cat /workspace/../etc/shadow",
+    "cat src/../.env", "cat link-out/vault/token", "cat /dev/fd/../cwd/.env", "cat /proc/$$/cwd/.env",
+    # from another directory, as often as a loop or a function goes there
+    "cd infra/secrets && cat key", "cd infra; cat secrets/key", "for i in 1 2; do cat key; cd infra/secrets; done",
+    "for i in 1 2; do cat shadow; cd /etc; done", "f() { cat key; }; cd infra/secrets; f", "cd $X && cat key",
+    "trap 'cat key' EXIT; cd infra/secrets", "env -C infra/secrets cat key", "pushd infra/secrets; cat key",
+    "for i in 1 2 3; do cd ..; done; cat etc/shadow", "find infra -maxdepth 0 -execdir cat infra/secrets/key ';'",
+    # behind options and in lists of files
+    "grep -f .env README.md", "grep -f.env README.md", "grep -vf.env README.md", "grep --file=.env x",
+    "xargs -a .env echo", "wc --files0-from=list0", "wc --files0=list0", "sort --files0-from=list0",
+    "du --files0-from list0", "md5sum -c sums", "sha256sum --check sums", "file -f list", "cat list | xargs cat",
+    "xargs cat < list", "xargs -a list cat", "strings @.env", "cat $(<list)",
+    "while read f; do cat \"$f\"; done < list", "diff --from-file=.env README.md", "date -f .env", "cd odd && cat *",
+    "for f in odd/*; do cat $f; done", "cd odd && grep a *", "git diff --no-index README.md .env",
+    "git show HEAD:infra/secrets/key", "git blame --contents .env README.md", "git grep a", "git diff",
+    "git grep a -- infra",
+    # in the languages of programs
+    "sed -n 'r .env' README.md", "sed R.env README.md", "sed -f .env README.md", "sed 's/a/b/w o' README.md",
+    "sed 1e README.md", "awk '{getline l < \".env\"; print l}' README.md",
+    "awk 'BEGIN{ARGV[1]=\".env\";ARGC=2}{print}' x", "awk 'BEGIN{system(\"cat .env\")}'",
+    "awk '{print > \"o\"}' README.md", "awk -f .env README.md", "jq -n 'import \"./x\" as $x; $x'",
+    "jq -n --rawfile a .env '$a'", "jq -L . . package.json", "sort -o o README.md",
+    "sort --compress-program=./x README.md", "uniq README.md o", "xxd README.md o", "xxd *", "rg --pre ./x a",
+    "rg -z a", "tree -o x", "find . -fprintf x y", "find . -fls x", "find -files0-from list0", "git diff --outpu=x",
+    "git grep -O a", "git grep -nO./x a", "git grep --open=./x a", "git log --show-signature", "git branch x",
+    "git tag x", "git config a.b c", "git stash", "git remote add x y", "git reflog expire --all",
+    "diff -l README.md src/a.txt", "date -s 1", "env -C . ls",
+    # by all that lies below
+    "grep -r a .", "grep -ra", "rg a", "find .", "ls -R", "diff -r . src", "du .", "find . -exec cat {} +",
+    "find src -name '*.txt' -exec cat {} +", "git status",
+    # wherever a shell opens a file
+    "echo $(<.env)", "echo \"$(< .env)\"", "cat < .env", "cat < .e*", "cat <<< $(cat .env)", "f() { cat; } < .env; f",
+    "case $(cat .env) in *) ;; esac", "export A=$(cat .env)", "[ -n \"$(cat .env)\" ]", "echo infra/*/k*",
+    "echo infra/*/k$X", "[ $X ]", "test $X 'a[0]'", "cat <(cat .env)", "exec 3< .env; cat <&3", "read x < .env",
+    "mapfile x < .env",
+    # where a name becomes an option, or a variable rules what follows
+    "> -f.env; grep a *", "read PATH < list; ls", "printf -v PATH x; ls", "GLOBIGNORE=x; cat *",
+    "RIPGREP_CONFIG_PATH=x rg a", "zsh -c 'cat README.md'",
+)  # fmt: skip
+
+
+@pytest.fixture
+def trial(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    trial = Trial(outer / "trial")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(default_cache_dir().parent))
+    monkeypatch.setenv("HOME", str(trial.home))
+    trial.lay_out()
+    return trial
+
+
+def verdict(judge: Judge, line: str) -> str:
+    return judge.judge("run_terminal_cmd", {"command": line}).verdict
+
+
+def test_no_way_round_is_allowed_unasked(trial: Trial) -> None:
+    assert [line for line in REFUSED if trial.allowed(line)] == []
+
+
+def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:
+    found = permissions.play(trial, LINES, SEED, told=False)
+    assert found["denied_opens"] == 0 and found["lines"] == LINES
+    assert found["allowed"] > LINES / 50  # and not by asking about everything
+
+
+def test_the_trial_sees_what_a_shell_opens(trial: Trial) -> None:
+    """It could find something: these are run although they are refused."""
+    lines = [
+        "cat .en*",
+        "cat README.md",
+        "cat hard",
+        "ls infra/secrets",
+        "grep -r secret .",
+        "ls infra",
+        "cat < ~/.codex/*",
+    ]
+    found = trial.opened(lines)
+    assert {line for line, _ in found} == {
+        "cat .en*",
+        "cat hard",
+        "ls infra/secrets",
+        "grep -r secret .",
+        "cat < ~/.codex/*",
+    }
+    assert ("cat .en*", "dash") in found and ("cat .en*", "bash") in found and ("cat < ~/.codex/*", "dash") not in found
+
+
+def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
+    assert len(permissions.everyday()) == 300 == len(set(permissions.everyday()))
+    shares = permissions.shares(trial)
+    assert shares["default"] >= 0.9 and shares["denied_and_hidden"] >= 0.9, shares
+    assert shares["denied_only"] >= 0.65 and shares["plain_words"] < shares["default"], shares
+
+
+def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial: Trial) -> None:
+    (trial.project / ".env").unlink()
+    (trial.project / "hard").unlink()
+    hidden = [str(trial.project / "infra" / "secrets"), str(trial.project / "hard-key"), str(trial.home / ".codex")]
+    judge = Judge(
+        PermissionConfig(deny=("read(.env)", "read(infra/secrets/**)", "read(~/.codex/**)")),
+        Place(trial.project), env=trial.env, hidden=hidden,
+    )  # fmt: skip
+    for line in ("grep -rn a .", "git status", "find .", "git diff", "ls -R"):
+        assert verdict(judge, line) == "allow", line
+    assert verdict(judge, "cat infra/secrets/key") == "deny", "a rule is a rule, by name"
+    (trial.project / ".env").write_text("later\n")
+    assert verdict(judge, "grep -rn a .") == "ask"
+
+
+def test_tools_read_a_denied_file_by_no_name_and_search_it_only_where_it_is_hidden(trial: Trial) -> None:
+    for path in (
+        ".env",
+        "hard",
+        "link-env",
+        "src/link.txt",
+        "infra/secrets/key",
+        "~/.codex/auth.json",
+        "'~'",
+        "//etc/shadow",
+    ):
+        decision = trial.judge.judge("read_file", {"path": path})
+        assert decision.verdict == ("deny" if path != "'~'" else "allow"), (path, decision.explain())
+    for tool in ("grep", "glob", "codebase_search"):
+        assert trial.judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "ask"
+        assert trial.judge.judge(tool, {"pattern": "a", "path": "docs"}).verdict == "allow"
+        hidden = [str(trial.project / name) for name in (".env", "hard", "hard-key", "infra/secrets")]
+        judge = Judge(trial.rules, Place(trial.project), env=trial.env, hidden=hidden)
+        assert judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "allow"
+
+
+def test_a_command_the_user_allows_may_have_unknown_words_unless_they_could_be_denied(trial: Trial) -> None:
+    allow = ("run(make *)",)
+    assert verdict(Judge(PermissionConfig(allow=allow), Place(trial.project), env={}), "make $X") == "allow"
+    denying = PermissionConfig(allow=allow, deny=("read(.env)",))
+    assert verdict(Judge(denying, Place(trial.project), env={}), "make $X") == "ask"
+    gone = [str(trial.project / name) for name in (".env", "hard")]
+    assert verdict(Judge(denying, Place(trial.project), env={}, hidden=gone), "make $X") == "allow"
+
+
+# --- git ----------------------------------------------------------------------------------------------------------
+
+PLANTED: dict[str, tuple[str, Callable[[Path, str], None]]] = {}
+
+
+def plant(line: str) -> Callable[[Callable[[Path, str], None]], Callable[[Path, str], None]]:
+    def keep(function: Callable[[Path, str], None]) -> Callable[[Path, str], None]:
+        PLANTED[function.__name__] = (line, function)
+        return function
+
+    return keep
+
+
+def git(directory: Path, *words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=directory, check=True)
+
+
+@plant("git diff")
+def external_diff(project: Path, program: str) -> None:
+    git(project, "config", "diff.external", program)
+
+
+@plant("git diff")
+def text_conversion(project: Path, program: str) -> None:
+    (project / ".git" / "info").mkdir(exist_ok=True)
+    (project / ".git" / "info" / "attributes").write_text("*.py diff=x\n")
+    git(project, "config", "diff.x.textconv", program)
+
+
+@plant("git status")
+def file_system_monitor(project: Path, program: str) -> None:
+    with (project / ".git" / "config").open("a") as file:
+        file.write(f"[Core] FSMonitor = {program}\n")
+
+
+@plant("git diff")
+def clean_filter(project: Path, program: str) -> None:
+    (project / ".gitattributes").write_text("*.py filter=x\n")
+    git(project, "config", "filter.x.clean", f"{program} && cat")
+
+
+@plant("git status")
+def included(project: Path, program: str) -> None:
+    (project / "more").write_text(f"[core]\nfsmonitor = {program}\n")
+    git(project, "config", "include.path", "../more")
+
+
+@plant("git status")
+def hook(project: Path, program: str) -> None:
+    (project / ".git" / "hooks").mkdir(exist_ok=True)
+    (project / ".git" / "hooks" / "post-index-change").symlink_to(program)
+    os.utime(project / "src" / "b.py", (1, 1))  # so that git looks again, and writes down what it saw
+
+
+@plant("cd src/bare && git status --short || git ls-files")
+def bare_repository_among_the_files(project: Path, program: str) -> None:
+    git(project, "clone", "-q", "--bare", ".", "src/bare")
+    git(project / "src" / "bare", "config", "core.bare", "false")
+    git(project / "src" / "bare", "config", "core.worktree", str(project))
+    git(project / "src" / "bare", "config", "core.fsmonitor", program)
+
+
+@plant("git status")
+def repository_in_the_repository(project: Path, program: str) -> None:
+    git(project, "clone", "-q", ".", "inner")
+    git(project / "inner", "config", "core.fsmonitor", program)
+    git(project, "-c", "advice.addEmbeddedRepo=false", "add", "inner")
+
+
+@pytest.fixture
+def repository(outer: Path) -> Path:
+    project = outer / "repository"
+    (project / "src").mkdir(parents=True)
+    for name in ("a.py", "b.py"):
+        (project / "src" / name).write_text("a = 1\n")
+    git(project, "init", "-qb", "main")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    return project
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_git_that_would_run_something_is_asked_about(repository: Path, outer: Path, name: str) -> None:
+    program = outer / "program"
+    program.write_text(f"#!/bin/sh\necho sang >> {outer}/sang\n")
+    program.chmod(0o755)
+    line, planted = PLANTED[name]
+    judge = Judge(PermissionConfig(), Place(repository), env={})
+    assert verdict(judge, line.replace("src/bare", "src")) == "allow"
+    planted(repository, str(program))
+    (repository / "src" / "a.py").write_text("a = 2 + 2\n")
+    assert verdict(judge, line) == "ask"
+    subprocess.run(["sh", "-c", line], cwd=repository, capture_output=True)
+    assert (outer / "sang").read_text(), "git does run it: there was something to ask about"
+
+
+def test_git_of_an_ordinary_repository_is_not_asked_about(repository: Path) -> None:
+    git(repository, "config", "core.fsmonitor", "false")
+    git(repository, "config", "remote.origin.url", "https://example.invalid/x")
+    git(repository, "worktree", "add", "-q", "--detach", "tree")
+    judge = Judge(PermissionConfig(), Place(repository), env={})
+    for line in ("git status", "git diff", "cd tree && git status", "git -C tree log -p", "git show HEAD:src/a.py"):
+        assert verdict(judge, line) == "allow", line
