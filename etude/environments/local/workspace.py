@@ -87,7 +87,6 @@ class ConfinedWorkspace(GuestSandbox):
         self._directory, self._config = directory, config
         self._bwrap, self._guest = find_bwrap(), guest_program(default_cache_dir())
         self._pid: int | None = None
-        self._ending: asyncio.Task[None] | None = None
         self.egress: Counter[str] = Counter()
         """What became of requests to hosts: "allowed", or the reason of a refusal."""
         self._proxy: EgressProxy | None = None
@@ -141,11 +140,6 @@ class ConfinedWorkspace(GuestSandbox):
             control.close()
             raise
         await self._channel.ready(wait_s)
-
-    async def destroy(self) -> None:
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end())
-        await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
         """Hanging up ends the agent, which is process 1: the kernel kills every other, then bubblewrap ends."""
