@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import tempfile
+from pathlib import Path
 
 import machine_image
 import pytest
@@ -22,6 +24,15 @@ def run(tmp_path):
         return within(deadline_s, lambda: NamespaceBackend(config or NamespaceConfig()), scenario)
 
     return runner
+
+
+@pytest.fixture
+def public():
+    """A directory that other users may pass. Pytest's own are for their user alone, which each of its runs sees to."""
+    path = Path(tempfile.mkdtemp(prefix="etude-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")

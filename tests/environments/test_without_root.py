@@ -1,13 +1,14 @@
 """The same backend for a user who is not root: user namespaces for the mounts, per-process limits."""
 
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pydantic
 import pytest
+from second_user import python_for
+
+NOBODY = 65534
 
 SCENARIO = """
 import asyncio, sys
@@ -34,24 +35,15 @@ assert leftovers(config) == [], leftovers(config)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite already runs without root")
-def test_snapshot_and_fork_without_root(tmp_path):
-    nobody = 65534
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    python = next(
-        (path for path in (sys.executable, shutil.which(version, path="/usr/bin")) if _runs(path, nobody)), None
-    )
-    if python is None:
-        pytest.skip(f"no {version} that user {nobody} may run")
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & 0o001:  # pytest's own are for their user alone
-            directory.chmod(0o755)
-    os.chown(tmp_path, nobody, nobody)
+def test_snapshot_and_fork_without_root(public):
+    python = python_for(NOBODY)
+    os.chown(public, NOBODY, NOBODY)
     source, packages = Path(__file__).parents[2], Path(pydantic.__file__).parents[1]
     done = subprocess.run(
-        [python, "-B", "-c", SCENARIO, str(tmp_path)],
-        env={"PYTHONPATH": f"{source}:{packages}", "PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        user=nobody,
-        group=nobody,
+        [python, "-B", "-c", SCENARIO, str(public)],
+        env={"PYTHONPATH": f"{source}:{packages}", "PATH": os.environ["PATH"], "HOME": str(public)},
+        user=NOBODY,
+        group=NOBODY,
         extra_groups=[],
         cwd="/",
         capture_output=True,
@@ -61,12 +53,3 @@ def test_snapshot_and_fork_without_root(tmp_path):
     assert done.returncode == 0, done.stderr
     expected = "1000\nd\nd/new\nkeep\nshut\ncat: shut/s: Permission denied\ns\n"
     assert done.stdout.strip() == str(expected.encode())
-
-
-def _runs(python: str | None, user: int) -> bool:
-    if python is None:
-        return False
-    try:
-        return subprocess.run([python, "-c", ""], user=user, group=user, cwd="/", timeout=30).returncode == 0
-    except PermissionError:
-        return False
