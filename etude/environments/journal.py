@@ -58,10 +58,14 @@ class Journal:
     def __init__(self, directory: Path, keep_s: float, keep_mb: int) -> None:
         self._keep_s, self._keep, self._directory = keep_s, keep_mb << 20, directory
         self._lock = _lock(directory / "lock")
-        self._db = sqlite3.connect(directory / "journal.sqlite", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.executescript(_TABLES)
+        try:
+            self._db = sqlite3.connect(directory / "journal.sqlite", isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_TABLES)
+        except sqlite3.OperationalError as error:
+            os.close(self._lock)
+            raise ConfigError(f"state_dir: {directory / 'journal.sqlite'}: {error}; make room there") from None
         self._finished = 0
 
     def close(self) -> None:

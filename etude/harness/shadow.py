@@ -18,12 +18,12 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import CheckpointError, MissingDependency
+from etude.harness.durable import write_whole
 from etude.harness.git import run_git
 
 _ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
@@ -203,7 +203,10 @@ class Shadow:
         }  # fmt: skip
         ran = await run_git(*arguments, cwd=self._workspace, env=env, given=stdin)
         if ran.code:
-            raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {ran.reason}")
+            said = " ".join(ran.reason.split())
+            raise CheckpointError(
+                f"no snapshot of {self._workspace} in {self._git}: git {arguments[0]} said: {said}; is there room?"
+            )
         return ran.output
 
 
@@ -233,9 +236,7 @@ def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all: sessions of one workspace write the same file."""
     if path.exists() and path.read_bytes() == data:
         return
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    os.replace(file.name, path)
+    write_whole(path, data, shared=True)
 
 
 def _blocked(root: Path, path: str, new: bool) -> bool:
