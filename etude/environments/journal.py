@@ -67,6 +67,7 @@ class Journal:
             os.close(self._lock)
             raise ConfigError(f"state_dir: {directory / 'journal.sqlite'}: {error}; make room there") from None
         self._finished = 0
+        self._opened = time.time() - time.monotonic()
 
     def close(self) -> None:
         self._db.close()
@@ -96,7 +97,7 @@ class Journal:
         return Recorded(row[0], None if row[1] is None else Answer(row[1], row[2]))
 
     def begin(self, key: str, digest: str) -> None:
-        self._execute("INSERT INTO requests (key, digest, began) VALUES (?, ?, ?)", (key, digest, time.time()))
+        self._execute("INSERT INTO requests (key, digest, began) VALUES (?, ?, ?)", (key, digest, self._now()))
 
     def finish(self, key: str, answer: Answer) -> None:
         self._execute(
@@ -112,7 +113,7 @@ class Journal:
         self._execute("DELETE FROM requests WHERE key = ?", (key,))
 
     def _prune(self) -> None:
-        before = time.time() - self._keep_s
+        before = self._now() - self._keep_s
         self._execute("DELETE FROM requests WHERE status IS NOT NULL AND began < ?", (before,))
         self._execute("DELETE FROM sandboxes WHERE ended IS NOT NULL AND ended < ?", (before,))
         (held,) = self._execute("SELECT coalesce(sum(size), 0) FROM requests").fetchone()
@@ -128,12 +129,12 @@ class Journal:
     def born(self, name: str, facts: dict[str, Any]) -> None:
         self._execute(
             "INSERT INTO sandboxes (id, facts, born, state) VALUES (?, ?, ?, ?)",
-            (name, json.dumps(facts), time.time(), ALIVE),
+            (name, json.dumps(facts), self._now(), ALIVE),
         )
 
     def ended(self, name: str, state: str, why: str) -> None:
         self._execute(
-            "UPDATE sandboxes SET state = ?, ended = ?, why = ? WHERE id = ?", (state, time.time(), why, name)
+            "UPDATE sandboxes SET state = ?, ended = ?, why = ? WHERE id = ?", (state, self._now(), why, name)
         )
 
     def past(self, name: str) -> Past | None:
@@ -142,6 +143,10 @@ class Journal:
         return None if row is None else Past(row[0], json.loads(row[1]), *row[2:])
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        """Seconds since 1970 as of when it was opened: who sets the clock meanwhile makes it forget nothing."""
+        return self._opened + time.monotonic()
 
     def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
         """Raises ServerError where the disk does not take it, or does not give it."""
