@@ -2,8 +2,11 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
+import resource
+import signal
 from pathlib import Path
 
 import httpx2
@@ -166,3 +169,76 @@ def test_answers_that_could_not_be_written_down_are_given_again(make_server, sma
 
     over_http(server, scenario)
     server.stop()
+
+
+def test_without_descriptors_a_start_is_refused_in_one_line_and_the_next_works(make_server):
+    server = make_server()
+
+    async def scenario(http):
+        first = (await http.post("/sandboxes", json={})).json()["id"]
+        pid = server.process.pid
+        used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 16, before[1]))
+        made = []
+        while (answer := await http.post("/sandboxes", json={})).status_code == 200:
+            made.append(answer.json()["id"])
+        said = answer.json()["error"]
+        assert "Too many open files" in said["message"] and "\n" not in said["message"], said
+        assert len(server.guests()) == 1 + len(made)  # nothing of the one refused
+        done = await http.delete(f"/sandboxes/{made.pop() if made else first}")
+        if done.status_code != 200:  # it is tried again, and there are descriptors once it is gone
+            assert done.json()["error"]["kind"] == "ending"
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+        async def as_said():
+            return len((await http.get("/sandboxes")).json()) == len(server.guests())
+
+        await until(as_said)
+        assert (await http.post("/sandboxes", json={})).status_code == 200
+
+    over_http(server, scenario)
+    server.stop()
+    assert server.left() == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bubblewrap_killed_at_any_moment_of_a_start(make_server, seed):
+    """The start fails with an error that may be tried again, or the sandbox turns out to be lost; nothing is left."""
+    server = make_server()
+
+    async def scenario(http):
+        starting = asyncio.ensure_future(http.post("/sandboxes", json={}))
+        for _ in range(seed):
+            await asyncio.sleep(0)
+        while not (found := children(server.process.pid)) and not starting.done():
+            await asyncio.sleep(0)
+        for _ in range(seed * 40):  # further and further into it
+            await asyncio.sleep(0)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        answer = await starting
+        if answer.status_code == 200:
+            at = f"/sandboxes/{answer.json()['id']}"
+            lost = await http.post(f"{at}/exec", json={"command": "true"})
+            assert lost.status_code in (200, 410)
+            assert (await http.delete(at)).status_code == 200
+        else:
+            assert answer.json()["error"]["retryable"], answer.text
+        assert (await http.get("/sandboxes")).json() == []
+
+        async def nothing_runs():
+            return not children(server.process.pid)
+
+        await until(nothing_runs)
+        assert server.leaked() == []
+
+    over_http(server, scenario)
+    server.stop()
+
+
+def children(pid):
+    """The processes it has started itself: launchers, which become bubblewrap."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for path in tasks for child in path.read_text().split()]
