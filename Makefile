@@ -4,13 +4,21 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint bench install system clean
+# what `make prove` runs beside tests/prove: each ends with an error where it finds a fault
+PROOFS := benchmarks/faults.py
+
+.PHONY: quickstart test prove lint bench install system clean
 
 quickstart: $(VENV)/train.stamp system
 	$(BIN)/etude train recipes/quickstart.toml
 
 test: $(VENV)/dev.stamp system lint
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+
+# everything too long for `make test`
+prove: $(VENV)/dev.stamp system
+	$(BIN)/python -m pytest tests/prove -p no:cacheprovider
+	@set -e; for script in $(PROOFS); do echo "$$script"; $(BIN)/python $$script; done
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

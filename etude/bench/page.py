@@ -16,6 +16,7 @@ from typing import Any
 from etude.bench.attempts import Attempt
 from etude.bench.results import Run, session_events
 from etude.bench.text import CONDUCT, FAULTS, cost_of, percent, policy_name, told_of_two
+from etude.harness.durable import write_whole
 from etude.records import Event
 
 SESSIONS_BYTES = 4_000_000
@@ -71,7 +72,7 @@ def write_page(run: Run, summary: Mapping[str, Any], compared: Mapping[str, Any]
     ]
     head = f"<!doctype html><meta charset=utf-8><title>{_text(summary['name'])}</title><style>{_STYLE}</style>"
     target = run.directory / "report.html"
-    target.write_text(head + "".join(parts), encoding="utf-8", errors="backslashreplace")
+    write_whole(target, (head + "".join(parts)).encode(errors="backslashreplace"))
     return target
 
 

@@ -36,6 +36,24 @@ COMMANDS = {
 }
 
 
+_SICK = {
+    errno.ENOSPC: "the disk is full ({}); make room and go on",
+    errno.EDQUOT: "the disk quota is used up ({}); make room and go on",
+    errno.EROFS: "the file system is read-only ({}); let it be written to, or name another place, and go on",
+    errno.EIO: "the disk fails ({}); look at the kernel's log, and go on from another disk",
+    errno.EMFILE: "too many files are open ({}); raise the limit, `ulimit -n 65536`, and go on",
+    errno.ENFILE: "too many files are open on this machine ({}); raise fs.file-max and go on",
+    errno.EACCES: "not permitted ({}); let it be written to, or name another place",
+}
+"""What is wrong with the machine, and what to do. Any other error of the system is a bug of ours."""
+
+
+def told(error: OSError) -> str | None:
+    """One line a user can act on; None for what is no fault of the machine's."""
+    line = _SICK.get(error.errno or 0)
+    return None if line is None else line.format(error)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the console script."""
     parser = argparse.ArgumentParser(prog="etude", description="Train a coding agent inside its own product.")
@@ -62,9 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"etude {options.command}: {error}", sys.stderr)
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if (line := told(error)) is None:
             raise
-        say(f"etude {options.command}: the disk is full ({error}); make room and go on", sys.stderr)
+        say(f"etude {options.command}: {line}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         say(f"etude {options.command}: interrupted", sys.stderr)

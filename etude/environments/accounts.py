@@ -8,6 +8,7 @@ read from the machine is read when it is asked for.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,15 +41,19 @@ class Accounts:
     def __init__(
         self, events: Path, leaks: Callable[[], int], egress: Callable[[], Mapping[str, Mapping[str, int]]]
     ) -> None:
-        self._file = events.open("ab", buffering=0)
+        self._file = _Lines(events)
         self._log = structlog.wrap_logger(
-            structlog.BytesLogger(self._file),
+            self._file,
             processors=[
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
                 structlog.processors.JSONRenderer(serializer=_line),
             ],
         )
         self.registry = CollectorRegistry()
+        self._warn = structlog.get_logger("environments")
+        self._unwritten = Counter(
+            "etude_environments_events_unwritten", "Steps the event log had no room for.", registry=self.registry
+        )
         self._steps = Counter(
             "etude_environments_steps", "Steps of sandboxes' lives.", ["step"], registry=self.registry
         )
@@ -71,8 +76,14 @@ class Accounts:
 
     def step(self, step: str, sandbox: str, **facts: Any) -> None:
         """Write down one step: created, exec, snapshot, forked, paused, resumed, expired, destroyed, failed."""
-        self._log.info(step, sandbox=sandbox, **facts)
         self._steps.labels(step).inc()
+        try:
+            self._log.info(step, sandbox=sandbox, **facts)
+        except OSError as error:  # an account that is kept with a gap is better than a sandbox that is not ended
+            self._unwritten.inc()
+            self._warn.warning(
+                "event not written", step=step, sandbox=sandbox, file=str(self._file.path), why=str(error)
+            )
 
     @contextmanager
     def timed(self, operation: str, backend: str, image: str, sandbox: str | None = None) -> Generator[Span]:
@@ -89,6 +100,26 @@ class Accounts:
 
     def close(self) -> None:
         self._file.close()
+
+
+class _Lines:
+    """A file of lines, each whole or not there: of one that the disk took in part nothing stays."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def info(self, event: bytes) -> None:
+        line, before, done = event + b"\n", os.fstat(self._file).st_size, 0
+        try:
+            while done < len(line):
+                done += os.write(self._file, line[done:])
+        except OSError:
+            os.ftruncate(self._file, before)
+            raise
+
+    def close(self) -> None:
+        os.close(self._file)
 
 
 class _Machine(Collector):

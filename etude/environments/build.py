@@ -61,4 +61,5 @@ def _compile(sources: list[Path], program: Path) -> None:
             "the C library needed to build the sandbox's guest is missing: apt-get install -y libc6-dev "
             f"(Fedora: dnf install glibc-static). The compiler said: {done.stderr.strip()[-300:]}"
         )
-    raise SandboxError(f"building the sandbox's guest failed: {' '.join(command)}: {done.stderr.strip()[-800:]}")
+    said = " ".join(done.stderr.split())[-800:]
+    raise SandboxError(f"building the sandbox's guest at {program} failed; is there room? {compiler} said: {said}")

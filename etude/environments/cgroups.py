@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +28,7 @@ _PERIOD_US = 100_000
 _ROOT = "etude"
 _LEAF = "etude-controller"
 _REMOVE_DEADLINE_S = 5.0
+_RIVALS = 1000
 _MEMORY_FILES = {
     1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"),
     2: ("memory.current", "memory.max", "inactive_file"),
@@ -88,18 +91,26 @@ def open_tree(instance: str) -> CgroupTree:
 
 
 def instances() -> dict[str, list[Path]]:
-    """Backend instances that have groups on this machine, live or dead, with those groups' directories."""
+    """This user's backend instances that have groups beside ours, live or dead, with those groups' directories."""
     result: dict[str, list[Path]] = {}
     try:
         found = _find()
     except MissingDependency:
         return result
     for own in dict.fromkeys(found.own.values()):
-        base = _above_leaf(own) / _ROOT
-        for directory in base.iterdir() if base.is_dir() else ():
-            if directory.is_dir():
+        for directory in _children(_above_leaf(own) / _ROOT):
+            if is_own(directory):
                 result.setdefault(directory.name, []).append(directory)
     return result
+
+
+def is_own(directory: Path) -> bool:
+    """Whether it is a directory of this user's, and no link to one. Another's is his to remove, and may lie."""
+    try:
+        info = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
 
 
 def remove_group(*directories: Path) -> None:
@@ -115,7 +126,10 @@ def remove_group(*directories: Path) -> None:
 
 
 def _children(directory: Path) -> list[Path]:
-    return [child for child in directory.iterdir() if child.is_dir()] if directory.is_dir() else []
+    try:
+        return [child for child in directory.iterdir() if child.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _remove(directory: Path) -> None:
@@ -153,6 +167,8 @@ def _kill_members(group: Path) -> None:
     except FileNotFoundError:
         return
     for member in members:
+        if member == "0":
+            continue  # of a pid namespace that is not seen from here; to kill, it would mean ourselves
         try:
             os.kill(int(member), signal.SIGKILL)
         except ProcessLookupError:
@@ -216,7 +232,7 @@ class _V1:
         usable = {each: place for each, place in own.items() if each != _FREEZER or os.access(place, os.W_OK)}
         self._bases = {controller: directory / _ROOT / instance for controller, directory in usable.items()}
         for base in self._bases.values():
-            base.mkdir(parents=True, exist_ok=True)
+            make_below(base)
         self.bases = list(self._bases.values())
         self.agents = self._bases["memory"] / "cgroup.procs"
 
@@ -263,10 +279,8 @@ class _V2:
         if not set(_CONTROLLERS) <= set((parent / "cgroup.subtree_control").read_text().split()):
             _empty_into_leaf(parent)
             _write(parent / "cgroup.subtree_control", wanted)
-        (parent / _ROOT).mkdir(exist_ok=True)
-        _write(parent / _ROOT / "cgroup.subtree_control", wanted)
         self._base = parent / _ROOT / instance
-        self._base.mkdir()
+        make_below(self._base, lambda shared: _write(shared / "cgroup.subtree_control", wanted))
         self.bases = [self._base]
         _write(self._base / "cgroup.subtree_control", wanted)
         (self._base / "agents").mkdir()
@@ -306,6 +320,17 @@ def _empty_into_leaf(parent: Path) -> None:
             _write(leaf / "cgroup.procs", member)
         except ProcessLookupError:
             continue
+
+
+def make_below(directory: Path, prepare: Callable[[Path], object] = lambda shared: None) -> None:
+    """Make a directory in one that several processes share and the last one removes: perhaps between our two steps."""
+    for _ in range(_RIVALS):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # both are what a removal in between looks like
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            prepare(directory.parent)
+            directory.mkdir()
+            return
+    directory.mkdir()  # its error is no rival's
 
 
 def _write(path: Path, value: int | str) -> None:

@@ -42,6 +42,7 @@ class GuestSandbox:
         """Held while the sandbox is being captured, paused or resumed; nothing else is asked of the agent meanwhile."""
         self._paused = False
         self._spec = spec
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> str:
@@ -138,9 +139,15 @@ class GuestSandbox:
                 self._paused = False
 
     async def destroy(self) -> None:
-        raise NotImplementedError
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._ended())
+        await asyncio.shield(self._ending)  # a cancelled caller leaves no half-destroyed sandbox
 
     # for a backend ------------------------------------------------------------------------------------------------
+
+    async def _end(self) -> None:
+        """See to it that nothing of the sandbox is left. Begun anew after it failed."""
+        raise NotImplementedError
 
     async def _capture(self) -> Snapshot:
         """Keep the state of the sandbox, which is stopped meanwhile."""
@@ -153,6 +160,13 @@ class GuestSandbox:
         await self._channel.thaw(self._wait_s)
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    async def _ended(self) -> None:
+        try:
+            await self._end()
+        except BaseException:
+            self._ending = None  # else whoever asks again is told of the same failure for ever
+            raise
 
     def _copier(self) -> Backend:
         if self._backend is None:

@@ -56,13 +56,18 @@ class Journal:
     """One server's; a second one on the same directory is refused. Use on one thread; the caller closes it."""
 
     def __init__(self, directory: Path, keep_s: float, keep_mb: int) -> None:
-        self._keep_s, self._keep = keep_s, keep_mb << 20
+        self._keep_s, self._keep, self._directory = keep_s, keep_mb << 20, directory
         self._lock = _lock(directory / "lock")
-        self._db = sqlite3.connect(directory / "journal.sqlite", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.executescript(_TABLES)
+        try:
+            self._db = sqlite3.connect(directory / "journal.sqlite", isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(_TABLES)
+        except sqlite3.OperationalError as error:
+            os.close(self._lock)
+            raise ConfigError(f"state_dir: {directory / 'journal.sqlite'}: {error}; make room there") from None
         self._finished = 0
+        self._opened = time.time() - time.monotonic()
 
     def close(self) -> None:
         self._db.close()
@@ -73,11 +78,11 @@ class Journal:
         cut = answer_of(
             ServerError("interrupted", "the server was killed while it was at this; try again, with a new key")
         )
-        self._db.execute(
+        self._execute(
             "UPDATE requests SET status = ?, body = ?, size = ? WHERE status IS NULL",
             (cut.status, cut.body, len(cut.body)),
         )
-        lost = [row[0] for row in self._db.execute("SELECT id FROM sandboxes WHERE state = ?", (ALIVE,))]
+        lost = [row[0] for row in self._execute("SELECT id FROM sandboxes WHERE state = ?", (ALIVE,))]
         for name in lost:
             self.ended(name, "lost", "the server it lived on was killed")
         self._prune()
@@ -86,16 +91,16 @@ class Journal:
     # requests -----------------------------------------------------------------------------------------------------
 
     def find(self, key: str) -> Recorded | None:
-        row = self._db.execute("SELECT digest, status, body FROM requests WHERE key = ?", (key,)).fetchone()
+        row = self._execute("SELECT digest, status, body FROM requests WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
         return Recorded(row[0], None if row[1] is None else Answer(row[1], row[2]))
 
     def begin(self, key: str, digest: str) -> None:
-        self._db.execute("INSERT INTO requests (key, digest, began) VALUES (?, ?, ?)", (key, digest, time.time()))
+        self._execute("INSERT INTO requests (key, digest, began) VALUES (?, ?, ?)", (key, digest, self._now()))
 
     def finish(self, key: str, answer: Answer) -> None:
-        self._db.execute(
+        self._execute(
             "UPDATE requests SET status = ?, body = ?, size = ? WHERE key = ?",
             (answer.status, answer.body, len(answer.body), key),
         )
@@ -105,14 +110,14 @@ class Journal:
 
     def forget(self, key: str) -> None:
         """As if it had never come: for what was refused before anything was done."""
-        self._db.execute("DELETE FROM requests WHERE key = ?", (key,))
+        self._execute("DELETE FROM requests WHERE key = ?", (key,))
 
     def _prune(self) -> None:
-        before = time.time() - self._keep_s
-        self._db.execute("DELETE FROM requests WHERE status IS NOT NULL AND began < ?", (before,))
-        self._db.execute("DELETE FROM sandboxes WHERE ended IS NOT NULL AND ended < ?", (before,))
-        (held,) = self._db.execute("SELECT coalesce(sum(size), 0) FROM requests").fetchone()
-        oldest = self._db.execute("SELECT key, size FROM requests WHERE status IS NOT NULL ORDER BY began")
+        before = self._now() - self._keep_s
+        self._execute("DELETE FROM requests WHERE status IS NOT NULL AND began < ?", (before,))
+        self._execute("DELETE FROM sandboxes WHERE ended IS NOT NULL AND ended < ?", (before,))
+        (held,) = self._execute("SELECT coalesce(sum(size), 0) FROM requests").fetchone()
+        oldest = self._execute("SELECT key, size FROM requests WHERE status IS NOT NULL ORDER BY began")
         for key, size in oldest.fetchall() if held > self._keep else ():
             if held <= self._keep:
                 break
@@ -122,20 +127,37 @@ class Journal:
     # sandboxes ----------------------------------------------------------------------------------------------------
 
     def born(self, name: str, facts: dict[str, Any]) -> None:
-        self._db.execute(
+        self._execute(
             "INSERT INTO sandboxes (id, facts, born, state) VALUES (?, ?, ?, ?)",
-            (name, json.dumps(facts), time.time(), ALIVE),
+            (name, json.dumps(facts), self._now(), ALIVE),
         )
 
     def ended(self, name: str, state: str, why: str) -> None:
-        self._db.execute(
-            "UPDATE sandboxes SET state = ?, ended = ?, why = ? WHERE id = ?", (state, time.time(), why, name)
+        self._execute(
+            "UPDATE sandboxes SET state = ?, ended = ?, why = ? WHERE id = ?", (state, self._now(), why, name)
         )
 
     def past(self, name: str) -> Past | None:
         query = "SELECT id, facts, born, state, ended, why FROM sandboxes WHERE id = ?"
-        row = self._db.execute(query, (name,)).fetchone()
+        row = self._execute(query, (name,)).fetchone()
         return None if row is None else Past(row[0], json.loads(row[1]), *row[2:])
+
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        """Seconds since 1970 as of when it was opened: who sets the clock meanwhile makes it forget nothing."""
+        return self._opened + time.monotonic()
+
+    def _execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """Raises ServerError where the disk does not take it, or does not give it."""
+        try:
+            return self._db.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise ServerError(
+                "unwritable",
+                f"the environment server cannot write to its state directory {self._directory}: {error}; make room "
+                "there, or let it be written to, and ask again",
+            ) from None
 
 
 def _lock(path: Path) -> int:

@@ -21,6 +21,9 @@ from etude.errors import DeadlineExceeded
 
 _PROCESSES_HELD = 64
 _GRACE_S = 1.0
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 30.0
+"""Between two attempts to remove a sandbox; doubled from one to the next."""
 
 
 class NodeConfig(Config):
@@ -44,8 +47,28 @@ class NodeConfig(Config):
 
 
 @dataclass(eq=False)
+class Ending:
+    """Why a sandbox is over, and how far its removal has got."""
+
+    step: str
+    """Of its life: destroyed, expired or failed."""
+    state: str
+    """The kind of error it is to ask for it from now on."""
+    why: str
+    attempt: asyncio.Task[None] | None = None
+    """Under way now; whoever else wants it gone waits for the same one."""
+    pause_s: float = _FIRST_PAUSE_S
+    trouble: str | None = None
+    """What the last attempt failed of."""
+
+    def next_pause(self) -> float:
+        pause_s, self.pause_s = self.pause_s, min(2 * self.pause_s, _LONGEST_PAUSE_S)
+        return pause_s
+
+
+@dataclass(eq=False)
 class Live:
-    """A sandbox that is there."""
+    """A sandbox that is there. It is until nothing of it is left and the journal has that, however long this takes."""
 
     id: str
     box: Sandbox
@@ -53,10 +76,15 @@ class Live:
     spec: SandboxSpec
     """As it was asked for, less its files; its TTL is the one granted."""
     born: float
+    """By the wall clock, for telling."""
+    since: float
+    """The same by the clock that is not set, for reckoning."""
     expires: float
-    """Both by the wall clock, for telling."""
+    """By the wall clock, for telling."""
     timer: asyncio.TimerHandle
     paused: bool = False
+    ending: Ending | None = None
+    """Set once it is over: nobody may use it any more."""
     processes: dict[int, Process] = field(default_factory=dict)
     """The last ones in the background, held so that their output stays; the backend finds the others again."""
 

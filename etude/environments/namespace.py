@@ -119,6 +119,8 @@ class NamespaceBackend:
         self._live: dict[int, NamespaceSandbox] = {}
         self._snapshots: dict[str, tuple[Root | None, tuple[str, ...]]] = {}
         self._snapshot_ids = itertools.count(1)
+        self._unused: set[Path] = set()
+        """Trees of snapshots that nobody stands on; here until they are removed."""
         self._starts = asyncio.Semaphore(self.config.concurrent_starts)
         self._closed = False
 
@@ -196,16 +198,22 @@ class NamespaceBackend:
 
     async def forget(self, disk: store.Disk, first: int) -> None:
         """Remove a sandbox's group and its hold on disk and users; its processes and mounts have ended."""
-        if self.groups is not None:
-            self.groups.remove(str(disk.number))
+        if self.groups is not None:  # on a thread: it waits for processes that a sick disk may hold
+            await asyncio.to_thread(self.groups.remove, str(disk.number))
         self.store.log(disk).unlink(missing_ok=True)
-        await self.drop(disk.lowers)
-        if self._live.pop(disk.number, None) is not None:
+        if self._live.pop(disk.number, None) is not None:  # once, also where what follows fails and is asked for again
             self.uids.give_back(first)
+            self._unused.update(self.store.drop(disk.lowers))
+        await self._remove_unused()
 
     async def drop(self, lowers: tuple[str, ...]) -> None:
-        for unused in self.store.drop(lowers):
-            await self.on_disk("a snapshot to be removed", remove_tree, unused)
+        self._unused.update(self.store.drop(lowers))
+        await self._remove_unused()
+
+    async def _remove_unused(self) -> None:
+        for tree in list(self._unused):
+            await self.on_disk("a snapshot to be removed", remove_tree, tree)
+            self._unused.discard(tree)
 
     async def on_disk(self, what: str, work: Callable[..., T], *arguments: object) -> T:
         """Run a tree operation on a worker thread, so that a large one does not stop the loop.
@@ -266,7 +274,6 @@ class NamespaceSandbox(GuestSandbox):
         self._freezer: Freezer | None = None
         self._first = backend.uids.take()
         self._pid: int | None = None
-        self._ending: asyncio.Task[None] | None = None
 
     async def boot(self) -> None:
         """Spawn and wait for the guest's first words."""
@@ -352,11 +359,6 @@ class NamespaceSandbox(GuestSandbox):
     async def _capture(self) -> Snapshot:
         return await self._own.remember(self._disk, self._upper, self._first, self._root)
 
-    async def destroy(self) -> None:
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end())
-        await asyncio.shield(self._ending)  # a cancelled caller leaves no half-destroyed sandbox
-
     async def _end(self) -> None:
         """Hanging up ends the guest, which is process 1: the kernel kills every other, then bubblewrap ends."""
         self._channel.close()
@@ -369,7 +371,7 @@ class NamespaceSandbox(GuestSandbox):
             if not await ended(self._pid, wait_s / 3):
                 os.kill(self._pid, signal.SIGKILL)
                 if self._own.groups is not None:
-                    self._own.groups.remove(str(self._disk.number))
+                    await asyncio.to_thread(self._own.groups.remove, str(self._disk.number))
                 if not await ended(self._pid, wait_s):
                     raise DeadlineExceeded(f"the processes of sandbox {self.id} to end", wait_s)
             self._pid = None

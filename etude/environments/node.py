@@ -13,11 +13,13 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import structlog
 
 from etude.environments.accounts import Accounts
 from etude.environments.backends import open_backend
@@ -25,7 +27,7 @@ from etude.environments.base import Backend, Capabilities, ExecResult, Process, 
 from etude.environments.channel import KILL_GRACE_S
 from etude.environments.journal import Journal
 from etude.environments.leftovers import leaks
-from etude.environments.lives import Kept, Live, NodeConfig, Timers
+from etude.environments.lives import Ending, Kept, Live, NodeConfig, Timers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import default_state_dir
 from etude.environments.requests import Requests
@@ -60,6 +62,7 @@ class Node:
         self._starting = 0
         self._start_s = 0.1
         self._draining = False
+        self._log = structlog.get_logger("environments")
         self.watch: Callable[[str, str, str], None] = lambda name, state, why: None
         """Told of every sandbox that is gone: its id, what later users are told, and why."""
         self.lost: dict[str, InfraFailed] = {}
@@ -80,16 +83,19 @@ class Node:
         return [backend.capabilities for backend in self.backends.values()]
 
     def sandboxes(self) -> list[Live]:
-        """Those alive, oldest first."""
+        """Those there, oldest first, with those that are ending."""
         return list(self._live.values())
 
     def snapshots(self) -> list[Kept]:
         return list(self._kept.values())
 
-    def find(self, name: str) -> Live:
-        """A sandbox that is alive. Raises ServerError or SandboxSpoiled saying how it ended where it is not."""
+    def find(self, name: str, ending: bool = False) -> Live:
+        """A sandbox that is alive, or with `ending` not gone yet. Else raises ServerError, or SandboxSpoiled, saying how
+        it ended."""
         if (live := self._live.get(name)) is not None:
-            return live
+            if live.ending is None or ending:
+                return live
+            raise ServerError(live.ending.state, f"sandbox {name} is being removed: {live.ending.why}")
         past = self.journal.past(name)
         if past is None:
             raise ServerError("not_found", f"there is no sandbox {name} here, or it ended long ago")
@@ -110,14 +116,14 @@ class Node:
                 raise ConfigError(f"base: snapshot {base.id} belongs to backend {base.backend}, not to {name}")
         with self._queued(1), self.accounts.timed("create", name, spec.image) as span:
             box = await self.backends[name].create(replace(spec, base=base.inner if base else None))
-            live = self._adopt(box, name, replace(spec, files={}), "created")
+            (live,) = await self._adopt([box], name, replace(spec, files={}), "created")
             span.set_attribute(SANDBOX, live.id)
         return live
 
     async def fork(self, live: Live, n: int) -> list[Live]:
         with self._queued(n), self.accounts.timed("fork", live.backend, live.spec.image, live.id):
             boxes = await live.box.fork(n)
-        return [self._adopt(box, live.backend, live.spec, "forked", parent=live.id) for box in boxes]
+        return await self._adopt(boxes, live.backend, live.spec, "forked", parent=live.id)
 
     async def snapshot(self, live: Live) -> Kept:
         with self.accounts.timed("snapshot", live.backend, live.spec.image, live.id):
@@ -196,9 +202,11 @@ class Node:
         return live.processes[number]
 
     async def destroy(self, name: str) -> None:
-        """End a sandbox; fine when it has ended already, an error when there never was one."""
+        """End a sandbox; fine when it has ended already, an error when there never was one.
+
+        Raises ServerError while it cannot be removed: it is tried again until it is, and this may be asked again."""
         try:
-            live = self.find(name)
+            live = self.find(name, ending=True)
         except ServerError as error:
             if error.kind == "not_found":
                 raise
@@ -218,9 +226,10 @@ class Node:
         except ServerError:
             raise
         except SandboxError as error:
-            if name in self._live and not live.paused and not await _answers(live.box):
-                spoiled = isinstance(error, SandboxSpoiled)
-                await self._end(live, "failed", SPOILED if spoiled else "lost", str(error))
+            if live.ending is None and not live.paused and not await _answers(live.box):
+                with suppress(ServerError):  # it is tried again; what is asked here is what became of it
+                    how = SPOILED if isinstance(error, SandboxSpoiled) else "lost"
+                    await self._end(live, "failed", how, str(error))
             self.find(name)  # raises what became of it, where it is gone
             raise
 
@@ -276,14 +285,31 @@ class Node:
         self._starting += n
         self.accounts.waiting.set(self._starting)
 
-    def _adopt(self, box: Sandbox, backend: str, spec: SandboxSpec, step: str, **facts: Any) -> Live:
+    async def _adopt(
+        self, boxes: Sequence[Sandbox], backend: str, spec: SandboxSpec, step: str, **facts: Any
+    ) -> list[Live]:
+        """Write down what has started. Where that fails all of them are ended: nobody would know of them."""
+        made: list[Live] = []
+        try:
+            for box in boxes:
+                made.append(self._born(box, backend, spec, step, **facts))
+        except BaseException:
+            await asyncio.gather(
+                *(self._end(live, "failed", "lost", "it could not be written down") for live in made),
+                *(box.destroy() for box in boxes[len(made) :]),
+                return_exceptions=True,
+            )
+            raise
+        return made
+
+    def _born(self, box: Sandbox, backend: str, spec: SandboxSpec, step: str, **facts: Any) -> Live:
         name = f"box-{secrets.token_hex(8)}"
         ttl_s = self._granted(spec.ttl_s or self.config.ttl_s)
-        timer, expires = self._expiry(name, ttl_s)
-        live = Live(name, box, backend, replace(spec, ttl_s=ttl_s), time.time(), expires, timer)
-        self._live[name] = live
         known = {"backend": backend, "image": spec.image, "labels": dict(spec.labels), "inner": box.id}
         self.journal.born(name, known)
+        timer, expires = self._expiry(name, ttl_s)
+        live = Live(name, box, backend, replace(spec, ttl_s=ttl_s), time.time(), time.monotonic(), expires, timer)
+        self._live[name] = live
         self.accounts.alive.labels(backend).inc()
         self.accounts.step(step, name, ttl_s=ttl_s, **known, **facts)
         return live
@@ -296,7 +322,8 @@ class Node:
 
     async def _expire(self, name: str) -> None:
         if (live := self._live.get(name)) is not None:
-            await self._end(live, "expired", "expired", f"its {live.spec.ttl_s} s to live ran out")
+            with suppress(ServerError):  # it is tried again
+                await self._end(live, "expired", "expired", f"its {live.spec.ttl_s} s to live ran out")
 
     def _renew(self, kept: Kept) -> None:
         self._timers.stop(kept.timer)
@@ -305,23 +332,38 @@ class Node:
     async def _end(self, live: Live, step: str, state: str, why: str) -> None:
         """Destroy, and write down as which `step` of its life and why; `state` is what later users are told.
 
-        Who comes second waits for nothing: it is no longer there."""
-        if self._live.pop(live.id, None) is None:
-            return
-        self._timers.stop(live.timer)
-        self.accounts.alive.labels(live.backend).dec()
-        self.journal.ended(live.id, state, why)  # first: who is at work in it is told so as it goes
-        lived = round(time.time() - live.born, 3)
+        Who comes second waits for the attempt under way, or begins the next one. Raises ServerError where it fails;
+        it is tried again, less and less often, until nothing is left."""
+        if live.ending is None:
+            live.ending = Ending(step, state, why)
+        if live.ending.attempt is None:
+            self._timers.stop(live.timer)
+            live.ending.attempt = asyncio.get_running_loop().create_task(self._remove(live, live.ending))
+        await asyncio.shield(live.ending.attempt)
+
+    async def _remove(self, live: Live, ending: Ending) -> None:
+        """One attempt. The record goes last: what is not in the journal as ended is still to be looked for."""
         try:
             with self.accounts.timed("destroy", live.backend, live.spec.image, live.id):
                 await live.box.destroy()
+            self.journal.ended(live.id, ending.state, ending.why)
         except (EtudeError, OSError) as error:
-            step, why = "failed", f"{why}; it could not be removed whole: {error}"
-            raise
+            ending.trouble, pause_s = str(error), ending.next_pause()
+            self._log.warning("not removed", sandbox=live.id, why=ending.why, trouble=ending.trouble, again_s=pause_s)
+            live.timer = self._timers.later(pause_s, partial(self._expire, live.id))
+            raise ServerError(
+                "ending",
+                f"sandbox {live.id} is not gone yet: {error}. It is tried again until it is; the list of sandboxes "
+                "shows it as ending. If it stays, mend what this names",
+            ) from None
         finally:
-            self._ended.append(live.box.id)
-            self.accounts.step(step, live.id, why=why, lived_s=lived)
-            self.watch(live.id, state, why)
+            ending.attempt = None
+        del self._live[live.id]
+        self.accounts.alive.labels(live.backend).dec()
+        self._ended.append(live.box.id)
+        lived = round(time.monotonic() - live.since, 3)
+        self.accounts.step(ending.step, live.id, why=ending.why, lived_s=lived)
+        self.watch(live.id, ending.state, ending.why)
 
     def _egress(self) -> dict[str, Mapping[str, int]]:
         boxed = {name: each for name, each in self.backends.items() if isinstance(each, NamespaceBackend)}

@@ -29,26 +29,38 @@ class Requests:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._under_way: dict[str, tuple[str, asyncio.Task[Answer]]] = {}
+        self._unwritten: set[str] = set()
+        """Keys whose answers the journal could not take: they stay with their tasks while this server lives."""
         self._stopping = False
         self._log = structlog.get_logger("environments")
 
     async def once(
-        self, key: str, digest: str, work: Callable[[], Awaitable[object]], wait_s: float | None = None
+        self,
+        key: str,
+        digest: str,
+        work: Callable[[], Awaitable[object]],
+        wait_s: float | None = None,
+        unwritten: bool = False,
     ) -> Answer:
         """The answer to request `key`: of `work`, begun now, before, or in an earlier life of the server.
 
         `digest` says what is asked for; the same key for something else is refused. After `wait_s` the answer is that
-        it is still under way. Errors of the work are answers like any other."""
+        it is still under way. Errors of the work are answers like any other. What the journal cannot take is refused;
+        with `unwritten` it is done all the same: for what may as well be done twice."""
         task = self._joined(key, digest)
         if isinstance(task, Answer):
             return task
         if task is None:
             if self._stopping:
                 raise ServerError("draining", "this server is stopping; ask another, or try again", retry_after_s=5)
-            self._journal.begin(key, digest)
+            try:
+                self._journal.begin(key, digest)
+            except ServerError:
+                if not unwritten:
+                    raise
             task = asyncio.get_running_loop().create_task(self._carry_out(key, work))
             self._under_way[key] = digest, task
-            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+            task.add_done_callback(lambda _: None if key in self._unwritten else self._under_way.pop(key, None))
         done, _ = await asyncio.wait({task}, timeout=wait_s)
         return task.result() if done else _STILL
 
@@ -100,5 +112,9 @@ class Requests:
         except Exception as error:
             self._log.exception("bug", request=key)  # whoever waits must be told, whatever it was
             answer = answer_of(error)
-        self._journal.finish(key, answer)
+        try:
+            self._journal.finish(key, answer)
+        except ServerError as error:
+            self._log.warning("answer not written down", request=key, why=str(error))
+            self._unwritten.add(key)
         return answer

@@ -15,16 +15,17 @@ import hashlib
 import itertools
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import structlog
+
 from etude.environments import cgroups
 from etude.environments.trees import is_empty, remove_tree
 from etude.environments.uids import SHOWN
-from etude.errors import ConfigError, SandboxError
+from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 INSTANCE = re.compile(r"\d+-\d+-[0-9a-f]{8}-\d+-\d+")
 _GROUPS = "groups"
@@ -58,28 +59,34 @@ def owner_lives(instance: str) -> bool:
 
 
 def instances(state_dir: Path) -> list[str]:
-    """Every instance with a directory in `state_dir`, living or not. Anything else there is not ours."""
-    names = [path.name for path in state_dir.iterdir()] if state_dir.is_dir() else []
+    """Every instance with a directory in `state_dir`, living or not. Anything else there is not ours, nor is anything
+    in a directory of another user's."""
+    names = [path.name for path in state_dir.iterdir()] if cgroups.is_own(state_dir) else []
     return sorted(name for name in names if INSTANCE.fullmatch(name))
 
 
 def sweep(state_dir: Path) -> list[str]:
-    """Remove the processes, groups and directories of dead owners; returns the instances removed."""
-    groups = groups_by_instance(state_dir)
-    dead = sorted(name for name in {*instances(state_dir), *groups} if not owner_lives(name))
-    for name in dead:
-        cgroups.remove_group(*groups.get(name, ()))
-        remove_tree(state_dir / name)
-    return dead
+    """Remove the processes, groups and directories of this user's dead owners; returns the instances removed.
+
+    What cannot be removed now, for a sick disk holds a process say, is left to the next sweep: it stops nobody."""
+    groups, removed = groups_by_instance(state_dir), []
+    for name in sorted(name for name in {*instances(state_dir), *groups} if not owner_lives(name)):
+        try:
+            cgroups.remove_group(*groups.get(name, ()))
+            remove_tree(state_dir / name)
+            removed.append(name)
+        except (DeadlineExceeded, OSError) as error:
+            structlog.get_logger("environments").warning("left over", instance=name, why=str(error))
+    return removed
 
 
 def groups_by_instance(state_dir: Path) -> dict[str, list[Path]]:
-    """Control groups that exist: those beside ours, and those an instance noted because its process was elsewhere."""
+    """This user's control groups that exist: beside ours, and those an instance noted for its process was elsewhere."""
     found = {name: set(paths) for name, paths in cgroups.instances().items() if INSTANCE.fullmatch(name)}
     for name in instances(state_dir):
         with contextlib.suppress(FileNotFoundError):
             noted = (Path(line) for line in (state_dir / name / _GROUPS).read_text().splitlines())
-            found.setdefault(name, set()).update(path for path in noted if path.is_dir() and path.name == name)
+            found.setdefault(name, set()).update(path for path in noted if path.name == name and cgroups.is_own(path))
     return {name: sorted(paths) for name, paths in found.items() if paths}
 
 
@@ -92,7 +99,9 @@ def owner_died_here(instance: str) -> bool:
 
 def _this_process() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-    namespace = os.stat("/proc/self/ns/pid").st_ino
+    # also of the time namespace: the start of a process is told by the clock of who asks
+    spaces = (Path("/proc/self/ns", name) for name in ("pid", "time"))
+    namespace = sum(path.stat().st_ino for path in spaces if path.exists())
     return f"{os.getpid()}-{_process_start('self')}-{boot}-{namespace}"
 
 
@@ -138,9 +147,13 @@ class Place:
     def __init__(self, state_dir: Path, directories: Iterable[str]) -> None:
         self.instance = new_instance()
         self._made = not state_dir.exists()
-        _make_state_dir(state_dir)
         self.root = state_dir / self.instance
-        for name in ("", *directories):
+        try:
+            cgroups.make_below(self.root, _check_state_dir)
+        except OSError as error:
+            raise ConfigError(f"state_dir: cannot make {self.root}: {error.strerror}; name another directory") from None
+        self.root.chmod(0o711)
+        for name in directories:
             (self.root / name).mkdir()
             (self.root / name).chmod(0o711)
 
@@ -236,12 +249,7 @@ def _give(path: Path, mode: int, owner: tuple[int, int]) -> None:
         os.chown(path, *owner)
 
 
-def _make_state_dir(state_dir: Path) -> None:
-    try:
-        state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"state_dir: cannot make {state_dir}: {error.strerror}; name another directory") from None
-    info = os.lstat(state_dir)
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+def _check_state_dir(state_dir: Path) -> None:
+    if not cgroups.is_own(state_dir) and state_dir.exists():
         raise ConfigError(f"state_dir: {state_dir} is not a directory of this user; name another")
     state_dir.chmod(0o711)

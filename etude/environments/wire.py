@@ -46,7 +46,9 @@ _KINDS: dict[str, tuple[int, bool]] = {
     "busy": (429, True),
     "sandbox": (502, True),
     "draining": (503, True),
+    "ending": (503, True),
     "interrupted": (503, True),
+    "unwritable": (507, True),
 }
 """Errors that only a server has -> HTTP status, and whether trying again (with a new key; where need be, in a new
 sandbox) can be expected to work."""

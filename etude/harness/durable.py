@@ -1,28 +1,77 @@
 """Files that are whole or not there, and on the disk before anybody relies on them.
 
-Owns `write_whole` and `sync_directory`. Knows nothing of what is written; whoever writes says what a full disk means.
+Owns `write_whole`, `write_new`, `append_whole`, `sync_directory` and `naming`. Knows nothing of what is
+written; whoever writes says what a full disk means.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes, *, listed: bool = False) -> None:
-    """Put `data` in the place of what is there, at once. With `listed` the file's name is on the disk too when this
-    returns. Raises OSError, and then what was there stands untouched."""
-    partial = path.with_name(f"{path.name}.partial")
+@contextlib.contextmanager
+def naming(path: Path) -> Generator[None]:
+    """What the disk refuses in the block is an error that names `path`: a write knows its descriptor alone."""
     try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        if listed:
-            sync_directory(path.parent)
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def write_whole(path: Path, data: bytes, *, listed: bool = False, shared: bool = False) -> None:
+    """Put `data` in the place of what is there, at once. With `listed` the file's name is on the disk too when this
+    returns; with `shared` several processes may do this at a time. Raises OSError, and then what was there stands
+    untouched."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial" if shared else f"{path.name}.partial")
+    try:
+        with naming(path):
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+            if listed:
+                sync_directory(path.parent)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that is read-only by now
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Make a file that is whole from the moment its name is there. FileExistsError where there is one: it stays."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with naming(path):
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(partial, path)
+            except PermissionError:  # a file system that knows no second name
+                if path.exists():
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+                partial.rename(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def append_whole(handle: int, data: bytes, path: Path) -> None:
+    """Add `data` at the end of the open file `path`: all of it, or nothing where the disk refuses."""
+    before, done = os.fstat(handle).st_size, 0
+    try:
+        with naming(path):
+            while done < len(data):
+                done += os.write(handle, data[done:])
+    except OSError:
+        os.ftruncate(handle, before)
         raise
 
 
@@ -30,6 +79,7 @@ def sync_directory(directory: Path) -> None:
     """A new file is on disk only when its directory is."""
     handle = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming(directory):
+            os.fsync(handle)
     finally:
         os.close(handle)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from etude.errors import CheckpointError
+from etude.harness.durable import append_whole
 from etude.harness.journal import Journal, whole_lines
 from etude.records import Event, EventKind
 
@@ -95,8 +96,8 @@ def _decode(line: bytes, where: str) -> tuple[Event, Record]:
 def write_events(path: Path, events: Iterable[Event]) -> None:
     """Append to a log, making it if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        file.writelines(_bytes(encode_event(event)) + b"\n" for event in events)
+    with path.open("ab", buffering=0) as file:
+        append_whole(file.fileno(), b"".join(_bytes(encode_event(event)) + b"\n" for event in events), path)
 
 
 def read_events(path: Path) -> list[Event]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etude.errors import CheckpointError
-from etude.harness.durable import sync_directory
+from etude.harness.durable import append_whole, sync_directory
 
 
 class InUse(CheckpointError):
@@ -47,22 +47,31 @@ class Journal:
             os.close(self._file)
             raise
         self._synced = self._length
+        self._failed: OSError | None = None
 
     def append(self, line: bytes) -> None:
         """Add one line; `line` is without its newline. CheckpointError where the disk refuses, and nothing is added."""
-        data, done = line + b"\n", 0
+        data = line + b"\n"
         try:
-            while done < len(data):
-                done += os.write(self._file, data[done:])
+            append_whole(self._file, data, self.path)
         except OSError as error:
-            os.ftruncate(self._file, self._length)
             raise CheckpointError(f"{self.path}: cannot be written ({error}); make room there") from error
         self._length += len(data)
 
     async def sync(self) -> None:
+        """CheckpointError where the disk fails, and ever after: asked again it would say that all is well, having
+        forgotten what it could not write."""
         length = self._length
         if length > self._synced and not self._lazy:
-            await asyncio.to_thread(os.fdatasync, self._file)
+            if self._failed is None:
+                try:
+                    await asyncio.to_thread(os.fdatasync, self._file)
+                except OSError as error:
+                    self._failed = error
+            if self._failed is not None:
+                raise CheckpointError(
+                    f"{self.path}: the disk fails ({self._failed}); look at the kernel's log, make room, and go on anew"
+                ) from self._failed
             self._synced = max(self._synced, length)
 
     def cut(self, lines: int) -> None:

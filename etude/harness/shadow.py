@@ -17,12 +17,12 @@ import asyncio
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import CheckpointError, ConfigError
+from etude.harness.durable import write_whole
 from etude.host import beneath
 from etude.host.git import Place, find_git, run_git
 from etude.host.repository import Aside, excludes, find
@@ -199,7 +199,10 @@ class Shadow:
     async def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         ran = await run_git(*arguments, at=Place(self._git, self._workspace, self._index), given=stdin)
         if ran.code:
-            raise CheckpointError(f"no snapshot of {self._workspace}: git {arguments[0]} said: {ran.reason}")
+            said = " ".join(ran.reason.split())
+            raise CheckpointError(
+                f"no snapshot of {self._workspace} in {self._git}: git {arguments[0]} said: {said}; is there room?"
+            )
         return ran.output
 
 
@@ -229,6 +232,4 @@ def _replace(path: Path, data: bytes) -> None:
     """Whole or not at all: sessions of one workspace write the same file."""
     if path.exists() and path.read_bytes() == data:
         return
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    os.replace(file.name, path)
+    write_whole(path, data, shared=True)

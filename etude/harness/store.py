@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from etude.errors import CheckpointError, ConfigError
+from etude.harness.durable import write_new
 from etude.harness.events import Record, decoded
 from etude.harness.journal import Journal, whole_lines
 from etude.harness.shadow import Shadow
@@ -68,10 +69,10 @@ class SessionStore:
     def key(self, session_id: str) -> bytes:
         """A secret of the session's own, for as long as it is kept."""
         path = self._path(session_id).with_name("key")
+        if path.exists():
+            return path.read_bytes()
         with contextlib.suppress(FileExistsError):
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(handle, "wb") as file:
-                file.write(secrets.token_bytes(32))
+            write_new(path, secrets.token_bytes(32))
         return path.read_bytes()
 
     def shadow(self, session_id: str, workspace: Path) -> Shadow:

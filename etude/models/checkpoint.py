@@ -8,6 +8,7 @@ loads; what is not understood is refused with the name of the key or tensor.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,12 +42,32 @@ def save_checkpoint(
     dtype: torch.dtype = torch.bfloat16,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write config.json, the weights and, if given, tokenizer.json. More than `shard_bytes` become several files."""
+    """Write config.json, the weights and, if given, tokenizer.json. More than `shard_bytes` become several files.
+
+    What is there already stays until the new files are whole; CheckpointError where there is no room for both."""
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=_made(directory.parent)) as partial:
+        try:
+            _write(decoder, Path(partial), tokenizer, dtype, shard_bytes)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{directory}: the model cannot be written ({error}); make room there") from error
+        directory.mkdir(exist_ok=True)
+        for stale in [directory / WEIGHTS, directory / INDEX, *directory.glob("model-*-of-*.safetensors")]:
+            stale.unlink(missing_ok=True)
+        # what describes the rest comes last
+        for path in sorted(Path(partial).iterdir(), key=lambda path: path.suffix == ".json"):
+            path.replace(directory / path.name)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _write(
+    decoder: Decoder, directory: Path, tokenizer: Tokenizer | None, dtype: torch.dtype, shard_bytes: int
+) -> None:
     published = family_of(decoder.config).write_config(decoder.config)
     published["torch_dtype"] = str(dtype).removeprefix("torch.")
-    directory.mkdir(parents=True, exist_ok=True)
-    for stale in [directory / INDEX, *directory.glob("model-*-of-*.safetensors")]:
-        stale.unlink(missing_ok=True)
     (directory / "config.json").write_text(json.dumps(published, indent=2) + "\n")
     tensors = published_tensors(decoder)
     tensors |= {copy: tensors[name] for copy, name in shared_tensors(decoder).items()}
@@ -58,7 +79,6 @@ def save_checkpoint(
         save_file(stored, directory / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:
-        (directory / WEIGHTS).unlink(missing_ok=True)
         total = sum(tensor.numel() * _stored(name, dtype).itemsize for name, tensor in tensors.items())
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}
         (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")

@@ -63,7 +63,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:

@@ -1,7 +1,7 @@
 """The lines of a run's metrics.jsonl. Several processes append to it, and any may be killed or run out of disk.
 
 Owns `append` and `rows`. A line that was cut is ended by whoever writes next, so that no other is lost with it, and is
-passed over by whoever reads. Uses nothing but the standard library, so that the supervisor can.
+passed over by whoever reads. Uses next to nothing but the standard library, so that the supervisor can.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from etude.harness.durable import naming
 
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one line, in one write."""
+
+def append(path: Path, row: Mapping[str, Any], *, synced: bool = False) -> None:
+    """Add one line, in one write; with `synced` it is the disk's when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab+") as file:
+    with naming(path), path.open("ab+") as file:
         torn = file.seek(0, os.SEEK_END) > 0 and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n"
         file.write(b"\n" * torn + json.dumps(row, default=float).encode() + b"\n")
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

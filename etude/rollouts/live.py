@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from etude.config import overridden
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
-from etude.rollouts.lines import rows
+from etude.rollouts.lines import append, rows
 
 if TYPE_CHECKING:
     from etude.rollouts.config import RunConfig  # most of the system: whoever only asks loads none of it
@@ -60,10 +60,7 @@ class Changes:
         for override in overrides:
             self._check(override.partition("=")[0].strip())
         changed = overridden(self.current, overrides)
-        with self.path.open("a") as file:
-            file.write(json.dumps({"set": list(overrides), "at": time.time()}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(self.path, {"set": list(overrides), "at": time.time()}, synced=True)
         self.current = changed
         return changed
 

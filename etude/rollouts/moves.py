@@ -13,6 +13,7 @@ import os
 import time
 from pathlib import Path
 
+from etude.harness.durable import append_whole
 from etude.rollouts.slots import Slot, State
 
 NAME = "moves.jsonl"
@@ -22,7 +23,8 @@ class Moves:
     """Appends to the journal of one run. Each line is whole or not there, for whoever reads beside it."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = os.open(directory / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._path = directory / NAME
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._write({"began": os.getpid()})
 
     def moved(self, slot: Slot, before: State | None) -> None:
@@ -30,7 +32,7 @@ class Moves:
         self._write({"slot": slot.id, "from": before, "to": slot.state, "attempt": slot.attempts})
 
     def _write(self, line: dict[str, object]) -> None:
-        os.write(self._file, json.dumps({**line, "at": round(time.time(), 4)}).encode() + b"\n")
+        append_whole(self._file, json.dumps({**line, "at": round(time.time(), 4)}).encode() + b"\n", self._path)
 
     def close(self) -> None:
         os.close(self._file)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from etude.harness.durable import write_whole
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
 from etude.rollouts.lines import rows
@@ -72,7 +73,7 @@ def write_report(directory: Path) -> Path:
     ]
     page = f"<!doctype html><meta charset=utf-8><title>Etude run</title><style>{_STYLE}</style>" + "".join(parts)
     target = directory / "report.html"
-    target.write_text(page)
+    write_whole(target, page.encode())
     return target
 
 

@@ -35,7 +35,7 @@ from etude.environments.archive import Archive, take_out
 from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
 from etude.environments.toolchain import HOME
 from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, SandboxSpoiled
-from etude.harness.durable import write_whole
+from etude.harness.durable import append_whole, write_whole
 from etude.harness.events import decoded
 from etude.harness.journal import InUse, Journal
 from etude.harness.session import Kept
@@ -250,12 +250,10 @@ class _RouteFile:
         """Bytes."""
 
     def keep(self, rows: Routes) -> int:
-        at, data, done = self.length, np.ascontiguousarray(rows).tobytes(), 0
+        at, data = self.length, np.ascontiguousarray(rows).tobytes()
         try:
-            while done < len(data):
-                done += os.write(self._file, data[done:])
+            append_whole(self._file, data, self._path)
         except OSError as error:
-            os.ftruncate(self._file, at)
             raise CheckpointError(f"{self._path}: cannot be written ({error}); make room there") from error
         self.length += len(data)
         return at

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from etude.config import Config, parse
 from etude.errors import ConfigError
+from etude.harness.durable import naming
 from etude.records import Limits, Task, Verifier
 
 SCHEMA = "1.4"
@@ -111,7 +112,7 @@ def write_task(task: Task, directory: Path) -> None:
     files = _layout(task)
     directory.parent.mkdir(parents=True, exist_ok=True)
     executable = set(task.provenance.get(_EXECUTABLE, ()))
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=directory.parent) as partial:
+    with naming(directory), tempfile.TemporaryDirectory(prefix=".writing-", dir=directory.parent) as partial:
         root = Path(partial) / "task"
         for path, content in files.items():
             target = root / path

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.errors import ConfigError
+from etude.harness.durable import naming
 from etude.host.git import Place
 from etude.tasks.git import run_git
 from etude.tasks.harbor import read_task
@@ -90,7 +91,7 @@ def _write(history: History, bundle: Path, name: str, directory: Path) -> Path:
     if tree is None or "task.toml" not in tree.files or tree.left_out:
         raise ConfigError(f"{bundle}: {name} is no task of plain files of at most {TASK_MAX >> 20} MB")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=directory.parent) as partial:
+    with naming(directory), tempfile.TemporaryDirectory(prefix=".writing-", dir=directory.parent) as partial:
         root = Path(partial) / "task"
         for path, content in tree.files.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)

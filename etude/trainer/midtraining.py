@@ -7,8 +7,8 @@ equals one that never stopped. Never runs a sandbox: sessions are recorded befor
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -127,9 +127,9 @@ class Midtraining:
             "tokens": self.tokens,
             "drawn": self.mixture.drawn,
         }
-        partial = path.with_suffix(".partial")
-        torch.save(state, partial)
-        os.replace(partial, path)
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        write_whole(path, buffer.getvalue())
 
     def load(self, path: Path) -> None:
         try:

@@ -12,7 +12,6 @@ withholds newer versions, or a fresh reader pointed at another chain of the same
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.errors import ConfigError, MissingDependency, WeightError
+from etude.harness.durable import write_new
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -93,9 +93,13 @@ def make_keys(path: Path) -> Path:
     key, pem = ed25519.Ed25519PrivateKey.generate(), serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(private)
-    public_path.write_bytes(key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo))
+    public = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    write_new(public_path, public, 0o644)  # first: where the second fails nothing was made that is lost
+    try:
+        write_new(path, private)
+    except OSError:
+        public_path.unlink()
+        raise
     return public_path
 
 

@@ -30,7 +30,12 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _LEAST_PART = 5 << 20
 """S3 takes no smaller part of an upload, but for the last."""
 _OS_FULL = {28: "the disk is full", 122: "the disk quota is used up"}
-_OS_REFUSED = {1: "not permitted", 13: "permission denied", 30: "the file system is read-only"}
+_OS_REFUSED = {
+    1: "not permitted; make it writable",
+    13: "permission denied; make it writable",
+    24: "too many files are open; raise the limit, `ulimit -n 65536`",
+    30: "the file system is read-only; make it writable",
+}
 _REFUSED = (
     PermissionError,
     failures.PermissionDeniedError,
@@ -204,8 +209,7 @@ class Store:
                 "free some space, or lower weights.keep, and resume"
             ) from None
         if code in _OS_REFUSED:
-            reason = f"{_OS_REFUSED[code]}; make it writable"
-            raise WeightError(f"weight store {self.url}: could not {what}: {reason}") from None
+            raise WeightError(f"weight store {self.url}: could not {what}: {_OS_REFUSED[code]}") from None
 
 
 def open_store(url: str | Path, config: StoreConfig | None = None) -> Store:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import machine_image
@@ -27,6 +28,15 @@ def run(tmp_path):
         return within(deadline_s, lambda: NamespaceBackend(config or NamespaceConfig()), scenario)
 
     return runner
+
+
+@pytest.fixture
+def public():
+    """A directory that other users may pass. Pytest's own are for their user alone, which each of its runs sees to."""
+    path = Path(tempfile.mkdtemp(prefix="etude-test-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")

@@ -95,12 +95,10 @@ def test_a_paused_sandbox_whose_agent_is_killed_is_removed_at_once(run):
         found = subprocess.run(["pgrep", "-f", f"serve .* {box.id}$"], capture_output=True, text=True, timeout=10)
         for pid in found.stdout.split():
             os.kill(int(pid), signal.SIGKILL)
-        began = time.monotonic()
         await box.destroy()
-        assert time.monotonic() - began < 4
         assert found.stdout and not [line for line in leftovers() if f"{box.id}:" in line]
 
-    run(scenario)
+    run(scenario, NamespaceConfig(stop_timeout_s=900))  # who waits for what is dead waits longer than this test may
 
 
 def test_close_leaves_nothing_whatever_was_running(tmp_path):

@@ -34,7 +34,11 @@ class Handover:
         if target.is_dir():
             return target
         partial = self._directory / f".{target.name}-{uuid.uuid4().hex[:8]}"
-        save_checkpoint(self._decoder, partial)
+        try:
+            save_checkpoint(self._decoder, partial)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         try:
             partial.rename(target)
         except OSError:  # another engine of this run was faster

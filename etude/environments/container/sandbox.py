@@ -8,7 +8,6 @@ how they are removed.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -37,7 +36,6 @@ class ContainerSandbox(GuestSandbox):
         self._keeper = keeper
         self._number = number
         self._image = image
-        self._ending: asyncio.Task[None] | None = None
 
     async def lay(self, parts: Sequence[trees.Part], files: Mapping[str, bytes]) -> None:
         """Put files into the empty workspace: those it starts from, then a task's."""
@@ -46,11 +44,6 @@ class ContainerSandbox(GuestSandbox):
             await trees.unpack(self._channel, laid, self._wait_s)
         except OSError as error:
             raise SandboxError(f"sandbox {self.id}: cannot lay down its files: {error}") from error
-
-    async def destroy(self) -> None:
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end())
-        await asyncio.shield(self._ending)  # a cancelled caller leaves no half-destroyed sandbox
 
     # for a backend ------------------------------------------------------------------------------------------------
 

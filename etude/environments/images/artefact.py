@@ -35,7 +35,8 @@ def write_erofs(tree: Path, target: Path, deadline_s: float) -> None:
     except subprocess.TimeoutExpired:
         raise DeadlineExceeded(f"mkfs.erofs to write {target.name}", deadline_s) from None
     if done.returncode != 0:
-        raise SandboxError(f"mkfs.erofs failed on {tree}: {(done.stderr or done.stdout).strip()[-500:]}")
+        said = " ".join((done.stderr or done.stdout).split())[-500:]
+        raise SandboxError(f"mkfs.erofs failed on {tree}, for {target}: {said}; is there room?")
 
 
 def write_directory(tree: Path, target: Path, _deadline_s: float) -> None:

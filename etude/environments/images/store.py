@@ -177,6 +177,9 @@ class ImageStore:
         path = Path(tempfile.mkdtemp(dir=self.root / "new"))
         try:
             yield path
+        except OSError as error:
+            error.filename = error.filename or str(self.root)  # a write knows its descriptor alone
+            raise
         finally:
             remove_tree(path)
 

@@ -94,7 +94,6 @@ class ConfinedWorkspace(GuestSandbox):
         self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
         self._held = protected(directory, config)
         self._pid: int | None = None
-        self._ending: asyncio.Task[None] | None = None
         self.egress: Counter[str] = Counter()
         """What became of requests to hosts: "allowed", or the reason of a refusal."""
         self._proxy: EgressProxy | None = None
@@ -165,11 +164,6 @@ class ConfinedWorkspace(GuestSandbox):
             control.close()
             raise
         await self._channel.ready(wait_s)
-
-    async def destroy(self) -> None:
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end())
-        await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
         """Hanging up ends the agent, which is process 1: the kernel kills every other, then bubblewrap ends."""

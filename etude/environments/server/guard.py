@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from etude.environments.connection import read_token
 from etude.environments.wire import Answer, ServerError, answer_of
+from etude.errors import ConfigError
 
 
 def own_token(path: Path) -> str:
@@ -27,8 +28,12 @@ def own_token(path: Path) -> str:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return read_token(path)
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+    except OSError as error:
+        path.unlink()  # an empty one would be refused ever after
+        raise ConfigError(f"token_file: {path} cannot be written: {error.strerror}; make room there") from None
     return read_token(path)
 
 

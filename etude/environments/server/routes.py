@@ -112,14 +112,15 @@ class Routes:
         return reply([described(live) for live in self.node.sandboxes()])
 
     async def show(self, request: Request) -> Response:
-        return reply(described(self.node.find(request.path_params["id"])))
+        return reply(described(self.node.find(request.path_params["id"], ending=True)))
 
     async def destroy(self, request: Request) -> Response:
         async def work() -> object:
             await self.node.destroy(request.path_params["id"])
             return {}
 
-        return await once(self.node, request, b"", work)
+        # a disk too full to write the request down is no reason to keep a sandbox: it is ended all the same
+        return await once(self.node, request, b"", work, unwritten=True)
 
     async def snapshot(self, request: Request) -> Response:
         return await self._on(request, lambda live, _: self._snapshot(live), awake=False)
@@ -215,10 +216,13 @@ class Routes:
         return await once(self.node, request, raw, work)
 
 
-async def once(node: Node, request: Request, raw: bytes, work: Callable[[], Awaitable[object]]) -> Response:
+async def once(
+    node: Node, request: Request, raw: bytes, work: Callable[[], Awaitable[object]], unwritten: bool = False
+) -> Response:
     """Answer by the request's key: see requests.Requests.once."""
-    key, wait_s = key_of(request), _PREFER_WAIT.search(request.headers.get("prefer", ""))
-    answer = await node.requests.once(key, digest_of(request, raw), work, float(wait_s[1]) if wait_s else None)
+    key, wait = key_of(request), _PREFER_WAIT.search(request.headers.get("prefer", ""))
+    wait_s = float(wait[1]) if wait else None
+    answer = await node.requests.once(key, digest_of(request, raw), work, wait_s, unwritten)
     return respond(answer, {KEY: key})
 
 
@@ -248,6 +252,7 @@ def described(live: Live) -> dict[str, Any]:
         "labels": dict(spec.labels),
         "egress": spec.egress,
         "paused": live.paused,
+        "ending": None if live.ending is None else {"why": live.ending.why, "trouble": live.ending.trouble},
         "created_at": round(live.born, 3),
         "expires_at": round(live.expires, 3),
     }

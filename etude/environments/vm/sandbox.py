@@ -97,7 +97,6 @@ class MachineSandbox(GuestSandbox):
         self._number = number
         self._disk = start.disk
         self._machine = host.machine(number, start.disk, start.shape)
-        self._ending: asyncio.Task[None] | None = None
 
     async def boot(self, start: Start) -> None:
         """Start the machine, and wait until its agent has answered."""
@@ -129,11 +128,6 @@ class MachineSandbox(GuestSandbox):
         """A copy of the machine as it stands."""
         async with self._stopped():
             return await self._copy()
-
-    async def destroy(self) -> None:
-        if self._ending is None:
-            self._ending = asyncio.get_running_loop().create_task(self._end())
-        await asyncio.shield(self._ending)  # a cancelled caller leaves no half-destroyed sandbox
 
     # for GuestSandbox -----------------------------------------------------------------------------------------------
 
@@ -225,7 +219,7 @@ class MachineSandbox(GuestSandbox):
         self._channel.close()
         await self._machine.end(self._host.config.stop_timeout_s)
         if self._host.groups is not None:
-            self._host.groups.remove(str(self._number))
+            await asyncio.to_thread(self._host.groups.remove, str(self._number))
         self._log.unlink(missing_ok=True)
         self._host.forget(self._number)
 

@@ -23,6 +23,7 @@ import tomli_w
 
 from etude.config import parse
 from etude.errors import ConfigError
+from etude.harness.durable import write_whole
 from etude.harness.permissions.rules import PermissionConfig
 from etude.host import beneath
 
@@ -64,9 +65,7 @@ def remember(project: Path, rules: Sequence[str], file: Path | None = None) -> N
     here["allow"] = list(dict.fromkeys([*here.get("allow", []), *rules]))
     parse({"allow": here["allow"]}, PermissionConfig, str(file))
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(tomli_w.dumps(data))
-    partial.replace(file)
+    write_whole(file, tomli_w.dumps(data).encode(), listed=True, shared=True)
 
 
 def _read(file: Path, within: Path | None = None) -> dict[str, Any]:

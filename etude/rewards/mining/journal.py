@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from etude.errors import ConfigError
+from etude.harness.durable import append_whole, naming
 from etude.tasks.mined.split import Reason
 
 
@@ -36,7 +37,8 @@ class Journal:
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
         """Raises ConfigError where another process has it, or it holds the answers to another question."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a+b")  # noqa: SIM115  # it lives as long as this object
+        self._path = path
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115  # it lives as long as this object
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,9 +75,9 @@ class Journal:
         return {decision.commit: decision for decision in found}
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        append_whole(self._file.fileno(), json.dumps(line).encode() + b"\n", self._path)
+        with naming(self._path):
+            os.fsync(self._file.fileno())
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ optional part is left away, and then the installer gives up and says why. A dire
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -16,9 +18,8 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,8 +116,8 @@ class Environments:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o755)
-        for torn in root.glob(".installing-*"):  # by a process that was killed; others may be installing now
-            if time.time() - torn.stat().st_mtime > 2 * INSTALL_TIMEOUT_S:
+        for torn in root.glob(".installing-*"):  # by a process that was killed; one that installs now holds it
+            with contextlib.suppress(OSError), _held(torn, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 shutil.rmtree(torn, ignore_errors=True)
         self._one_each: dict[str, asyncio.Lock] = {}
         self._failed: dict[str, str] = {}
@@ -156,7 +157,10 @@ class Environments:
         raise Unavailable(why)
 
     async def _install(self, key: str, lines: Sequence[str], left_away: bool) -> None:
-        with tempfile.TemporaryDirectory(prefix=".installing-", dir=self.root) as name:
+        with (
+            tempfile.TemporaryDirectory(prefix=".installing-", dir=self.root) as name,
+            _held(Path(name), fcntl.LOCK_SH),
+        ):
             packages = Path(name, "packages")
             await _pip("install", "-q", "--only-binary", ":all:", "--no-compile", "--target", str(packages), *lines)
             frozen = await _pip("list", "--format=json", "--path", str(packages))
@@ -166,6 +170,17 @@ class Environments:
             _readable(packages)
             shutil.rmtree(self.root / key, ignore_errors=True)
             packages.rename(self.root / key)
+
+
+@contextlib.contextmanager
+def _held(directory: Path, how: int) -> Generator[None]:
+    """Lock a directory. OSError where it is gone, or somebody holds it and `how` does not wait."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, how)
+        yield
+    finally:
+        os.close(handle)
 
 
 async def _pip(action: str, *words: str) -> str:
