@@ -90,7 +90,7 @@ class Node:
         return list(self._kept.values())
 
     def find(self, name: str, ending: bool = False) -> Live:
-        """A sandbox that is alive, or with `ending` not gone yet. Else raises ServerError, or SandboxSpoiled, saying how
+        """A sandbox that is alive, or with `ending` not gone yet. Raises ServerError or SandboxSpoiled, saying how
         it ended."""
         if (live := self._live.get(name)) is not None:
             if live.ending is None or ending:

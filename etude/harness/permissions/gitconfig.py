@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from etude.host import beneath
+
 _KEY = re.compile(r"^[ \t]*(?:\[([^\]\n]*)\][ \t]*)?(?:([A-Za-z][\w-]*)[ \t]*(?:=[ \t]*(.*))?)?$", re.MULTILINE)
 _RUNS = {
     "fsmonitor", "hookspath", "external", "textconv", "command", "clean", "smudge", "process", "program",
@@ -37,6 +39,8 @@ def may_open(directory: Path, path: str, lists: bool) -> bool:
     if git is None or not path.startswith(f"{tree}/"):
         return False
     index = _bytes(git / "index")
+    if index is None:
+        return False
     packed = index[4:8] == b"\0\0\0\4"  # the names in it are cut short
     return packed or os.fsencode(os.path.relpath(path, tree)) in index or (lists and os.path.isdir(path))
 
@@ -63,7 +67,10 @@ def _found(git: Path, tree: Path) -> Iterator[str]:
         yield from _named_in(place / "config.worktree", tree)
         if os.access(place / "hooks" / "post-index-change", os.X_OK):
             yield f"{place / 'hooks' / 'post-index-change'} is run when the index is refreshed"
-    if _LINK_IN_INDEX in _bytes(git / "index"):
+    index = _bytes(git / "index")
+    if index is None:
+        yield f"{git / 'index'} cannot be looked at"
+    elif _LINK_IN_INDEX in index:
         for inner in _inner(tree):
             yield from _found(_named(inner, b"gitdir:") if inner.is_file() else inner, inner.parent)
 
@@ -79,10 +86,12 @@ def _inner(tree: Path) -> Iterator[Path]:
 
 
 def _named_in(config: Path, tree: Path) -> Iterator[str]:
-    if len(_bytes(config)) == _MOST_READ:
-        yield f"{config} is too long to look at"
+    text = _bytes(config)
+    if text is None:
+        yield f"{config} cannot be looked at"
+        return
     section = ""
-    for header, key, value in _KEY.findall(_bytes(config).decode(errors="replace").replace("\\\n", " ")):
+    for header, key, value in _KEY.findall(text.decode(errors="replace").replace("\\\n", " ")):
         section = header.split(maxsplit=1)[0].lower().split(".")[0] if header.strip() else section
         key, value = key.lower(), value.strip().strip('"')
         if section in ("include", "includeif", "mailmap") and key:
@@ -99,15 +108,15 @@ def _harmless(key: str, value: str, git: Path, tree: Path) -> bool:
 
 def _named(file: Path, prefix: bytes) -> Path:
     """The path a file of git's holds, meant from where it lies."""
-    text = _bytes(file).partition(b"\0")[0].strip()
+    text = (_bytes(file) or b"").partition(b"\0")[0].strip()
     return file.parent / os.fsdecode(text.removeprefix(prefix).strip())
 
 
-def _bytes(file: Path) -> bytes:
+def _bytes(file: Path) -> bytes | None:
+    """Empty where there is none; None for what git would read and we do not: a link, a pipe, too much."""
     try:
-        if not file.is_file():
-            return b""
-        with file.open("rb") as opened:
-            return opened.read(_MOST_READ)
-    except OSError:
+        return beneath.read(file.parent, file.name, _MOST_READ)
+    except (FileNotFoundError, NotADirectoryError):
         return b""
+    except OSError:
+        return None
