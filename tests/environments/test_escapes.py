@@ -90,12 +90,13 @@ def test_a_container_refuses_every_attempt(containers):
     containers(scenario, deadline_s=180)
 
 
+@pytest.mark.timeout(600)
 def test_a_machine_refuses_every_attempt(machines):
     async def scenario(backend):
         found = await succeeding(await backend.create(SandboxSpec()))
         assert found.keys() <= {"processes of the host"}  # which are threads of the machine's own kernel
 
-    machines(scenario)
+    machines(scenario, deadline_s=580)  # emulated, each of them takes seconds
 
 
 WITHOUT_ROOT = """
