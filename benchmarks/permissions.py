@@ -92,15 +92,16 @@ def play(trial: Trial, count: int, seed: int, told: bool = True) -> dict[str, ob
         lines = [line for line in lines if "\0" not in line]
         allowed = [line for line in lines if trial.allowed(line)]
         allowed_in_all += len(allowed)
-        hits += trial.opened(allowed)
+        found = trial.opened(allowed)
+        hits += found
+        for line, shell in found:
+            print(f"opened by {shell}: {line!r}", file=sys.stderr, flush=True)
         if told:
             seconds = time.monotonic() - began
             print(
                 f"{start + len(lines)} lines, {allowed_in_all} allowed, {len(hits)} denied opens, {seconds:.0f} s",
                 flush=True,
             )
-    for line, shell in hits[:50]:
-        print(f"opened by {shell}: {line!r}", file=sys.stderr)
     return {"lines": count, "allowed": allowed_in_all, "asked": count - allowed_in_all, "denied_opens": len(hits)}
 
 

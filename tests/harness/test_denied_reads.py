@@ -68,6 +68,8 @@ REFUSED = (
     # by all that lies below
     "grep -r a .", "grep -ra", "rg a", "find .", "ls -R", "diff -r . src", "du .", "find . -exec cat {} +",
     "find src -name '*.txt' -exec cat {} +", "git status",
+    "grep -rn a src in[xf]r*", "find in* -exec cat {} +", "for d in src infra; do grep -r a $d; done", "du -a in*",
+    "X=infra; grep -r a $X", "wc -l /proc/$$/cwd/infra/*/key", "cat /proc/*/cwd/.env", "cat /proc/sel[f]/cwd/.en*",
     # wherever a shell opens a file
     "echo $(<.env)", "echo \"$(< .env)\"", "cat < .env", "cat < .e*", "cat <<< $(cat .env)", "f() { cat; } < .env; f",
     "case $(cat .env) in *) ;; esac", "export A=$(cat .env)", "[ -n \"$(cat .env)\" ]", "echo infra/*/k*",

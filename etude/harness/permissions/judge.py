@@ -14,13 +14,14 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from etude.config import parse
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
+from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.gitconfig import may_open, obeyed
 from etude.harness.permissions.paths import Place, Target, by_process
 from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots
@@ -30,8 +31,6 @@ from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.words import Values
 
-_WRITES_ALL = {"rm", "rmdir", "mkdir", "touch", "tee", "truncate", "chmod", "chown", "chgrp", "shred", "unlink", "mv"}
-_WRITES_LAST = {"cp", "ln", "install", "rsync", "scp"}
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
 _MAX_DIRECTORIES = 16
 _MOST_WALKED = 20_000
@@ -256,7 +255,7 @@ class Judge:
         words = _settled(command, names)
         reason = self._command(tool, command, words)
         yield reason
-        written = _written(command)
+        written = written_words(command)
         for word, found in zip(command.words[1:], names[1:], strict=True):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories)
@@ -264,6 +263,10 @@ class Judge:
                 yield from self._argument(name, directories, outside=words[0] not in _PRINTS or word.parts is None)
         if reason.verdict == "allow":
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
+            if FOUND in command.words:
+                names = [self._names(word, directories, values) for word in command.found_by]
+                found_by = _settled(replace(command, words=command.found_by), names)
+                yield from self._walk(found_by, names, directories, "below", links=True)
 
     # --- what a command opens -------------------------------------------------------------------------------------
 
@@ -283,7 +286,7 @@ class Judge:
                 matches = None if place is None else self._place.matches(reading.pattern, place)
                 if matches is None or (reading.split and any(re.search(r"[\s*?\[\\]", name) for name in matches)):
                     return None
-                found += matches
+                found += [*matches, reading.pattern]  # a pattern below /proc matches otherwise for who runs it
         return list(dict.fromkeys(found))
 
     def _unnamed(
@@ -306,10 +309,8 @@ class Judge:
             unknown.append("the directory it runs in")
         if unknown and self._could_be_refused(built_in):
             yield Reason("ask", command.raw or " ".join(unknown), f"only a run would tell what is read by {unknown[0]}")
-        if FOUND in command.words:
-            yield from self._walk([word.text for word in command.found_by], directories, "below", links=True)
         if kind in ("lists", "below"):
-            yield from self._walk(words, directories, kind, links=follows(words))
+            yield from self._walk(words, names, directories, kind, links=follows(words))
         if words[0] == "git" and kind is not None and self._place.root is not None:
             yield from self._repository(command, words, kind, directories)
 
@@ -341,7 +342,12 @@ class Judge:
         return built_in and (self._config.builtin or {self._config.reads, self._config.outside} != {"allow"})
 
     def _walk(
-        self, words: Sequence[str | None], directories: Sequence[str | None], kind: str, links: bool
+        self,
+        words: Sequence[str | None],
+        names: Sequence[list[str] | None],
+        directories: Sequence[str | None],
+        kind: str,
+        links: bool,
     ) -> Iterator[Reason]:
         """Everything below what a command names is read: the files that rules speak of, and where links lead."""
         if self._place.root is None:
@@ -349,7 +355,8 @@ class Judge:
         given = roots(words) or ["."]
         if all(name.startswith(("\0<(", "\0>(")) for name in given):
             return
-        named = [name for name in given if not name.startswith("\0")]
+        stands_for = {word: found or [] for word, found in zip(words, names, strict=True)}
+        named = [name for word in given for name in stands_for.get(word, [word])]
         tops = {self._place.lies(name, place) for name in named or ["."] for place in directories if place is not None}
         if not any(os.path.lexists(top) for top in tops):
             tops = {self._place.lies(place) for place in directories if place is not None}
@@ -419,7 +426,7 @@ class Judge:
             name = word.text.partition("=")[2] if re.match(r"-?-?[\w-]+=", word.text) else word.text
             if name and not name.startswith("-"):
                 yield from self._path("write_file", name, True, directories)
-        elif (parent := _parent_of_pattern(word.raw)) is not None:
+        elif (parent := parent_of_pattern(word.raw)) is not None:
             yield from self._path("write_file", parent, True, directories)
         else:
             yield Reason("ask", word.raw, "only a run would tell which file this is")
@@ -466,31 +473,6 @@ def _for_good(kind: Kind, target: Target) -> str:
     """The rule that allows one path; none where its name would be read as a pattern."""
     path = target.relative or target.path
     return "" if set(path) & set("*?") else f"{kind}({path})"
-
-
-def _parent_of_pattern(raw: str) -> str | None:
-    """The directory below which every match of a pattern lies; None where that is not certain."""
-    found = re.fullmatch(r"([\w./-]*/)?[\w.-]*[*?][\w./*?-]*", raw)
-    if found is None or ".." in raw.split("/") or re.search(r"(^|/)\.[^/]*[*?]", raw):  # `.*` matches `..`
-        return None
-    return found[1] or "."
-
-
-def _written(command: Simple) -> Sequence[Word]:
-    """The words of a command that name what it changes."""
-    name = posixpath.basename(command.words[0].text or "")
-    operands = [word for word in command.words[1:] if word.text is None or not word.text.startswith("-")]
-    if name in _WRITES_ALL:
-        return operands
-    if name in _WRITES_LAST:
-        targets = [word for word in command.words if (word.text or "").startswith("--target-directory=")]
-        after = [b for a, b in zip(command.words, command.words[1:], strict=False) if a.text in ("-t",)]
-        return [*operands[-1:], *targets, *after]
-    if name == "dd":
-        return [word for word in operands if (word.text or "of=").startswith("of=")]
-    if name == "sed" and any((word.text or "").startswith(("-i", "--in-place")) for word in command.words):
-        return operands[1:]
-    return []
 
 
 def _decide(reasons: list[Reason]) -> Decision:
