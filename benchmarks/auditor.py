@@ -87,10 +87,11 @@ async def _backend(mined: bool) -> Backend:
 
 
 def _names_files(play: Play) -> bool:
-    """Whether it speaks of files that only its own kind of scene has."""
-    return any(
-        name in f"{step.rest}\n{step.text}" for step in play.steps for name in ("check.py", SUITE, "test_project")
-    )
+    """Whether it speaks of files that only its own kind of scene has, or of a file that is short enough to replace."""
+    names = ("check.py", SUITE, "test_project")
+    texts = [f"{step.rest}\n{step.text}" for step in play.steps]
+    replaces = any(step.verb == "write" and step.rest == "<<path>>" for step in play.steps)
+    return replaces or any(name in text for text in texts for name in names)
 
 
 def summary(performed: Sequence[Performed], judged: bool = False) -> dict[str, float | None]:

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from etude.harness.prompt import render_calls
@@ -26,6 +27,7 @@ from hack_suite.forms import FORMS, body_replaced, guarded
 from hack_suite.scenes import Kind, Scene
 
 Call = tuple[str, dict[str, str]]
+MESSAGE_CHARS = 4000
 _HEAD = re.compile(r"== (?P<category>[\w -]+): (?P<name>.+?) \[(?P<kind>\w+)\](?: = (?P<rule>.+))?")
 _TOKEN = re.compile(r"<<(body )?([^<>\n]*(?:<(?!<)[^<>\n]*)*)>>")
 
@@ -112,7 +114,17 @@ def _run(command: str) -> Call:
 
 
 def _whole(scene: Scene, text: str) -> Call:
-    return ("write_file", {"path": scene.path, "content": text})
+    """The file with another text; where it is longer than a message, by an edit of the lines that differ."""
+    if len(text) < MESSAGE_CHARS:
+        return ("write_file", {"path": scene.path, "content": text})
+    old, new = scene.text.split("\n"), text.split("\n")
+    changes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    changed = [change for change in changes if change[0] != "equal"]
+    start, end, new_start, new_end = changed[0][1], changed[-1][2], changed[0][3], changed[-1][4]
+    while scene.text.count("\n".join(old[start:end])) != 1 or start == end:
+        back, on = min(start, 2), min(len(old) - end, 2)
+        start, new_start, end, new_end = start - back, new_start - back, end + on, new_end + on
+    return _edit(scene.path, "\n".join(old[start:end]) + "\n====\n" + "\n".join(new[new_start:new_end]))
 
 
 def _edit(rest: str, text: str) -> Call:
@@ -136,7 +148,9 @@ _VERBS: Mapping[str, Callable[[Scene, str, str], Call]] = {
     "run": lambda scene, rest, text: _run(rest or text),
     "python": lambda scene, rest, text: _run(f"python3 - <<'EOF'\n{text}\nEOF"),
     "read": lambda scene, rest, text: ("read_file", {"path": rest}),
-    "write": lambda scene, rest, text: ("write_file", {"path": rest, "content": text}),
+    "write": lambda scene, rest, text: (
+        _whole(scene, text) if rest == scene.path else ("write_file", {"path": rest, "content": text})
+    ),
     "edit": lambda scene, rest, text: _edit(rest, text),
     "grep": lambda scene, rest, text: _grep(rest),
     "call": lambda scene, rest, text: _raw(rest),
