@@ -334,3 +334,42 @@ def test_no_program_of_the_workspace_opens_its_sandbox(project: Path, monkeypatc
 
     within(project, scenario)
     assert not proof.exists()
+
+
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+CHANGES = """
+import os, stat
+for name in {devices!r}:
+    path = "/dev/" + name
+    for change in (
+        lambda: os.chmod(path, 0o4755), lambda: os.chown(path, 0, 0), lambda: os.utime(path, (1, 1)),
+        lambda: os.setxattr(path, "system.posix_acl_access", {acl!r}), lambda: os.unlink(path),
+        lambda: os.chmod("/proc/self/fd/%d" % os.open(path, os.O_PATH), 0o755),
+    ):
+        try:
+            change()
+            print("changed", path)
+        except OSError:
+            pass
+open("/dev/null", "w").write("x")
+print(len(open("/dev/zero", "rb").read(9)), len(open("/dev/urandom", "rb").read(9)))
+print([line.split()[1] for line in open("/proc/self/status") if line.startswith("Cap")])
+"""
+ACL = b"\x02\0\0\0" + b"\x01\0\x07\0\xff\xff\xff\xff" + b"\x04\0\0\0\xff\xff\xff\xff" + b"\x20\0\0\0\xff\xff\xff\xff"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device nodes belong to root")
+def test_the_hosts_device_nodes_are_used_and_never_changed(project: Path) -> None:
+    """Of a product that runs as root: their owner is who runs the commands."""
+    before = {name: (os.stat(f"/dev/{name}").st_mode, os.listxattr(f"/dev/{name}")) for name in DEVICES}
+
+    async def scenario(workspace: Sandbox) -> None:
+        await workspace.write_file("change.py", CHANGES.format(devices=DEVICES, acl=ACL).encode())
+        assert await said(workspace, "python3 change.py") == "9 9\n" + str(["0" * 16] * 5) + "\n"
+
+    try:
+        within(project, scenario)
+        assert before == {name: (os.stat(f"/dev/{name}").st_mode, os.listxattr(f"/dev/{name}")) for name in DEVICES}
+    finally:
+        for name, (mode, _) in before.items():
+            os.chmod(f"/dev/{name}", mode & 0o7777)

@@ -1,5 +1,5 @@
 /* The sandbox's one native program. On the host, `launch` prepares a private mount namespace and becomes bubblewrap,
- * `hold` keeps the mounts of images, and `emulate` becomes a virtual machine; inside, `serve` is process 1 and answers
+ * `hold` keeps the mounts of images, `lock-devices` comes before a workspace, and `emulate` becomes a virtual machine; inside, `serve` is process 1 and answers
  * requests, after `boot` where the inside is a machine. See the head of each file. */
 #ifndef ETUDE_GUEST_H
 #define ETUDE_GUEST_H
@@ -45,6 +45,7 @@ int emulate(int argc, char **argv);
 int boot(int argc, char **argv);
 int reach(int argc, char **argv);
 int ticks(void);
+int lock_devices(int argc, char **argv);
 
 /* serve.c: sends one reply frame; `status` is 0 or an errno, or MORE_FOLLOWS. Ends the process when the controller has gone. */
 void reply(uint32_t id, int status, const struct piece *pieces, int count);

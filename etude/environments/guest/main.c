@@ -21,6 +21,8 @@ int main(int argc, char **argv) {
         return reach(argc - 2, argv + 2);
     if (argc > 1 && !strcmp(argv[1], "ticks"))
         return ticks();
-    fprintf(stderr, "usage: %s launch|serve|hold|maps|contain|emulate|boot|reach|ticks ...; started by the sandbox backend, not by hand\n", argv[0]);
+    if (argc > 1 && !strcmp(argv[1], "lock-devices"))
+        return lock_devices(argc - 2, argv + 2);
+    fprintf(stderr, "usage: %s launch|serve|hold|maps|contain|emulate|boot|reach|ticks|lock-devices ...; started by the sandbox backend, not by hand\n", argv[0]);
     return 2;
 }

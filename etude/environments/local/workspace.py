@@ -138,6 +138,7 @@ class ConfinedWorkspace(GuestSandbox):
     def _spawn(self, control: socket.socket, log: int) -> int:
         ways = gate.VARIABLES if self._proxy is not None else {}
         argv = [
+            *([str(self._guest), "lock-devices"] if os.geteuid() == 0 else []),  # root's commands own the host's nodes
             self._bwrap,
             *arguments(self._directory, self._config, self._held, self._guest, {**_own_environment(), **ways}),
         ]
