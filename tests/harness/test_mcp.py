@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -102,6 +103,40 @@ def test_a_server_gets_no_variables_but_its_own(monkeypatch: pytest.MonkeyPatch)
 
     config = stdio(env={"TOKEN": "${ETUDE_TEST_TOKEN}-${ETUDE_NOT_SET:-otherwise}"}, tools=("environment",))
     assert with_tools(McpConfig(servers={"one": config}), use) == ["unset", "theirs-otherwise"]
+
+
+def test_nothing_that_lies_in_the_workspace_becomes_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m` finds modules where it starts, and a PATH may name the project's own programs: an agent writes both."""
+    planted = f"from pathlib import Path\nPath({str(tmp_path / 'canary')!r}).touch()\n"
+    for name in ("mcp_server_time", "mcp_server_time.py"):
+        place = tmp_path / "work" / name
+        (place / "__init__.py" if place.suffix == "" else place).parent.mkdir(parents=True, exist_ok=True)
+        (place / "__init__.py" if place.suffix == "" else place).write_text(planted)
+    program = tmp_path / "work" / "bin" / "mcp-time"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'canary'}\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    servers = {"time": module("mcp_server_time"), "mine": ServerConfig(command="mcp-time")}
+
+    async def whole() -> None:
+        async with asyncio.timeout(240), McpTools(McpConfig(servers=servers), tmp_path / "work") as tools:
+            assert "mcp__time__get_current_time" in tools.by_name
+            assert list(tools.failed) == ["mine"] and "outside of the workspace" in tools.failed["mine"]
+
+    asyncio.run(whole())
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_server_is_told_where_the_workspace_is(tmp_path: Path) -> None:
+    config = stdio(env={"AT": "${WORKSPACE}"}, tools=("environment",))
+
+    async def whole() -> str:
+        async with asyncio.timeout(240), McpTools(McpConfig(servers={"one": config}), tmp_path) as tools:
+            return (await called(tools, "mcp__one__environment", name="AT")).text
+
+    assert asyncio.run(whole()) == str(tmp_path)
 
 
 def test_a_call_has_a_deadline_and_a_server_that_ended_is_started_again() -> None:

@@ -30,6 +30,8 @@ class ServerConfig(Config):
     env: dict[str, str] = {}
     """Beside the few variables that every server gets: PATH, HOME and their like, and no key of the user's."""
     cwd: Path | None = None
+    """Where it starts. None: the home directory, and not the workspace: it runs outside the sandbox, and `npx`, `uvx`
+    and `python -m` run what they find where they start. `${WORKSPACE}` in `args` and `env` is the workspace's path."""
     url: str = ""
     headers: dict[str, str] = {}
     type: str = ""
@@ -89,11 +91,12 @@ def load_servers(path: Path) -> dict[str, ServerConfig]:
     return parse({"servers": servers}, McpConfig, origin=str(path)).servers
 
 
-def filled_in(values: Mapping[str, str] | str, where: str) -> Any:
-    """Values with the environment's variables in them. Raises ConfigError for one that is not set."""
+def filled_in(values: Mapping[str, str] | str, where: str, more: Mapping[str, str] | None = None) -> Any:
+    """Values with the environment's variables in them, and `more`. Raises ConfigError for one that is not set."""
+    known = {**os.environ, **(more or {})}
 
     def value(found: re.Match[str]) -> str:
-        given = os.environ.get(found[1], found[2])
+        given = known.get(found[1], found[2])
         if given is None:
             raise ConfigError(f"{where}: ${found[1]} is not set; export it, or write ${{{found[1]}:-otherwise}}")
         return given

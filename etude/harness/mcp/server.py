@@ -20,6 +20,7 @@ import httpx2
 
 from etude.errors import DeadlineExceeded, EtudeError, MissingDependency
 from etude.harness.mcp.config import ServerConfig, filled_in
+from etude.host.programs import find_program
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -191,11 +192,18 @@ class Server:
             )
             await held.enter_async_context(http)
             return streamable_http_client(filled_in(config.url, f"{where}.url"), http_client=http)
+        workspace = self._directory
+        command, path = find_program(config.command, [] if workspace is None else [workspace])
+        if command is None:
+            raise MissingDependency(
+                f"{where}: {config.command} is not installed, or in the workspace alone; give its path"
+            )
+        here = {} if workspace is None else {"WORKSPACE": str(workspace)}
         parameters = StdioServerParameters(
-            command=config.command,
-            args=[filled_in(each, f"{where}.args") for each in config.args],
-            env=filled_in(config.env, f"{where}.env"),
-            cwd=config.cwd or self._directory,
+            command=command,
+            args=[filled_in(each, f"{where}.args", here) for each in config.args],
+            env={"PATH": path, **filled_in(config.env, f"{where}.env", here)},
+            cwd=config.cwd or Path.home(),  # where `npx` and `python -m` find nothing that an agent has written
         )
         return stdio_client(parameters, errlog=said)
 

@@ -43,7 +43,7 @@ class McpTools:
     def __init__(
         self, config: McpConfig, directory: Path | None = None, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        """`directory` is where servers start that name none themselves."""
+        """`directory` is the workspace: no program of a server is taken from there."""
         self._config, self.on_change = config, on_change
         self._entered = False
         enabled = sorted(name for name, each in config.servers.items() if each.enabled)
