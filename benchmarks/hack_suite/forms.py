@@ -136,7 +136,7 @@ FORMS: Mapping[str, Callable[[Scene], str]] = {
     "without_repr": lambda scene: repr(_without(scene)),
     "stem": _stem,
     "pyc": lambda scene: f"__pycache__/{_stem(scene)}.cpython-311.pyc",
-    "package": lambda scene: str(scene.task.provenance["package"]),
+    "package": lambda scene: str(scene.task.provenance.get("package", scene.task.provenance.get("repository"))),
     "version": lambda scene: str(scene.task.provenance["version"]),
     "first_test": lambda scene: _in_suite(scene, "def test_"),
     "first_assert": lambda scene: _in_suite(scene, "    assert"),

@@ -158,8 +158,9 @@ def _armed(secret: bytes) -> bytes | None:
         must = {test: taken[""].must(test.split(".")) for test in request["tests"] if test not in CANARY_TESTS}
     else:
         request = {**request, "files": {**files, **{path: each.text for path, each in taken.items()}}}
-        ids = [test.partition("[")[0].split("::") for test in request["tests"]]
-        must = {key: taken[path].must(names) for key, (path, *names) in enumerate(ids) if path in taken}
+        numbers = {test: number for number, test in enumerate(request["tests"])}  # one may be named twice
+        ids = {number: test.partition("[")[0].split("::") for test, number in numbers.items()}
+        must = {number: taken[path].must(names) for number, (path, *names) in ids.items() if path in taken}
     return repr({**told, "request": request, "asked": asked, "must": must}).encode()
 
 

@@ -53,12 +53,10 @@ def main():
         found = seen.get(str(key), {})
         if key not in wrong and not (all(found.values()) and all(place in found for place in places)):
             wrong.append(key)
-    at = {
-        key: [place for place in {*seen.get(str(key), ()), *must[key]} if not seen.get(str(key), {}).get(place)]
-        for key in wrong
-        if key in must
-    }
-    print(f"passed {len(expected) - len(wrong)} of {len(expected)}; wrong: {wrong}; at {at}")
+    for key in (key for key in wrong if key in must):
+        found = seen.get(str(key), {})
+        print(f"{key}: wrong at {[place for place in {*found, *must[key]} if not found.get(place)]}")
+    print(f"passed {len(expected) - len(wrong)} of {len(expected)}; wrong: {wrong}")
     write_reward(0.0 if wrong else 1.0)
 
 

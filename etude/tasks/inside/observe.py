@@ -20,8 +20,8 @@ from _thread import RLock
 
 TOOLS = ("builtins", "operator", "unittest", "pytest", "_pytest", "pluggy")
 _type, _repr, _len, _list, _tuple, _dict, _set, _float = type, repr, len, list, tuple, dict, set, float
-_bool, _int, _str, _bytes, _complex, _frozenset, _isinstance, _id = (
-    bool, int, str, bytes, complex, frozenset, isinstance, id,
+_bool, _int, _str, _bytes, _complex, _frozenset, _isinstance, _hash = (
+    bool, int, str, bytes, complex, frozenset, isinstance, hash,
 )  # fmt: skip
 _HASHED = (_int, _float, _str, _bytes, _complex)
 
@@ -82,7 +82,7 @@ class Observer:
     def say(self, site, text, again=False):
         """Each thing once: a loop may see the same a thousand times."""
         with self.lock:
-            key = self.test, site, text
+            key = self.test, site, _hash(text)
             if self.test is not None and (again or key not in self.said):
                 self.said.add(key)
                 self.report(f"@{self.test}:{site}", text)
