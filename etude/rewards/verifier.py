@@ -28,6 +28,11 @@ from etude.tasks.verifiers import armed
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 
+PATIENCE = 4
+"""A run that meets its limit without having computed for most of it is tried once more, with so many times the limit:
+the machine may have been too busy to let it, and that is ours. Who waits on purpose gains nothing by it."""
+_COMPUTING = 0.5
+
 Reason = Literal["passed", "failed", "timeout", "crashed", "no_reward", "blocked"]
 
 
@@ -66,24 +71,29 @@ async def verify(
 async def _verify(
     task: Task, state: State, backend: Backend, resources: Resources | None, started: float
 ) -> Verdict | InfraFailed:
-    ran = False
+    ran = starved = False
     archive, files = (state, {}) if isinstance(state, Archive) else (None, state)
     spec = SandboxSpec(files, task.image, resources=resources or Resources())
 
     async def work(sandbox: Sandbox) -> Verdict:
-        nonlocal ran
+        nonlocal ran, starved
         ran = True
-        return await _judge(task, sandbox, started)
+        limit_s = task.verifier.timeout_s * (PATIENCE if starved else 1)
+        verdict = await _judge(task, sandbox, started, limit_s)
+        if verdict.reason == "timeout":
+            starved = (await sandbox.metrics()).cpu_s < _COMPUTING * limit_s * min(spec.resources.cpus, 1.0)
+        return verdict
 
     try:
-        return await with_state(task, backend, spec, archive, work)
+        verdict = await with_state(task, backend, spec, archive, work)
+        return await with_state(task, backend, spec, archive, work) if starved else verdict
     except SandboxSpoiled as error:
         return Verdict(0.0, "crashed" if ran else "blocked", str(error)[:2000], wall_s=time.monotonic() - started)
     except (SandboxError, DeadlineExceeded) as error:
         return InfraFailed(f"verifier of {task.id}: {error}")
 
 
-async def _judge(task: Task, sandbox: Sandbox, started: float) -> Verdict:
+async def _judge(task: Task, sandbox: Sandbox, started: float, limit_s: float) -> Verdict:
     touched = await touched_protected(task, sandbox)
 
     def verdict(reward: float, reason: Reason, detail: str) -> Verdict:
@@ -102,10 +112,10 @@ async def _judge(task: Task, sandbox: Sandbox, started: float) -> Verdict:
     command = task.verifier.command
     if command in TEST_COMMANDS:  # Harbor makes the directory first, and its authors count on that
         command = f"mkdir -p {posixpath.dirname(REWARD_FILE)} && {command}"
-    done = await sandbox.exec(command, timeout_s=task.verifier.timeout_s, max_output_bytes=4000)
+    done = await sandbox.exec(command, timeout_s=limit_s, max_output_bytes=4000)
     detail = done.output.decode("utf-8", "replace")[-1000:]
     if done.timed_out:
-        return verdict(0.0, "timeout", f"ran longer than {task.verifier.timeout_s:g} s\n{detail}")
+        return verdict(0.0, "timeout", f"ran longer than {limit_s:g} s\n{detail}")
     return verdict(*await _read_reward(sandbox, done, detail))
 
 

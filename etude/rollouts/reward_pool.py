@@ -17,6 +17,7 @@ from ray.exceptions import RayError
 from etude.errors import DeadlineExceeded
 from etude.records import InfraFailed, Trajectory
 from etude.rewards.fresh import ATTEMPTS
+from etude.rewards.verifier import PATIENCE
 from etude.rollouts.actors import rewards
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
@@ -44,7 +45,7 @@ class RewardPool:
     async def judge(self, rollout: SealedRollout, moved: Callable[[State], object]) -> Trajectory | None:
         """The trajectory with its outcome, None if it was cancelled; `moved` is told whether a worker has it."""
         order, lost = rollout.order, ""
-        seconds = ATTEMPTS * order.task.verifier.timeout_s + MARGIN_S
+        seconds = ATTEMPTS * (1 + PATIENCE) * order.task.verifier.timeout_s + MARGIN_S
         for _ in range(self.config.rollouts.attempts):
             member = self.placed[order.id] = await self.pool.place()
             moved("rewarding")

@@ -106,7 +106,7 @@ def test_a_server_gets_no_variables_but_its_own(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_that_lies_in_the_workspace_becomes_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`python -m` finds modules where it starts, and a PATH may name the project's own programs: an agent writes both."""
+    """`python -m` finds modules where it starts, a PATH may name the project's programs: an agent writes both."""
     planted = f"from pathlib import Path\nPath({str(tmp_path / 'canary')!r}).touch()\n"
     for name in ("mcp_server_time", "mcp_server_time.py"):
         place = tmp_path / "work" / name

@@ -156,3 +156,15 @@ def test_files_put_back_over_what_the_agent_left(run):
         assert (await verify(task, {"conf.txt/in/the/way": b"0"}, backend)).reason == "blocked"
 
     run(scenario)
+
+
+@pytest.mark.parametrize(("script", "reason"), [("sleep 2", "passed"), ("while :; do :; done", "timeout")])
+def test_a_run_that_was_kept_from_computing_has_patience(run, script, reason):
+    """Waiting looks like a machine that is busy with others: the limit is met, and little was computed."""
+
+    async def scenario(backend):
+        task = scripted(f"{script}; mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", timeout_s=1.0)
+        verdict = await verify(task, {}, backend)
+        assert verdict.reason == reason, verdict
+
+    run(scenario)
