@@ -43,7 +43,7 @@ def test_a_session_with_permissions_diffs_a_plan_and_a_cancel(root: Path) -> Non
         Reply(
             "Let me look.", [("read_file", {"path": "double.py", "start": 2}), todo("in_progress", "pending")], "Hm."
         ),
-        Reply("", [edit, run("sort double.py"), run("sort -r double.py")]),
+        Reply("", [edit, run("pr -t double.py"), run("pr -n double.py")]),
         Reply("", [todo("completed", "cancelled")]),
         Reply("Mended.", prompt_tokens=700, cached_tokens=600),
         Reply("", [run("echo begun >> ledger; echo begun; sleep 60; echo ended >> ledger")]),
@@ -51,7 +51,7 @@ def test_a_session_with_permissions_diffs_a_plan_and_a_cancel(root: Path) -> Non
     ]
 
     def answer(call: ToolCallUpdate, options: list[PermissionOption]) -> str:
-        return "allow-project" if "sort" in call.title else "allow"
+        return "allow-project" if "pr -t" in call.title else "allow"
 
     async def play(server: ScriptedServer) -> Editor:
         async with editor(root, *model(server), *PRICES, answer=answer) as (client, agent, process):
@@ -86,7 +86,7 @@ def test_a_session_with_permissions_diffs_a_plan_and_a_cancel(root: Path) -> Non
     assert [each["role"] for each in told[-3:]] == ["assistant", "tool", "user"]
     assert "interrupted" in told[-2]["content"] and told[-1]["content"] == "Well?"
     kept = tomllib.loads((root / "config" / "etude" / "permissions.toml").read_text())
-    assert kept["projects"][str(root / "project")]["allow"] == ["run(sort *)"]
+    assert kept["projects"][str(root / "project")]["allow"] == ["run(pr *)"]
 
 
 def check_first(client: Editor, root: Path) -> None:
@@ -100,21 +100,21 @@ def check_first(client: Editor, root: Path) -> None:
     assert {"compact", "undo"} <= set(names)
     plans = [[(each.content, each.status) for each in plan.entries] for plan in client.of("plan")]
     assert plans == [[("step 1", "in_progress"), ("step 2", "pending")], [("step 1", "completed")]]
-    read, edit, sort, reverse = client.calls()
-    assert {call["status"] for call in (read, edit, sort, reverse)} == {"completed"}
+    read, edit, printed, numbered = client.calls()
+    assert {call["status"] for call in (read, edit, printed, numbered)} == {"completed"}
     file = str(root / "project" / "double.py")
     assert read["kind"] == "read" and read["locations"][0]["path"] == file and read["locations"][0]["line"] == 2
     assert edit["kind"] == "edit" and edit["locations"][0]["line"] == 2
     assert edit["content"] == [{"type": "diff", "path": file, "old_text": BEFORE, "new_text": AFTER}]
-    assert sort["kind"] == "execute" and "return x" in sort["content"][0]["content"]["text"]
-    assert sort["raw_input"] == {"command": "sort double.py"} and reverse["title"] == "`sort -r double.py`"
+    assert printed["kind"] == "execute" and "return x" in printed["content"][0]["content"]["text"]
+    assert printed["raw_input"] == {"command": "pr -t double.py"} and numbered["title"] == "`pr -n double.py`"
     [(asked, options)] = client.questions
-    assert asked.tool_call_id == sort["tool_call_id"], "the second command is covered by the answer to the first"
+    assert asked.tool_call_id == printed["tool_call_id"], "the second command is covered by the answer to the first"
     assert "no rule matches; commands are asked about by default" in asked.content[0].content.text
     assert [(option.kind, option.name) for option in options] == [
         ("allow_once", "Allow once"),
-        ("allow_always", "Allow run(sort *) in this session"),
-        ("allow_always", "Always allow run(sort *) in this project"),
+        ("allow_always", "Allow run(pr *) in this session"),
+        ("allow_always", "Always allow run(pr *) in this project"),
         ("reject_once", "Reject"),
     ]
 

@@ -132,7 +132,7 @@ def kinds(told: list[tuple[str, int, Json]]) -> list[str]:
 def test_a_session_from_beginning_to_end(root: Path) -> None:
     script = [
         Reply("I write.", [WRITE]),
-        Reply("", [run("cat new.txt; make all"), run("sort new.txt")]),
+        Reply("", [run("cat new.txt; make all"), run("pr -t new.txt")]),
         Reply("Done."),
         Reply("Two."),
         Reply("A summary."),
@@ -144,7 +144,7 @@ def test_a_session_from_beginning_to_end(root: Path) -> None:
         assert [id for name, id, _ in told if name == "message"] == list(range(1, len(kinds(told)) + 1))
         assert [question["arguments"]["command"] for question in asked["questions"]] == [
             "cat new.txt; make all",
-            "sort new.txt",
+            "pr -t new.txt",
         ]
         assert "make" in asked["questions"][0]["why"] and asked["questions"][0]["rules"]
         shown = here.ask("GET", f"/sessions/{id}")

@@ -114,9 +114,9 @@ def test_permissions(here: Setting) -> None:
     """All of a turn at once, with the rule; once, for the session, for good, or no, with a word to the model."""
     script = [
         Reply("", [run("git push origin x"), run("make one")]),
-        Reply("", [run("make one && sort a.py")]),
+        Reply("", [run("make one && pr -t a.py")]),
         Reply("", [run("make one -k")]),
-        Reply("", [run("sort -u a.py")]),
+        Reply("", [run("pr -n a.py")]),
         Reply("Done."),
         Reply("", [("write_file", {"path": ".envrc", "content": "export A=1\n"})]),
         Reply("Well."),
@@ -135,8 +135,8 @@ def test_permissions(here: Setting) -> None:
         terminal.see(r"^\? 2\.")
         terminal.see(r"allow\?$")
         terminal.type("s" + ENTER)
-        terminal.see("sort a.py: no rule matches; commands are asked about by default")
-        terminal.see(r"s and a allow run\(sort \*\)$")
+        terminal.see("pr -t a.py: no rule matches; commands are asked about by default")
+        terminal.see(r"s and a allow run\(pr \*\)$")
         terminal.see(r"allow\?$")
         terminal.type("a" + ENTER)
         terminal.see("^Done.$")
@@ -151,7 +151,7 @@ def test_permissions(here: Setting) -> None:
         assert terminal.end() == 0
     told = [each["content"] for each in server.bodies[1]["messages"] if each["role"] == "tool"]
     assert told[0] == "error: the user refused this, and said: use the mirror" and "make" in told[1]
-    assert (here.root / "config" / "etude" / "permissions.toml").read_text().count("run(sort *)") == 1
+    assert (here.root / "config" / "etude" / "permissions.toml").read_text().count("run(pr *)") == 1
     assert "make" not in (here.root / "config" / "etude" / "permissions.toml").read_text()
     assert not (here.project / ".envrc").exists()
 

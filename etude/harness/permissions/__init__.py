@@ -1,8 +1,9 @@
 """What an agent may do without asking, what it must ask for, and what it never may.
 
-`rules` is how a permission is written, `shell` and `unwrap` take command lines apart, `paths` says where a path leads,
-`judge` puts these together, `gate` stands between a model's calls and the tools, `store` keeps what users answer,
-and `unreadable` tells the sandbox what to leave out.
+`rules` is how a permission is written, `shell` and `unwrap` take command lines apart, `words` says what a word could
+be, `reading`, `changes` and `gitconfig` what a command opens and changes, `paths` where a path leads, and `unreadable`
+what no rule lets be read, for the sandbox to leave out. `judge` puts these together, `gate` stands between a model's
+calls and the tools, and `store` keeps what users answer.
 Only the product has permissions: in a rollout the sandbox is the limit, and no gate stands in what a model is trained
 on.
 """

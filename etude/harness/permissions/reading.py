@@ -162,7 +162,8 @@ def found_links(words: Sequence[str | None]) -> re.Pattern[str] | None:
     if ("-type", "f") in pairs or ("-type", "d") in pairs:
         return None
     named = [value for option, value in pairs if option == "-name"]
-    return re.compile(fnmatch.translate(named[0]) if named else "", re.DOTALL)
+    plain = named and "\\" not in named[0]  # find takes a backslash in a pattern, fnmatch does not
+    return re.compile(fnmatch.translate(named[0]) if plain else "", re.DOTALL)
 
 
 def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequence[str]) -> bool:
