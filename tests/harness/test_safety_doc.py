@@ -35,3 +35,12 @@ def test_its_rules_are_read(tmp_path):
 def test_what_it_points_to_exists():
     targets = [target for target in re.findall(r"\]\(([^)#]+)\)", DOC) if "://" not in target]
     assert targets and [target for target in targets if not (ROOT / "docs" / target).exists()] == []
+
+
+def test_every_defence_of_the_threat_model_names_tests_that_exist():
+    [table] = re.findall(r"^\| attacker .*?\n\n?\Z", DOC, re.M | re.S)
+    rows = table.strip().splitlines()[2:]
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", row)
+        assert named and all((ROOT / name).is_file() for name in named), row
+    assert len(rows) >= 15
