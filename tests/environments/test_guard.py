@@ -123,23 +123,6 @@ def test_a_fifo_waits_for_its_reader_and_hinders_nobody(project: Path) -> None:
     within(project, scenario)
 
 
-def test_what_is_leased_waits_for_the_lease(project: Path) -> None:
-    lease = """
-import fcntl, os, signal, subprocess
-fd = os.open("a.txt", os.O_RDONLY)
-def let_go(*_):
-    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-signal.signal(signal.SIGIO, let_go)
-fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-print(subprocess.run(["sh", "-c", "echo more >> a.txt; cat a.txt"], capture_output=True, text=True).stdout)
-"""
-
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        assert await said(workspace, python(lease)) == "a\nmore\n\n"
-
-    within(project, scenario)
-
-
 def test_what_means_the_caller_means_the_caller(project: Path) -> None:
     itself = """
 import ctypes, os, socket
@@ -156,7 +139,7 @@ print(libc.syscall(444, None, 0, 1))
 
     async def scenario(workspace: ConfinedWorkspace) -> None:
         assert (await said(workspace, python(itself))).split("\n") == [
-            "by-self", "0 21", "./here True", "127.0.0.1", "b'\\x00abstract'", "-1", "",
+            "by-self", "0 21", "here True", "127.0.0.1", "b'\\x00abstract'", "-1", "",
         ]  # fmt: skip
         by_name = "echo to-out > /dev/stdout; echo to-err > /dev/stderr; echo a > >(cat); wait $!"
         shown = await said(workspace, f"bash -c '{by_name}'")
@@ -391,3 +374,78 @@ def test_a_rollout_is_not_guarded(run: Any) -> None:
             await sandbox.destroy()
 
     run(scenario)
+
+
+OF_PROCESS_ONE = """
+import os
+for path in ("/proc/1/mem", "/proc/1/maps", "/proc/1/environ", "/proc/1/fd/3", "/proc/1/cwd/in", "/proc/1/root/tmp/in",
+             "/proc/self/root/proc/1/mem", "/proc/1/../1/mem", "/proc/1/attr/exec"):
+    for flags in (os.O_RDWR, os.O_RDONLY | os.O_CREAT, os.O_WRONLY | os.O_TRUNC):
+        try:
+            os.open(path, flags, 0o600)
+            print("opened", path, flags)
+        except OSError:
+            pass
+directory = os.open("/proc/1", os.O_PATH)
+for name in ("mem", "maps"):
+    try:
+        os.open(name, os.O_RDWR, dir_fd=directory)
+        print("opened", name)
+    except OSError:
+        pass
+print("done")
+"""
+
+
+def test_the_guard_opens_nothing_of_its_own_process_for_a_command(project: Path) -> None:
+    """It is a thread of process 1, so the kernel would let it: its rules lie in /proc/1/mem."""
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await workspace.write_file("try.py", OF_PROCESS_ONE.encode())
+        done = await workspace.exec("python3 try.py")
+        assert done.output == b"done\n", done.output.decode()
+
+    within(project, scenario)
+
+
+SWAPPED = """
+import os, socket, threading
+os.mkdir("safe"); os.mkdir("evil")
+safe, evil = os.open("safe", os.O_PATH), os.open("evil", os.O_PATH)
+open("evil/HEAD", "w").write("ref: refs/heads/main\\n"); os.mkdir("evil/objects")
+stop = False
+def swap():
+    while not stop:
+        os.fchdir(safe); os.fchdir(evil)
+thread = threading.Thread(target=swap)
+thread.start()
+for _ in range(3000):
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind("refs")
+    except OSError:
+        pass
+    sock.close()
+    if os.path.lexists(f"/proc/self/fd/{evil}/refs"):
+        print("planted")
+        break
+    try:
+        os.unlink("refs", dir_fd=safe)
+    except OSError:
+        pass
+stop = True
+thread.join()
+print("done")
+"""
+
+
+def test_a_socket_is_made_where_it_was_judged(project: Path) -> None:
+    """However fast another thread changes the directory that both share."""
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await workspace.write_file("swap.py", SWAPPED.encode())
+        done = await workspace.exec("python3 swap.py", timeout_s=100)
+        assert done.output.startswith(b"done\n"), done.output.decode()
+        assert "planted" not in done.output.decode().split("\n")
+
+    within(project, scenario)

@@ -264,21 +264,24 @@ static long make_fchmod(const struct call *call, int fd, int mode) {
     return got;
 }
 
-/* The path is meant from the caller's directory, and kept as it is written: getsockname tells it. */
-static long bind_path(const struct call *call, int socket, struct sockaddr_un *address, socklen_t size) {
+/* By its name alone, from the directory that was judged: bind takes no descriptor of one. getsockname tells that name. */
+static long bind_path(const struct call *call, int socket, const struct sockaddr_un *address, socklen_t size) {
     struct place place;
+    struct sockaddr_un named = {.sun_family = AF_UNIX};
     char path[sizeof address->sun_path + 1] = "";
     memcpy(path, address->sun_path, size - offsetof(struct sockaddr_un, sun_path));
-    int error = find_text(call, AT_FDCWD, path, &place), cwd = open_callers_cwd(call);
+    int error = find_text(call, AT_FDCWD, path, &place);
     if (!error && !place.exists)
-        error = allow(call, &place, MADE_FILE);
-    if (!error && (cwd < 0 || fchdir(cwd)))
+        error = place.slash ? ENOENT : allow(call, &place, MADE_FILE);
+    if (!error && fchdir(place.directory))
         error = errno;
-    if (!error)
+    if (!error) {
         take_umask(call);
-    long got = error ? -error : result(bind(socket, (struct sockaddr *)address, size));
-    if (cwd >= 0)
-        close(cwd);
+        snprintf(named.sun_path, sizeof named.sun_path, "%s", place.name);
+    }
+    long got = error ? -error : result(bind(socket, (struct sockaddr *)&named, sizeof named));
+    if (chdir("/")) /* or the directory could not be unmounted */
+        _exit(7);
     leave_place(&place);
     return got;
 }

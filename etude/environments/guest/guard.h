@@ -49,7 +49,6 @@ int find_place(const struct call *call, int at, uint64_t address, struct place *
 int find_open_file(const struct call *call, int fd, struct place *place);
 int find_text(const struct call *call, int at, const char *path, struct place *place);
 int follow_links(const struct call *call, struct place *place);
-int open_callers_cwd(const struct call *call);
 void leave_place(struct place *place);
 
 /* planted.c: whether a program of the user's would obey what changes there; `shown` is then its name for people. */

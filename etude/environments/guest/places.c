@@ -46,6 +46,20 @@ static bool on_proc(const char *path) {
     return !strncmp(path, "/proc", 5) && (!path[5] || path[5] == '/');
 }
 
+/* What /proc has of process 1 is not for its commands: the kernel would give us, who are of it, what it refuses them. */
+static bool not_for(const struct call *call, const char *path) {
+    char *end;
+    if (call->pid == 1 || strncmp(path, "/proc/", 6))
+        return false;
+    long pid = strtol(path + 6, &end, 10);
+    return (!*end || *end == '/') && (pid == 1 || pid == syscall(SYS_gettid));
+}
+
+static bool leads_through_us(const struct call *call, int directory) {
+    char path[PATH_MAX];
+    return !name_of(directory, path) && not_for(call, path);
+}
+
 /* The text of the link `name`, as the caller reads it; 1 for a link of /proc to an open file. */
 static int read_link(const struct call *call, int directory, const char *name, char target[PATH_MAX]) {
     struct statfs system;
@@ -72,7 +86,7 @@ static int step(const struct call *call, int *at, const char *part, char rest[PA
         close(next);
         kind = read_link(call, *at, part, target);
         if (kind == 1)
-            next = openat(*at, part, O_PATH | O_CLOEXEC);
+            next = leads_through_us(call, *at) ? (errno = EACCES, -1) : openat(*at, part, O_PATH | O_CLOEXEC);
         else if (kind < 0 || ++*links > MAX_LINKS || strlen(target) + strlen(rest) + 2 > PATH_MAX)
             return kind < 0 ? errno : *links > MAX_LINKS ? ELOOP : ENAMETOOLONG;
         else {
@@ -144,6 +158,8 @@ static int settle(const struct call *call, int base, const char *path, struct pl
     snprintf(place->name, sizeof place->name, "%.*s", size ? (int)size : 1, size ? path + start : ".");
     snprintf(parent, sizeof parent, "%.*s", start ? (int)start : 1, start ? path : ".");
     place->directory = enter(call, base, parent, place->path);
+    if (place->directory >= 0 && not_for(call, place->path))
+        return EACCES;
     return place->directory < 0 ? errno : end - start > NAME_MAX ? ENAMETOOLONG : look(place);
 }
 
@@ -151,10 +167,6 @@ static int open_of_caller(const struct call *call, const char *what) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/%s", call->pid, what);
     return open(path, O_PATH | O_CLOEXEC);
-}
-
-int open_callers_cwd(const struct call *call) {
-    return open_of_caller(call, "cwd");
 }
 
 int find_text(const struct call *call, int at, const char *path, struct place *place) {
