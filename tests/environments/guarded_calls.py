@@ -59,7 +59,7 @@ class Calls:
         return self.random.choice((-100, -100, self.directory, self.directory, self.held[0], 999, -1))
 
     def mode(self):
-        return self.random.choice((0o644, 0o755, 0o600, 0o777, 0o4755, 0o2770, 0o1777, 0, 0o111))
+        return self.random.choice((0o644, 0o755, 0o600, 0o777, 0o755, 0o770, 0o1777, 0, 0o111))
 
     def flags(self):
         chosen = 0

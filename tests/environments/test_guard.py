@@ -449,3 +449,30 @@ def test_a_socket_is_made_where_it_was_judged(project: Path) -> None:
         assert "planted" not in done.output.decode().split("\n")
 
     within(project, scenario)
+
+
+def test_no_program_with_its_owners_rights_is_left_outside(project: Path) -> None:
+    """A product that runs as root would leave root's to every user of the machine."""
+    tries = """
+import os, shutil
+shutil.copy("/bin/true", "p")
+for mode in (0o4755, 0o2755, 0o6711):
+    for change in (lambda: os.chmod("p", mode), lambda: os.fchmod(os.open("p", os.O_RDONLY), mode)):
+        try:
+            change()
+            print("changed")
+        except PermissionError:
+            pass
+os.close(os.open("q", os.O_CREAT | os.O_WRONLY, 0o4755))
+os.mknod("r", 0o106755)
+os.chmod("p", 0o755)
+os.mkdir("d")
+os.chmod("d", 0o2775)
+"""
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await said(workspace, python(tries)) == ""
+
+    within(project, scenario)
+    modes = {name: (project / name).stat().st_mode & 0o7777 for name in ("p", "q", "r", "d")}
+    assert modes == {"p": 0o755, "q": 0o755, "r": 0o755, "d": 0o2775}

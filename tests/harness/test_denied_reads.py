@@ -281,3 +281,25 @@ def test_git_of_an_ordinary_repository_is_not_asked_about(repository: Path) -> N
     judge = Judge(PermissionConfig(), Place(repository), env={})
     for line in ("git status", "git diff", "cd tree && git status", "git -C tree log -p", "git show HEAD:src/a.py"):
         assert verdict(judge, line) == "allow", line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git stash list --output=infra/x", "git stash list --format=evil --output=Makefile",
+        "git stash show --output=x", "git stash list -Osecrets", "git stash list -p --ext-diff", "declare -n r='a[$(touch pwned)]'; echo $r",
+        "f() { local -n r='a[$(touch pwned)]'; echo $r; }; f", "typeset -n r='a[$(touch pwned)]'; echo \"$r\"",
+        "declare -i r='a[$(touch pwned)]'", "declare -rn r='a[`touch pwned`]'; echo $r",
+        "local -i r='a[$(touch pwned)]'", "export -n r; declare +x -n q=r",
+    ],
+)  # fmt: skip
+def test_what_lists_or_declares_neither_writes_nor_runs(line):
+    assert Judge(PermissionConfig()).judge("run_terminal_cmd", {"command": line}).verdict == "ask"
+
+
+@pytest.mark.parametrize(
+    "line", ["git stash list", "git stash list -3 --oneline", "git stash show -p stash@{1}", "export A=1; echo $A",
+             "readonly B=2; declare -x C=3"],
+)  # fmt: skip
+def test_what_lists_and_declares_plainly_is_not_asked_about(line):
+    assert Judge(PermissionConfig()).judge("run_terminal_cmd", {"command": line}).verdict == "allow"

@@ -16,6 +16,8 @@ enum {
                   O_DIRECTORY | O_NOFOLLOW | O_NOATIME | O_CLOEXEC | O_TMPFILE, /* openat2 refuses others, openat does not */
 };
 
+enum { BORROWED = S_ISUID | S_ISGID }; /* outside, a program with these runs with its owner's rights */
+
 static int allow(const struct call *call, const struct place *place, enum change change) {
     const char *shown;
     if (!strcmp(place->name, ".") || !strcmp(place->name, "..") || !planted(place->path, place->name, change, &shown))
@@ -87,12 +89,12 @@ static int open_place(const struct call *call, struct place *place, int flags, m
     char link[40];
     flags |= O_NOCTTY | O_NONBLOCK | O_CLOEXEC;
     struct open_how how = {.flags = flags & KNOWN_FLAGS, .resolve = RESOLVE_NO_SYMLINKS};
-    how.mode = flags & (O_CREAT | TEMPORARY) ? mode & 07777 : 0;
+    how.mode = flags & (O_CREAT | TEMPORARY) ? mode & 01777 : 0;
     if (place->exists && S_ISCHR(place->info.st_mode) && place->info.st_rdev == makedev(5, 0))
         return open_terminal(call, flags);
     if (place->object >= 0) {
         link_of(place->object, link);
-        return syscall(SYS_openat, AT_FDCWD, link, flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW), mode);
+        return syscall(SYS_openat, AT_FDCWD, link, flags & ~(O_CREAT | O_EXCL | O_NOFOLLOW), mode & 01777);
     }
     if (!place->exists || flags & TEMPORARY)
         take_umask(call);
@@ -144,7 +146,7 @@ static long make_node(const struct call *call, int at, uint64_t path, mode_t mod
     if (!error) {
         take_umask(call);
         got = result(directory ? mkdirat(place.directory, asked(&place), mode & 07777)
-                               : mknodat(place.directory, asked(&place), mode, device));
+                               : mknodat(place.directory, asked(&place), S_ISREG(mode) ? mode & ~BORROWED : mode, device));
     }
     leave_place(&place);
     return got;
@@ -233,6 +235,8 @@ enum { TRUNCATE = -1 };
 static long change_found(const struct call *call, struct place *place, int mode, off_t length) {
     char link[40];
     int error = !place->exists ? ENOENT : S_ISREG(place->info.st_mode) ? allow(call, place, WRITTEN) : 0;
+    if (!error && mode != TRUNCATE && mode & BORROWED && S_ISREG(place->info.st_mode))
+        error = EPERM;
     int fd = error ? -1 : pin(place);
     if (fd < 0)
         return error ? -error : -errno;

@@ -82,7 +82,7 @@ _GIT_LISTS: Mapping[str, str] = {
     r"|--list [^-]\S*",
     "tag": r"|(-l|--list|-n\d*)( [^-]\S*)*|--sort=\S+( -l| --list)?",
     "remote": r"|-v|--verbose|get-url [^-]\S*",
-    "stash": r"list( .*)?|show( \S+)?",
+    "stash": r"list( (-\d+|--oneline|--stat))*|show( (-p|--patch|--stat|--name-only))*( (stash@\{\d+\}|\d+))?",
     "reflog": r"|show( [^-]\S*)*|-\d+|HEAD",
     "worktree": r"list( --porcelain| -v)?",
     "config": r"--list|-l|(--local |--global )?(--get |--get-all )?[\w-]+(\.[\w-]+)+|--list --show-origin",

@@ -334,14 +334,15 @@ def _redirected(node: Node) -> Iterator[Simple]:
 
 
 def _declaration(node: Node) -> Iterator[Simple]:
-    """A bare assignment, or `export` and its like. Only plain names: an index in one of them is run."""
+    """A bare assignment, or `export` and its like. Only plain names: an index in one of them is run, and so is one in
+    what `-i` and `-n` are given."""
     if node.type == "variable_assignment":
         yield Simple((), (_assignment(node),), raw=_text(node))
     else:
         keyword, *rest = node.children
         for child in rest:
             named = child.type in ("variable_assignment", "variable_name")
-            if not named and not re.fullmatch(r"-[a-hj-zA-Z]+|\w+", _text(child)):
+            if not named and not re.fullmatch(r"-[a-hj-mo-zA-Z]+|\w+", _text(child)):
                 raise Unreadable(f"{_text(keyword)} {_text(child)}: a name that is computed can run something")
         variables = tuple(_assignment(child) for child in rest if child.type == "variable_assignment")
         if any(re.match(r"-.*[^-xrgpft]", _text(child)) for child in rest):
