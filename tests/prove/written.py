@@ -363,7 +363,7 @@ WRITTEN: dict[str, Written] = {
     "a server's journal": Written(_server, _server_has),
     "a server's events": Written(_account, _accounts),
     "images": Written(_image, _images, disk="2m"),
-    "the guest program": Written(_guest, _guests, step=100_000, disk="6m"),
+    "the guest program": Written(_guest, _guests, step=1_000_000, disk="6m"),
     "mined tasks' journal": Written(_mined, _mining),
     "tasks": Written(_task, _tasks, step=16_384),
     "a benchmark's results": Written(_bench, _benched),
