@@ -11,13 +11,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from outputs import OUTPUTS
 from sick_disk import mounted
-from written import WRITTEN, Written, leftover_files
+from written import WRITTEN as KEPT
+from written import Written, leftover_files
 
 from etude.cli.main import told
 from etude.errors import EtudeError
 
 TRIES = 40
+WRITTEN = KEPT | OUTPUTS
 
 
 def said_by(row: Written, at: Path, number: int) -> str | None:

@@ -1,8 +1,8 @@
 """Every place where Etude writes what it must still have afterwards: how it writes there, and how it reads again.
 
 A row writes pieces by number, each of which is there for good once `write` has returned, and `read` says which are.
-What a server writes beside its sandboxes is in tests/environments/server/test_ends.py, and a whole run's directory in
-test_small_run.py.
+What commands make for somebody to use is in outputs.py, what a server writes beside its sandboxes in
+tests/environments/server/test_ends.py, and whole commands on a small disk are in test_small_run.py.
 """
 
 import asyncio
