@@ -66,13 +66,14 @@ def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
 def append_whole(handle: int, data: bytes, path: Path) -> None:
     """Add `data` at the end of the open file `path`: all of it, or nothing where the disk refuses."""
     before, done = os.fstat(handle).st_size, 0
-    try:
-        with naming(path):
+    with naming(path):
+        try:
             while done < len(data):
                 done += os.write(handle, data[done:])
-    except OSError:
-        os.ftruncate(handle, before)
-        raise
+        except OSError:
+            if done:  # where a quota is used up, to cut nothing off is refused as well
+                os.ftruncate(handle, before)
+            raise
 
 
 def sync_directory(directory: Path) -> None:

@@ -5,6 +5,7 @@ More rows of the table in written.py. What such a thing is made of is not on the
 
 import asyncio
 import json
+import subprocess
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from etude.engine.foreign.handover import Handover
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.vm import kernel
 from etude.harness.durable import write_whole
+from etude.harness.fleet import FleetConfig, Worktrees
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ModelConfig
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
@@ -43,9 +45,8 @@ A_STAGE = 256
 
 
 def _numbered(at: Path, pattern: str) -> list[int]:
-    """The numbers in the names of what is there, all of it whole."""
+    """The numbers in the names of what is there."""
     found = [path for path in at.glob(pattern) if path.name[0] != "."]
-    assert all(path.stat().st_size for path in found)
     return sorted(int("".join(filter(str.isdigit, str(path.relative_to(at)).partition(".")[0]))) for path in found)
 
 
@@ -218,6 +219,25 @@ def _backends(at: Path) -> list[int]:
     return sorted(int(path.name) for path in _workspace(at).iterdir())
 
 
+def _worktree(at: Path, n: int) -> None:
+    """It goes with its run: what is kept is that it could be made, in a repository that is not on this disk."""
+    project = _workspace(at) / "project"
+    if not project.exists():
+        project.mkdir()
+        (project / "a.txt").write_text(PAD)
+        for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "a"]):
+            subprocess.run(["git", "-C", project, *words], check=True)
+
+    async def whole() -> None:
+        async with Worktrees.opened(project, FleetConfig(directory=at)) as trees:
+            tree = await trees.add(f"agent-{n}")
+            assert (tree.path / "a.txt").read_text() == PAD
+        assert [path for path in at.glob("*/*") if path.is_dir()] == []
+
+    asyncio.run(whole())
+    (project / ".git" / f"made-{n}").touch()
+
+
 def _kernel(at: Path, n: int) -> None:
     kernel._write(at / f"initial-{n}", PAD.encode())
 
@@ -236,5 +256,6 @@ OUTPUTS: dict[str, Written] = {
     "a relay's cache": Written(_keep, _kept),
     "checkpoints for other engines": Written(_hand_over, _handed_over, step=400_000, disk="20m"),
     "a namespace backend's place": Written(_backend, _backends),
+    "an agent's worktree": Written(_worktree, lambda at: _numbered(_workspace(at) / "project/.git", "made-*")),
     "a guest's kernel": Written(_kernel, lambda at: _numbered(at, "initial-*")),
 }

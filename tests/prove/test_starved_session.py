@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from scripted_openai import Reply, ScriptedServer
+from sick_disk import mounted
 from small import ROOT
 from test_small_run import agent, etude, writing, written
 
 from etude.harness.store import SessionStore
+from etude.product.terminal.typing import Typed
 
 FILES = [f"{n}.txt" for n in range(4)]
 DAYS_S = 10 * 86_400
@@ -98,3 +100,14 @@ def test_a_slow_disk_and_a_clock_that_jumps(there, tmp_path):
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["response"] == "Done."
     whole(outer)
+
+
+def test_a_typed_line_that_cannot_be_kept_is_no_error(tmp_path):
+    with mounted(tmp_path / "disk", "64k") as disk:
+        history = Typed(str(disk.at / "history"))
+        history.store_string("first")
+        disk.fill()
+        history.store_string("x" * 9_000)
+        disk.clear()
+        history.store_string("last")
+        assert [*history.load_history_strings()][::-1][:1] + [*history.load_history_strings()][:1] == ["first", "last"]
