@@ -1,6 +1,6 @@
 """Files that are whole or not there, and on the disk before anybody relies on them.
 
-Owns `write_whole`, `write_new`, `append_whole`, `sync_directory` and `naming`. Knows nothing of what is
+Owns `write_whole`, `write_new`, `append_whole`, `cut`, `sync_directory` and `naming`. Knows nothing of what is
 written; whoever writes says what a full disk means.
 """
 
@@ -71,9 +71,15 @@ def append_whole(handle: int, data: bytes, path: Path) -> None:
             while done < len(data):
                 done += os.write(handle, data[done:])
         except OSError:
-            if done:  # where a quota is used up, to cut nothing off is refused as well
-                os.ftruncate(handle, before)
+            cut(handle, before, path)
             raise
+
+
+def cut(handle: int, length: int, path: Path) -> None:
+    """Cut the open file `path` off, if it is longer: a quota that is used up refuses to cut nothing off, too."""
+    with naming(path):
+        if os.fstat(handle).st_size > length:
+            os.ftruncate(handle, length)
 
 
 def sync_directory(directory: Path) -> None:

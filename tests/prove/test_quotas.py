@@ -1,4 +1,4 @@
-"""A quota that is used up under each place where Etude writes: a subvolume of btrfs with a limit, which root has too."""
+"""A quota that is used up under each place where Etude writes: a subvolume of btrfs with a limit, for root too."""
 
 import subprocess
 
