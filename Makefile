@@ -5,7 +5,12 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # what `make prove` runs beside tests/prove: each ends with an error where it finds a fault
-PROOFS := benchmarks/faults.py
+PROOFS := \
+	"benchmarks/permissions.py --lines 100000" \
+	"tests/prove/hostile_states.py --states 10000" \
+	"benchmarks/faults.py"
+# servers whose every operation is asked far more often than `make test` has time for
+FUZZED := tests/engine/test_server_fuzz.py tests/environments/server/test_env_fuzz.py tests/product/test_sessions_server.py
 
 .PHONY: quickstart test prove lint bench install system clean
 
@@ -18,7 +23,8 @@ test: $(VENV)/dev.stamp system lint
 # everything too long for `make test`
 prove: $(VENV)/dev.stamp system
 	$(BIN)/python -m pytest tests/prove -p no:cacheprovider
-	@set -e; for script in $(PROOFS); do echo "$$script"; $(BIN)/python $$script; done
+	ETUDE_FUZZ_EXAMPLES=300 $(BIN)/python -m pytest $(FUZZED) -o timeout=3600 -p no:cacheprovider
+	@set -e; for proof in $(PROOFS); do echo "$$proof"; $(BIN)/python $$proof; done
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0, help="longer than this is a hang")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        print(json.dumps(faulted(Path(directory), options)))
+        found = faulted(Path(directory), options)
+    print(json.dumps(found))
+    sys.exit(any(found[fault] != 0 for fault in ("lost", "trained_twice", "hangs")) or found["faults"] < options.faults)
 
 
 def faulted(directory: Path, options: argparse.Namespace) -> dict[str, object]:

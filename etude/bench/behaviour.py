@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from etude.errors import ConfigError
+from etude.harness.durable import write_whole
 from etude.models.checkpoint import check_checkpoint
 from etude.models.size import active_parameters
 from etude.rollouts.lines import rows
@@ -141,7 +142,7 @@ def behaviour_page(run: Path, trends: Sequence[Trend]) -> Path:
     )
     title = html.escape(f"{run.resolve().name}: behaviour against training compute")
     head = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{style}</style><h1>{title}</h1>"
-    target.write_text(f"{head}{_figure(trends)}<pre>{html.escape(told(trends))}</pre>", encoding="utf-8")
+    write_whole(target, f"{head}{_figure(trends)}<pre>{html.escape(told(trends))}</pre>".encode())
     return target
 
 

@@ -55,6 +55,16 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _write(output: Path, data: bytes) -> None:
+    """What an earlier export left stays until the new one is whole. A pipe or a device is written to as it is."""
+    from etude.harness.durable import write_whole
+
+    if output.exists() and not output.is_file():
+        output.write_bytes(data)
+    else:
+        write_whole(output.resolve(), data)
+
+
 def _export(options: argparse.Namespace) -> int:
     from etude import __version__
     from etude.errors import ConfigError
@@ -69,8 +79,8 @@ def _export(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         return 0
     try:
-        options.output.write_bytes(encoded(whole))
-    except OSError as error:
+        _write(options.output, encoded(whole))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise ConfigError(f"--output: {options.output} cannot be written: {error.strerror}") from None
     about = {"session": options.session, "file": str(options.output), **whole["final_metrics"]}
     say(json.dumps(about) if options.json else f"{options.output}: {about['total_steps']} steps")

@@ -112,8 +112,10 @@ class NamespaceBackend:
                 self.store.note_groups(self.groups.bases)
             view = View(find_toolchain(self.config.python), self.config.binds, self.config.env)
             self.launcher = Launcher(program, self.store.root, self.uids, view)
-        except BaseException:
+        except BaseException as error:
             self._remove_all()
+            if isinstance(error, OSError):  # a write that the disk refuses names no path
+                error.filename = error.filename or str(self.store.root)
             raise
         self._disk_pool = ThreadPoolExecutor(2, thread_name_prefix="etude-disk")
         self._live: dict[int, NamespaceSandbox] = {}

@@ -150,12 +150,15 @@ class Place:
         self.root = state_dir / self.instance
         try:
             cgroups.make_below(self.root, _check_state_dir)
+            self.root.chmod(0o711)
+            for name in directories:
+                (self.root / name).mkdir()
+                (self.root / name).chmod(0o711)
         except OSError as error:
-            raise ConfigError(f"state_dir: cannot make {self.root}: {error.strerror}; name another directory") from None
-        self.root.chmod(0o711)
-        for name in directories:
-            (self.root / name).mkdir()
-            (self.root / name).chmod(0o711)
+            remove_tree(self.root)
+            raise ConfigError(
+                f"state_dir: cannot make {self.root}: {error.strerror}; make room there, or name another directory"
+            ) from None
 
     def note_groups(self, groups: Iterable[Path]) -> None:
         """Write down which control groups belong to this instance, for whoever may have to sweep it."""

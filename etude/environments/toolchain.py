@@ -87,8 +87,10 @@ def build_skeleton(root: Path, targets: list[str]) -> None:
             shutil.copyfile(Path("/etc", name), etc / name)
     for name, text in _WRITTEN.items():
         (etc / name).write_text(text)
-    if Path("/etc/alternatives").is_dir():  # Debian: awk, editor, java … are links through here
-        shutil.copytree("/etc/alternatives", etc / "alternatives", symlinks=True)
+    for link in Path("/etc/alternatives").glob("*"):  # Debian: awk, editor, java … are links through here
+        if link.is_symlink():
+            (etc / "alternatives").mkdir(exist_ok=True)
+            (etc / "alternatives" / link.name).symlink_to(os.readlink(link))
     (etc / "mtab").symlink_to("/proc/mounts")
     for directory, _, files in os.walk(root):  # readable to the sandbox's user whatever our umask
         os.chmod(directory, 0o755)

@@ -1,6 +1,6 @@
 """Files that are whole or not there, and on the disk before anybody relies on them.
 
-Owns `write_whole`, `write_new`, `append_whole`, `sync_directory` and `naming`. Knows nothing of what is
+Owns `write_whole`, `write_new`, `append_whole`, `cut`, `sync_directory` and `naming`. Knows nothing of what is
 written; whoever writes says what a full disk means.
 """
 
@@ -66,13 +66,20 @@ def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
 def append_whole(handle: int, data: bytes, path: Path) -> None:
     """Add `data` at the end of the open file `path`: all of it, or nothing where the disk refuses."""
     before, done = os.fstat(handle).st_size, 0
-    try:
-        with naming(path):
+    with naming(path):
+        try:
             while done < len(data):
                 done += os.write(handle, data[done:])
-    except OSError:
-        os.ftruncate(handle, before)
-        raise
+        except OSError:
+            cut(handle, before, path)
+            raise
+
+
+def cut(handle: int, length: int, path: Path) -> None:
+    """Cut the open file `path` off, if it is longer: a quota that is used up refuses to cut nothing off, too."""
+    with naming(path):
+        if os.fstat(handle).st_size > length:
+            os.ftruncate(handle, length)
 
 
 def sync_directory(directory: Path) -> None:

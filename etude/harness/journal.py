@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from etude.errors import CheckpointError
-from etude.harness.durable import append_whole, sync_directory
+from etude.harness.durable import append_whole, cut, sync_directory
 
 
 class InUse(CheckpointError):
@@ -37,7 +37,7 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._length = whole_length(path)
-            os.ftruncate(self._file, self._length)
+            cut(self._file, self._length, path)
             if not lazy:
                 sync_directory(path.parent)
         except BlockingIOError:

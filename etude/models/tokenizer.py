@@ -15,6 +15,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from etude.errors import CheckpointError
+from etude.harness.durable import write_whole
 
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _TOOLS = ("read_file", "edit_file", "write_file", "list_dir", "grep", "run_terminal_cmd")
@@ -63,7 +64,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "tokenizer.json").write_text(tokenizer.to_str(pretty=True))
+    write_whole(directory / "tokenizer.json", tokenizer.to_str(pretty=True).encode())
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from etude.errors import ConfigError
-from etude.harness.durable import naming
+from etude.harness.durable import naming, write_whole
 from etude.host.git import Place
 from etude.tasks.git import run_git
 from etude.tasks.harbor import read_task
@@ -48,8 +48,9 @@ def pack_tasks(directories: Sequence[Path], bundle: Path) -> None:
         _git(root, "init", "-q", "--bare", "--template=")
         _git(root, "fast-import", "--quiet", given=b"".join(_stream(directories)))
         _git(root, "repack", "-q", "-a", "-d", "-f", "--depth=50", "--window=250")
+        _git(root, "bundle", "create", "-q", str(root / "bundle"), "HEAD", "main")
         bundle.parent.mkdir(parents=True, exist_ok=True)
-        _git(root, "bundle", "create", "-q", str(bundle.resolve()), "HEAD", "main")
+        write_whole(bundle, (root / "bundle").read_bytes())
 
 
 def unpack_tasks(bundle: Path, out: Path, only: Collection[str] | None = None) -> list[Path]:

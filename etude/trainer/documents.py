@@ -7,6 +7,7 @@ document of an index, so that a resumed run goes on exactly where it stopped. Ne
 from __future__ import annotations
 
 import ast
+import io
 import random
 import sysconfig
 import zipfile
@@ -17,6 +18,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from etude.errors import CheckpointError
+from etude.harness.durable import write_whole
 from etude.harness.sampler import Chat
 from etude.records import Bools, Ints, Segment
 from etude.tasks.drills import Script, drill
@@ -119,19 +121,21 @@ def _definitions(path: Path) -> Iterable[str]:
 
 def write_documents(path: Path, documents: Sequence[Document]) -> None:
     """One .npz: all ids end to end, a bit a token for `sampled`, and each document's length."""
+    buffer = io.BytesIO()
     np.savez_compressed(
-        path,
+        buffer,
         token_ids=np.concatenate([document.token_ids for document in documents]).astype(np.uint16),
         sampled=np.packbits(np.concatenate([document.sampled for document in documents])),
         lengths=np.asarray([len(document.token_ids) for document in documents], np.int32),
     )
+    write_whole(path, buffer.getvalue())
 
 
 def read_documents(path: Path) -> list[Document]:
     try:
         with np.load(path) as stored:
             ids, bits, lengths = stored["token_ids"].astype(np.int32), stored["sampled"], stored["lengths"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(
             f"{path}: not a readable set of documents ({error}); delete it and it is recorded anew"
         ) from None

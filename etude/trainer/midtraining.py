@@ -20,7 +20,7 @@ from pydantic import model_validator
 
 from etude.config import Config
 from etude.errors import CheckpointError, ConfigError
-from etude.harness.durable import write_whole
+from etude.harness.durable import append_whole, write_whole
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.config import OptimizerConfig
@@ -136,6 +136,8 @@ class Midtraining:
             state = torch.load(path, weights_only=True)
             self.decoder.load_state_dict(state["decoder"])
             self.optimizer.load_state_dict(state["optimizer"])
+        except OSError:  # of the machine: the file may be whole, and is not to be deleted
+            raise
         except Exception as error:  # torch raises many kinds for a torn file
             raise CheckpointError(f"{path}: cannot resume from it ({error}); delete it to start anew") from None
         self.step_count, self.tokens = state["step_count"], state["tokens"]
@@ -150,17 +152,19 @@ def pretrain(
     directory.mkdir(parents=True, exist_ok=True)
     checkpoint = directory / "midtraining.pt"
     run = Midtraining(config, sources)
+    log = directory / "log.jsonl"
     if resume:
         run.load(checkpoint)
-        _cut_log(directory / "log.jsonl", run.step_count)
+        _cut_log(log, run.step_count)
+    else:
+        write_whole(log, b"")
     stop = _stop_on_signals()
     cpu = time.process_time()
-    with (directory / "log.jsonl").open("a" if resume else "w") as log:
+    with log.open("ab", buffering=0) as file:
         while run.tokens < run.total_tokens and not stop:
             metrics: dict[str, Any] = run.step()
             metrics |= {"step": run.step_count, "tokens": run.tokens, "cpu_s": round(time.process_time() - cpu, 1)}
-            log.write(json.dumps(metrics) + "\n")
-            log.flush()
+            append_whole(file.fileno(), f"{json.dumps(metrics)}\n".encode(), log)
             if run.step_count % config.checkpoint_every == 0:
                 run.save(checkpoint)
     run.save(checkpoint)

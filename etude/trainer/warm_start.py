@@ -18,6 +18,7 @@ import torch
 from etude.config import Config
 from etude.environments.backends import open_backend
 from etude.harness.config import HarnessConfig
+from etude.harness.durable import append_whole, write_whole
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
@@ -73,12 +74,14 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> dict[str, float
     )
     directory.mkdir(parents=True, exist_ok=True)
     said = 0.0
-    with (directory / "log.jsonl").open("w") as log:
+    log = directory / "log.jsonl"
+    write_whole(log, b"")
+    with log.open("ab", buffering=0) as file:
         while run.tokens < run.total_tokens:
             metrics = run.step()
             said = metrics["said_loss"]
-            log.write(json.dumps({**metrics, "step": run.step_count, "tokens": run.tokens}) + "\n")
-            log.flush()
+            line = json.dumps({**metrics, "step": run.step_count, "tokens": run.tokens})
+            append_whole(file.fileno(), f"{line}\n".encode(), log)
     round_to_bf16(run.decoder)
     save_checkpoint(run.decoder, directory / "model", tokenizer)
     return {

@@ -257,4 +257,6 @@ if __name__ == "__main__":
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--forks", type=int, default=1, help="fork every so manyth state")
     given = parser.parse_args()
-    print(json.dumps(prove(given.states, given.seed, given.at_once, given.forks)))
+    found = prove(given.states, given.seed, given.at_once, given.forks)
+    print(json.dumps(found))
+    sys.exit(any(found[fault] for fault in ("infra_failed", "spoiled_forks", "outside_touched", "left_over")))

@@ -11,13 +11,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from outputs import OUTPUTS
 from sick_disk import mounted
-from written import WRITTEN, Written, leftover_files
+from test_writers import TRIED
+from written import WRITTEN as KEPT
+from written import Written, leftover_files
 
 from etude.cli.main import told
 from etude.errors import EtudeError
 
 TRIES = 40
+WRITTEN = KEPT | OUTPUTS
 
 
 def said_by(row: Written, at: Path, number: int) -> str | None:
@@ -32,6 +36,10 @@ def said_by(row: Written, at: Path, number: int) -> str | None:
             raise
         return line
     return None
+
+
+def test_the_rows_that_modules_name_are_there():
+    assert set(TRIED.values()) <= WRITTEN.keys()
 
 
 @pytest.mark.parametrize("name", WRITTEN)

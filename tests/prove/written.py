@@ -1,8 +1,8 @@
 """Every place where Etude writes what it must still have afterwards: how it writes there, and how it reads again.
 
 A row writes pieces by number, each of which is there for good once `write` has returned, and `read` says which are.
-What a server writes beside its sandboxes is in tests/environments/server/test_ends.py, and a whole run's directory in
-test_small_run.py.
+What commands make for somebody to use is in outputs.py, what a server writes beside its sandboxes in
+tests/environments/server/test_ends.py, and whole commands on a small disk are in test_small_run.py.
 """
 
 import asyncio
@@ -363,7 +363,7 @@ WRITTEN: dict[str, Written] = {
     "a server's journal": Written(_server, _server_has),
     "a server's events": Written(_account, _accounts),
     "images": Written(_image, _images, disk="2m"),
-    "the guest program": Written(_guest, _guests, step=100_000, disk="6m"),
+    "the guest program": Written(_guest, _guests, step=1_000_000, disk="6m"),
     "mined tasks' journal": Written(_mined, _mining),
     "tasks": Written(_task, _tasks, step=16_384),
     "a benchmark's results": Written(_bench, _benched),

@@ -185,6 +185,11 @@ def _run(command: list[str], directory: Path) -> str:
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, and readable to the users machines run as."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.chmod(0o644)
-    partial.replace(path)
+    try:
+        partial.write_bytes(content)
+        partial.chmod(0o644)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)
+        raise

@@ -27,6 +27,7 @@ from pydantic import Field, field_validator
 from etude.config import Config
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
+from etude.harness.durable import naming
 from etude.harness.fleet.repository import SCRATCH, GitError, Repository
 from etude.host import beneath
 
@@ -147,8 +148,9 @@ class Worktrees:
             tree = Worktree(name, path / _TREE, self.start)
             try:
                 own = await self.repository.add_worktree(path.name, tree.path, self.start)
-                shutil.copy2(own / "index", path / _INDEX)  # now, while it is git's own
-                (path / _START).write_text(self.start)
+                with naming(path):
+                    shutil.copy2(own / "index", path / _INDEX)  # now, while it is git's own
+                    (path / _START).write_text(self.start)
             except BaseException:
                 await self._drop(name)
                 raise

@@ -13,6 +13,7 @@ decide what runs on the machine of whoever opens it. What a user answers with "a
 
 from __future__ import annotations
 
+import errno
 import os
 import tomllib
 from collections.abc import Sequence
@@ -77,6 +78,8 @@ def _read(file: Path, within: Path | None = None) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # no fault of the file's
+            raise
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); make it a plain file, or remove it") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: not valid TOML: {error}") from None

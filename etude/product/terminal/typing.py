@@ -35,6 +35,14 @@ _MOST_FILES, _MOST_SHOWN, _DEPTH = 20_000, 40, 32
 _LISTED_S, _FRESH_S = 10.0, 5.0
 
 
+class Typed(FileHistory):
+    """What was typed before. A disk that takes no more costs it the line, and nobody what they are at."""
+
+    def store_string(self, string: str) -> None:
+        with contextlib.suppress(OSError):
+            super().store_string(string)
+
+
 class Keyboard:
     """Reads lines from the terminal. `commands` are the words after a slash, and what they do."""
 
@@ -42,10 +50,11 @@ class Keyboard:
         self, history: Path, directory: Path, commands: Mapping[str, str], toolbar: Callable[[], str] | None = None
     ) -> None:
         history.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        history.touch(mode=0o600)
+        with contextlib.suppress(OSError):  # as in `Typed`
+            history.touch(mode=0o600)
         depth = ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None
         self._session: PromptSession[str] = PromptSession(
-            history=FileHistory(str(history)), completer=ThreadedCompleter(Words(directory, commands)), multiline=True,
+            history=Typed(str(history)), completer=ThreadedCompleter(Words(directory, commands)), multiline=True,
             key_bindings=_keys(), prompt_continuation="… ", bottom_toolbar=toolbar, style=_STYLE, color_depth=depth,
             reserve_space_for_menu=6, enable_suspend=True, complete_while_typing=False,
         )  # fmt: skip

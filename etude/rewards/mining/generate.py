@@ -18,6 +18,7 @@ from pathlib import Path
 
 from etude.environments.base import Backend
 from etude.errors import ConfigError
+from etude.harness.durable import write_whole
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.mining.making import GenerateConfig, Made, Maker
 from etude.tasks.generate.proposal import Kind, Source
@@ -74,7 +75,7 @@ async def generate(
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         found = funnel(journal.decisions, {})
-        (out / "report.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
+        write_whole(out / "report.json", (json.dumps(asdict(found), indent=1) + "\n").encode())
         return found
     finally:
         journal.close()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from etude.errors import ConfigError
-from etude.harness.durable import append_whole, naming
+from etude.harness.durable import append_whole, cut, naming
 from etude.tasks.mined.split import Reason
 
 
@@ -57,7 +57,7 @@ class Journal:
     def _read(self, path: Path, asked: dict[str, Any]) -> dict[str, Decision]:
         self._file.seek(0)
         whole, end, _ = self._file.read().rpartition(b"\n")
-        self._file.truncate(len(whole) + len(end))
+        cut(self._file.fileno(), len(whole) + len(end), path)
         lines = whole.splitlines()
         if not lines:
             self._write(asked)

@@ -26,6 +26,7 @@ from pydantic import Field
 from etude.config import Config
 from etude.environments.base import Backend
 from etude.errors import EtudeError
+from etude.harness.durable import write_whole
 from etude.records import Limits, Task
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.mining.telling import Tests, compared
@@ -112,7 +113,7 @@ async def mine(
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
         found = funnel(journal.decisions, undecided)
-        (out / "report.json").write_text(json.dumps(asdict(found), indent=1) + "\n")
+        write_whole(out / "report.json", (json.dumps(asdict(found), indent=1) + "\n").encode())
         return found
     finally:
         journal.close()

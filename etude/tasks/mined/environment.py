@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -35,6 +36,7 @@ _FILES = re.compile(r"(^|/)(requirements[\w.-]*|[\w-]*requirements)\.(txt|in)$|^
 _OPTIONAL = ("test", "tests", "testing", "dev")
 _SAID = "etude.json"
 _INSTALL = "pip install --no-cache-dir --target "
+_SICK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _PIN = re.compile(r"[A-Za-z0-9][\w.-]*==[A-Za-z0-9][\w.!+-]*")
 
 
@@ -162,8 +164,9 @@ class Environments:
             _held(Path(name), fcntl.LOCK_SH),
         ):
             packages = Path(name, "packages")
-            await _pip("install", "-q", "--only-binary", ":all:", "--no-compile", "--target", str(packages), *lines)
-            frozen = await _pip("list", "--format=json", "--path", str(packages))
+            whole = ("--only-binary", ":all:", "--no-compile", "--target", str(packages))
+            await _pip(packages, "install", "-q", *whole, *lines)
+            frozen = await _pip(packages, "list", "--format=json", "--path", str(packages))
             pins = sorted(f"{one['name']}=={one['version']}" for one in json.loads(frozen))
             said = {"pins": pins, "left_away": left_away, "asked": list(lines)}
             (packages / _SAID).write_text(json.dumps(said, indent=1))
@@ -183,7 +186,9 @@ def _held(directory: Path, how: int) -> Generator[None]:
         os.close(handle)
 
 
-async def _pip(action: str, *words: str) -> str:
+async def _pip(place: Path, action: str, *words: str) -> str:
+    """What pip prints. Raises Unavailable where it cannot have them; OSError where this machine's disk, and not what
+    was asked for, is why: that says nothing of a commit."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", action, *words]
     variables = {**os.environ, "PYTHONNOUSERSITE": "1"}
     try:
@@ -203,7 +208,11 @@ async def _pip(action: str, *words: str) -> str:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise Unavailable(err.decode("utf-8", "replace").strip()[-300:])
+        said = err.decode("utf-8", "replace").strip()[-300:]
+        for number in _SICK:
+            if os.strerror(number) in said:
+                raise OSError(number, os.strerror(number), str(place))
+        raise Unavailable(said)
     return out.decode("utf-8", "replace")
 
 

@@ -1,0 +1,141 @@
+"""Every module that writes files is known: as a row of the tables in tests/prove, or with a reason why it has none."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "etude"
+WRITES = {
+    "write_text", "write_bytes", "write_whole", "write_new", "append_whole", "write_events", "mkdir", "makedirs",
+    "mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile", "symlink_to", "hardlink_to",
+    "symlink", "copyfile", "copyfileobj", "copytree", "copy2", "extractall", "ftruncate",
+    "pwrite", "sendfile", "save_file", "savez", "savez_compressed", "Journal", "FileHistory",
+    "LocalStore",
+}  # fmt: skip
+OF_MODULE = {("os", "write"), ("os", "rename"), ("os", "replace"), ("os", "link"), ("shutil", "copy"),
+             ("shutil", "move"), ("torch", "save"),
+             ("np", "save"), ("sqlite3", "connect")}  # fmt: skip
+FLAGS = {"O_CREAT", "O_WRONLY", "O_APPEND", "O_TRUNC"}
+
+
+def writes(tree: ast.AST) -> bool:
+    return any(isinstance(node, ast.Call) and _writes(node) for node in ast.walk(tree))
+
+
+def _writes(call: ast.Call) -> bool:
+    function = call.func
+    name = getattr(function, "attr", None) or getattr(function, "id", "")
+    on = getattr(getattr(function, "value", None), "id", "")
+    if name not in ("open", "fdopen"):
+        return name in WRITES or (on, name) in OF_MODULE
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    named = {getattr(node, "attr", "") for each in given for node in ast.walk(each)}
+    modes = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return bool(named & FLAGS) or any(set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes)
+
+
+SANDBOX = "a live sandbox's own, gone with it: a start that fails is told of as any other, and its place is removed"
+SCRATCH = "scratch of one call, in the directory for temporary files"
+INSIDE = "runs in a sandbox, whose disk is the policy's"
+MEMORY = "an archive in memory"
+KERNEL = "files of the kernel, on no disk"
+BUILD = "a tree of an image that is built: tests/environments/images; what is kept of it is `images`"
+TRIED = {
+    "bench/behaviour.py": "a page of behaviour",
+    "bench/page.py": "a benchmark's page",
+    "bench/results.py": "a benchmark's results",
+    "cli/sessions.py": "a session's export",
+    "engine/server/app.py": "a server's token",
+    "environments/accounts.py": "a server's events",
+    "environments/build.py": "the guest program",
+    "environments/images/store.py": "images",
+    "environments/journal.py": "a server's journal",
+    "environments/launcher.py": "a namespace backend's place",
+    "environments/node.py": "a server's journal",
+    "environments/server/guard.py": "a server's token",
+    "environments/store.py": "a namespace backend's place",
+    "environments/toolchain.py": "a namespace backend's place",
+    "environments/vm/kernel.py": "a guest's kernel",
+    "harness/durable.py": "a run's reports and summaries",
+    "harness/events.py": "a benchmark's results",
+    "harness/fleet/worktrees.py": "an agent's worktree",
+    "harness/journal.py": "a session's log",
+    "harness/permissions/store.py": "answers to keep: permissions",
+    "harness/shadow.py": "undo: snapshots of a workspace",
+    "harness/store.py": "a session's secret",
+    "host/beneath.py": "an agent's worktree",
+    "models/checkpoint.py": "a model",
+    "models/tokenizer.py": "a tokenizer",
+    "product/fleet/kept.py": "a session's log",
+    "product/sessions/app.py": "a server's token",
+    "rewards/mining/generate.py": "a run's reports and summaries",
+    "rewards/mining/journal.py": "mined tasks' journal",
+    "rewards/mining/mine.py": "a run's reports and summaries",
+    "rollouts/ledger.py": "a run's ledger",
+    "rollouts/lines.py": "a run's metrics",
+    "rollouts/moves.py": "a run's moves",
+    "rollouts/report.py": "a run's page",
+    "rollouts/run.py": "a run's reports and summaries",
+    "rollouts/stats.py": "a run's metrics",
+    "rollouts/trajectory_store.py": "a run's trajectories",
+    "tasks/harbor.py": "tasks",
+    "tasks/mined/environment.py": "environments of mined tasks",
+    "tasks/packed.py": "a bundle of tasks",
+    "trainer/base_model.py": "a mid-training and its log",
+    "trainer/checkpoint.py": "a run's checkpoints",
+    "trainer/documents.py": "recorded sessions",
+    "trainer/midtraining.py": "a mid-training and its log",
+    "trainer/warm_start.py": "a mid-training and its log",
+    "weights/kept.py": "a relay's cache",
+    "weights/relay.py": "a server's token",
+    "weights/signing.py": "signing keys",
+    "weights/store.py": "the weight store",
+}
+"""By which row of tests/prove a module's way of writing is tried."""
+NOT_TRIED = {
+    "bench/acp.py": SCRATCH,
+    "engine/server/shape.py": MEMORY,
+    "environments/cgroups.py": KERNEL,
+    "environments/container/trees.py": MEMORY,
+    "environments/doctor.py": SCRATCH,
+    "environments/firecracker/machine.py": SANDBOX,
+    "environments/freezer.py": KERNEL,
+    "environments/images/archives.py": BUILD,
+    "environments/images/build.py": BUILD,
+    "environments/images/check.py": BUILD,
+    "environments/images/confined.py": BUILD,
+    "environments/images/copying.py": BUILD,
+    "environments/images/oci.py": BUILD,
+    "environments/laid.py": MEMORY,
+    "environments/local/plain.py": "the user's own files, at the model's word: a tool that fails says so to the model",
+    "environments/local/view.py": "an empty directory of a user's repository, for a sandbox to show",
+    "environments/local/workspace.py": SCRATCH,
+    "environments/mounts.py": SANDBOX,
+    "environments/qemu/machine.py": SANDBOX,
+    "environments/root.py": SANDBOX,
+    "environments/trees.py": SANDBOX,
+    "environments/vm/machine.py": SANDBOX,
+    "environments/vm/probe.py": SCRATCH,
+    "environments/vm/ram.py": SANDBOX,
+    "harness/fleet/merges.py": SCRATCH,
+    "harness/fleet/repository.py": SCRATCH,
+    "harness/mcp/server.py": SCRATCH,
+    "host/repository.py": SCRATCH,
+    "product/acp/stdio.py": "the standard output, on no disk",
+    "product/terminal/typing.py": "a line that was typed is lost where it cannot be kept: test_starved_session.py",
+    "rewards/legible.py": MEMORY,
+    "rewards/mining/adopt.py": SCRATCH,
+    "rewards/realset.py": "makes a file of this repository, for who works on it",
+    "rollouts/plan/probe.py": SCRATCH,
+    "tasks/inside/databases.py": INSIDE,
+    "tasks/inside/guard.py": INSIDE,
+    "tasks/inside/pytests.py": INSIDE,
+    "tasks/scrub.py": SCRATCH,
+    "tasks/swe.py": SCRATCH,
+    "trainer/ranks.py": SCRATCH,
+}
+"""Why a module has no row."""
+
+
+def test_every_module_that_writes_is_known():
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if writes(ast.parse(path.read_text()))}
+    assert found == TRIED.keys() | NOT_TRIED.keys() and not TRIED.keys() & NOT_TRIED.keys()
