@@ -287,10 +287,11 @@ def test_git_of_an_ordinary_repository_is_not_asked_about(repository: Path) -> N
     "line",
     [
         "git stash list --output=infra/x", "git stash list --format=evil --output=Makefile",
-        "git stash show --output=x", "git stash list -Osecrets", "git stash list -p --ext-diff", "declare -n r='a[$(touch pwned)]'; echo $r",
-        "f() { local -n r='a[$(touch pwned)]'; echo $r; }; f", "typeset -n r='a[$(touch pwned)]'; echo \"$r\"",
-        "declare -i r='a[$(touch pwned)]'", "declare -rn r='a[`touch pwned`]'; echo $r",
-        "local -i r='a[$(touch pwned)]'", "export -n r; declare +x -n q=r",
+        "git stash show --output=x", "git stash list -Osecrets", "git stash list -p --ext-diff",
+        "declare -n r='a[$(touch pwned)]'; echo $r", "f() { local -n r='a[$(touch pwned)]'; echo $r; }; f",
+        "typeset -n r='a[$(touch pwned)]'; echo \"$r\"", "declare -i r='a[$(touch pwned)]'",
+        "declare -rn r='a[`touch pwned`]'; echo $r", "local -i r='a[$(touch pwned)]'",
+        "export -n r; declare +x -n q=r", "bash -c \"declare -n r='a[\\$(git push)]'; echo \\$r\"",
     ],
 )  # fmt: skip
 def test_what_lists_or_declares_neither_writes_nor_runs(line):

@@ -15,6 +15,8 @@ from etude.config import Config
 from etude.environments.egress.policy import EgressConfig
 
 HIDDEN = (
+    "~/.local/share/uv/credentials", "~/.rye/credentials", "~/.mamba/auth", "~/.luarocks/upload_config.lua",
+    "~/.npm-global/etc", "~/.dotnet/corefx", "~/.poetry/auth.toml", "~/.pixi/credentials", "~/.julia/servers",
     "~/.ssh", "~/.gnupg", "~/.aws", "~/.azure", "~/.kube", "~/.docker", "~/.netrc", "~/.git-credentials", "~/.pypirc",
     "~/.npmrc", "~/.yarnrc.yml", "~/.cargo/credentials", "~/.cargo/credentials.toml", "~/.gem/credentials", "~/.pgpass",
     "~/.my.cnf", "~/.config/gcloud", "~/.config/gh", "~/.config/git/credentials", "~/.config/op", "~/.config/rclone",
@@ -43,7 +45,8 @@ HIDDEN = (
 )  # fmt: skip
 """Keys and tokens outside the home's dot files, or in such as are shown, and sockets that lead out of any sandbox."""
 SHOWN = (
-    "~/.gitconfig", "~/.config/git", "~/.gitignore", "~/.gitignore_global", "~/.gitattributes", "~/.editorconfig",
+    "~/.gitconfig", "~/.config/git/config", "~/.config/git/ignore", "~/.config/git/attributes", "~/.gitignore",
+    "~/.gitignore_global", "~/.gitattributes", "~/.editorconfig",
     "~/.local/bin", "~/.local/lib", "~/.local/pipx/venvs", "~/.local/share/uv", "~/.local/share/mise/installs",
     "~/.local/share/mise/shims", "~/.local/share/pnpm", "~/.local/share/fnm", "~/.local/share/nvm",
     "~/.local/share/virtualenvs", "~/.local/share/pipx", "~/.local/share/rtx", "~/.local/share/man", "~/.pyenv",

@@ -23,6 +23,7 @@ from etude.environments.local.config import WorkspaceConfig
 
 _OWN = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev")]
 _BOUND = Path("/proc/net/unix")
+_BESIDE = ("lib", "lib64", "libexec", "share", "include")
 _TREES = ("config", "local", "cache")
 """Dot directories of which only parts are shown, `~/.config` and its like."""
 
@@ -64,7 +65,9 @@ def _hidden(directory: Path, config: WorkspaceConfig) -> list[Path]:
     kept = [shown for home in homes for shown in _kept(home, config)]
     named = [Path(os.path.expanduser(name)).resolve() for name in config.hidden]
     wanted = [
-        found for found in dict.fromkeys((*named, *_bound())) if found.exists() and not directory.is_relative_to(found)
+        found
+        for found in dict.fromkeys((*named, *_bound()))
+        if os.path.exists(found) and not directory.is_relative_to(found)
     ]
     seen = [
         found for found in wanted
@@ -102,7 +105,7 @@ def _shown(home: Path, config: WorkspaceConfig) -> list[str]:
 
 
 def _kept(home: Path, config: WorkspaceConfig) -> list[Path]:
-    """The dot files that are shown: those of the list, and those in which a directory of PATH lies."""
+    """The dot files that are shown: those of the list, and directories of PATH with what programs there need beside."""
     named = [home / name.removeprefix("~/") for name in config.shown if name.startswith("~/")]
     hidden = [Path(os.path.expanduser(name)) for name in config.hidden]
     for place in (
@@ -110,8 +113,8 @@ def _kept(home: Path, config: WorkspaceConfig) -> list[Path]:
     ):
         for at in {place, place.resolve()}:
             if _in_dots(at, home) and not _within(at, hidden):
-                first = at.relative_to(home).parts[0]
-                named.append(at if first[1:] in _TREES else home / first)
+                in_tree = at.relative_to(home).parts[0][1:] in _TREES
+                named += [at] if in_tree else [at, *(at.parent / name for name in _BESIDE)]
     found = [at for at in dict.fromkeys(named) if os.path.lexists(at)]
     return [at for at in found if not any(at != other and at.is_relative_to(other) for other in found)]
 
