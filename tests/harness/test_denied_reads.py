@@ -292,6 +292,7 @@ def test_git_of_an_ordinary_repository_is_not_asked_about(repository: Path) -> N
         "typeset -n r='a[$(touch pwned)]'; echo \"$r\"", "declare -i r='a[$(touch pwned)]'",
         "declare -rn r='a[`touch pwned`]'; echo $r", "local -i r='a[$(touch pwned)]'",
         "export -n r; declare +x -n q=r", "bash -c \"declare -n r='a[\\$(git push)]'; echo \\$r\"",
+        "TZ=:$PWD/.env date", "export TZ=:/etc/shadow; date", "TZDIR=$PWD TZ=.env date",
     ],
 )  # fmt: skip
 def test_what_lists_or_declares_neither_writes_nor_runs(line):
@@ -304,3 +305,20 @@ def test_what_lists_or_declares_neither_writes_nor_runs(line):
 )  # fmt: skip
 def test_what_lists_and_declares_plainly_is_not_asked_about(line):
     assert Judge(PermissionConfig()).judge("run_terminal_cmd", {"command": line}).verdict == "allow"
+
+
+def test_a_repository_with_hooks_of_its_own_is_looked_at_unasked(tmp_path):
+    """As husky and `git lfs install --local` leave it: reading runs none of its hooks, and no program but git-lfs."""
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "config", "core.hooksPath", ".husky/_")
+    git(tmp_path, "config", "filter.lfs.clean", "git-lfs clean -- %f")
+    git(tmp_path, "config", "filter.lfs.process", "git-lfs filter-process")
+    judged = {"command": "git status --short"}
+    assert Judge(PermissionConfig(), Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"
+    hook = tmp_path / ".husky" / "_" / "post-index-change"
+    hook.parent.mkdir(parents=True)
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    assert Judge(PermissionConfig(), Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "ask"
+    theirs = PermissionConfig(allow=("run(git status *)",))
+    assert Judge(theirs, Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"

@@ -15,8 +15,8 @@ import json
 import os
 import random
 import resource
+import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -67,7 +67,8 @@ PRIMITIVES: dict[str, str] = {
     "path_max": f"python3 -c \"{DEEP.format(40, 'p' * 200, 'p' * 200)}\"",
     "path_under": f"python3 -c \"{DEEP.format(15, 'q' * 250, 'q' * 250)}\"",
     "loop": "ln -s loop loop; ln -s . here; ln -s .. up",
-    "links_out": "ln -s /etc/passwd passwd; ln -s /proc/1/root root; ln -s /proc/self/fd fd; ln -s /dev/zero zero",
+    "links_out": "ln -s CANARY/file canary; ln -s CANARY/open open; ln -s /proc/1/root root; "
+    "ln -s /proc/self/fd fd; ln -s /dev/zero zero",
     "long_target": "ln -s $(head -c 4000 /dev/zero | tr '\\0' t) long",
     "fifo": "mkfifo pipe; rm -f given; mkfifo given",
     "sockets": "python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('sock')\"",
@@ -80,7 +81,7 @@ PRIMITIVES: dict[str, str] = {
         '  except OSError: pass"'
     ),
     # names
-    "bytes": "touch \"$(printf '\\377\\376')\" \"$(printf 'a\\nb')\" \"$(printf '\\033[2J')\" ' ' '-rf' '*' '\\'",
+    "bytes": "touch -- \"$(printf '\\377\\376')\" \"$(printf 'a\\nb')\" \"$(printf '\\033[2J')\" ' ' '-rf' '*' '\\'",
     "dots": "touch ... ..x '. ' .. 2>&1; mkdir -p ..../...; touch '..\\' 'a:b' 'C:' 'nul'",
     "long_names": "touch $(head -c 255 /dev/zero | tr '\\0' n); mkdir $(head -c 255 /dev/zero | tr '\\0' m)",
     "case": "touch Given GIVEN gIVEN; mkdir SUB Sub",
@@ -98,13 +99,13 @@ PRIMITIVES: dict[str, str] = {
     "no_cwd": "mkdir gone; cd gone; rmdir ../gone",
     "moved": "mv /workspace /w2; rmdir /workspace; ln -s /tmp /workspace; mount -t tmpfs x .; mount --bind / .",
     "in_the_way": "rm -f check.sh; mkdir -p check.sh/in/the/way",
-    "link_in_the_way": "rm -f check.sh; ln -s /etc/shadow check.sh",
+    "link_in_the_way": "rm -f check.sh; ln -s CANARY/file check.sh",
     "loop_in_the_way": "rm -f check.sh; ln -s check.sh check.sh",
     "tmp_full": "head -c 100M /dev/zero > /tmp/fill; head -c 50M /dev/zero > ~/fill",
     # processes
     "writer": "(while :; do date > w; mkdir -p m/n; mv m m2; rm -rf m2; done) > /dev/null 2>&1 &",
     "grower": "(while :; do for i in 1 2 3 4 5 6 7 8 9; do truncate -s ${i}0M g$i; done; rm g?; done) 2> /dev/null &",
-    "swapper": "mkdir sw; (while :; do rm -rf sw; ln -s / sw; rm sw; mkdir sw; done) 2> /dev/null &",
+    "swapper": "mkdir sw; (while :; do rm -rf sw; ln -s CANARY sw; rm sw; mkdir sw; done) 2> /dev/null &",
     "sleepers": "for i in $(seq 1 300); do sleep 60 & done",
     "stopped": "sh -c 'kill -STOP $$' & sleep 0",
     "memory": "python3 -c \"x = bytearray(1 << 30)\"",
@@ -112,6 +113,8 @@ PRIMITIVES: dict[str, str] = {
     "python": "mkdir -p __pycache__; printf '\\0' > sub/module.py; printf 'def f(:' > new.py; touch conftest.py",
 }  # fmt: skip
 
+CANARY = Path("/var/tmp/etude-canary")
+"""A directory of the host that states aim at: nothing may change in it. Of one run at a time."""
 RARE = {
     "inodes": 0.02, "fill": 0.05, "deep": 0.1, "entries": 0.1, "links_many": 0.1, "twelve_links": 0.1, "memory": 0.1,
     "sleepers": 0.1, "sparse_huge": 0.3, "sparse_largest": 0.3, "sparse_many": 0.3, "one_large": 0.3, "deep_wide": 0.3,
@@ -143,7 +146,7 @@ def state_of(seed: int) -> tuple[list[str], str]:
     draw.shuffle(names)
     lines = ["echo 42 > answer"] if draw.random() < 0.5 else []
     lines += [f"cd /workspace; ( {PRIMITIVES[name]}\n) > /dev/null 2>&1" for name in names]
-    return names, "\n".join(lines)
+    return names, "\n".join(lines).replace("CANARY", str(CANARY))
 
 
 async def outcome_of(seed: int, backend: Backend, tally: Tally, fork: bool = True) -> None:
@@ -211,11 +214,12 @@ def fingerprint(*places: Path) -> str:
 
 def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, object]:
     """Run, and say what became of them."""
-    with tempfile.TemporaryDirectory(prefix="etude-canary-", dir="/var/tmp") as name:
-        canary = Path(name)
-        (canary / "file").write_text("untouched")
-        (canary / "open").mkdir(mode=0o777)
-        places = (canary, Path(__file__).parent, Path("/etc/apt"))
+    (CANARY / "open").mkdir(parents=True, exist_ok=True)
+    (CANARY / "open").chmod(0o777)
+    (CANARY / "file").write_text("untouched")
+    (CANARY / "file").chmod(0o666)
+    try:
+        places = (CANARY, Path(__file__).parent, Path("/etc"))
         before, began = fingerprint(*places), time.monotonic()
 
         async def whole() -> tuple[Tally, int]:
@@ -229,6 +233,8 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, object]
 
         tally, base = asyncio.run(whole())
         touched = fingerprint(*places) != before
+    finally:
+        shutil.rmtree(CANARY)
     return {
         "states": states,
         "infra_failed": len(tally.infra_failed),

@@ -200,6 +200,17 @@ static long make_link(const struct call *call, int at, uint64_t path, int to_at,
     return got;
 }
 
+/* What is listed stays: who removes it cannot put it back, and git checks out a file by removing it first. */
+static long make_removal(const struct call *call, int at, uint64_t path, int flags) {
+    struct place place;
+    int error = find_place(call, at, path, &place);
+    if (!error && place.exists && !(flags & AT_REMOVEDIR) && !S_ISDIR(place.info.st_mode))
+        error = allow(call, &place, REMOVED);
+    long got = error ? -error : result(unlinkat(place.directory, asked(&place), flags));
+    leave_place(&place);
+    return got;
+}
+
 static enum change moved(const struct place *place) {
     return S_ISDIR(place->info.st_mode) ? MOVED_DIRECTORY : S_ISLNK(place->info.st_mode) ? MADE_LINK : MADE_FILE;
 }
@@ -322,6 +333,7 @@ long guard_perform(const struct call *call) {
     case SYS_mknod: return S_ISDIR(a[1]) ? -EPERM : make_node(call, AT_FDCWD, a[0], a[1], a[2]);
     case SYS_symlink: return make_symlink(call, a[0], AT_FDCWD, a[1]);
     case SYS_link: return make_link(call, AT_FDCWD, a[0], AT_FDCWD, a[1], 0);
+    case SYS_unlink: return make_removal(call, AT_FDCWD, a[0], 0);
     case SYS_rename: return make_rename(call, AT_FDCWD, a[0], AT_FDCWD, a[1], 0);
     case SYS_chmod: return make_change(call, AT_FDCWD, a[0], 0, a[1] & 07777, 0);
 #endif
@@ -329,6 +341,7 @@ long guard_perform(const struct call *call) {
     case SYS_renameat: return make_rename(call, a[0], a[1], a[2], a[3], 0);
 #endif
     case SYS_openat: return make_open(call, a[0], a[1], a[2], a[3]);
+    case SYS_unlinkat: return make_removal(call, a[0], a[1], a[2]);
     case SYS_mkdirat: return make_node(call, a[0], a[1], (a[2] & 07777) | S_IFDIR, 0);
     case SYS_mknodat: return S_ISDIR(a[2]) ? -EPERM : make_node(call, a[0], a[1], a[2], a[3]);
     case SYS_symlinkat: return make_symlink(call, a[0], a[1], a[2]);

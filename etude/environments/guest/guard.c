@@ -72,12 +72,12 @@ static void ask_if_any(uint32_t number, int argument, uint32_t bits, uint32_t un
 static void build(void) {
     static const uint32_t asked[] = {
 #ifdef SYS_open
-        SYS_creat, SYS_mkdir, SYS_mknod, SYS_symlink, SYS_link, SYS_rename,
+        SYS_creat, SYS_mkdir, SYS_mknod, SYS_symlink, SYS_link, SYS_rename, SYS_unlink,
 #endif
 #ifdef SYS_renameat
         SYS_renameat,
 #endif
-        OPENAT2, SYS_mkdirat, SYS_mknodat, SYS_symlinkat, SYS_linkat, SYS_renameat2, SYS_truncate, SYS_bind,
+        OPENAT2, SYS_unlinkat, SYS_mkdirat, SYS_mknodat, SYS_symlinkat, SYS_linkat, SYS_renameat2, SYS_truncate, SYS_bind,
     };
     const uint32_t writes = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC, runs = 0111;
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);

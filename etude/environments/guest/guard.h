@@ -31,7 +31,7 @@ struct place {
 
 enum { FCHMODAT2 = 452, OPENAT2 = 437 }; /* the same on every machine */
 
-enum change { MADE_FILE, MADE_DIRECTORY, MADE_LINK, MOVED_DIRECTORY, WRITTEN };
+enum change { MADE_FILE, MADE_DIRECTORY, MADE_LINK, MOVED_DIRECTORY, WRITTEN, REMOVED };
 
 /* guard.c */
 enum { ANSWERED = 1 };

@@ -135,12 +135,12 @@ static bool obeyed_in_git(const char *inside, enum change change) {
            !matches('g', inside, false);
 }
 
-/* `whole`: it brings along what is below it, or leads there. */
-static bool obeyed_by_name(char *path, size_t top, bool whole) {
+static bool obeyed_by_name(char *path, size_t top, enum change change) {
+    bool whole = change == MOVED_DIRECTORY || change == MADE_LINK; /* it brings along what is below it, or leads there */
     if (matches('p', path + top + 1, whole))
         return true;
     for (char *slash = path + top; slash; slash = strchr(slash + 1, '/')) {
-        if (matches('e', slash + 1, whole) || (!strchr(slash + 1, '/') && matches('n', slash + 1, false)))
+        if (matches('e', slash + 1, whole) || (change != REMOVED && !strchr(slash + 1, '/') && matches('n', slash + 1, false)))
             return true;
         if (!matches('r', slash + 1, whole))
             continue;
@@ -162,9 +162,11 @@ bool planted(const char *directory, const char *name, enum change change, const 
     *shown = path + top + 1;
     size_t git = git_part(directory, top);
     moved_directories |= change == MOVED_DIRECTORY;
+    if (change == REMOVED)
+        return !git && obeyed_by_name(path, top, change);
     if (change != WRITTEN && git != strlen(directory) && completes_git_directory(directory, name))
         return true;
     if (git && obeyed_in_git(path + git + 1, change))
         return true;
-    return obeyed_by_name(path, top, change == MOVED_DIRECTORY || change == MADE_LINK);
+    return obeyed_by_name(path, top, change);
 }

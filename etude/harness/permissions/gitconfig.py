@@ -21,6 +21,8 @@ _RUNS = {
     "showsignature", "attributesfile", "excludesfile", "orderfile", "ignorerevsfile", "worktree",
 }  # fmt: skip
 """Keys that name a program which reading runs, or a file which it reads."""
+_LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
+"""What `git lfs install --local` writes."""
 _MOST_SEEN = 50_000
 _MOST_READ = 64 << 20
 _LINK_IN_INDEX = b"\0\0\xe0\0"
@@ -103,6 +105,10 @@ def _named_in(config: Path, tree: Path) -> Iterator[str]:
 def _harmless(key: str, value: str, git: Path, tree: Path) -> bool:
     if key == "worktree":
         return "\0" not in value and Path(os.path.realpath(git / value)).is_relative_to(os.path.realpath(tree))
+    if key == "hookspath" and not value.startswith("~"):  # of hooks, reading runs this one
+        return not os.access(tree / value / "post-index-change", os.X_OK)
+    if key in ("clean", "smudge", "process") and _LFS.fullmatch(value):
+        return True
     return value.lower() in ("", "false", "no", "off", "0") or (key in ("fsmonitor", "command") and value == "true")
 
 

@@ -43,7 +43,7 @@ _RULING_VARIABLE = re.compile(
     r"PATH|LD_.*|DYLD_.*|GIT_.*|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|CDPATH|PYTHON(HOME|STARTUP|"
     r"INSPECT|BREAKPOINT)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|"
     r".*PAGER|.*EDITOR|VISUAL|BROWSER|SSH_ASKPASS|HOME|XDG_.*|GCONV_PATH|.*_PROXY|.*_proxy|LESSOPEN|MANPATH|GLOBIGNORE|"
-    r"RIPGREP_CONFIG_PATH|GREP_OPTIONS|LOCPATH|NLSPATH|TERMINFO.*|MAGIC|AWKPATH|AWKLIBPATH|FPATH|POSIXLY_CORRECT"
+    r"RIPGREP_CONFIG_PATH|GREP_OPTIONS|LOCPATH|TZ|TZDIR|NLSPATH|TERMINFO.*|MAGIC|AWKPATH|AWKLIBPATH|FPATH|POSIXLY_CORRECT"
 )
 """Variables by which a harmless command runs, or obeys, something else."""
 
@@ -312,7 +312,7 @@ class Judge:
         if kind in ("lists", "below"):
             yield from self._walk(words, names, directories, kind, links=follows(words))
         if words[0] == "git" and kind is not None and self._place.root is not None:
-            yield from self._repository(command, words, kind, directories)
+            yield from self._repository(command, words, kind, directories, built_in)
 
     def _unquoted(self, words: Sequence[Word], names: Sequence[list[str] | None]) -> Iterator[Reason]:
         """Without quotes, what only a run would tell could be a pattern: to match it a directory is listed."""
@@ -321,13 +321,14 @@ class Judge:
             yield Reason("ask", bare[0].raw, "without quotes it could be a pattern, and match what a rule speaks of")
 
     def _repository(
-        self, command: Simple, words: Sequence[str | None], kind: str, directories: Sequence[str | None]
+        self, command: Simple, words: Sequence[str | None], kind: str, directories: Sequence[str | None], built_in: bool
     ) -> Iterator[Reason]:
-        """What git runs or opens for the sake of the repository that it finds."""
+        """What git opens for the sake of the repository that it finds; and what it runs, where no rule of the user's
+        allows the command: it runs in the sandbox, as what they have allowed does."""
         moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
         ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in (".", *moved)}
         for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
-            if why := obeyed(here):
+            if built_in and (why := obeyed(here)):
                 yield Reason("ask", command.raw, why)
             for found in self._left().by_path if kind == "tracked" else ():
                 if may_open(here, found, lists=not {"diff", "grep"} & set(words)):
