@@ -41,6 +41,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(f"{_BOX}/files/list", "get", "What a directory holds", answer="array", parameters=(_PATH,)),
     Operation(f"{_BOX}/archive", "get", "A directory as a tar archive", answer="tar", parameters=(_PATH,)),
     Operation(f"{_BOX}/archive", "put", "Unpack a tar archive", (), "tar", parameters=(_PATH,)),
+    Operation(
+        f"{_BOX}/archive/part", "get", "A directory in archives, from the entry `skip` on", answer="bytes",
+        parameters=(_PATH, _count("skip")),
+    ),
     Operation(f"{_BOX}/snapshot", "post", "Take a snapshot", _KEPT),
     Operation(f"{_BOX}/fork", "post", "Copies of it, which go on by themselves", (), ForkBody, True, answer="array"),
     Operation(f"{_BOX}/pause", "post", "Let it stand still"),
