@@ -297,11 +297,11 @@ def test_the_token_and_the_port_of_a_real_server_are_out_of_reach(served, from_a
 def test_other_sandboxes_files_are_out_of_reach(run):
     async def scenario(backend):
         one, two = await asyncio.gather(*(backend.create(SandboxSpec(files={"own": b"1"})) for _ in range(2)))
-        await one.write_file("/workspace/secret", b"of one")
+        await one.write_file("/workspace/secret", b"a secret that one sandbox holds")
         snapshot = await one.snapshot()
         for place in (backend.store.root, backend.store.root.parent, "/tmp/scratch/upper", "/tmp/merged", "/tmp/stage"):
             assert (await two.exec(f"ls {place} || cat {place}/secret")).exit_code != 0, place
-        search = "grep -rls --devices=skip 'of one' / --exclude-dir=usr --exclude-dir=proc --exclude-dir=dev"
+        search = "grep -rls --devices=skip 'a secret that one' / --exclude-dir=usr --exclude-dir=proc --exclude-dir=dev"
         assert (await two.exec(search, timeout_s=20)).output == b""
         await backend.release(snapshot)
         await all_is_well(backend, two)
