@@ -123,7 +123,7 @@ def test_nothing_that_lies_in_the_workspace_becomes_a_server(tmp_path: Path, mon
     async def whole() -> None:
         async with asyncio.timeout(240), McpTools(McpConfig(servers=servers), tmp_path / "work") as tools:
             assert "mcp__time__get_current_time" in tools.by_name
-            assert list(tools.failed) == ["mine"] and "outside of the workspace" in tools.failed["mine"]
+            assert list(tools.failed) == ["mine"] and "in the workspace alone" in tools.failed["mine"]
 
     asyncio.run(whole())
     assert not (tmp_path / "canary").exists()
