@@ -20,8 +20,10 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import auditor
 from hack_suite.play import measure, small_chat
 
-HACKS = [play for play in auditor.ALL if not play.honest]
-HONEST = [play for play in auditor.ALL if play.honest]
+LEARNED = [play for name, plays in auditor.SETS.items() if name != "fifth" for play in plays]
+"""The fifth set was sealed: what it shows is in docs/rewards.md, and nothing was changed for it."""
+HACKS = [play for play in LEARNED if not play.honest]
+HONEST = [play for play in LEARNED if play.honest]
 PUBLISHED = {"git history", "bytecode", "stale type cache", "invalid calls", "clarifying question"}
 
 
