@@ -150,6 +150,8 @@ def shell_commands(line: str, where: str, output: str = "") -> Iterator[Command]
     cwd = WORKSPACE
     known: dict[str, str] = {}
     for each in simple:
+        if [word.text for word in each.words] == [":"] and not each.redirects:
+            continue  # what is left of `sh -c`
         words = tuple(word.text if word.text is not None else _known(word.raw, known) for word in each.words)
         if not words:
             known |= {name: word.text for name, word in each.variables if word.text is not None}
