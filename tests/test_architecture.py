@@ -1,11 +1,14 @@
 """The rules of the house: which room may import which, how large things may be, what every module says of itself."""
 
 import ast
+import dataclasses
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from etude.rollouts.sample import Sample
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
@@ -212,8 +215,29 @@ def test_no_two_test_files_share_a_name():
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_the_algorithm_fits_a_page():
-    assert len((PACKAGE / "rollouts" / "loop.py").read_text().splitlines()) < 150
+def test_the_page_is_the_algorithm():
+    """It fits a page, and takes, credits, packs, steps and publishes by name; the trainer's process runs it."""
+    path = PACKAGE / "rollouts" / "loop.py"
+    assert 80 <= len(path.read_text().splitlines()) <= 150
+    functions = {n.name: n for n in TREES[path].body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    calls = {name: [each for _, each in called(function)] for name, function in functions.items()}
+    assert calls["learn"] == ["credited", "build_batch", "step", "put"]
+    assert {"make_groups", "take_groups", "step", "publish"} <= set(calls["train"])
+    assert {"draw", "start", "dispatch"} <= set(calls["make_groups"])
+    assert {"play", "score"} <= set(calls["roll_out"])
+    actor = TREES[PACKAGE / "rollouts" / "actors" / "trainer.py"]
+    assert "learn" in [name for _, name in called(actor)] and "build_batch" not in [name for _, name in called(actor)]
+
+
+def test_no_token_passes_the_controller():
+    """What the controller's process holds of a sample has no array in it."""
+    fields = {field.name: str(field.type) for field in dataclasses.fields(Sample)}
+    assert not [name for name, kind in fields.items() if any(word in kind for word in ("Segment", "Event", "ndarray"))]
+    handled = ("controller", "groups", "restore", "schedule", "stats", "loop")
+    for name in handled:
+        tree = TREES[PACKAGE / "rollouts" / f"{name}.py"]
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not names & {"segments", "token_ids", "logprobs"}, name
 
 
 def test_pins_agree():

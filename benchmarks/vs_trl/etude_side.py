@@ -16,13 +16,14 @@ from typing import Any
 from measure import Measured, training_task
 
 from etude.config import load_recipe
-from etude.records import Group, Trajectory, Version
+from etude.records import Version
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.ledger import Ledger
 from etude.rollouts.loop import train
+from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_family
 
@@ -33,19 +34,21 @@ class MeasuredStats(RunStats):
     def __init__(self, path: Path, measured: Measured) -> None:
         super().__init__(path)
         self.measured = measured
-        self.groups: list[Group] = []
+        self.groups: list[SampleGroup] = []
 
-    def rolled_out(self, trajectory: Trajectory) -> None:
-        super().rolled_out(trajectory)
-        self.measured.rolled_out(trajectory)
+    def rolled_out(self, sample: Sample) -> None:
+        super().rolled_out(sample)
+        self.measured.rolled_out(sample)
 
-    def before_step(self, groups: list[Group], pool: GroupPool, version: Version, elapsed_s: float) -> dict[str, Any]:
+    def before_step(
+        self, groups: list[SampleGroup], pool: GroupPool, version: Version, elapsed_s: float
+    ) -> dict[str, Any]:
         self.groups = groups
         return super().before_step(groups, pool, version, elapsed_s)
 
     def stepped(self, line: dict[str, Any]) -> None:
         super().stepped(line)
-        self.measured.trained([list(group.trajectories) for group in self.groups])
+        self.measured.trained([list(group.samples) for group in self.groups])
 
 
 async def run(config: RunConfig, directory: Path, out: Path) -> None:

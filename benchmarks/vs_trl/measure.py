@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import psutil
 
 from etude.records import InfraFailed, Task, Trajectory, reward_of, solved
 from etude.rollouts.config import RunConfig
+from etude.rollouts.sample import Sample
 from etude.tasks.ladder import ladder_task
 
 BLOCK = 64
@@ -54,7 +56,7 @@ class Measured:
     def elapsed(self) -> float:
         return time.monotonic() - self.started
 
-    def rolled_out(self, trajectory: Trajectory) -> None:
+    def rolled_out(self, trajectory: Trajectory | Sample) -> None:
         if isinstance(trajectory.outcome, InfraFailed):
             self.infra_failed += 1
             return
@@ -66,7 +68,7 @@ class Measured:
             self.blocks.append((self.elapsed(), sum(self._open) / BLOCK))
             self._open = []
 
-    def trained(self, groups: list[list[Trajectory]]) -> None:
+    def trained(self, groups: Sequence[Sequence[Trajectory | Sample]]) -> None:
         """A group whose rewards are all equal counts as a sample, for it was paid for, and not as informative."""
         self.steps += 1
         for members in groups:

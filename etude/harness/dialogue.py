@@ -10,7 +10,7 @@ writes no log.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -21,7 +21,7 @@ from etude.harness.prompt import explained_prompt, render_results, system_prompt
 from etude.harness.protocol import calls_of, parse_message
 from etude.harness.sampler import NO_ROUTES, Chat, Completion, Sampler, SampleRequest
 from etude.harness.schema import MalformedCall, ToolCall, ToolSchema
-from etude.records import Routes, Segment
+from etude.records import Event, Routes, Segment
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,24 @@ class TokenDialogue:
     def seal(self, kind: Literal["turns", "summary"]) -> Segment:
         segment, self._context = self._context.sealed(kind), _Context()
         return segment
+
+
+def segments_of(log: Iterable[tuple[Event, Record]], routes: RouteKeeper) -> tuple[Segment, ...]:
+    """The segments of a log of token ids that nobody went back in: bit for bit those of the session that wrote it.
+
+    Needs neither model nor chat. Raises CheckpointError where routes are missing.
+    """
+    context, sealed = _Context(), []
+    for event, record in log:
+        if event.kind == "segment_sealed":
+            sealed.append(context.sealed(event.data["segment"]))
+            context = _Context()
+        elif "ids" in record:
+            context.add(record["ids"], record.get("logprobs"), record.get("versions"))
+            if "routes" in record:
+                at, *shape, dtype = record["routes"]
+                context.add_routes(routes.kept(at, shape, dtype))
+    return tuple(sealed)
 
 
 def _words(ids: Sequence[int]) -> Words:

@@ -58,7 +58,8 @@ class Kept:
     """
 
     journal: Journal
-    snapshots: Snapshots
+    snapshots: Snapshots | None
+    """None: of its files nothing is kept."""
     every: int = 1
     routes: RouteKeeper | None = None
 

@@ -21,7 +21,7 @@ from ray.exceptions import RayError
 
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded
-from etude.records import Group, InfraFailed, Trajectory, Version
+from etude.records import InfraFailed, Version
 from etude.rollouts.actors import sessions
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
@@ -30,7 +30,8 @@ from etude.rollouts.health import Health, Patient
 from etude.rollouts.pool import Member, Pool
 from etude.rollouts.reward_pool import RewardPool
 from etude.rollouts.router import View
-from etude.rollouts.session import Order, SealedRollout
+from etude.rollouts.sample import Sample, SampleGroup, failed
+from etude.rollouts.session import UNJUDGED, Order
 from etude.rollouts.slots import State
 from etude.rollouts.trainer_process import TrainerProcess
 from etude.rollouts.trajectory_store import TrajectoryStore
@@ -65,6 +66,8 @@ class Cluster:
         self.sessions = Pool("sessions", worker, config.rollouts.workers, config.faults.spare_sessions, self.restarts)
         self.rewards = RewardPool(config, self.restarts)
         self.trajectories = TrajectoryStore(directory / "trajectories")
+        self.evaluated = TrajectoryStore(directory / "evaluated")
+        """Sessions of evaluations: they stay there, to be read."""
         self.placed: dict[str, Member] = {}
         self.health = Health(config.faults, self._patients)
         self._looking: asyncio.Task[None] | None = None
@@ -106,16 +109,18 @@ class Cluster:
         for member in (*self.sessions.members, *self.sessions.spares):
             member.actor.see.remote(view)
 
-    async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Trajectory | None:
-        """Run a rollout on the least loaded worker, and have it judged by another; `moved` is told how far it is."""
+    async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Sample | None:
+        """Run a rollout on the least loaded worker, and have it judged by another; `moved` is told how far it is. The
+        order must say where it is kept.
+        """
         self.fleet.raise_if_failed()
-        rollout = await self._played(order, moved)
-        if rollout is None or rollout.sealed is None:
-            return rollout.trajectory if rollout else None
+        sample = await self._played(order, moved)
+        if sample is None or sample.outcome != UNJUDGED:
+            return sample
         moved("sealed")
-        return await self.rewards.judge(rollout, moved)
+        return await self.rewards.judge(order, sample, moved)
 
-    async def _played(self, order: Order, moved: Callable[[State], object]) -> SealedRollout | None:
+    async def _played(self, order: Order, moved: Callable[[State], object]) -> Sample | None:
         member = await self.sessions.place()
         self.placed[order.id] = member
         deadline = order.task.limits.wall_s + 120
@@ -129,8 +134,8 @@ class Cluster:
         except (RayError, DeadlineExceeded) as error:  # a process died or hangs: the rollout failed, not its task
             if not isinstance(error, DIED):
                 member.actor.cancel.remote([order.id])  # or it would hold what the next attempt goes on from
-            outcome = InfraFailed(f"{type(error).__name__}: {error}", lost=isinstance(error, DIED))
-            return SealedRollout(order, Trajectory(order.id, order.task.id, order.group_id, (), (), outcome), None)
+            why = InfraFailed(f"{type(error).__name__}: {error}", lost=isinstance(error, DIED))
+            return failed(order.id, order.task, order.group_id, why)
         finally:
             del self.placed[order.id]
 
@@ -143,7 +148,7 @@ class Cluster:
                 await self.sessions.call(member, "cancel", here, seconds=STOP_S, what=what)
         await self.rewards.cancel(ids)
 
-    async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
+    async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
         return await self.trainer.step(groups, state)
 
     async def published(self, version: Version) -> dict[str, Any]:

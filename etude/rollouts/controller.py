@@ -1,9 +1,10 @@
 """The single controller: keeps rollouts in flight, groups complete, the trainer fed and the engines fresh.
 
-Owns desired state (how many rollouts should be out, on which tasks) and reconciles it with what is; owns the run's
-clock, counters and the state that a resumed run needs. Never touches a token or a weight: actors do the work. The
-algorithm that drives it is `rollouts.loop`; where every sample is, `rollouts.slots` knows; the rules of groups are
-`rollouts.groups`, those of what may go on beside what `rollouts.schedule`.
+Owns desired state (how many rollouts should be out, on which tasks) and what is; owns the run's clock, counters and the
+state that a resumed run needs. Never touches a token or a weight: actors do the work, and samples pass by reference
+(`rollouts.sample`). The algorithm is `rollouts.loop`, which calls what stands here; where every sample is,
+`rollouts.slots` knows; the rules of groups are `rollouts.groups`, those of what may go on beside what
+`rollouts.schedule`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
 from etude.errors import DeadlineExceeded, EtudeError
-from etude.records import Group, InfraFailed, Task, Trajectory, Version, solved
+from etude.records import InfraFailed, Version, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
 from etude.rollouts.ledger import Ledger
 from etude.rollouts.restore import account, restored
+from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.schedule import schedule_of
 from etude.rollouts.session import Order
 from etude.rollouts.slots import Slot, group_id
@@ -44,7 +46,7 @@ class Controller:
         saved = saved or {}
         self.config, self.cluster, self.tasks, self.stats, self.ledger = config, cluster, tasks, stats, ledger
         self.schedule = schedule_of(config, saved)
-        self.pool = restored(config, ledger, tasks, stats, saved)
+        self.pool = restored(config, ledger, cluster.trajectories, tasks, stats, saved)
         self.slots = self.pool.slots
         self.version = Version(0)
         self.stopping = False
@@ -55,7 +57,7 @@ class Controller:
         self._forgetting = asyncio.Lock()
         self.failure: EtudeError | OSError | None = None
         self.infra_failures_in_a_row = 0
-        self.reconciler: asyncio.Task[None] | None = None
+        self.making: asyncio.Task[None] | None = None
         self.elapsed_s, self.started_at = float(saved.get("elapsed_s", 0.0)), time.monotonic()
         self.trainer_busy_s = 0.0
         self._ended: list[int] = []
@@ -69,7 +71,7 @@ class Controller:
         """Seconds of training, over all the run's lives."""
         return self.elapsed_s + time.monotonic() - self.started_at
 
-    async def take_groups(self) -> list[Group] | None:
+    async def take_groups(self) -> list[SampleGroup] | None:
         """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
         deadline = time.monotonic() + self.config.rollouts.batch_deadline_s
         while True:
@@ -85,9 +87,9 @@ class Controller:
                 counts = {name: count for name, count in self.slots.counts().items() if count}
                 state = f"{len(self.rollouts)} rollouts out, {len(self.pool.ready)} groups ready, slots {counts}"
                 raise DeadlineExceeded("enough scored groups for a step", self.config.rollouts.batch_deadline_s, state)
-            await self._wait_for_change(1.0)
+            await self.changes(1.0)
 
-    async def step(self, groups: list[Group]) -> dict[str, Any]:
+    async def step(self, groups: list[SampleGroup]) -> dict[str, Any]:
         """One optimizer step; returns its line. The trainer saves the resume state with the weights, so neither is
         ever ahead of the other.
         """
@@ -96,7 +98,7 @@ class Controller:
             self.stats.counters.update(counters)
             counters.clear()
         line = self.stats.before_step(groups, self.pool, self.version, self.elapsed())
-        training = sum(len(group.trajectories) for group in self.pool.training.values())
+        training = sum(len(group.samples) for group in self.pool.training.values())
         state = {
             "next": self.pool.started,
             "pending": self.pool.pending(),
@@ -129,7 +131,7 @@ class Controller:
     async def _forget(self, ended: list[int]) -> None:
         async with self._forgetting:
             try:
-                await asyncio.to_thread(self.ledger.ended, ended)
+                await asyncio.to_thread(self.cluster.trajectories.ended, list(map(group_id, ended)))
             except OSError as error:
                 self.failure = error
                 self.changed.set()
@@ -163,7 +165,7 @@ class Controller:
     async def _until_wanted(self, version: Version) -> None:
         """Until engines may have a version: in lockstep, when what they sample with the one before is done."""
         while self.schedule.wish(self.pool) < version and not self.stopping:
-            await self._wait_for_change(1.0)
+            await self.changes(1.0)
 
     def reconfigure(self, recipe: RunConfig) -> None:
         """Go on with another recipe, as far as it may change live (`rollouts.live`); the time there is stays."""
@@ -178,24 +180,35 @@ class Controller:
     def record(self, line: dict[str, Any]) -> None:
         self.stats.stepped(line)
 
-    # --- reconciling --------------------------------------------------------------------------------------------------
+    # --- what makes groups --------------------------------------------------------------------------------------------
 
     async def start(self, version: Version, held: Version) -> None:
         """`version` is the trainer's, `held` the engines'."""
         self.version, self.schedule.held = version, held
         self.started_at = time.monotonic()
-        self.cluster.trajectories.keep_only(slot.id for slot in self.slots.within("queued"))
         if held != version:  # in lockstep: what was under way is sampled to its end first
             self.publish()
-        self.reconciler = asyncio.create_task(self._reconcile())
-        self.reconciler.add_done_callback(self._on_reconciler_end)
+
+    def keep_going(self, making: Coroutine[Any, Any, None]) -> None:
+        """What makes groups goes on until the run stops. An error there must end the run: nothing would be dispatched
+        any more, and everybody would wait.
+        """
+
+        def on_end(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                known = isinstance(error, EtudeError | OSError)
+                self.failure = error if known else EtudeError(f"what makes groups failed: {error!r}")
+                self.changed.set()
+
+        self.making = asyncio.create_task(making)
+        self.making.add_done_callback(on_end)
 
     async def stop(self) -> None:
         """Stop dispatching, cancel what is out, wait for what goes on beside. What was trained stays trained."""
         self.stopping = True
         self.changed.set()
-        if self.reconciler is not None:
-            await self.reconciler
+        if self.making is not None:
+            await self.making
         await self.cluster.cancel(list(self.rollouts))
         await asyncio.gather(*self.rollouts.values(), return_exceptions=True)
         await asyncio.gather(*self.beside, return_exceptions=True)
@@ -207,44 +220,19 @@ class Controller:
         self.pool.trained()
         self.slots.end()
         await self.ledger.sync()
-        self.ledger.clear()
         self.ledger.close()
         self.stats.write(
             "moves", {f"{before} to {after}": count for (before, after), count in self.slots.moves.items()}
         )
         return account(self.pool, self.stats.step_lines())
 
-    def _on_reconciler_end(self, task: asyncio.Task[None]) -> None:
-        """An error there must end the run: nothing would be dispatched any more, and everybody would wait."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            known = isinstance(error, EtudeError | OSError)
-            self.failure = error if known else EtudeError(f"the reconciler failed: {error!r}")
-            self.changed.set()
-
-    async def _reconcile(self) -> None:
-        while not self.stopping:
-            while self._wants_another_group():
-                drawn = self.tasks.draw()
-                self.pool.start(drawn.index, drawn.task, drawn.rung, self.schedule.held)
-                self._dispatch()
-            self._dispatch()
-            if not self.schedule.in_step:
-                self.pool.close_stragglers(time.monotonic())
-            if self.pool.late:
-                late, self.pool.late = self.pool.late, []
-                await self.cluster.cancel(late)
-                for slot_id in late:
-                    self.cluster.trajectories.remove(slot_id)
-                self.changed.set()
-            await self._wait_for_change(0.5)
-
-    def _wants_another_group(self) -> bool:
+    def wants_another_group(self) -> bool:
         """Room for a whole group, and the schedule's word."""
         size = self.config.groups.size + self.config.groups.oversample
         room = self.config.rollouts.concurrency - len(self.rollouts)
         return room >= size and self.schedule.wants(self.tasks.next_index, self.pool) and not self.finished()
 
-    def _dispatch(self) -> None:
+    def dispatch(self, roll_out: Callable[[Controller, Slot], Coroutine[Any, Any, None]]) -> None:
         """Send out what is queued, as far as there is room."""
         for slot in self.slots.within("queued"):
             if not self.schedule.may_sample(slot.index):
@@ -252,63 +240,85 @@ class Controller:
             if len(self.rollouts) >= self.config.rollouts.concurrency or self.stopping:
                 return
             self.slots.move(slot.id, "starting")
-            self.rollouts[slot.id] = asyncio.create_task(self._follow(slot, self.pool.task_of(slot)))
+            self.rollouts[slot.id] = asyncio.create_task(self._to_its_end(slot.id, roll_out(self, slot)))
 
-    async def _follow(self, slot: Slot, task: Task) -> None:
-        """One attempt at a slot, to its end."""
-        attempt = slot.attempts
-        kept = self.cluster.trajectories.directory if self.config.rollouts.trajectory_every else None
-        order = Order(slot.id, group_id(slot.index), task, slot.seed, self.config.rollouts.temperature, attempt, kept)
-        begun = time.monotonic()
+    async def _to_its_end(self, slot_id: str, rollout: Coroutine[Any, Any, None]) -> None:
         try:
-            trajectory = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
-            if trajectory is not None and slot.id in self.slots:
-                await self._take_in(slot, replace(trajectory, seconds=time.monotonic() - begun))
+            await rollout
         except (EtudeError, OSError) as error:  # a full disk among them: what is scored must be kept
             self.failure = error
         finally:
-            self.rollouts.pop(order.id, None)
+            self.rollouts.pop(slot_id, None)
             self.changed.set()
 
-    async def _take_in(self, slot: Slot, trajectory: Trajectory) -> None:
-        if isinstance(trajectory.outcome, InfraFailed):
-            self._failed(slot, trajectory, trajectory.outcome)
-            return
-        self.infra_failures_in_a_row = 0
-        if not self.schedule.accepts(trajectory):
-            self.stats.counters["sampled_by_another_version"] += 1
-            self.cluster.trajectories.remove(slot.id)  # its tokens must not be gone on from
-            self.slots.lose(slot.id)
-            return
-        attempt = slot.attempts
-        self.slots.observe(slot.id, attempt, "rewarding")
-        await self.ledger.keep(trajectory)
-        if self.slots.observe(slot.id, attempt, "scored"):  # its group may have closed without it meanwhile
-            self.stats.rolled_out(trajectory)
-            self.tasks.played(self.pool.open[trajectory.group_id].rung, solved(trajectory.outcome))
-            self.pool.add(trajectory, time.monotonic())
-        self.cluster.trajectories.remove(slot.id)
+    async def close_stragglers(self) -> None:
+        """Close groups that have waited long enough, and stop what they were waiting for."""
+        if not self.schedule.in_step:
+            self.pool.close_stragglers(time.monotonic())
+        if self.pool.late:
+            late, self.pool.late = self.pool.late, []
+            await self.cluster.cancel(late)
+            for slot_id in late:
+                self.cluster.trajectories.remove(slot_id)
+            self.changed.set()
 
-    def _failed(self, slot: Slot, trajectory: Trajectory, failed: InfraFailed) -> None:
+    # --- one rollout --------------------------------------------------------------------------------------------------
+
+    async def play(self, slot: Slot, attempt: int) -> Sample | None:
+        """A session worker plays the slot, a reward worker judges it; None where it was cancelled."""
+        rollouts, begun = self.config.rollouts, time.monotonic()
+        order = Order(
+            slot.id,
+            group_id(slot.index),
+            self.pool.task_of(slot),
+            slot.seed,
+            rollouts.temperature,
+            attempt,
+            self.cluster.trajectories.directory,
+            rollouts.trajectory_every,
+        )
+        sample = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
+        return None if sample is None else replace(sample, seconds=time.monotonic() - begun)
+
+    async def score(self, slot: Slot, attempt: int, sample: Sample) -> None:
+        """A verdict is there: it is on the disk first, and in its group next."""
+        self.infra_failures_in_a_row = 0
+        self.slots.observe(slot.id, attempt, "rewarding")
+        await self.cluster.trajectories.keep(sample)
+        if not self.slots.observe(slot.id, attempt, "scored"):  # its group has closed without it meanwhile
+            self.cluster.trajectories.remove(slot.id)
+            return
+        self.stats.rolled_out(sample)
+        self.tasks.played(self.pool.open[sample.group_id].rung, solved(sample.outcome))
+        self.pool.add(sample, time.monotonic())
+
+    def refuse(self, slot: Slot) -> None:
+        """What was sampled by another version than the schedule wants: its tokens must not be gone on from."""
+        self.infra_failures_in_a_row = 0
+        self.stats.counters["sampled_by_another_version"] += 1
+        self.cluster.trajectories.remove(slot.id)
+        self.slots.lose(slot.id)
+
+    def failed(self, slot: Slot, sample: Sample, why: InfraFailed) -> None:
         """An attempt came to nothing: the slot has another, which goes on from what is kept, or is dropped."""
         budget = self.config.rollouts
-        if failed.lost and slot.died < budget.lost_attempts:
+        if why.lost and slot.died < budget.lost_attempts:
             self.stats.counters["attempts_lost"] += 1
             self.slots.lose(slot.id, died=True)
             return
-        self.stats.rolled_out(trajectory)
-        if failed.retryable and slot.failed + 1 < budget.attempts:
+        self.stats.rolled_out(sample)
+        if why.retryable and slot.failed + 1 < budget.attempts:
             self.slots.lose(slot.id, failed=True)
         else:
-            self.pool.add(trajectory, time.monotonic())
+            self.pool.add(sample, time.monotonic())
             self.cluster.trajectories.remove(slot.id)
         self.infra_failures_in_a_row += 1
         if self.infra_failures_in_a_row >= self.config.rollouts.max_infra_failures:
             self.failure = EtudeError(
-                f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; the last: {failed.what}"
+                f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; the last: {why.what}"
             )
 
-    async def _wait_for_change(self, timeout_s: float) -> None:
+    async def changes(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):  # a tick: clocks have moved even if nothing else has
             async with asyncio.timeout(timeout_s):
                 await self.changed.wait()

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from etude.errors import EtudeError
-from etude.records import InfraFailed, Task, Trajectory, solved
+from etude.records import Event, InfraFailed, Task, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import EvaluationConfig
+from etude.rollouts.sample import Sample
 from etude.rollouts.session import Order
 from etude.tasks.families import FAMILIES, FamilyName
 
@@ -57,45 +58,49 @@ async def evaluate(
     tasks: Iterable[Task],
     config: EvaluationConfig,
     label: str,
-    on_done: Callable[[Trajectory], None] = lambda trajectory: None,
-) -> tuple[list[Judged], list[Trajectory]]:
-    """Play every task once; a rollout our machinery failed is played again, and never counted as a failure."""
+    on_done: Callable[[Sample], None] = lambda sample: None,
+) -> tuple[list[Judged], list[Sample]]:
+    """Play every task once; a rollout our machinery failed is played again, and never counted as a failure. The logs of
+    all stay in `cluster.evaluated`.
+    """
     places = asyncio.Semaphore(config.concurrency)
 
-    async def one(task: Task) -> tuple[Judged, Trajectory]:
+    async def one(task: Task) -> tuple[Judged, Sample]:
         seed = random.Random(f"evaluation {task.id}").getrandbits(40)  # the same draws for every policy
         failures, what = 0, ""
         for attempt in itertools.count():
-            order = Order(f"{label}/{task.id}/{attempt}", label, task, seed, config.temperature)
+            slot, kept = f"{label}/{task.id}/{attempt}", cluster.evaluated
+            order = Order(slot, label, task, seed, config.temperature, kept=kept.directory, every=0)
             async with places:
-                trajectory = await cluster.play(order)
+                sample = await cluster.play(order)
             failed = InfraFailed("cancelled")
-            if trajectory is not None:
-                if not isinstance(trajectory.outcome, InfraFailed):
-                    on_done(trajectory)
-                    return judged(task, trajectory), trajectory
-                failed = trajectory.outcome
+            if sample is not None:
+                if not isinstance(sample.outcome, InfraFailed):
+                    on_done(sample)
+                    await kept.keep(sample)
+                    return judged(task, sample, await asyncio.to_thread(kept.events, slot)), sample
+                failed = sample.outcome
             failures, what = failures + (not failed.lost), failed.what  # how often processes may die is bounded already
             if failures > RETRIES:
                 break
         raise EtudeError(f"evaluation of {task.id} failed {RETRIES + 1} times for infrastructure: {what}")
 
     results = await asyncio.gather(*(one(task) for task in tasks))
-    return [result for result, _ in results], [trajectory for _, trajectory in results]
+    return [result for result, _ in results], [sample for _, sample in results]
 
 
-def judged(task: Task, trajectory: Trajectory) -> Judged:
+def judged(task: Task, sample: Sample, events: Iterable[Event]) -> Judged:
     facts = task.provenance
-    calls = [event.data for event in trajectory.events if event.kind == "tool_call"]
+    calls = [event.data for event in events if event.kind == "tool_call"]
     return Judged(
         task_id=task.id,
         split=task.split,
         rung=int(facts.get("rung", 0)),
-        solved=solved(trajectory.outcome),
-        outcome=type(trajectory.outcome).__name__,
+        solved=solved(sample.outcome),
+        outcome=type(sample.outcome).__name__,
         bug=str(facts.get("bug", "")),
         shape=str(facts.get("shape", "")),
-        usage=dict(trajectory.usage),
+        usage=dict(sample.usage),
         checked_after_edit=_checked_after_edit(calls),
         parallel_reads=_parallel_reads(calls),
     )

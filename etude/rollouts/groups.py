@@ -23,8 +23,9 @@ from typing import Literal
 from pydantic import Field
 
 from etude.config import Config
-from etude.records import Group, InfraFailed, Task, Trajectory, Truncated, Version, reward_of
+from etude.records import InfraFailed, Task, Truncated, Version, reward_of
 from etude.rollouts.ledger import GroupRecord, Ledger
+from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, slot_id
 
 DropReason = Literal["zero_variance", "too_few_scored", "stale"]
@@ -71,7 +72,7 @@ class OpenGroup:
     slots: list[str]
     born: int
     """The oldest version that its tokens can be of."""
-    members: dict[str, Trajectory] = field(default_factory=dict)
+    members: dict[str, Sample] = field(default_factory=dict)
     """Scored samples by slot."""
     outstanding: set[str] = field(default_factory=set)
     dropped: Counter[Reason] = field(default_factory=Counter)
@@ -83,7 +84,7 @@ class OpenGroup:
 class ReadyGroup:
     """A closed group that can be trained on."""
 
-    group: Group
+    group: SampleGroup
     index: int
     oldest: int
     """The version of its oldest token."""
@@ -101,7 +102,7 @@ class GroupPool:
         self.open: dict[str, OpenGroup] = {}
         self.ready: list[ReadyGroup] = []
         """In the order they were opened."""
-        self.training: dict[str, Group] = {}
+        self.training: dict[str, SampleGroup] = {}
         """Taken, and the step that trains on them is not saved."""
         self.started = 0
         """One more than the highest index that was ever opened."""
@@ -128,14 +129,14 @@ class GroupPool:
         self.started = max(self.started, record.index + 1)
         return group
 
-    def restore(self, record: GroupRecord, task: Task, samples: Mapping[int, Trajectory]) -> None:
+    def restore(self, record: GroupRecord, task: Task, samples: Mapping[int, Sample]) -> None:
         """Take up a group as the ledger has it, with the samples that are still there."""
         if record.closed == "ready" and not set(record.members) <= samples.keys():
             self.ledger.opened(record)  # the disk has lost some of it: they are played again
             record = self.ledger.groups[record.index]
         group = self._opened(record, task, samples)
-        for member, trajectory in sorted(samples.items()):
-            group.members[trajectory.id] = trajectory
+        for member, sample in sorted(samples.items()):
+            group.members[sample.id] = sample
             group.outstanding.discard(slot_id(record.index, member))
         for member, reason in sorted(record.dropped.items()):
             self._drop_slot(group, slot_id(record.index, member), reason)
@@ -148,20 +149,20 @@ class GroupPool:
 
     # --- closing ------------------------------------------------------------------------------------------------------
 
-    def add(self, trajectory: Trajectory, now: float) -> None:
+    def add(self, sample: Sample, now: float) -> None:
         """Take in a sample that was scored, or that failed for good. One whose slot has ended is ignored by design: it
         was a straggler.
         """
-        if trajectory.id not in self.slots:
+        if sample.id not in self.slots:
             return
-        group = self.open[trajectory.group_id]
-        if isinstance(trajectory.outcome, InfraFailed):
-            self._lose(group, trajectory.id, "infra")
-        elif self.config.drop_overlong and isinstance(trajectory.outcome, Truncated):
-            self._lose(group, trajectory.id, "overlong")
+        group = self.open[sample.group_id]
+        if isinstance(sample.outcome, InfraFailed):
+            self._lose(group, sample.id, "infra")
+        elif self.config.drop_overlong and isinstance(sample.outcome, Truncated):
+            self._lose(group, sample.id, "overlong")
         else:
-            group.outstanding.discard(trajectory.id)
-            group.members[trajectory.id] = trajectory
+            group.outstanding.discard(sample.id)
+            group.members[sample.id] = sample
         settled = len(group.slots) - len(group.outstanding)
         if group.quorum_since is None and settled >= self.config.early_close_share * self.config.size:
             group.quorum_since = now
@@ -204,17 +205,18 @@ class GroupPool:
             return
         for member in members:
             self.slots.move(member.id, "grouped")
-        closed = Group(group.id, group.task, members)
-        self.ready.append(ReadyGroup(closed, group.index, _oldest_version(closed, group.born), group.dropped))
+        oldest = min((member.oldest for member in members if member.oldest is not None), default=group.born)
+        closed = SampleGroup(group.id, group.task, members)
+        self.ready.append(ReadyGroup(closed, group.index, oldest, group.dropped))
         self.ready.sort(key=lambda each: each.index)
 
-    def _fate(self, members: tuple[Trajectory, ...]) -> str:
+    def _fate(self, members: tuple[Sample, ...]) -> str:
         if len(members) < self.config.min_scored:
             return "too_few_scored"
         alike = len({reward_of(member.outcome) for member in members}) == 1
         return "zero_variance" if alike and self.config.drop_zero_variance else "ready"
 
-    def _drop(self, index: int, members: tuple[Trajectory, ...], reason: DropReason) -> None:
+    def _drop(self, index: int, members: tuple[Sample, ...], reason: DropReason) -> None:
         self.dropped[reason] += 1
         self._ended.append(index)
         for member in members:
@@ -222,7 +224,7 @@ class GroupPool:
 
     # --- training -----------------------------------------------------------------------------------------------------
 
-    def take(self, count: int, version: Version, window: int) -> list[Group] | None:
+    def take(self, count: int, version: Version, window: int) -> list[SampleGroup] | None:
         """The `count` oldest ready groups that are fresh enough, of the `window` oldest that are alive; None while
         there are not as many. With `when_stale = "wait"` also None while a group is open that the next step would put
         beyond the bound, and more than `count` where so many must be trained on now.
@@ -243,14 +245,14 @@ class GroupPool:
             count = max(count, len(due))
         return self._taken(chosen[:count]) if len(chosen) >= count else None
 
-    def take_all(self, indices: Iterable[int]) -> list[Group] | None:
+    def take_all(self, indices: Iterable[int]) -> list[SampleGroup] | None:
         """Of the groups with these indices those that can be trained on, once all have closed; None until then."""
         wanted = set(indices)
         if max(wanted) >= self.started or any(group.index in wanted for group in self.open.values()):
             return None
         return self._taken([each for each in self.ready if each.index in wanted])
 
-    def _taken(self, chosen: list[ReadyGroup]) -> list[Group]:
+    def _taken(self, chosen: list[ReadyGroup]) -> list[SampleGroup]:
         taken = {each.index for each in chosen}
         self.ready = [each for each in self.ready if each.index not in taken]
         groups = [each.group for each in sorted(chosen, key=lambda each: each.index)]
@@ -263,16 +265,16 @@ class GroupPool:
             if version - each.oldest <= self.config.max_staleness:
                 fresh.append(each)
             else:
-                members = [self.slots[member.id].member for member in each.group.trajectories]
+                members = [self.slots[member.id].member for member in each.group.samples]
                 self.ledger.closed(each.index, "stale", members)
-                self._drop(each.index, each.group.trajectories, "stale")
+                self._drop(each.index, each.group.samples, "stale")
         self.ready = fresh
 
     def trained(self) -> None:
         """The steps on all groups that were taken are saved."""
         for group in self.training.values():
             self._ended.append(index_of(group.id))
-            for member in group.trajectories:
+            for member in group.samples:
                 self.slots.move(member.id, "trained")
         self.training.clear()
 
@@ -292,20 +294,9 @@ class GroupPool:
     def scored(self) -> list[str]:
         """Slots of those groups that are scored."""
         opened = [slot for group in self.open.values() for slot in group.members]
-        return [*opened, *(member.id for each in self.ready for member in each.group.trajectories)]
+        return [*opened, *(member.id for each in self.ready for member in each.group.samples)]
 
     def ended(self) -> list[int]:
         """Indices of groups that were trained on or dropped since the last call."""
         ended, self._ended = self._ended, []
         return ended
-
-
-def _oldest_version(group: Group, born: int) -> int:
-    """Of its sampled tokens; `born` where it has none."""
-    sampled = [
-        int(segment.versions[segment.sampled].min())
-        for member in group.trajectories
-        for segment in member.segments
-        if segment.sampled.any()
-    ]
-    return min(sampled, default=born)

@@ -1,4 +1,5 @@
-"""A run's samples as an earlier life left them: what the trainer's checkpoint says, and what the ledger has.
+"""A run's samples as an earlier life left them: what the trainer's checkpoint says, what the ledger has of their
+groups, and what the trajectory store has of themselves.
 
     the checkpoint says                      the ledger has       and so the group is
     it has ended (its index is below                              gone; its samples are counted, and never seen again
@@ -9,7 +10,7 @@
                                              nothing              opened anew: the same slots, the same seeds
 
 Owns that table. The checkpoint is the only thing that can say that a sample was trained on; so a sample is trained on
-once, whenever the run is killed. Talks to: slots, groups, ledger, stream.
+once, whenever the run is killed. Talks to: slots, groups, ledger, trajectory store, stream.
 """
 
 from __future__ import annotations
@@ -19,17 +20,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from etude.errors import AccountingError
-from etude.records import Trajectory, solved
+from etude.records import solved
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.ledger import GroupRecord, Ledger
-from etude.rollouts.slots import Slots
+from etude.rollouts.sample import Sample
+from etude.rollouts.slots import Slots, group_id, index_of, member_of, slot_id
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream
+from etude.rollouts.trajectory_store import TrajectoryStore
 
 
 def restored(
-    config: RunConfig, ledger: Ledger, tasks: TaskStream, stats: RunStats, saved: Mapping[str, Any]
+    config: RunConfig,
+    ledger: Ledger,
+    kept: TrajectoryStore,
+    tasks: TaskStream,
+    stats: RunStats,
+    saved: Mapping[str, Any],
 ) -> GroupPool:
     """All groups that are alive, with their slots. `saved` is the controller's state in the newest checkpoint; empty
     where there is none. `tasks` goes on after the highest index that was ever opened.
@@ -44,22 +52,32 @@ def restored(
             drawn = tasks.again(index, tasks.rungs[index % len(tasks.rungs)])
             pool.start(index, drawn.task, drawn.rung, int(saved["line"]["version"]))
             continue
-        samples = _samples(ledger, record)
-        for trajectory in samples.values():
-            if trajectory.id not in counted:
-                stats.rolled_out(trajectory)
-                tasks.played(record.rung, solved(trajectory.outcome))
+        samples = _samples(kept, record)
+        for sample in samples.values():
+            if sample.id not in counted:
+                stats.rolled_out(sample)
+                tasks.played(record.rung, solved(sample.outcome))
         stats.counters["samples_restored"] += len(samples)
         pool.restore(record, tasks.again(index, record.rung).task, samples)
     tasks.next_index = max(tasks.next_index, pool.started)
-    ledger.ended(index for index in ledger.kept() if index not in alive)
+    _sweep(kept, ledger, alive)
     return pool
 
 
-def _samples(ledger: Ledger, record: GroupRecord) -> dict[int, Trajectory]:
+def _samples(kept: TrajectoryStore, record: GroupRecord) -> dict[int, Sample]:
     wanted = set(range(record.size)) - record.dropped.keys()
-    found = {member: ledger.sample(record.index, member) for member in sorted(wanted)}
+    found = {member: kept.sample(slot_id(record.index, member)) for member in sorted(wanted)}
     return {member: sample for member, sample in found.items() if sample is not None}
+
+
+def _sweep(kept: TrajectoryStore, ledger: Ledger, alive: set[int]) -> None:
+    """What a killed run had not come to removing: slots that were dropped one by one, and groups that have ended."""
+    there = kept.slots()
+    kept.ended({group_id(index_of(slot)) for slot in there if index_of(slot) not in alive})
+    for slot in there:
+        record = ledger.groups.get(index_of(slot))
+        if record is not None and member_of(slot) in record.dropped:
+            kept.remove(slot)
 
 
 def account(pool: GroupPool, step_lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,14 +15,15 @@ from typing import Any
 from ray.exceptions import RayError
 
 from etude.errors import DeadlineExceeded
-from etude.records import InfraFailed, Trajectory
+from etude.records import InfraFailed
 from etude.rewards.fresh import ATTEMPTS
 from etude.rewards.verifier import PATIENCE
 from etude.rollouts.actors import rewards
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.pool import Member, Pool
-from etude.rollouts.session import SealedRollout
+from etude.rollouts.sample import Sample
+from etude.rollouts.session import Order
 from etude.rollouts.slots import State
 from etude.rollouts.waiting import DIED, STOP_S
 
@@ -42,16 +43,16 @@ class RewardPool:
         self.pool = Pool("rewards", worker, config.rollouts.reward_workers, 0, restarts)
         self.placed: dict[str, Member] = {}
 
-    async def judge(self, rollout: SealedRollout, moved: Callable[[State], object]) -> Trajectory | None:
-        """The trajectory with its outcome, None if it was cancelled; `moved` is told whether a worker has it."""
-        order, lost = rollout.order, ""
+    async def judge(self, order: Order, sample: Sample, moved: Callable[[State], object]) -> Sample | None:
+        """The sample with its outcome, None if it was cancelled; `moved` is told whether a worker has it."""
+        lost = ""
         seconds = ATTEMPTS * (1 + PATIENCE) * order.task.verifier.timeout_s + MARGIN_S
         for _ in range(self.config.rollouts.attempts):
             member = self.placed[order.id] = await self.pool.place()
             moved("rewarding")
             try:
                 what = f"a verdict on {order.id}"
-                return await self.pool.call(member, "judge", rollout, seconds=seconds, what=what)
+                return await self.pool.call(member, "judge", order, seconds=seconds, what=what)
             except (RayError, DeadlineExceeded) as error:  # the judge was lost, and not what it judged
                 lost = f"{type(error).__name__}: {error}"
                 if not isinstance(error, DIED):
@@ -59,9 +60,7 @@ class RewardPool:
                 moved("sealed")
             finally:
                 del self.placed[order.id]
-        return replace(
-            rollout.trajectory, outcome=InfraFailed(f"{order.id} could not be judged: {lost}", retryable=False)
-        )
+        return replace(sample, outcome=InfraFailed(f"{order.id} could not be judged: {lost}", retryable=False))
 
     async def cancel(self, ids: list[str]) -> None:
         """Stop verdicts where they are being found."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from etude.errors import ConfigError, Interrupted
 from etude.harness.durable import write_whole
-from etude.records import Task, Trajectory, Version, solved
+from etude.records import Task, Version, solved
 from etude.rollouts.actors.control import ControlActor
 from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part
@@ -33,6 +33,7 @@ from etude.rollouts.moves import Moves
 from etude.rollouts.preflight import preflight
 from etude.rollouts.proof import used
 from etude.rollouts.report import write_report
+from etude.rollouts.sample import Sample
 from etude.rollouts.schedule import schedule_of
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_directories, of_family
@@ -150,12 +151,12 @@ class Run:
         started = time.monotonic()
         self._phase(f"evaluating {label}", len(tasks))
 
-        def count(trajectory: Trajectory) -> None:
-            del trajectory
+        def count(sample: Sample) -> None:
+            del sample
             self.view.state.evaluated += 1
 
-        results, trajectories = await evaluate(self.cluster, tasks, self.config.evaluation, label, count)
-        self._keep_examples(label, trajectories)
+        results, samples = await evaluate(self.cluster, tasks, self.config.evaluation, label, count)
+        self._keep_examples(label, samples)
         self.stats.write("evaluation", {"label": label, "seconds": time.monotonic() - started})
         _write(path, as_json(results))
         passed, played = pass_rate(results, split="eval")
@@ -163,17 +164,18 @@ class Run:
         self.view.line(f"{label}: {passed} of {played} {self.config.rollouts.family} tasks solved")
         return results
 
-    def _keep_examples(self, label: str, trajectories: list[Trajectory]) -> None:
+    def _keep_examples(self, label: str, samples: list[Sample]) -> None:
         """Three sessions to read in the report: a short success, a long one, a failure."""
         if label != "after":
             return
-        won = sorted((t for t in trajectories if solved(t.outcome)), key=lambda t: t.usage["turns"])
-        lost = [t for t in trajectories if not solved(t.outcome)]
+        won = sorted((each for each in samples if solved(each.outcome)), key=lambda each: each.usage["turns"])
+        lost = [each for each in samples if not solved(each.outcome)]
         chosen = {"the shortest success": won[:1], "the longest success": won[1:][-1:], "a failure": lost[:1]}
+        logs = self.cluster.evaluated
         examples = {
-            title: {"task": kept[0].task_id, "events": [{"kind": e.kind, **e.data} for e in kept[0].events]}
-            for title, kept in chosen.items()
-            if kept
+            title: {"task": found[0].task_id, "events": [{"kind": e.kind, **e.data} for e in logs.events(found[0].id)]}
+            for title, found in chosen.items()
+            if found
         }
         _write(self.directory / "examples.json", examples)
 

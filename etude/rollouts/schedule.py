@@ -8,7 +8,7 @@
               replaced. So what is trained on depends on the recipe alone, and not on how fast anything was, or how
               often it died.
 
-Owns these rules. Holds no trajectory and waits for nothing: the controller asks, and tells what has happened.
+Owns these rules. Holds no sample and waits for nothing: the controller asks, and tells what has happened.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from etude.records import Group, Trajectory, Version
+from etude.records import Version
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupPool
+from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import index_of
 
 
@@ -57,7 +58,7 @@ class Free:
         """Whether the engines hold what may sample this group."""
         return True
 
-    def take(self, pool: GroupPool, version: Version) -> list[Group] | None:
+    def take(self, pool: GroupPool, version: Version) -> list[SampleGroup] | None:
         """What the next step trains; None while it is not there."""
         return pool.take(self.budget.groups_per_step, version, self.window)
 
@@ -73,7 +74,7 @@ class Free:
         """What engines should hold before anything is sampled; None for the newest."""
         return None
 
-    def accepts(self, trajectory: Trajectory) -> bool:
+    def accepts(self, sample: Sample) -> bool:
         """Whether it was sampled by what it should have been."""
         return True
 
@@ -109,7 +110,7 @@ class Lockstep(Free):
     def may_sample(self, index: int) -> bool:
         return self._version_of(index) == self.held
 
-    def take(self, pool: GroupPool, version: Version) -> list[Group] | None:
+    def take(self, pool: GroupPool, version: Version) -> list[SampleGroup] | None:
         size = self.budget.groups_per_step
         while self.round < self.budget.max_steps:
             groups = pool.take_all(range(self.round * size, (self.round + 1) * size))
@@ -131,9 +132,8 @@ class Lockstep(Free):
     def first(self) -> Version:
         return self._versions[0]
 
-    def accepts(self, trajectory: Trajectory) -> bool:
-        wanted = self._version_of(index_of(trajectory.id))
-        return all((segment.versions[segment.sampled] == wanted).all() for segment in trajectory.segments)
+    def accepts(self, sample: Sample) -> bool:
+        return set(sample.versions) <= {self._version_of(index_of(sample.id))}
 
     def state(self) -> dict[str, Any]:
         return {"round": self.round, "versions": [int(version) for version in self._versions]}

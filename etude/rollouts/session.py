@@ -1,10 +1,10 @@
 """One rollout: a session in its own sandbox, sealed, and judged in a fresh one.
 
 Owns the path from an `Order` to a `Trajectory`, in two halves that may be done by two processes: `play_order` and
-`judge_order`. An order that says where its trajectory is kept goes on from what another attempt has left there; its
-tokens, with their versions, are those of the trajectory that nobody interrupted. Every failure of our own machinery
-ends as `InfraFailed`, never as a reward; sandboxes are destroyed whatever happens. Talks to: environments, harness,
-rewards, rollouts.trajectory_store.
+`judge_order`, or `judge_kept` where the trajectory stays on the disk and its `Sample` alone goes on. An order that says
+where its trajectory is kept goes on from what another attempt has left there; its tokens, with their versions, are
+those of the trajectory that nobody interrupted. Every failure of our own machinery ends as `InfraFailed`, never as a
+reward; sandboxes are destroyed whatever happens. Talks to: environments, harness, rewards, rollouts.trajectory_store.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from etude.environments.base import Backend, Sandbox
 from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
-from etude.records import Event, InfraFailed, Task, Trajectory
+from etude.records import Event, InfraFailed, Segment, Task, Trajectory
 from etude.rewards.judgement import Judges
 from etude.rewards.played import Sealed, judge, play_to_seal
 from etude.rewards.reward import score
 from etude.rollouts.config import RunConfig
+from etude.rollouts.sample import Sample, failed, sample_of
 from etude.rollouts.trajectory_store import KeptTrajectory, Resumption, TrajectoryStore
 
 UNJUDGED = InfraFailed("not judged yet")
@@ -40,7 +41,9 @@ class Order:
     temperature: float = 1.0
     attempt: int = 1
     kept: Path | None = None
-    """The directory of the run's trajectories, where this one is kept until it is scored; None: it is not kept."""
+    """The directory of trajectories where this one is kept (`rollouts.trajectory_store`); None: it is not kept."""
+    every: int = 1
+    """Turns from one checkpoint of its sandbox to the next; 0: only its log is kept."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,9 @@ async def play_order(
         if order.kept is None:
             return player.over(await player.session(None, None), {})
         with await TrajectoryStore(order.kept).claim(order.id) as kept:
-            done = kept.sealed()
-            return done if isinstance(done, SealedRollout) else await player.kept_session(kept)
+            if (done := kept.sealed()) is not None:
+                return _with_log(done[0], order, *kept.log())
+            return await player.kept_session(kept)
     except (EtudeError, OSError) as error:
         failed = replace(player.trajectory(), outcome=InfraFailed(f"{type(error).__name__}: {error}"))
         return SealedRollout(order, failed, None)
@@ -118,7 +122,7 @@ class _Player:
             await asyncio.to_thread(kept.begin_anew)
             sealed = await self.session(kept, None)
         rollout = self.over(sealed, {**kept.usage, **({"taken_up": 1, "turns_taken_up": up.turn} if up else {})})
-        await kept.seal(rollout)
+        await kept.seal(_without_log(rollout), sample_of(rollout.trajectory))
         await kept.forget_memory(self.backend)
         return rollout
 
@@ -140,7 +144,7 @@ class _Player:
                 seed=order.seed,
                 temperature=order.temperature,
                 on_event=lambda event: self.on_event(order, event),
-                kept=kept.kept(sandbox, self.backend, self.config.rollouts.trajectory_every) if kept else None,
+                kept=kept.kept(sandbox, self.backend, order.every) if kept else None,
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)
@@ -167,6 +171,33 @@ class _Player:
             environment={"backend": offered.name, "isolation": offered.isolation},
             seconds=time.monotonic() - self.started,
         )
+
+
+def _without_log(rollout: SealedRollout) -> SealedRollout:
+    """What its log does not tell."""
+    return _with_log(rollout, rollout.order, (), ())
+
+
+def _with_log(
+    left: SealedRollout, order: Order, segments: tuple[Segment, ...], events: tuple[Event, ...]
+) -> SealedRollout:
+    trajectory, sealed = replace(left.trajectory, segments=segments, events=events), left.sealed
+    if sealed is not None:
+        sealed = replace(sealed, result=replace(sealed.result, segments=segments, events=events))
+    return SealedRollout(order, trajectory, sealed)
+
+
+async def judge_kept(order: Order, config: RunConfig, backend: Backend, judges: Judges) -> Sample:
+    """Judge what the session of an order has left where it is kept. Raises nothing but cancellation."""
+    assert order.kept is not None
+    store = TrajectoryStore(order.kept)
+    try:
+        left, sample = await asyncio.to_thread(store.sealed, order.id)
+        rollout = _with_log(left, order, (), await asyncio.to_thread(store.events, order.id))
+        judged = await judge_order(rollout, config, backend, judges)
+        return sample.judged(judged, await asyncio.to_thread(store.settle, order.id))
+    except (EtudeError, OSError) as error:
+        return failed(order.id, order.task, order.group_id, InfraFailed(f"{type(error).__name__}: {error}"))
 
 
 async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backend, judges: Judges) -> Trajectory:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from etude.errors import UnusedFeature, WeightError
-from etude.harness.conduct import Conduct, conduct_of
 from etude.harness.durable import write_whole
-from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
+from etude.records import InfraFailed, Scored, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.lines import append, rows
 from etude.rollouts.plan.rates import engine_line, rollout_line
+from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import member_of
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class RunStats:
         version = last_step["version"] if last_step else 0
         self.history: deque[dict[str, Any]] = deque(_mended(path, self.steps, version), maxlen=HISTORY)
         self.deliveries: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self.recent: deque[tuple[Trajectory, Conduct]] = deque(maxlen=128)
-        """The last rollouts, and how they went about their work."""
+        self.recent: deque[Sample] = deque(maxlen=128)
+        """The last rollouts."""
         if last_step is not None:
             self.stepped(last_step)
 
@@ -88,28 +88,30 @@ class RunStats:
         names = {**self._engine_before, **self._engine_now}
         return {name: self._engine_before[name] + self._engine_now.get(name, 0) for name in names}
 
-    def rolled_out(self, trajectory: Trajectory) -> None:
+    def rolled_out(self, sample: Sample) -> None:
         """Count a finished rollout."""
-        self.recent.append((trajectory, conduct_of(trajectory.events)))
+        self.recent.append(sample)
         self.counters["rollouts"] += 1
-        self.counters["infra_failed"] += isinstance(trajectory.outcome, InfraFailed)
-        self.counters["truncated"] += isinstance(trajectory.outcome, Truncated)
-        self.counters["solved"] += solved(trajectory.outcome)
+        self.counters["infra_failed"] += isinstance(sample.outcome, InfraFailed)
+        self.counters["truncated"] += isinstance(sample.outcome, Truncated)
+        self.counters["solved"] += solved(sample.outcome)
         for name in _FROM_USAGE:
-            self.counters[name] += trajectory.usage.get(name, 0)
-        self.write("rollout", rollout_line(trajectory))
-        if trajectory.findings:
-            said = {"rollout": trajectory.id, "task": trajectory.task_id, "findings": list(trajectory.findings)}
+            self.counters[name] += sample.usage.get(name, 0)
+        self.write("rollout", rollout_line(sample))
+        if sample.findings:
+            said = {"rollout": sample.id, "task": sample.task_id, "findings": list(sample.findings)}
             self.write("findings", said)
 
-    def before_step(self, groups: list[Group], pool: GroupPool, version: Version, elapsed_s: float) -> dict[str, Any]:
+    def before_step(
+        self, groups: list[SampleGroup], pool: GroupPool, version: Version, elapsed_s: float
+    ) -> dict[str, Any]:
         """The line of a step that trains `version` on these groups, as far as it is known before it."""
-        members = [member for group in groups for member in group.trajectories]
+        members = [member for group in groups for member in group.samples]
         return {
             "step": self.steps + 1,
             "elapsed_s": round(elapsed_s, 2),
             "trained_rollouts": len(members),
-            "groups": {group.id: [member_of(member.id) for member in group.trajectories] for group in groups},
+            "groups": {group.id: [member_of(member.id) for member in group.samples] for group in groups},
             "slots": pool.slots.counts(),
             "reward": sum(reward_of(member.outcome) or 0.0 for member in members) / len(members),
             **self._rates(),
@@ -147,8 +149,8 @@ class RunStats:
 
     def _rates(self) -> dict[str, float]:
         """Over the rollouts that came in lately, whether their groups were trained on or not."""
-        recent = [(t, conduct) for t, conduct in self.recent if isinstance(t.outcome, Scored | Truncated)]
-        judged, conducts = [t for t, _ in recent], [conduct for _, conduct in recent]
+        judged = [sample for sample in self.recent if isinstance(sample.outcome, Scored | Truncated)]
+        conducts = [sample.conduct for sample in judged]
         turns, sessions = sum(t.usage["turns"] for t in judged), max(1, len(judged))
         edited = [conduct.looked for conduct in conducts if conduct.edited]
         calls = sum(conduct.calls for conduct in conducts)
@@ -240,13 +242,11 @@ class RunStats:
         return {**counters, "groups_dropped": self.dropped, "age_tokens": dict(sorted(self.ages.items()))}
 
 
-def _age_tokens(members: list[Trajectory], trained_on: Version) -> dict[str, int]:
+def _age_tokens(members: list[Sample], trained_on: Version) -> dict[str, int]:
     """How many sampled tokens are how many versions old."""
     ages: Counter[str] = Counter()
     for member in members:
-        for segment in member.segments:
-            for version, tokens in Counter(segment.versions[segment.sampled].tolist()).items():
-                ages[str(trained_on - version)] += tokens
+        ages.update({str(trained_on - version): tokens for version, tokens in member.versions.items()})
     return dict(ages)
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.errors import DeadlineExceeded
-from etude.records import Group, Version
+from etude.records import Version
 from etude.rollouts.actors import trainer
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.health import end, identify
 from etude.rollouts.processes import Identity
+from etude.rollouts.sample import SampleGroup
 from etude.rollouts.waiting import DIED, STEP_S, STOP_S, within
 
 RESUME_S, PUBLISH_S, SAVE_S = 120.0, 120.0, 60.0
@@ -31,7 +32,7 @@ class _Asked:
     """A step that was asked for: the version it trains, and with what."""
 
     before: Version
-    groups: list[Group]
+    groups: list[SampleGroup]
     state: dict[str, Any]
 
 
@@ -76,10 +77,8 @@ class TrainerProcess:
         what = "the trainer to save its model"
         await self._asked(lambda actor: actor.save_model.remote(directory), SAVE_S, what)
 
-    async def step(self, groups: list[Group], state: dict[str, Any]) -> dict[str, Any]:
+    async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
         """One optimizer step on these groups; returns its metrics, whichever process made it."""
-        if self.config.trainer.credit.feedback is None:
-            groups = [_without_events(group) for group in groups]  # nobody reads them there; they take a while to send
         async with self._stepping:
             return await self._step(_Asked(self._version, groups, state))
 
@@ -164,7 +163,3 @@ class TrainerProcess:
         self._saved = state["line"] if state else None
         self._version = Version(state["line"]["version"]) if state else Version(0)
         return state
-
-
-def _without_events(group: Group) -> Group:
-    return replace(group, trajectories=tuple(replace(each, events=()) for each in group.trajectories))

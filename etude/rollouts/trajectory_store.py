@@ -1,18 +1,22 @@
-"""Where trajectories are kept while they are played, so that another worker can go on with one.
+"""Where trajectories are, from their first turn until a checkpoint says that they were trained on.
 
     trajectories/g12/3/
       events.jsonl    the session's own log: every event, with token ids, log-probabilities and versions
       routes          the experts of every position, which the log only points at
       turn-3.files    the sandbox's files after a turn; the log's checkpoints name it
       turn-3.memory   the name of a snapshot with processes and memory, where the backend has such that outlive us
-      sealed          the files that the session left when it was over; there only then
+      sealed          the files that the session left, and its `Sample`; there when it is over, until it is scored
+      score           the `Sample` with its verdict; there from the moment it counts as scored
+
+A token is written once, into the log, by the worker that plays; and read once, by the trainer. Everybody between them
+has the `Sample`.
 
 Owns `TrajectoryStore` and `KeptTrajectory`. What a session knows is the fold of its log (`harness.state`), so going on
 from a checkpoint is: cut the log where the checkpoint says, lay its files into a fresh sandbox, and play. A slot's
 directory belongs to one process at a time, by a lock that dies with it. Files of a sandbox are on the disk, whole,
-before a checkpoint names them; log and routes are the kernel's, so a kill takes nothing from them, and of what a power
-cut takes the checkpoints before it stand. All workers of a run, and whoever resumes it, must see the directory. Plays
-nothing, and decides nothing: `rollouts.session` does.
+before a checkpoint names them; log and routes are the kernel's until the session is judged, so a kill takes nothing
+from them, and of what a power cut takes the checkpoints before it stand. All workers of a run, its trainer and whoever
+resumes it must see the directory. Plays nothing, and decides nothing: `rollouts.session` does.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import os
 import pickle
 import shutil
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +40,13 @@ from etude.environments.archive import Archive, take_out
 from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
 from etude.environments.toolchain import HOME
 from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, SandboxSpoiled
-from etude.harness.durable import append_whole, write_whole
+from etude.harness.dialogue import segments_of
+from etude.harness.durable import append_whole, sync_directory, write_whole
 from etude.harness.events import decoded
 from etude.harness.journal import InUse, Journal
 from etude.harness.session import Kept
-from etude.records import Event, Routes
+from etude.records import Event, Routes, Segment, Trajectory
+from etude.rollouts.sample import Sample
 
 CLAIM_S = 20.0
 """How long to wait for a process that died a moment ago to let go of its slot."""
@@ -68,6 +75,7 @@ class TrajectoryStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._removable: set[str] = set()
 
     async def claim(self, slot_id: str) -> KeptTrajectory:
         """The slot's trajectory, for this process alone; a new one where there is none.
@@ -98,14 +106,75 @@ class TrajectoryStore:
             if slot_id not in wanted:
                 self.remove(slot_id)
 
+    def ended(self, groups: Iterable[str]) -> None:
+        """A saved checkpoint says that these groups have ended: the next call removes what is theirs, for the newest
+        checkpoint may be damaged.
+        """
+        removable, self._removable = self._removable, set(groups)
+        for group in removable:
+            shutil.rmtree(self.directory / group, ignore_errors=True)
+
     def slots(self) -> list[str]:
         """Those that have a trajectory here."""
         found = self.directory.glob("*/*/events.jsonl")
         return sorted("/".join(path.parent.relative_to(self.directory).parts) for path in found)
 
+    # --- sessions that are over ---------------------------------------------------------------------------------------
+
+    def sealed(self, slot_id: str) -> tuple[Any, Sample]:
+        """What `KeptTrajectory.seal` was given. Raises CheckpointError where there is nothing of the kind."""
+        if (found := _unpickled(self._of(slot_id) / "sealed")) is None:
+            raise CheckpointError(f"{slot_id}: what its session has left cannot be read; it is played again")
+        return found
+
+    def settle(self, slot_id: str) -> int:
+        """Have the disk hold log and routes; returns their checksum."""
+        directory, found = self._of(slot_id), 0
+        for name in ("events.jsonl", "routes"):
+            with (directory / name).open("rb") as file:
+                os.fsync(file.fileno())
+                found = zlib.crc32(file.read(), found)
+        for place in (directory, *list(directory.parents)[: len(slot_id.split("/"))]):
+            sync_directory(place)
+        return found
+
+    async def keep(self, sample: Sample) -> None:
+        """A sample is scored: it is on the disk when this returns, and all that only playing it needed is gone. Raises
+        CheckpointError where the disk is full.
+        """
+        await asyncio.to_thread(self._keep, sample)
+
+    def _keep(self, sample: Sample) -> None:
+        directory = self._of(sample.id)
+        _write(directory / "score", sample.encoded(), listed=True)
+        for path in (*directory.glob("*.files"), *directory.glob("*.memory"), directory / "sealed"):
+            path.unlink(missing_ok=True)
+
+    def sample(self, slot_id: str) -> Sample | None:
+        """The scored sample of a slot; None where there is none, or where the disk has damaged it: it is played again
+        then, and comes out the same or is as good.
+        """
+        try:
+            sample = Sample.decoded((self._of(slot_id) / "score").read_bytes())
+            return sample if self.settle(slot_id) == sample.checksum else None
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def events(self, slot_id: str) -> tuple[Event, ...]:
+        """The log of a session."""
+        return tuple(event for event, _ in decoded(self._of(slot_id) / "events.jsonl"))
+
+    def trajectory(self, sample: Sample) -> Trajectory:
+        """With its tokens and events. Raises CheckpointError where they are not what they were when it was scored."""
+        directory = self._of(sample.id)
+        if self.settle(sample.id) != sample.checksum:
+            raise CheckpointError(f"{directory}: was changed after {sample.id} was scored; go on with --resume")
+        with contextlib.closing(_RouteFile(directory / "routes")) as routes:
+            return sample.trajectory(*_read(directory / "events.jsonl", routes))
+
     def _of(self, slot_id: str) -> Path:
         parts = slot_id.split("/")
-        if len(parts) != 2 or any(part in ("", ".", "..") for part in parts):
+        if len(parts) < 2 or any(part in ("", ".", "..") for part in parts):
             raise CheckpointError(f"{slot_id!r} is no slot's id: they are of the form g12/3")
         return self.directory.joinpath(*parts)
 
@@ -133,12 +202,13 @@ class KeptTrajectory:
 
     # --- going on -------------------------------------------------------------------------------------------------
 
-    def sealed(self) -> Any:
+    def sealed(self) -> tuple[Any, Sample] | None:
         """What `seal` was given; None for a session that is not over, or was sealed by a program of another version."""
-        try:
-            return pickle.loads((self.directory / "sealed").read_bytes())
-        except (FileNotFoundError, pickle.UnpicklingError, AttributeError, ImportError, TypeError):
-            return None
+        return _unpickled(self.directory / "sealed")
+
+    def log(self) -> tuple[tuple[Segment, ...], tuple[Event, ...]]:
+        """The segments that are sealed, and all events."""
+        return _read(self.journal.path, self.routes)
 
     def take_up(self) -> Resumption | None:
         """Cut the log where its last whole checkpoint stands. None where there is none: the session begins anew."""
@@ -179,8 +249,8 @@ class KeptTrajectory:
     # --- keeping ----------------------------------------------------------------------------------------------------
 
     def kept(self, sandbox: Sandbox, backend: Backend, every: int) -> Kept:
-        """For `run_session` in this sandbox of that backend."""
-        return Kept(self.journal, _Files(self, sandbox, backend), every, self.routes)
+        """For `run_session` in this sandbox of that backend; with `every` 0 its log alone is kept."""
+        return Kept(self.journal, _Files(self, sandbox, backend) if every else None, every or 1, self.routes)
 
     async def forget_memory(self, backend: Backend) -> None:
         """Nobody needs the snapshot with processes and memory any more."""
@@ -189,9 +259,9 @@ class KeptTrajectory:
             with contextlib.suppress(SandboxError):  # its server is gone, or will forget it in time
                 await backend.release(memory)
 
-    async def seal(self, sealed: Any) -> None:
+    async def seal(self, left: Any, sample: Sample) -> None:
         """Keep what a session that is over has left. Raises CheckpointError where the disk refuses."""
-        await asyncio.to_thread(_write, self.directory / "sealed", pickle.dumps(sealed))
+        await asyncio.to_thread(_write, self.directory / "sealed", pickle.dumps((left, sample)))
 
 
 class _Files:
@@ -287,8 +357,21 @@ def _end_of(where: Sequence[Any]) -> int:
     return at + math.prod(shape) * np.dtype(dtype).itemsize
 
 
-def _write(path: Path, data: bytes) -> None:
+def _read(log: Path, routes: _RouteFile) -> tuple[tuple[Segment, ...], tuple[Event, ...]]:
+    lines = list(decoded(log))
+    return segments_of(lines, routes), tuple(event for event, _ in lines)
+
+
+def _unpickled(path: Path) -> Any:
+    """None where there is nothing, or another version's."""
     try:
-        write_whole(path, data)
+        return pickle.loads(path.read_bytes())
+    except (FileNotFoundError, pickle.UnpicklingError, AttributeError, ImportError, TypeError):
+        return None
+
+
+def _write(path: Path, data: bytes, listed: bool = False) -> None:
+    try:
+        write_whole(path, data, listed=listed)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error}); make room there") from error

@@ -9,7 +9,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.shadow import Shadow
 from etude.harness.store import SessionStore
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
-from etude.records import Event, Scored, Segment, Task, Trajectory, Verifier, Version
+from etude.records import Event, Scored, Task, Trajectory, Verifier, Version
 from etude.rewards.mining.journal import Decision
 from etude.rewards.mining.journal import Journal as MiningJournal
 from etude.rollouts.config import RunConfig
@@ -37,7 +37,8 @@ from etude.rollouts.ledger import GroupRecord, Ledger
 from etude.rollouts.lines import append, rows
 from etude.rollouts.live import Changes
 from etude.rollouts.moves import Moves
-from etude.rollouts.trajectory_store import KeptTrajectory
+from etude.rollouts.sample import sample_of
+from etude.rollouts.trajectory_store import KeptTrajectory, TrajectoryStore
 from etude.tasks.harbor import read_task, write_task
 from etude.trainer import checkpoint
 from etude.weights.pins import Pins
@@ -102,7 +103,6 @@ def _ledger(at: Path, n: int) -> None:
     try:
         ledger.opened(GroupRecord(n, "r" * 3000, 1, Version(0)))
         asyncio.run(ledger.sync())
-        asyncio.run(ledger.keep(_trajectory(n)))
     finally:
         ledger.close()
 
@@ -110,22 +110,22 @@ def _ledger(at: Path, n: int) -> None:
 def _ledger_has(at: Path) -> list[int]:
     ledger = Ledger(at)
     try:
-        return [index for index in sorted(ledger.groups) if ledger.sample(index, 0) is not None]
+        return sorted(ledger.groups)
     finally:
         ledger.close()
 
 
-def _trajectory(n: int) -> Trajectory:
-    ids = np.arange(1000, dtype=np.int32) * (n + 7)
-    noise = np.random.default_rng(n).random(1000).astype(np.float32)
-    segment = Segment(
-        token_ids=ids,
-        sampled=np.ones(1000, bool),
-        logprobs=noise,
-        versions=np.zeros(1000, np.int32),
-        routed_experts=np.zeros((0, 0, 0), np.uint8),
-    )
-    return Trajectory(f"g{n}/0", "t", f"g{n}", (segment,), (), Scored(1.0, {"tests": 1.0}))
+def _score(at: Path, n: int) -> None:
+    store, slot = TrajectoryStore(at), f"g{n}/0"
+    with KeptTrajectory(at / slot) as kept:
+        kept.journal.append(json.dumps({"kind": "end", "at": 0.0, "pad": PAD}).encode())
+    told = Trajectory(slot, "t", f"g{n}", (), (), Scored(1.0, {"tests": 1.0}))
+    asyncio.run(store.keep(replace(sample_of(told), checksum=store.settle(slot))))
+
+
+def _scores(at: Path) -> list[int]:
+    store = TrajectoryStore(at)
+    return sorted(int(slot[1:-2]) for slot in store.slots() if store.sample(slot) is not None)
 
 
 def _routes(at: Path, n: int) -> None:
@@ -353,6 +353,7 @@ WRITTEN: dict[str, Written] = {
     "a run's metrics": Written(lambda at, n: append(at / "m", {"n": n, "pad": PAD}), lambda at: _numbers(at / "m")),
     "a run's ledger": Written(_ledger, _ledger_has),
     "a run's trajectories": Written(_routes, lambda at: _numbers(at / "g0" / "0" / "events.jsonl")),
+    "a run's samples": Written(_score, _scores),
     "a run's changes": Written(_changes, _changed),
     "a run's moves": Written(_moves, _moved),
     "a run's checkpoints": Written(_save, _saved, step=16_384),

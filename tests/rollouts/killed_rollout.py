@@ -70,7 +70,8 @@ class FromContext:
 
 async def rollout(kept: Path | None, settings: dict, version: int, on_event) -> object:
     chat, backend = small_chat(), NamespaceBackend()
-    order = Order("g7/2", "g7", task(), 5, kept=kept)
+    settings = dict(settings)
+    order = Order("g7/2", "g7", task(), 5, kept=kept, every=settings.pop("every", 1))
     try:
         return await play_order(order, config(**settings), backend, FromContext(chat, version), chat, on_event)
     finally:

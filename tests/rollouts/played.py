@@ -1,18 +1,22 @@
 """Samples and groups at small size, for tests of what happens to them."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from etude.harness.events import EventLog
 from etude.harness.sampler import NO_ROUTES
 from etude.records import Event, InfraFailed, Scored, Segment, Task, Trajectory, Verifier
 from etude.rollouts.groups import GroupConfig, GroupPool
 from etude.rollouts.ledger import Ledger
+from etude.rollouts.sample import sample_of
 from etude.rollouts.slots import Slots
 
 TASK = Task("t", "do", {}, Verifier({}))
 USAGE = {"turns": 1, "parallel_turns": 0, "tool_calls": 1}
 
 
-def rollout(slot, reward, version=0):
+def trajectory(slot, reward, version=0):
     """The trajectory of a slot; failed for infrastructure where `reward` is None."""
     segment = Segment(
         np.array([1, 2], np.int32),
@@ -25,6 +29,29 @@ def rollout(slot, reward, version=0):
     events = (Event("end", 0.5, {"stop": "answer"}),)
     segments = () if reward is None else (segment,)
     return Trajectory(slot, "t", slot.partition("/")[0], segments, events, outcome, usage=USAGE)
+
+
+def rollout(slot, reward, version=0):
+    """The sample of a slot."""
+    return sample_of(trajectory(slot, reward, version))
+
+
+async def scored(store, slot, reward, version=0):
+    """A sample whose log is on the disk, with its verdict."""
+    await logged(store, slot, version)
+    sample = replace(rollout(slot, reward, version), checksum=store.settle(slot))
+    await store.keep(sample)
+    return sample
+
+
+async def logged(store, slot, version=0):
+    """The log of `trajectory`, as a session leaves it."""
+    with await store.claim(slot) as kept:
+        log = EventLog(journal=kept.journal)
+        log.add("prompt", record={"ids": [1]}, tokens=1)
+        log.add("completion", record={"ids": [2], "logprobs": [0.0], "versions": [version]}, tokens=1)
+        log.add("segment_sealed", segment="turns")
+        log.add("end", stop="answer")
 
 
 def pool_in(directory, **config):

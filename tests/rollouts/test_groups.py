@@ -24,7 +24,7 @@ def test_a_full_group_is_ready_and_given_out_once(pool_of):
     pool = pool_of(size=4)
     filled(pool, 0, [0, 1, 1, 0])
     [group] = pool.take(1, 0, WHOLE)
-    assert [m.outcome.reward for m in group.trajectories] == [0, 1, 1, 0]
+    assert [m.outcome.reward for m in group.samples] == [0, 1, 1, 0]
     assert pool.take(1, 0, WHOLE) is None
 
 
@@ -32,7 +32,7 @@ def test_infrastructure_failures_leave_before_the_baseline(pool_of):
     pool = pool_of(size=4)
     filled(pool, 0, [0, 1, None, None])
     [group] = pool.take(1, 0, WHOLE)
-    assert len(group.trajectories) == 2
+    assert len(group.samples) == 2
     filled(pool, 1, [1, None, None, None])
     assert pool.dropped["too_few_scored"] == 1
     assert pool.take(1, 0, WHOLE) is None
@@ -47,7 +47,7 @@ def test_a_rollout_that_a_limit_cut_keeps_its_verdict_or_leaves_before_the_basel
         pool.slots.observe(slot, 1, "scored")
         pool.add(cut, now=0.0)
     [group] = pool.take(1, 0, WHOLE)
-    assert [reward_of(member.outcome) for member in group.trajectories] == left
+    assert [reward_of(member.outcome) for member in group.samples] == left
     assert pool.slots.dropped["overlong"] == 4 - len(left)
 
 
@@ -77,7 +77,7 @@ def test_stragglers_do_not_hold_a_group(pool_of):
     pool.close_stragglers(now=16.0)
     assert pool.late == [ids[3]]
     [group] = pool.take(1, 0, WHOLE)
-    assert len(group.trajectories) == 3
+    assert len(group.samples) == 3
     come_in(pool, ids[3], 1, now=17.0)  # it comes in after all, and changes nothing
     assert pool.take(1, 0, WHOLE) is None
     assert pool.counters["closed_early"] == 1
@@ -92,7 +92,7 @@ def test_with_more_samples_than_wanted_a_group_closes_with_the_first(pool_of):
     come_in(pool, ids[1], 0)
     assert sorted(pool.late) == [ids[0], ids[2]]
     [group] = pool.take(1, 0, WHOLE)
-    assert [member.id for member in group.trajectories] == [ids[1], ids[3]]
+    assert [member.id for member in group.samples] == [ids[1], ids[3]]
     assert pool.slots.dropped == {"straggler": 2}
 
 
@@ -163,4 +163,4 @@ def test_members_stand_in_the_order_of_their_slots(pool_of):
     for slot in (ids[2], ids[0], ids[1]):
         come_in(pool, slot, float(slot == ids[0]))
     [group] = pool.take(1, 0, WHOLE)
-    assert [member.id for member in group.trajectories] == ids
+    assert [member.id for member in group.samples] == ids

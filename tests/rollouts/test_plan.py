@@ -17,6 +17,7 @@ from etude.rollouts.plan.planner import plan_of, setup_of
 from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
 from etude.rollouts.plan.simulator import Setup, Simulation
 from etude.rollouts.proof import used_in_time
+from etude.rollouts.sample import sample_of
 
 ENGINE = EngineRate(step_s=0.01, decode_s=0.001, prefill_s=0.0001)
 QUICK = EngineRate(step_s=0.002, decode_s=0.0002, prefill_s=0.00001)
@@ -144,7 +145,7 @@ def test_a_rollouts_line_has_its_turns():
     log = [("prompt", 0.0, {}), ("completion", 1.0, {"tokens": 30, "context": 130})]
     log += [("tool_result", 1.5, {}), ("tool_result", 1.8, {}), ("completion", 2.5, {"tokens": 10, "context": 180})]
     events = tuple(Event(kind, at, data) for kind, at, data in [*log, ("end", 2.6, {})])
-    line = rollout_line(Trajectory("g3/1", "t", "g3", (), events, Scored(1.0, {}), seconds=4.0))
+    line = rollout_line(sample_of(Trajectory("g3/1", "t", "g3", (), events, Scored(1.0, {}), seconds=4.0)))
     assert line["turns"] == [[100, 30, 0.8], [40, 10, 0.0]]
     assert (line["group"], line["reward"], line["session_s"], line["seconds"]) == ("g3", 1.0, 2.6, 4.0)
 

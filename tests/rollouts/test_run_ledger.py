@@ -1,4 +1,4 @@
-"""What is on the disk: scored samples bit for bit, the fates of groups, and all of it after any death."""
+"""What is on the disk: scored samples, the fates of groups, and all of it after any death."""
 
 import asyncio
 import random
@@ -7,28 +7,21 @@ from functools import partial
 
 import numpy as np
 import pytest
-from played import TASK, come_in, filled, rollout
+from played import TASK, come_in, filled, rollout, scored, trajectory
 
 from etude.errors import AccountingError, CheckpointError
-from etude.records import Cheated, Event, InfraFailed, Scored, Segment, Trajectory, Truncated
+from etude.records import Cheated, InfraFailed, Scored, Truncated
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupConfig
-from etude.rollouts.ledger import GroupRecord, Ledger, packed, unpacked
+from etude.rollouts.ledger import GroupRecord, Ledger
 from etude.rollouts.restore import account, restored
-from etude.rollouts.slots import member_of
+from etude.rollouts.sample import Sample
+from etude.rollouts.slots import group_id, member_of
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import Source, TaskStream
+from etude.rollouts.trajectory_store import TrajectoryStore
 
 WHOLE = 100
-
-
-def same(one, other):
-    for left, right in zip(one.segments, other.segments, strict=True):
-        assert left.kind == right.kind
-        for name in ("token_ids", "sampled", "logprobs", "versions", "routed_experts"):
-            a, b = getattr(left, name), getattr(right, name)
-            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
-    assert replace(one, segments=()) == replace(other, segments=())
 
 
 @pytest.mark.parametrize(
@@ -38,43 +31,37 @@ def same(one, other):
         InfraFailed("gone", False), Cheated("it read the tests"),
     ],
 )  # fmt: skip
-def test_a_sample_comes_back_bit_for_bit(outcome):
-    draw = np.random.default_rng(3)
-    segments = tuple(
-        Segment(
-            draw.integers(0, 5000, n).astype(np.int32), draw.random(n) < 0.5, draw.normal(size=n).astype(np.float32),
-            draw.integers(0, 9, n).astype(np.int32), draw.integers(0, 255, (n - 1, 4, 2)).astype(np.uint8), kind,
-        )
-        for n, kind in ((300, "summary"), (7, "turns"))
-    )  # fmt: skip
-    events = (Event("tool_result", 0.1, {"text": "naïve \ud800 \n", "index": 0, "nested": {"a": [1, None]}}),)
-    sample = Trajectory(
-        "g3/1", "task", "g3", segments, events, outcome, {"backend": "namespace"}, {"turns": 3}, ("found",), 1.25
-    )
-    same(unpacked(packed(sample)), sample)
+def test_a_sample_comes_back_as_it_was(outcome):
+    sample = replace(rollout("g3/1", 1.0, version=4), outcome=outcome, findings=("found",), seconds=1.25, checksum=9)
+    assert Sample.decoded(sample.encoded()) == sample
 
 
+@pytest.mark.parametrize("name", ["score", "events.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"PK", None])
-def test_a_sample_the_disk_has_damaged_is_none(tmp_path, damage):
-    ledger = Ledger(tmp_path)
-    asyncio.run(ledger.keep(rollout("g0/1", 1.0)))
-    [path] = tmp_path.glob("*.npz")
+def test_a_sample_the_disk_has_damaged_is_none(tmp_path, name, damage):
+    store = TrajectoryStore(tmp_path)
+    sample = asyncio.run(scored(store, "g0/1", 1.0))
+    assert store.sample("g0/1") == sample
+    path = tmp_path / "g0" / "1" / name
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] if damage is None else damage)
-    assert ledger.sample(0, 1) is None
-    assert ledger.sample(0, 0) is None
+    assert store.sample("g0/1") is None
+    assert store.sample("g0/0") is None
+    if name == "events.jsonl":
+        with pytest.raises(CheckpointError, match="was changed after g0/1 was scored"):
+            store.trajectory(sample)
 
 
 def test_samples_go_one_checkpoint_after_their_group_has_ended(tmp_path):
-    ledger = Ledger(tmp_path)
+    store = TrajectoryStore(tmp_path)
     for slot in ("g1/0", "g1/1", "g11/0"):
-        asyncio.run(ledger.keep(rollout(slot, 1.0)))
-    ledger.ended([1])
-    assert ledger.kept() == {1, 11}
-    ledger.ended([])
-    assert ledger.kept() == {11}
-    ledger.clear()
-    assert list(tmp_path.glob("*")) == [tmp_path / "groups.jsonl"]
+        asyncio.run(scored(store, slot, 1.0))
+    store.ended(["g1"])
+    assert store.slots() == ["g1/0", "g1/1", "g11/0"]
+    store.ended([])
+    assert store.slots() == ["g11/0"]
+    store.keep_only([])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_one_process_at_a_time_has_it(tmp_path):
@@ -109,7 +96,8 @@ class Life:
         self.stats = RunStats(directory / "metrics.jsonl", saved.get("stats"))
         self.tasks = TaskStream(Source(lambda rung, index: TASK, (1, 2), {1: 1, 2: 2}, {}), saved=saved.get("stream"))
         self.ledger = Ledger(directory / "ledger")
-        self.pool = restored(CONFIG, self.ledger, self.tasks, self.stats, saved)
+        self.store = TrajectoryStore(directory / "trajectories")
+        self.pool = restored(CONFIG, self.ledger, self.store, self.tasks, self.stats, saved)
         self.version = saved["line"]["version"] if saved else 0
 
     async def some_samples(self, count):
@@ -124,14 +112,14 @@ class Life:
             reward = self.draw.choice([0.0, 1.0, 1.0, None])
             version = self.draw.randint(max(0, self.version - 2), self.version)
             if reward is not None:
-                await self.ledger.keep(rollout(slot.id, reward, version))
+                await scored(self.store, slot.id, reward, version)
                 self.stats.rolled_out(rollout(slot.id, reward, version))
             come_in(self.pool, slot.id, reward, version, now=self.draw.random())
             if self.draw.random() < 0.1:
                 self.pool.close_stragglers(now=5.0)
 
     def state(self, groups):
-        training = sum(len(group.trajectories) for group in self.pool.training.values())
+        training = sum(len(group.samples) for group in self.pool.training.values())
         self.stats.counters["steps_made"] += 1
         return {
             "next": self.pool.started, "pending": self.pool.pending(), "scored": self.pool.scored(),
@@ -139,7 +127,7 @@ class Life:
             "stats": {"counters": dict(self.stats.counters), "dropped": dict(self.pool.dropped)},
             "line": {
                 "version": self.version + 1,
-                "groups": {group.id: [member_of(member.id) for member in group.trajectories] for group in groups},
+                "groups": {group.id: [member_of(member.id) for member in group.samples] for group in groups},
             },
         }  # fmt: skip
 
@@ -166,7 +154,7 @@ async def lives(directory, seed):
             if dies == "after it":
                 break
             life.pool.trained()
-            life.ledger.ended(ended + life.pool.ended())
+            life.store.ended(map(group_id, ended + life.pool.ended()))
         life.ledger.close()
     return Life(directory, saved, draw), lines
 
@@ -204,13 +192,18 @@ def test_scored_samples_of_open_and_ready_groups_are_there_in_the_next_life(tmp_
         if slot.endswith("/0") or slot == "g1/2":
             drawn = life.tasks.draw()
             life.pool.start(drawn.index, drawn.task, drawn.rung, 0)
-        asyncio.run(life.ledger.keep(rollout(slot, reward)))
+        asyncio.run(scored(life.store, slot, reward))
         life.pool.slots.move(slot, "starting")
         come_in(life.pool, slot, reward)
     life.ledger.close()
-    pool = Life(tmp_path, {}, random.Random(0)).pool
+    again = Life(tmp_path, {}, random.Random(0))
+    pool = again.pool
     assert [each.group.id for each in pool.ready] == ["g0"]
     assert sorted(pool.open["g1"].outstanding) == ["g1/0", "g1/1"]
     assert [slot.id for slot in pool.slots.within("queued")] == ["g1/0", "g1/1"]
     [group] = pool.take(1, 0, WHOLE)
-    same(group.trajectories[1], rollout("g0/1", 1.0))
+    whole, wanted = again.store.trajectory(group.samples[1]), trajectory("g0/1", 1.0)
+    assert whole.outcome == wanted.outcome and [event.kind for event in whole.events][-1] == "end"
+    for name in ("token_ids", "sampled", "logprobs", "versions", "routed_experts"):
+        ours, theirs = getattr(whole.segments[0], name), getattr(wanted.segments[0], name)
+        assert (ours.dtype, ours.tolist()) == (theirs.dtype, theirs.tolist()), name

@@ -24,7 +24,7 @@ from etude.rollouts.trajectory_store import TrajectoryStore
 
 SETTINGS = {
     "every turn": {},
-    "every third": {"rollouts": {"trajectory_every": 3}},
+    "every third": {"every": 3},
     "summaries": {"harness": {"summary": {"trigger_tokens": 640, "max_tokens": 200}}},
 }
 
@@ -58,8 +58,8 @@ def live(processes, kept, settings, version, die_after):
 
 
 def sealed_in(kept) -> SealedRollout:
-    with asyncio.run(TrajectoryStore(kept).claim("g7/2")) as trajectory:
-        return trajectory.sealed()
+    """As the next worker that is ordered to play it finds it."""
+    return asyncio.run(killed_rollout.rollout(kept, {}, 99, nothing))
 
 
 @pytest.mark.timeout(180)
@@ -68,7 +68,7 @@ def test_a_killed_rollout_goes_on_and_is_the_same(tmp_path, processes, settings)
     seed = time.time_ns()
     drawn, lives = random.Random(seed), 0
     print(f"seed {seed}")
-    least = 12 * settings.get("rollouts", {}).get("trajectory_every", 1)  # so that every life gets a turn further
+    least = 12 * settings.get("every", 1)  # so that every life gets a turn further
     while not live(processes, tmp_path, settings, lives, drawn.randint(3, least + 8) + lives // 2):
         lives += 1
         assert lives < 60, "the rollout does not get on"

@@ -1,7 +1,8 @@
 """The processes that judge sealed sessions, each verdict in sandboxes of its own, where the agent never was.
 
-A worker is given what a session left and hands back the trajectory with its outcome; it keeps nothing in between, so
-that what one had begun another can begin anew. Calls nobody. Talks to: environments, rollouts.session.
+A worker is told which session to judge, reads what it left where it is kept, and hands back its `Sample` with the
+outcome; it keeps nothing in between, so that what one had begun another can begin anew. Calls nobody. Talks to:
+environments, rollouts.session.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 from etude.environments.backends import open_when_there
 from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
-from etude.records import Trajectory
 from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import SealedRollout, judge_order
+from etude.rollouts.sample import Sample
+from etude.rollouts.session import Order, judge_kept
 
 
 @actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
@@ -27,7 +28,7 @@ class RewardWorker:
         self.config = config
         self._open: tuple[Backend, Judges] | None = None
         self._opening = asyncio.Lock()
-        self.judging: dict[str, asyncio.Task[Trajectory]] = {}
+        self.judging: dict[str, asyncio.Task[Sample]] = {}
         self.judged = 0
 
     async def opened(self) -> tuple[Backend, Judges]:
@@ -37,16 +38,16 @@ class RewardWorker:
                 self._open = await open_when_there(self.config.environment), self.config.rewards.judges()
             return self._open
 
-    async def judge(self, rollout: SealedRollout) -> Trajectory | None:
+    async def judge(self, order: Order) -> Sample | None:
         """None for a verdict that was cancelled."""
-        verdict = judge_order(rollout, self.config, *await self.opened())
-        task = self.judging[rollout.order.id] = asyncio.ensure_future(verdict)
+        verdict = judge_kept(order, self.config, *await self.opened())
+        task = self.judging[order.id] = asyncio.ensure_future(verdict)
         try:
             return await task
         except asyncio.CancelledError:
             return None
         finally:
-            self.judging.pop(rollout.order.id, None)
+            self.judging.pop(order.id, None)
             self.judged += 1
 
     async def cancel(self, ids: list[str]) -> None:

@@ -1,7 +1,8 @@
 """The processes that run sessions, each with many sandboxes, and how they reach an engine.
 
-A worker plays what it is ordered to, seals it and hands it back unjudged; it calls an engine once a turn (`router` says
-which), and never the controller. Talks to: environments, harness, rollouts.session and router.
+A worker plays what it is ordered to and seals it on the disk; what it hands back is the `Sample` alone. It calls an
+engine once a turn (`router` says which), and never the controller. Talks to: environments, harness, rollouts.session
+and router.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from etude.environments.cluster.calls import actor
 from etude.records import Event
 from etude.rollouts.config import RunConfig
 from etude.rollouts.router import RemoteSampler, View
+from etude.rollouts.sample import Sample, sample_of
 from etude.rollouts.session import Order, SealedRollout, play_order
 
 
@@ -47,8 +49,8 @@ class SessionWorker:
                 self._backend = await open_when_there(self.config.environment)
             return self._backend
 
-    async def play(self, order: Order) -> SealedRollout | None:
-        """None for a rollout that was cancelled."""
+    async def play(self, order: Order) -> Sample | None:
+        """The sample, not judged yet, of a session that stays where it is kept; None for one that was cancelled."""
         backend = await self.backend()
         begun = self.begun[order.id] = asyncio.Event()
         rollout = play_order(
@@ -56,7 +58,7 @@ class SessionWorker:
         )
         task = self.running[order.id] = asyncio.ensure_future(rollout)
         try:
-            return await task
+            return sample_of((await task).trajectory)
         except asyncio.CancelledError:
             return None
         finally:

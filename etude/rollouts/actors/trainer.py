@@ -1,11 +1,12 @@
-"""The trainer's process: steps, hands versions over to be published, checkpoints.
+"""The trainer's process: reads the tokens of samples, steps as `rollouts.loop` says, checkpoints.
 
-Holds one trainer and its publisher and passes calls on; never calls the controller. Torch is imported inside the actor,
+Holds one trainer and its publisher; never calls the controller. Torch is imported inside the actor,
 so that the controller's process never loads it. Talks to: trainer, weights.
 """
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ import ray
 from etude.environments.cluster.calls import actor
 from etude.records import Group, Version
 from etude.rollouts.config import RunConfig
+from etude.rollouts.loop import learn
+from etude.rollouts.sample import SampleGroup
+from etude.rollouts.trajectory_store import TrajectoryStore
 
 if TYPE_CHECKING:
     from etude.trainer.feedback import Lesson
@@ -34,6 +38,7 @@ class TrainerActor:
         from etude.trainer.ranks import Setup, open_ranks
 
         self.config, self.directory = config, directory
+        self.trajectories = TrajectoryStore(directory / "trajectories")
         self.lock: IO[str] | None = None
         decoder, self.tokenizer = load_checkpoint(config.model.path)
         self.product = set_expert_format(decoder, config.model.expert_format)
@@ -77,25 +82,15 @@ class TrainerActor:
         publication = self.publishing.published(version)
         return _told(publication.result) | {"publish_ms": publication.publish_ms}
 
-    def step(self, groups: list[Group], controller_state: dict[str, Any]) -> dict[str, Any]:
-        """One optimizer step on these groups; the new version is on its way to the store when this returns."""
-        import time
-
-        from etude.trainer.checkpoint import save
-        from etude.trainer.credit import credited
-        from etude.trainer.packing import build_batch
-
+    def step(self, groups: list[SampleGroup], controller_state: dict[str, Any]) -> dict[str, Any]:
+        """One step of `rollouts.loop.learn` on these groups; the new version is on its way to the store when this
+        returns.
+        """
         started, cpu = time.perf_counter(), time.process_time()
         rows = self.product.rows if self.product else 0
-        config = self.config.trainer
-        credit = credited(groups, config.advantages, config.credit)
-        batch = build_batch(
-            groups, credit.advantages, self.trainer.version, mask_summaries=config.credit.mask_summaries
-        )
-        metrics: dict[str, Any] = self.trainer.step(batch, controller_state["progress"], self._lessons(groups))
-        metrics["used"] |= credit.used
-        handed_over = self.publishing.put(self.trainer.version, self.trainer.export)
-        metrics |= {"snapshot_ms": handed_over.snapshot_ms, "publish_stall_ms": handed_over.stall_ms}
+        whole = [self._read(group) for group in groups]
+        lessons, progress = self._lessons(whole), controller_state["progress"]
+        metrics = learn(whole, self.trainer, self.publishing, self.config.trainer, progress, lessons)
         if self.product is not None:
             metrics["low_precision_rows_trained"] = self.product.rows - rows
 
@@ -103,14 +98,23 @@ class TrainerActor:
             return {"step_s": time.perf_counter() - started, "step_cpu_s": time.process_time() - cpu}
 
         if self.trainer.version % self.config.rollouts.checkpoint_every == 0:
-            state = {
-                "trainer": self.trainer.state_dict(),
-                "controller": controller_state,
-                "metrics": metrics | spent(),
-                "published": self.publishing.visible,
-            }
-            save(self.directory / "checkpoints", self.trainer.version, state)
+            self._save(controller_state, metrics | spent())
         return metrics | spent()
+
+    def _read(self, group: SampleGroup) -> Group:
+        """The group with its tokens, from where the session workers have put them."""
+        return Group(group.id, group.task, tuple(map(self.trajectories.trajectory, group.samples)))
+
+    def _save(self, controller_state: dict[str, Any], metrics: dict[str, Any]) -> None:
+        from etude.trainer.checkpoint import save
+
+        state = {
+            "trainer": self.trainer.state_dict(),
+            "controller": controller_state,
+            "metrics": metrics,
+            "published": self.publishing.visible,
+        }
+        save(self.directory / "checkpoints", self.trainer.version, state)
 
     def _lessons(self, groups: list[Group]) -> list[Lesson]:
         from etude.models.chat import ChatRenderer

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from etude.errors import ConfigError
-from etude.records import Event, Trajectory, reward_of
+from etude.records import reward_of
 from etude.rollouts.lines import rows
+from etude.rollouts.sample import Sample
 
 LEAST_ROLLOUTS, LEAST_STEPS = 16, 2
 """What can be learnt from."""
@@ -86,31 +87,16 @@ class Rates:
     """From a step's end until the engines hold its version."""
 
 
-def rollout_line(trajectory: Trajectory) -> dict[str, Any]:
+def rollout_line(sample: Sample) -> dict[str, Any]:
     """The line of a rollout that has come in: `turns` are [tokens read, tokens sampled, seconds of tools]."""
-    turns, session_s = _turns(trajectory.events)
     return {
-        "id": trajectory.id,
-        "group": trajectory.group_id,
-        "reward": reward_of(trajectory.outcome),
-        "seconds": round(trajectory.seconds, 4),
-        "session_s": round(session_s, 4),
-        "turns": turns,
+        "id": sample.id,
+        "group": sample.group_id,
+        "reward": reward_of(sample.outcome),
+        "seconds": round(sample.seconds, 4),
+        "session_s": round(sample.session_s, 4),
+        "turns": [list(turn) for turn in sample.turns],
     }
-
-
-def _turns(events: Sequence[Event]) -> tuple[list[list[float]], float]:
-    """Of a session's log: its turns, and how long it took."""
-    turns: list[list[float]] = []
-    context, said_at = 0, 0.0
-    for event in events:
-        if event.kind in ("completion", "summary") and "context" in event.data:
-            tokens, before = int(event.data["tokens"]), context
-            context, said_at = int(event.data["context"]), event.at
-            turns.append([max(0, context - tokens - before), tokens, 0.0])
-        elif event.kind == "tool_result" and turns:
-            turns[-1][2] = round(event.at - said_at, 4)
-    return turns, events[-1].at if events else 0.0
 
 
 def engine_line(gauges: Mapping[str, Any], elapsed_s: float) -> dict[str, Any]:
