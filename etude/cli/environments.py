@@ -10,14 +10,14 @@ from pathlib import Path
 from etude.errors import ConfigError
 from etude.plain import say
 
-BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg", "firecracker", "kata")
+BACKENDS = ("namespace", "docker", "qemu-kvm", "qemu-tcg", "firecracker")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     doctor = actions.add_parser("doctor", help="start real sandboxes and say which backends work")
     doctor.add_argument("--backend", choices=BACKENDS, help="look at this one only")
-    doctor.add_argument("--image", help="what the docker and kata backends start their sandbox on")
+    doctor.add_argument("--image", help="what the docker backend starts its sandbox on")
     doctor.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="in the config of --backend")
     serve = actions.add_parser("serve", help="serve sandboxes over HTTP until SIGTERM")
     serve.add_argument("config", nargs="?", type=Path, help="a TOML file of the server's config")

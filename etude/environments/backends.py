@@ -14,7 +14,6 @@ from etude.environments.base import Backend
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.docker.config import DockerConfig
 from etude.environments.firecracker.config import FirecrackerConfig
-from etude.environments.kata.config import KataConfig
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
@@ -24,7 +23,7 @@ from etude.errors import MissingDependency, Unreachable
 
 _OF_ISOLATION = {"vm": "qemu", "container": "docker", "namespace": "namespace"}
 """The backend that is meant where a config says only how strong the isolation must be."""
-_EXTRAS = {"cluster": "train", "kata": "kata"}
+_EXTRAS = {"cluster": "train"}
 """What to install where a backend needs more than the others."""
 
 AWAY_S = 120.0
@@ -38,20 +37,19 @@ def _kind(table: Any) -> str:
     return table.get("kind") or _OF_ISOLATION.get(table.get("isolation", "namespace"), "")
 
 
-Local = NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig | KataConfig
+Local = NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig
 
 _Namespace = Annotated[NamespaceConfig, Tag("namespace")]
 _Docker = Annotated[DockerConfig, Tag("docker")]
 _Qemu = Annotated[QemuConfig, Tag("qemu")]
 _Firecracker = Annotated[FirecrackerConfig, Tag("firecracker")]
-_Kata = Annotated[KataConfig, Tag("kata")]
 _Remote = Annotated[RemoteConfig, Tag("remote")]
 _Cluster = Annotated[ClusterConfig, Tag("cluster")]
 _Routed = Annotated[RoutedConfig, Tag("routed")]
-LocalConfig = Annotated[_Namespace | _Docker | _Qemu | _Firecracker | _Kata, Discriminator(_kind)]
+LocalConfig = Annotated[_Namespace | _Docker | _Qemu | _Firecracker, Discriminator(_kind)]
 """Backends that make sandboxes themselves, rather than ask a server of ours for them."""
 BackendConfig = Annotated[
-    _Namespace | _Docker | _Qemu | _Firecracker | _Kata | _Remote | _Cluster | _Routed, Discriminator(_kind)
+    _Namespace | _Docker | _Qemu | _Firecracker | _Remote | _Cluster | _Routed, Discriminator(_kind)
 ]
 """What an `environment` table of a recipe holds: `kind` says which."""
 
@@ -100,7 +98,7 @@ def sweep(config: BackendConfig) -> None:
         store.sweep(config.state_dir or store.default_state_dir())
 
 
-def _with_more(config: DockerConfig | FirecrackerConfig | KataConfig | RemoteConfig | ClusterConfig) -> Backend:
+def _with_more(config: DockerConfig | FirecrackerConfig | RemoteConfig | ClusterConfig) -> Backend:
     """Those that need what the light installation does not have."""
     if isinstance(config, ClusterConfig):
         from etude.environments.cluster.backend import ClusterBackend
@@ -114,10 +112,6 @@ def _with_more(config: DockerConfig | FirecrackerConfig | KataConfig | RemoteCon
         from etude.environments.firecracker.backend import FirecrackerBackend
 
         return FirecrackerBackend(config)
-    if isinstance(config, KataConfig):
-        from etude.environments.kata.backend import KataBackend
-
-        return KataBackend(config)
     from etude.environments.client import RemoteBackend
 
     return RemoteBackend(config)

@@ -23,7 +23,6 @@ from etude.environments.docker.config import DockerConfig
 from etude.environments.finding import Finding, look
 from etude.environments.firecracker.config import FirecrackerConfig
 from etude.environments.images.check import check_images
-from etude.environments.kata.config import KataConfig
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
@@ -39,10 +38,8 @@ _BACKENDS = {
     "qemu-kvm": (QemuConfig, ("accel=kvm",)),
     "qemu-tcg": (QemuConfig, ("accel=tcg",)),
     "firecracker": (FirecrackerConfig, ()),
-    "kata": (KataConfig, ()),
 }
 """What can be looked at: its config, and what is set in it."""
-_STARTED_ON_AN_IMAGE = ("docker", "kata")
 _LOOK = (
     "python3 -c 'print(6 * 7)' && ls /sys/class/net /proc/1/root 2>/dev/null; "
     "grep -E 'CapEff|Seccomp:' /proc/self/status"
@@ -61,24 +58,22 @@ _USERNS_SWITCHES = (
 def survey(names: Iterable[str], image: str | None = None, overrides: Sequence[str] = ()) -> dict[str, list[Finding]]:
     """What was found of each backend. Those whose findings are all `ok` are offered here.
 
-    `image` is what backends of containers start their sandbox on; `overrides` are set in every config.
+    `image` is what a container starts on; `overrides` are set in every config.
     """
     found = {}
     for name in names:
         schema, preset = _BACKENDS[name]
-        started_on = (f"image={json.dumps(image)}",) if image is not None and name in _STARTED_ON_AN_IMAGE else ()
+        started_on = (f"image={json.dumps(image)}",) if image is not None and name == "docker" else ()
         found[name] = diagnose(load_recipe(None, schema, [*preset, *started_on, *overrides]))
     return found
 
 
 def diagnose(
-    config: NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig | KataConfig | None = None,
+    config: NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig | None = None,
 ) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes seconds."""
     if isinstance(config, (DockerConfig, FirecrackerConfig)):
         return _over_http(config)
-    if isinstance(config, KataConfig):
-        return _on_kubernetes(config)
     if isinstance(config, QemuConfig):
         return probe(config)
     config = config or NamespaceConfig()
@@ -104,14 +99,6 @@ def _over_http(config: DockerConfig | FirecrackerConfig) -> list[Finding]:
     except ModuleNotFoundError as error:
         return [Finding("HTTP", False, f"{error.name} is not installed", "pip install 'etude[environments]'")]
     return probe_docker(config) if isinstance(config, DockerConfig) else probe_firecracker(config)
-
-
-def _on_kubernetes(config: KataConfig) -> list[Finding]:
-    try:
-        from etude.environments.kata.probe import probe as probe_kata
-    except ModuleNotFoundError as error:
-        return [Finding("Kubernetes", False, f"{error.name} is not installed", "pip install 'etude[kata]'")]
-    return probe_kata(config)
 
 
 def _overlay() -> Finding:

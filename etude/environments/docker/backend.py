@@ -4,7 +4,7 @@ Owns what the engine's images say, and the removal of what killed processes left
 its names. The agent is shown to the container, and spoken to over its attached streams.
 
 A container shares the host's kernel: it holds a misbehaving program, not an attacker with a kernel exploit. With a
-`runtime` such as runsc or kata that changes; it still reports "container", since we cannot see what a runtime does.
+`runtime` such as runsc that changes; it still reports "container", since we cannot see what a runtime does.
 """
 
 from __future__ import annotations

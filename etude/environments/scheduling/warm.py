@@ -23,7 +23,7 @@ from etude.environments.scheduling.messages import Request
 class WarmConfig(Config):
     """Which sandboxes are kept warm, and how many."""
 
-    backends: tuple[str, ...] = ("qemu", "firecracker", "kata")
+    backends: tuple[str, ...] = ("qemu", "firecracker")
     """Asked for by name, or by `isolation = "vm"`."""
     headroom: float = 2.0
     boot_s: float = 2.0
