@@ -32,7 +32,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ from quickstart_vs_trl import HERE, RECIPE, SIDES, machine
 
 from etude.config import load_recipe
 from etude.rollouts.config import RunConfig
-from etude.rollouts.plan.planner import setup_of
 from etude.rollouts.plan.rates import read_rates
 from etude.rollouts.plan.simulator import Simulation
 
@@ -79,7 +77,7 @@ def figures_of(config: RunConfig, directory: Path) -> dict[str, Any]:
     gauges = lines["engine"]
     spent = {name: gauges[-1][name] - gauges[0][name] for name in ("busy_s", "work_s", "elapsed_s")}
     samples = sum(line["trained_rollouts"] for line in steps[1:])
-    forecast = Simulation(read_rates(directory), replace(setup_of(config)), seed=None).run(len(steps) - 1)
+    forecast = Simulation(read_rates(directory), config, seed=None).run(len(steps) - 1)
     simulated = forecast.samples / forecast.wall_s
     return {
         "samples_per_s": samples / wall_s, "steps": len(steps), "wall_s": wall_s, "samples": samples,

@@ -228,17 +228,12 @@ class Controller:
 
     def wants_another_group(self) -> bool:
         """Room for a whole group, and the schedule's word."""
-        size = self.config.groups.size + self.config.groups.oversample
-        room = self.config.rollouts.concurrency - len(self.rollouts)
-        return room >= size and self.schedule.wants(self.tasks.next_index, self.pool) and not self.finished()
+        opens = self.schedule.opens(self.pool, len(self.rollouts), self.tasks.next_index)
+        return opens and not self.finished()
 
     def dispatch(self, roll_out: Callable[[Controller, Slot], Coroutine[Any, Any, None]]) -> None:
         """Send out what is queued, as far as there is room."""
-        for slot in self.slots.within("queued"):
-            if not self.schedule.may_sample(slot.index):
-                continue
-            if len(self.rollouts) >= self.config.rollouts.concurrency or self.stopping:
-                return
+        for slot in [] if self.stopping else self.schedule.startable(self.pool, len(self.rollouts)):
             self.slots.move(slot.id, "starting")
             self.rollouts[slot.id] = asyncio.create_task(self._to_its_end(slot.id, roll_out(self, slot)))
 

@@ -41,13 +41,13 @@ class GroupRecord:
 class Ledger:
     """One run's, open for one process at a time. Use it on one event loop."""
 
-    def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+    def __init__(self, directory: Path | None) -> None:
+        """Without a directory it keeps nothing."""
         self.directory = directory
         self.groups: dict[int, GroupRecord] = {}
         """Every group that was ever opened, by index."""
-        self._journal = Journal(directory / "groups.jsonl")
-        for line in self._journal:
+        self._journal = None if directory is None else Journal(directory / "groups.jsonl")
+        for line in self._journal or ():
             self._read(json.loads(line))
 
     # --- groups -------------------------------------------------------------------------------------------------------
@@ -66,10 +66,12 @@ class Ledger:
 
     async def sync(self) -> None:
         """What was written is the disk's when this returns."""
-        await self._journal.sync()
+        if self._journal is not None:
+            await self._journal.sync()
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._journal.append(json.dumps(line).encode())
+        if self._journal is not None:
+            self._journal.append(json.dumps(line).encode())
         self._read(line)
 
     def _read(self, line: Mapping[str, Any]) -> None:
@@ -84,4 +86,5 @@ class Ledger:
 
     def close(self) -> None:
         """Let another process have it. Safe to call twice."""
-        self._journal.close()
+        if self._journal is not None:
+            self._journal.close()

@@ -22,7 +22,7 @@ from etude.records import Version
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupPool
 from etude.rollouts.sample import Sample, SampleGroup
-from etude.rollouts.slots import index_of
+from etude.rollouts.slots import Slot, index_of
 
 
 class Free:
@@ -49,6 +49,17 @@ class Free:
     def over(self, elapsed_s: float, steps: int) -> bool:
         """Whether the run has had its time or its steps."""
         return self.progress(elapsed_s, steps) >= 1
+
+    def opens(self, pool: GroupPool, out: int, index: int | None = None) -> bool:
+        """Whether the next group may be opened, while so many rollouts are out; it has this index, if one is given."""
+        size = self.groups.size + self.groups.oversample
+        room = self.budget.concurrency - out >= size
+        return room and self.wants(pool.started if index is None else index, pool)
+
+    def startable(self, pool: GroupPool, out: int) -> list[Slot]:
+        """Queued slots that may be played now, while so many rollouts are out."""
+        queued = [slot for slot in pool.slots.within("queued") if self.may_sample(slot.index)]
+        return queued[: max(0, self.budget.concurrency - out)]
 
     def wants(self, index: int, pool: GroupPool) -> bool:
         """Whether the group with this index, the next, may be opened now."""

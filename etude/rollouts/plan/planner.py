@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from etude.engine.config import EngineConfig
 from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.rates import Rates
-from etude.rollouts.plan.simulator import Forecast, Setup, Simulation
+from etude.rollouts.plan.simulator import Forecast, Simulation
 
 STEPS = 40
 """Simulated for each answer."""
@@ -28,8 +27,13 @@ SPARE_STALE = 0.05
 class Option:
     """One setup and what it would do."""
 
-    setup: Setup
+    config: RunConfig
     forecast: Forecast
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Groups a step, and rollouts in flight."""
+        return self.config.rollouts.groups_per_step, self.config.rollouts.concurrency
 
     @property
     def samples_per_s(self) -> float:
@@ -38,15 +42,15 @@ class Option:
     @property
     def stale_share(self) -> float:
         """Of groups, those dropped for their age."""
-        taken = self.forecast.steps * self.setup.groups_per_step
+        taken = self.forecast.steps * self.config.rollouts.groups_per_step
         return self.forecast.dropped.get("stale", 0) / max(1, taken)
 
     def as_json(self) -> dict[str, Any]:
         """Figures alone."""
-        forecast = self.forecast
+        forecast, rollouts = self.forecast, self.config.rollouts
         return {
-            "concurrency": self.setup.concurrency, "groups_per_step": self.setup.groups_per_step,
-            "engines": self.setup.engines, "samples_per_s": round(self.samples_per_s, 3),
+            "concurrency": rollouts.concurrency, "groups_per_step": rollouts.groups_per_step,
+            "engines": self.config.engine.replicas, "samples_per_s": round(self.samples_per_s, 3),
             "step_s": round(forecast.step_s, 3), "trainer_busy": round(forecast.trainer_busy, 4),
             "engine_busy": round(forecast.engine_busy, 4), "age_p50": forecast.age(0.5), "age_p99": forecast.age(0.99),
             "stale_share": round(self.stale_share, 4),
@@ -86,45 +90,37 @@ class Plan:
         }  # fmt: skip
 
 
-def setup_of(config: RunConfig) -> Setup:
-    """What the simulator has to know of a recipe."""
-    rollouts, groups = config.rollouts, config.groups
-    return Setup(
-        concurrency=rollouts.concurrency, groups_per_step=rollouts.groups_per_step, size=groups.size,
-        max_staleness=groups.max_staleness, early_close_share=groups.early_close_share,
-        straggler_s=groups.straggler_s, oversample=groups.oversample, wait=groups.when_stale == "wait",
-        window_share=groups.window_share, schedule=rollouts.schedule, lag=rollouts.lag, engines=config.engine.replicas,
-        max_running=config.engine.max_running if isinstance(config.engine, EngineConfig) else 1_000_000,
-    )  # fmt: skip
-
-
 def plan_of(config: RunConfig, rates: Rates, seed: int = 0) -> Plan:
     """Simulate the recipe and others near it; the same rates and seed give the same plan."""
-    setup = setup_of(config)
-    now = _tried(setup, rates, seed)
-    tried = tuple(_tried(other, rates, seed) for other in _near(setup))
-    affordable = [option for option in (now, *tried) if option.setup.engines == setup.engines]
+    now = _tried(config, rates, seed)
+    tried = tuple(_tried(other, rates, seed) for other in _near(config))
+    engines = config.engine.replicas
+    affordable = [option for option in (now, *tried) if option.config.engine.replicas == engines]
     fresh = [option for option in affordable if option.stale_share <= SPARE_STALE]
     best = max((option.samples_per_s for option in fresh), default=0.0)
     enough = [option for option in fresh if option.samples_per_s >= ENOUGH * best]
-    better = min(enough, key=lambda each: (each.setup.groups_per_step, each.setup.concurrency), default=now)
+    better = min(enough, key=lambda each: each.size, default=now)
     forecast, samples = now.forecast, max(1, now.forecast.samples)
     return Plan(
         rates, now, better, tried,
-        engine_s=forecast.engine_busy * forecast.wall_s * setup.engines / samples,
+        engine_s=forecast.engine_busy * forecast.wall_s * engines / samples,
         trainer_s=forecast.trainer_busy * forecast.wall_s / samples,
     )  # fmt: skip
 
 
-def _tried(setup: Setup, rates: Rates, seed: int) -> Option:
-    return Option(setup, Simulation(rates, setup, seed).run(STEPS))
+def _tried(config: RunConfig, rates: Rates, seed: int) -> Option:
+    return Option(config, Simulation(rates, config, seed).run(STEPS))
 
 
-def _near(setup: Setup) -> Iterator[Setup]:
+def _near(config: RunConfig) -> Iterator[RunConfig]:
     """Half to four times as many rollouts in flight, half to twice as many groups a step, and one engine more."""
+    rollouts, engine = config.rollouts, config.engine
     for factor, share in itertools.product((0.5, 1, 2, 4), (0.5, 1, 2)):
-        concurrency, groups = round(setup.concurrency * factor), round(setup.groups_per_step * share)
-        if concurrency >= setup.size and groups >= 1 and (factor, share) != (1, 1):
-            yield replace(setup, concurrency=concurrency, groups_per_step=groups)
-    yield replace(setup, engines=setup.engines + 1)
-    yield replace(setup, engines=setup.engines + 1, concurrency=2 * setup.concurrency)
+        concurrency, groups = round(rollouts.concurrency * factor), round(rollouts.groups_per_step * share)
+        if concurrency >= config.groups.size and groups >= 1 and (factor, share) != (1, 1):
+            update = {"concurrency": concurrency, "groups_per_step": groups}
+            yield config.model_copy(update={"rollouts": rollouts.model_copy(update=update)})
+    more = {"engine": engine.model_copy(update={"replicas": engine.replicas + 1})}
+    yield config.model_copy(update=more)
+    twice = rollouts.model_copy(update={"concurrency": 2 * rollouts.concurrency})
+    yield config.model_copy(update={**more, "rollouts": twice})

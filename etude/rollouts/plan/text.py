@@ -27,9 +27,7 @@ def lines_of(plan: Plan) -> Iterator[str]:
     yield f"  version  {1000 * plan.rates.delivery_s:.0f} ms from a step's end to the engines"
     yield ""
     yield _HEAD
-    ordered = sorted(
-        plan.tried, key=lambda each: (each.setup.engines, each.setup.groups_per_step, each.setup.concurrency)
-    )
+    ordered = sorted(plan.tried, key=lambda each: (each.config.engine.replicas, *each.size))
     for option in (plan.now, *ordered):
         mark = "  <- the recipe" if option is plan.now else "  <- recommended" if option is plan.better else ""
         yield _row(option) + mark
@@ -41,17 +39,17 @@ def lines_of(plan: Plan) -> Iterator[str]:
     if plan.better is plan.now:
         yield "the recipe is among the best of these: leave it"
     else:
-        setup, gain = plan.better.setup, plan.better.samples_per_s / max(plan.now.samples_per_s, 1e-9)
+        rollouts, gain = plan.better.config.rollouts, plan.better.samples_per_s / max(plan.now.samples_per_s, 1e-9)
         yield (
-            f"rollouts.concurrency = {setup.concurrency}, rollouts.groups_per_step = {setup.groups_per_step}: "
+            f"rollouts.concurrency = {rollouts.concurrency}, rollouts.groups_per_step = {rollouts.groups_per_step}: "
             f"{gain:.2f} times the recipe's samples a second"
         )
 
 
 def _row(option: Option) -> str:
-    setup, forecast = option.setup, option.forecast
+    (groups, concurrency), forecast = option.size, option.forecast
     return (
-        f"{setup.concurrency:9}  {setup.groups_per_step:11}  {setup.engines:7}   {option.samples_per_s:9.2f}  "
+        f"{concurrency:9}  {groups:11}  {option.config.engine.replicas:7}   {option.samples_per_s:9.2f}  "
         f"{forecast.step_s:4.1f} s  {forecast.trainer_busy:7.0%} {forecast.engine_busy:7.0%}   "
         f"{forecast.age(0.5):7}  {forecast.age(0.99):3}  {option.stale_share:6.1%}"
     )
