@@ -59,7 +59,7 @@ class Cluster:
 
         def worker(number: int) -> Any:
             del number
-            made = sessions.SessionWorker.options(max_restarts=0).remote(config)
+            made = sessions.SessionWorker.remote(config)
             made.see.remote(self.fleet.view())
             return made
 

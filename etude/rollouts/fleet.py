@@ -50,9 +50,9 @@ class Fleet:
         self.config, self.store, self.restarts = config, store, restarts
         self.engines: dict[str, Engine] = {}
         self.newest: Mapping[str, Any] | None = None
+        """What the trainer has published last: its version and root."""
         self.on_joining: Callable[[Mapping[str, Any], list[Swap]], object] = lambda published, swaps: None
         """Told what came of the version that an engine takes up before it serves; `deliver` tells of all others."""
-        """What the trainer has published last: its version and root."""
         self.failure: EtudeError | None = None
         """Why the run cannot have engines any more."""
         self.counters: Counter[str] = Counter()

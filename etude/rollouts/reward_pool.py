@@ -37,7 +37,7 @@ class RewardPool:
     def __init__(self, config: RunConfig, restarts: Restarts) -> None:
         def worker(number: int) -> Any:
             del number
-            return rewards.RewardWorker.options(max_restarts=0).remote(config)
+            return rewards.RewardWorker.remote(config)
 
         self.config = config
         self.pool = Pool("rewards", worker, config.rollouts.reward_workers, 0, restarts)

@@ -20,9 +20,9 @@ from etude.rollouts.sample import Sample
 from etude.rollouts.session import Order, judge_kept
 
 
-@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=0)
 class RewardWorker:
-    """One process of concurrent verdicts. If it dies, Ray starts it anew, and its verdicts are given again."""
+    """One process of concurrent verdicts. If it dies, its pool starts another, and its verdicts are given again."""
 
     def __init__(self, config: RunConfig) -> None:
         self.config = config

@@ -22,10 +22,10 @@ from etude.rollouts.sample import Sample, sample_of
 from etude.rollouts.session import Order, SealedRollout, play_order
 
 
-@actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
+@actor(num_cpus=0, max_concurrency=1000, max_restarts=0)
 class SessionWorker:
-    """One process of concurrent sessions with their sandboxes. If it dies, Ray starts it anew, and its sessions go on
-    elsewhere from their checkpoints.
+    """One process of concurrent sessions with their sandboxes. If it dies, its pool starts another, and its sessions
+    go on elsewhere from their checkpoints.
     """
 
     def __init__(self, config: RunConfig) -> None:
