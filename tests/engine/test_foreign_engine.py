@@ -220,7 +220,7 @@ def test_a_busy_server_is_asked_again(serve):
 
 
 def test_waits_end_and_say_for_what(serve):
-    stand_in, engine = serve(request_deadline_s=0.5)
+    stand_in, engine = serve(request_deadline_s=3.0)
     stand_in.engine.pause()
     with pytest.raises(DeadlineExceeded, match="sample for a"):
         sample(engine, request("a", range(3, 9), 4))

@@ -24,7 +24,7 @@ from etude.environments.qemu.config import QemuConfig
 def run(tmp_path):
     """Run `scenario(backend)` on a fresh event loop and backend, within a deadline."""
 
-    def runner(scenario, config=None, deadline_s=60.0):
+    def runner(scenario, config=None, deadline_s=200.0):
         return within(deadline_s, lambda: NamespaceBackend(config or NamespaceConfig()), scenario)
 
     return runner
@@ -57,7 +57,7 @@ def served(tmp_path_factory):
 def from_afar(served):
     """Run `scenario(backend)` on a fresh event loop and client of the real server, which is alive afterwards."""
 
-    def runner(scenario, deadline_s=60.0):
+    def runner(scenario, deadline_s=200.0):
         within(deadline_s, served.client, scenario)
         assert served.process.exitcode is None
 
@@ -78,7 +78,7 @@ def container_config(tmp_path_factory):
 @pytest.fixture
 def containers(container_config):
     """Run `scenario(backend)` on a fresh backend of a real engine."""
-    return lambda scenario, deadline_s=60.0: within(deadline_s, lambda: DockerBackend(container_config), scenario)
+    return lambda scenario, deadline_s=200.0: within(deadline_s, lambda: DockerBackend(container_config), scenario)
 
 
 @pytest.fixture(scope="session")

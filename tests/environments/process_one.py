@@ -50,7 +50,7 @@ async def every_attempt(make, snapshots=True):
     for attempt in ATTEMPTS:
         box = await make()
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(200):
                 await outlived(box, attempt, snapshots)
         except Exception as error:
             wrong.append(f"{attempt}: {type(error).__name__} {error}")

@@ -44,7 +44,7 @@ def settings(cluster, **more):
     return KataConfig(**{**own, "stop_timeout_s": 5.0, **more})
 
 
-def run(cluster, scenario, deadline_s=60.0, **more):
+def run(cluster, scenario, deadline_s=200.0, **more):
     def make():
         backend = open_backend(settings(cluster, **more))
         assert isinstance(backend, KataBackend)
@@ -57,7 +57,7 @@ async def make_one(backend):
     return await backend.create(SandboxSpec())
 
 
-def until(true, deadline_s=10.0):
+def until(true, deadline_s=60.0):
     end = time.monotonic() + deadline_s
     while not true():
         assert time.monotonic() < end, "it did not come true in time"

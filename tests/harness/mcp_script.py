@@ -86,7 +86,7 @@ def serving() -> Iterator[str]:
     http = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
     thread = threading.Thread(target=http.run, args=([listening],), daemon=True)
     thread.start()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not http.started:
         assert time.monotonic() < until and thread.is_alive(), "the MCP server does not start"
         time.sleep(0.01)

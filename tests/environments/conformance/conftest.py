@@ -32,4 +32,4 @@ def run(request):
         return request.getfixturevalue("containers")
     if request.param == "qemu":
         return request.getfixturevalue("machines")
-    return lambda scenario, deadline_s=60.0: within(deadline_s, BACKENDS[request.param], scenario)
+    return lambda scenario, deadline_s=200.0: within(deadline_s, BACKENDS[request.param], scenario)

@@ -398,7 +398,7 @@ def running():
             yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
-def wait_until(done, what, deadline_s=30.0):
+def wait_until(done, what, deadline_s=120.0):
     until = time.monotonic() + deadline_s
     while not done():
         assert time.monotonic() < until, f"waited {deadline_s} s for {what}"
