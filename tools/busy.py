@@ -34,7 +34,7 @@ def main() -> int:
             stack.callback(user.passes)  # which removes what its dead have left
             for _ in range(options.others):
                 user.hold().kill()
-                stack.callback(user.hold().end)
+                stack.callback(user.hold().kill)  # swept by `passes`, as the others'
         for _ in range(options.load):
             loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             stack.callback(loop.wait)

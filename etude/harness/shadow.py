@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.durable import write_whole
 from etude.errors import CheckpointError, ConfigError
-from etude.harness.durable import write_whole
 from etude.host import beneath
 from etude.host.git import Place, find_git, run_git
 from etude.host.repository import Aside, excludes, find

@@ -23,8 +23,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from etude.durable import write_whole
 from etude.errors import CheckpointError
-from etude.harness.durable import write_whole
 from etude.harness.journal import Journal
 from etude.records import Cheated, Event, InfraFailed, Outcome, Scored, Segment, Trajectory, Truncated
 from etude.rollouts.slots import Reason, slot_id

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.durable import write_whole
 from etude.errors import UnusedFeature, WeightError
 from etude.harness.conduct import Conduct, conduct_of
-from etude.harness.durable import write_whole
 from etude.records import Group, InfraFailed, Scored, Trajectory, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.lines import append, rows
