@@ -85,7 +85,7 @@ def trees(min_size=0):
     return st.dictionaries(paths, st.binary(max_size=40), min_size=min_size, max_size=4).filter(free_of_clashes)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     task=st.builds(
         Task,
