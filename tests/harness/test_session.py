@@ -303,7 +303,7 @@ def test_a_call_that_exceeds_its_deadline_is_answered_and_counted(play: Run, cha
     result = play(Recorder([render_calls([slow, read]), "Done."], chat), config=config)
     told = [event.data for event in result.events if event.kind == "tool_result"]
     [command] = [data for data in told if data["name"] == "run_terminal_cmd"]
-    assert command["text"].startswith("begun\n[") and "after 2.0 s" in command["text"]
+    assert command["text"].startswith("begun\n[") and "after 2 s" in command["text"]
     assert [data.get("overdue", False) for data in sorted(told, key=lambda data: data["index"])] == [True, False]
     assert result.usage["overdue_calls"] == 1 and result.usage["error_observations"] == 0
 
