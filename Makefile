@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # what `make prove` runs beside tests/prove: each ends with an error where it finds a fault
 PROOFS := \
 	"benchmarks/permissions.py --lines 100000" \
-	"tests/prove/hostile_states.py --states 10000" \
+	"tests/prove/hostile_states.py --states 10000 --at-once 8 --forks 4" \
 	"benchmarks/faults.py"
 # servers whose every operation is asked far more often than `make test` has time for
 FUZZED := tests/engine/test_server_fuzz.py tests/environments/server/test_env_fuzz.py tests/product/test_sessions_server.py
