@@ -118,7 +118,7 @@ def test_a_fifo_waits_for_its_reader_and_hinders_nobody(project: Path) -> None:
         await said(workspace, "echo others > b; [ ! -e done ]")
         await killed.kill()
         assert await said(workspace, "cat f") == "through\n"
-        assert (await writer.wait(20)).exit_code == 0 and await said(workspace, "cat done b") == "written\nothers\n"
+        assert (await writer.wait(120)).exit_code == 0 and await said(workspace, "cat done b") == "written\nothers\n"
 
     within(project, scenario)
 

@@ -172,7 +172,7 @@ def test_no_network_but_its_own_and_all_of_it_when_allowed(project: Path) -> Non
 def test_hosts_are_reached_by_a_proxy_and_by_name(project: Path) -> None:
     fetch = (
         'python3 -c "import urllib.request, urllib.error\n'
-        "try: urllib.request.urlopen('http://{host}/', timeout=20)\n"
+        "try: urllib.request.urlopen('http://{host}/', timeout=50)\n"
         'except urllib.error.HTTPError as error: print(error.code)"'
     )
 
@@ -207,7 +207,7 @@ def test_its_processes_end_with_it(project: Path) -> None:
 
     async def scenario(workspace: Sandbox) -> None:
         await workspace.start("exec sleep 4242")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not (found := _running("sleep 4242")):
                 await asyncio.sleep(0.05)
         pids.extend(found)

@@ -50,7 +50,7 @@ class Mirror:
     def get(self, path="/", host=NAME):
         """A command that fetches a path, by whatever proxy the environment names."""
         url = f"http://{host}:{self.port}{path}"
-        return f"python3 -c 'import urllib.request as u; print(u.urlopen(\"{url}\", timeout=20).read().decode())'"
+        return f"python3 -c 'import urllib.request as u; print(u.urlopen(\"{url}\", timeout=60).read().decode())'"
 
 
 def reach(scenario, deadline_s=200.0, hosts=(), **config):
@@ -133,7 +133,7 @@ def test_programs_find_the_proxy_and_pass_it_by_for_what_is_their_own():
         assert {name: env.get(name) for name in VARIABLES} == VARIABLES
         await box.write_file("/workspace/own", b"own page")
         await box.start("python3 -m http.server 8000 --bind 127.0.0.1")
-        fetch = 'import urllib.request as u; print(u.urlopen("http://localhost:8000/own", timeout=5).read().decode())'
+        fetch = 'import urllib.request as u; print(u.urlopen("http://localhost:8000/own", timeout=60).read().decode())'
         trying = f"for i in $(seq 100); do python3 -c '{fetch}' 2>/dev/null && exit; sleep 0.1; done; exit 1"
         assert await said(box, trying) == "own page\n"
         assert not backend.egress

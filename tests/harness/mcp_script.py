@@ -92,7 +92,7 @@ def serving() -> Iterator[str]:
         time.sleep(0.01)
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
     http.should_exit = http.force_exit = True
-    thread.join(10)
+    thread.join(120)
 
 
 if __name__ == "__main__":

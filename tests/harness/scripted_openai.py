@@ -106,7 +106,7 @@ class ScriptedServer:
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._server.force_exit = True
-        self._thread.join(10)
+        self._thread.join(120)
 
     @property
     def bodies(self) -> list[Json]:

@@ -55,7 +55,7 @@ class S3Server:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(120)
 
     def _ask(self, method: str, path: str) -> None:
         with urllib.request.urlopen(urllib.request.Request(self.endpoint + path, method=method), timeout=120):

@@ -50,7 +50,7 @@ def left_by(config: AgentConfig, pids, within_s=90.0):
 
 def kill_guest(inner):
     """The guest agent of a sandbox, by the name its backend gives it."""
-    found = subprocess.run(["pgrep", "-f", f"serve .* {inner}$"], capture_output=True, timeout=10)
+    found = subprocess.run(["pgrep", "-f", f"serve .* {inner}$"], capture_output=True, timeout=120)
     assert found.stdout
     for pid in found.stdout.split():
         os.kill(int(pid), signal.SIGKILL)
