@@ -7,6 +7,7 @@ at this address (DNS rebinding) is refused by the Host check.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
 from collections.abc import Callable, Sequence
@@ -19,18 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from etude.durable import write_new
 from etude.environments.connection import read_token
 from etude.environments.wire import Answer, ServerError, answer_of
-from etude.errors import ConfigError
 
 
 def own_token(path: Path) -> str:
     """The server's token, made when there is none yet. Raises ConfigError where others could have read it."""
-    try:
-        if not path.exists():
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):  # somebody was faster
             write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
-    except FileExistsError:
-        pass  # somebody was faster
-    except OSError as error:
-        raise ConfigError(f"token_file: {path} cannot be written: {error.strerror}; make room there") from None
     return read_token(path)
 
 
