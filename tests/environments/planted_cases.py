@@ -51,6 +51,7 @@ _PROMPT = (
 _DIRENV = "direnv export bash"
 _IN_DIRENV = "bash --norc -c 'eval \"$(direnv export bash)\"; git diff'"
 _FILTER = "echo y >> a.txt; git add a.txt"
+_PRE_COMMIT = "repos: [{repo: local, hooks: [{id: x, name: x, entry: %s, language: system, always_run: true}]}]"
 _REBASE = (
     "git checkout -q -b s && echo s > a.txt && git commit -qam s && git checkout -q main && echo m > a.txt && "
     "git commit -qam m && ! git rebase -q s 2> {}"
@@ -228,9 +229,9 @@ CASES = (
          "printf '#!/bin/sh\\n. tools/lint.sh\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit"),
     Case("a file that a hook's program is given", "echo 'touch CANARY' > ci/rc", COMMIT, refused="ci/rc",
          given="mkdir ci .git/hooks -p; touch ci/rc; printf '#!/bin/sh\\nbash --rcfile ci/rc -ic true\\ntrue' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit"),
-    Case("the file that pre-commit reads", "echo 'run: touch CANARY' > .pre-commit-config.yaml", COMMIT, refused=".pre-commit-config.yaml",
-         given="mkdir -p .git/hooks; printf '#!/bin/sh\\n# for want of pre-commit itself:\\npre-commit run 2> /dev/null || "
-         "sh -c \"$(sed s/run:// .pre-commit-config.yaml)\"\\ntrue' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit"),
+    Case("the file that pre-commit reads", f"printf '{_PRE_COMMIT}' EVIL > .pre-commit-config.yaml; git add .pre-commit-config.yaml", COMMIT,
+         refused=".pre-commit-config.yaml",
+         given=f"printf '{_PRE_COMMIT}' true > .pre-commit-config.yaml && git add -A && git commit -qm p && pre-commit install"),
     Case("what direnv sources", "echo 'touch CANARY' > tools/env.sh", _DIRENV, refused="tools/env.sh",
          given="mkdir tools; touch tools/env.sh; echo 'source_env tools/env.sh' > .envrc"),
     Case("what it would source", "mkdir -p b; echo 'touch CANARY' > b/.local", f"cd b; {_DIRENV}", refused="b/.local",

@@ -115,7 +115,13 @@ async def plant_inside(place: Place, case: Case, workspace: Sandbox) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def programs() -> None:
-    for name, package in (("direnv", "direnv"), ("hg", "mercurial"), ("vim", "vim"), ("git", "git")):
+    for name, package in (
+        ("direnv", "direnv"),
+        ("hg", "mercurial"),
+        ("vim", "vim"),
+        ("git", "git"),
+        ("pre-commit",) * 2,
+    ):
         program(name, package)
 
 

@@ -183,7 +183,7 @@ static bool searched(const char *path, bool whole) {
 static bool shadows(const char *directory, const char *name, const char *path, enum change change) {
     if (brings_more(change) && searched(path, true))
         return true;
-    if ((change != MADE_FILE && change != MADE_LINK) || !searched(directory, false) || matches('x', path, false))
+    if (change == MADE_DIRECTORY || change == WRITTEN || !searched(directory, false) || matches('x', path, false))
         return false;
     for (int i = 0; i < rule_count; i++)
         if (rules[i].letter == 'D' && has(rules[i].pattern, name))
