@@ -49,7 +49,7 @@ def test_a_program_of_an_activated_environment_replaces_none_outside(
         assert await refused(workspace, "mkdir -p y/bin && cp evil y/bin/git") == "y/bin/git", "a relative one of PATH"
         done = await workspace.exec("cp evil .venv/bin/my-tool && rm .venv/bin/cat && cp evil .venv/bin/cat")
         assert done.exit_code == 0, done.output.decode()
-        assert await refused(workspace, "cp -r .venv z && cp evil z/bin/git && mv z y/.venv") == "z/bin/git, y/.venv"
+        assert await refused(workspace, "mkdir z && mv z y/.venv") == "y/.venv"
 
     within(held.project, scenario)
     held.run(f"PATH={held.project}/.venv/bin:$PATH; git status; cd y; PATH=bin:$PATH; git status")
