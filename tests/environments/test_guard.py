@@ -294,6 +294,20 @@ def _example(pattern: str) -> str:
     return pattern.replace("[0-9]", "1").replace("*", "x")
 
 
+def test_no_pipe_is_made_where_git_reads(project: Path) -> None:
+    """The user's git, and undo, would wait for ever for somebody to write it."""
+    ways = ("mkfifo {}", "mkfifo p; mv p {}; rm p", "mkfifo p; ln p {}; rm p", "mknod {} p")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, "mkdir -p b; git branch other; mkfifo b/plain b/index; mv b/plain c; ln c d; rm b/index")
+        for name in ("b/.gitignore", ".GITATTRIBUTES", ".gitmodules", ".git/refs/heads/p", ".git/packed-refs"):
+            for way in ways:
+                shown = (await workspace.exec(way.replace("{}", name))).output.decode()
+                assert f"only the user may write it: {name}." in shown, (way, shown)
+
+    within(project, scenario)
+
+
 def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
     def everything() -> list[str]:
         return sorted(str(path.relative_to(project.parent)) for path in project.parent.rglob("*"))

@@ -132,11 +132,13 @@ def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
 
 
 def _history(history: History, kept: str) -> list[str]:
-    """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches."""
+    """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches. The
+    repository is read wherever it lies, /tmp and the home's dot files too, which the sandbox has of its own."""
     top = _kept(history, kept)
     obeyed = [history.own / "gitdir", history.own / "commondir"]
     obeyed += [history.common / name for name in ("hooks", "config", "info")] if kept == "shared" else []
-    return ["--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
+    read = _read_only(history.common, str(history.common))
+    return [*read, "--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
 
 
 def _kept(history: History, kept: str) -> Path:
