@@ -169,8 +169,8 @@ size_t guard_says(char *text, size_t size) {
             at += snprintf(text + at, size - at, "%s %s", i ? "," : "", notes[i]);
         if (unsaid > NOTES)
             at += snprintf(text + at, size - at, " and %u more", unsaid - NOTES);
-        at += snprintf(text + at, size - at, ". Below /tmp it may be written; the user may write it, or "
-                       "allow it by unguarded in [workspace]]\n");
+        at += snprintf(text + at, size - at, ". Below /tmp it may be written. The user can do it, or give a name up "
+                       "by unguarded in [workspace], but none of git's own; a step that failed halfway is for the user]\n");
     }
     unsaid = 0;
     pthread_mutex_unlock(&lock);
