@@ -6,11 +6,11 @@ import asyncio
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_workspace import within
 from pydantic import ValidationError
 from users_git import git
 
@@ -32,18 +32,6 @@ def project(outer: Path) -> Path:
     git(root, "add", "-A")
     git(root, "commit", "-qm", "first")
     return root
-
-
-def within(directory: Path, scenario: Callable[[Sandbox], Coroutine[Any, Any, None]], **config: Any) -> None:
-    async def whole() -> None:
-        workspace = await open_workspace(directory, WorkspaceConfig(**config))
-        try:
-            async with asyncio.timeout(120):
-                await scenario(workspace)
-        finally:
-            await workspace.destroy()
-
-    asyncio.run(whole())
 
 
 async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
