@@ -498,23 +498,3 @@ os.chmod("d", 0o2775)
     within(project, scenario)
     modes = {name: (project / name).stat().st_mode & 0o7777 for name in ("p", "q", "r", "d")}
     assert modes == {"p": 0o755, "q": 0o755, "r": 0o755, "d": 0o2775}
-
-
-def test_what_is_listed_is_not_lost_to_git(project: Path) -> None:
-    """git checks a file out by removing it first: it could not put a listed one back, and would commit the loss."""
-    listed = (".husky/pre-commit", ".tool-versions", ".vscode/settings.json", ".envrc")
-    for branch in ("main", "other"):
-        git(project, "checkout", "-q", "-B", branch)
-        for name in listed:
-            (project / name).parent.mkdir(exist_ok=True)
-            (project / name).write_text(f"{branch}\n")
-        (project / "plain").write_text(f"{branch}\n")
-        git(project, "add", "-A", "-f")
-        git(project, "commit", "-qm", branch)
-
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        await workspace.exec("git checkout -q main; git stash -q; git reset -q --hard; rm -rf .vscode .envrc")
-
-    within(project, scenario)
-    assert all((project / name).is_file() for name in listed)
-    assert (project / "plain").read_text() in ("main\n", "other\n")

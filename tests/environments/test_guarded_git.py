@@ -61,3 +61,23 @@ def test_no_pipe_is_made_where_git_reads(project: Path) -> None:
                 assert f"only the user may write it: {name}." in shown, (way, shown)
 
     within(project, scenario)
+
+
+def test_what_is_listed_is_not_lost_to_git(project: Path) -> None:
+    """git checks a file out by removing it first: it could not put a listed one back, and would commit the loss."""
+    listed = (".husky/pre-commit", ".tool-versions", ".vscode/settings.json", ".envrc")
+    for branch in ("main", "other"):
+        git(project, "checkout", "-q", "-B", branch)
+        for name in listed:
+            (project / name).parent.mkdir(exist_ok=True)
+            (project / name).write_text(f"{branch}\n")
+        (project / "plain").write_text(f"{branch}\n")
+        git(project, "add", "-A", "-f")
+        git(project, "commit", "-qm", branch)
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await workspace.exec("git checkout -q main; git stash -q; git reset -q --hard; rm -rf .vscode .envrc")
+
+    within(project, scenario)
+    assert all((project / name).is_file() for name in listed)
+    assert (project / "plain").read_text() in ("main\n", "other\n")
