@@ -11,9 +11,14 @@ from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.environments.local.workspace import ConfinedWorkspace
 
 
-def within(directory: Path, scenario: Callable[[ConfinedWorkspace], Coroutine[Any, Any, None]], **config: Any) -> None:
+def within(
+    directory: Path,
+    scenario: Callable[[ConfinedWorkspace], Coroutine[Any, Any, None]],
+    whole_config: WorkspaceConfig | None = None,
+    **config: Any,
+) -> None:
     async def whole() -> None:
-        workspace = await open_workspace(directory, WorkspaceConfig(**config))
+        workspace = await open_workspace(directory, whole_config or WorkspaceConfig(**config))
         assert isinstance(workspace, ConfinedWorkspace)
         try:
             async with asyncio.timeout(120):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_workspace import within
 from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
-from etude.environments.local import WorkspaceConfig, absent, open_workspace
+from etude.environments.local import WorkspaceConfig, absent
 from etude.harness.permissions.rules import PermissionConfig
 from etude.product.agent import confined
 
@@ -34,18 +33,6 @@ def home(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
     monkeypatch.setenv("HOME", str(home))
     return home
-
-
-def within(directory: Path, scenario: Callable[[Sandbox], Coroutine[Any, Any, None]], config: WorkspaceConfig) -> None:
-    async def whole() -> None:
-        workspace = await open_workspace(directory, config)
-        try:
-            async with asyncio.timeout(120):
-                await scenario(workspace)
-        finally:
-            await workspace.destroy()
-
-    asyncio.run(whole())
 
 
 async def said(workspace: Sandbox, command: str) -> str:

@@ -11,10 +11,10 @@
  *
  * What the kernel lets a user do to all his processes, limits, priorities and the choice of processors, is refused for
  * process 1: the agent has the same user where there is only one, and in a machine process 1 is everybody's. */
+#include "filter.h"
 #include "guest.h"
 
 #include <linux/audit.h>
-#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -48,7 +48,6 @@ enum {
     MEMFD_SECRET = 447,
     SETDELEG = F_SETLEASE + 16,
     IOPRIO_WHO_USER = 3,
-    MAX_FILTER = 512,
 };
 static const uint32_t NAMESPACES = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
                                    CLONE_NEWPID | CLONE_NEWNET;
@@ -71,24 +70,6 @@ static const uint32_t REFUSED[] = {
     SYS_query_module, SYS_modify_ldt,
 #endif
 };
-
-static struct sock_filter filter[MAX_FILTER];
-static unsigned short used;
-
-static void add(uint16_t code, uint32_t k, uint8_t when_true, uint8_t when_false) {
-    if (used == MAX_FILTER)
-        _exit(5);
-    filter[used++] = (struct sock_filter){code, when_true, when_false, k};
-}
-
-static void load(size_t offset) {
-    add(BPF_LD | BPF_W | BPF_ABS, offset, 0, 0);
-}
-
-/* The low half, which is all the kernel reads of an int; little-endian on both machines. */
-static void load_argument(int number) {
-    load(offsetof(struct seccomp_data, args) + 8 * number);
-}
 
 static void refuse(int error) {
     add(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error, 0, 0);

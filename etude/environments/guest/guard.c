@@ -7,9 +7,9 @@
  * file tools are judged as commands are. The thread ends only with process 1, and every process here with that.
  *
  * Body of a request of kind g: the rules (planted.c); none, to be told how many calls were made, and refused, u64 each. */
+#include "filter.h"
 #include "guard.h"
 
-#include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -23,7 +23,7 @@
 
 enum {
     WAIT_KILLABLE = 1 << 5,   /* Linux 5.19: a signal does not make a call seem to have been made twice */
-    RETRY_MS = 10, MAX_WAITING = 64, NOTES = 5, NOTE_SIZE = 200, MAX_FILTER = 128,
+    RETRY_MS = 10, MAX_WAITING = 64, NOTES = 5, NOTE_SIZE = 200,
 };
 static const uint32_t SUBVOLUMES[] = {0x5000940e, 0x50009401, 0x50009417, 0x50009418, /* btrfs: create, snapshot */
                                       0x4020bc10};                                    /* bcachefs: create, snapshot */
@@ -41,19 +41,6 @@ static char notes[NOTES][NOTE_SIZE];
 static unsigned unsaid;
 
 /* The filter ------------------------------------------------------------------------------------------------------ */
-
-static struct sock_filter filter[MAX_FILTER];
-static unsigned short used;
-
-static void add(uint16_t code, uint32_t k, uint8_t when_true, uint8_t when_false) {
-    if (used == MAX_FILTER)
-        _exit(5);
-    filter[used++] = (struct sock_filter){code, when_true, when_false, k};
-}
-
-static void load_argument(int number) {
-    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + 8 * number, 0, 0);
-}
 
 static void answer_if(uint16_t test, uint32_t value, uint32_t answer) {
     add(BPF_JMP | test | BPF_K, value, 0, 1);
@@ -80,7 +67,7 @@ static void build(void) {
         OPENAT2, SYS_unlinkat, SYS_mkdirat, SYS_mknodat, SYS_symlinkat, SYS_linkat, SYS_renameat2, SYS_truncate, SYS_bind,
     };
     const uint32_t writes = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC, runs = 0111;
-    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+    load(offsetof(struct seccomp_data, nr));
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         answer_if(BPF_JEQ, asked[i], SECCOMP_RET_USER_NOTIF);
 #ifdef SYS_open
@@ -98,7 +85,7 @@ static void build(void) {
     add(BPF_JMP | BPF_JEQ | BPF_K, PR_SET_DUMPABLE, 0, 3);
     load_argument(1);
     answer_if(BPF_JEQ, 0, SECCOMP_RET_ERRNO); /* 0: done. We read the memory of no caller that hides it */
-    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+    load(offsetof(struct seccomp_data, nr));
     add(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 1 + 2 * sizeof SUBVOLUMES / sizeof *SUBVOLUMES);
     load_argument(1);
     for (size_t i = 0; i < sizeof SUBVOLUMES / sizeof *SUBVOLUMES; i++)
@@ -182,7 +169,8 @@ size_t guard_says(char *text, size_t size) {
             at += snprintf(text + at, size - at, "%s %s", i ? "," : "", notes[i]);
         if (unsaid > NOTES)
             at += snprintf(text + at, size - at, " and %u more", unsaid - NOTES);
-        at += snprintf(text + at, size - at, ". Below /tmp it may be written]\n");
+        at += snprintf(text + at, size - at, ". Below /tmp it may be written. The user can do it, or give a name up "
+                       "by unguarded in [workspace], but none of git's own; a step that failed halfway is for the user]\n");
     }
     unsaid = 0;
     pthread_mutex_unlock(&lock);
@@ -198,6 +186,7 @@ static void answer(const struct call *call) {
     counts[0]++;
     pthread_mutex_unlock(&lock);
     long got = guard_perform(call);
+    planted_done();
     if (got != ANSWERED)
         send(call, got, 0);
 }
@@ -248,7 +237,7 @@ static int try_it(void) {
 static int begin(const char *rules, size_t size) {
     pthread_t thread;
     uint64_t wake_here = 1;
-    int error = listener >= 0 ? EALREADY : planted_rules(rules, size);
+    int error = listener >= 0 ? EALREADY : fcntl(TURNS_FD, F_SETFD, FD_CLOEXEC) ? errno : planted_rules(rules, size);
     if (!error)
         error = pthread_create(&thread, NULL, answer_all, NULL);
     if (error)

@@ -30,8 +30,9 @@ struct place {
 };
 
 enum { FCHMODAT2 = 452, OPENAT2 = 437 }; /* the same on every machine */
+enum { TURNS_FD = CONTROL_FD + 1 };      /* the file whose lock all guards of this user take turns by */
 
-enum change { MADE_FILE, MADE_DIRECTORY, MADE_LINK, MOVED_DIRECTORY, WRITTEN, REMOVED };
+enum change { MADE_FILE, MADE_PIPE, MADE_DIRECTORY, MADE_LINK, MOVED_DIRECTORY, WRITTEN, REMOVED };
 
 /* guard.c */
 enum { ANSWERED = 1 };
@@ -54,5 +55,7 @@ void leave_place(struct place *place);
 /* planted.c: whether a program of the user's would obey what changes there; `shown` is then its name for people. */
 int planted_rules(const char *text, size_t size); /* 0 or an errno */
 bool planted(const char *directory, const char *name, enum change change, const char **shown);
+void planted_done(void);                                             /* when what was judged has been made */
+bool planted_unpacked(const char *directory, const char *name); /* within what packages are unpacked in, or not guarded */
 
 #endif
