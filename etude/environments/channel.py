@@ -105,6 +105,11 @@ class Channel(asyncio.Protocol):
         if at:
             del self._inbox[:at]
 
+    def eof_received(self) -> None:
+        """Whoever says no more has ended, though it may keep the line open and take nothing of what is still to send."""
+        assert self._transport is not None
+        self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._between_calls:
             self.give_up()
