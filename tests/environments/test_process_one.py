@@ -44,12 +44,26 @@ FILL = "for at in /workspace /tmp /home/agent /dev/shm /tests /logs; do cat /dev
 
 
 def test_who_leaves_a_container_no_memory_has_spoiled_it(containers):
+    async def filled(box):
+        """The agent ends at the latest for the file, which it holds as a whole."""
+        await box.exec(FILL, timeout_s=30)
+        await box.exec("echo alive")
+        await box.write_file("/workspace/x", bytes(60_000_000))
+
     async def scenario(backend):
         box = await backend.create(SandboxSpec(resources=Resources(memory_mb=64, disk_mb=128)))
-        await box.exec(FILL, timeout_s=30)
-        assert (await box.exec("echo alive")).output == b"alive\n"  # commands are killed first
         with pytest.raises(SandboxSpoiled, match="left no memory"):
-            await box.write_file("/workspace/x", bytes(60_000_000))
+            await filled(box)
+
+    containers(scenario)
+
+
+def test_commands_that_take_all_memory_are_killed_before_the_agent(containers):
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec(resources=Resources(memory_mb=64, disk_mb=128)))
+        for _ in range(3):
+            assert (await box.exec('exec python3 -c "bytearray(1 << 30)"', timeout_s=30)).exit_code == 137
+            assert (await box.exec("echo alive")).output == b"alive\n"
 
     containers(scenario)
 
