@@ -1,4 +1,4 @@
-"""A real environment server of a user who is not root: its sandboxes have user namespaces, and limits by process."""
+"""A real environment server of a user who is not root: sandboxes by user namespaces, limited by process."""
 
 import json
 import os
