@@ -207,7 +207,9 @@ def fingerprint(*places: Path) -> str:
             digest.update(
                 f"{path} {info.st_mode} {info.st_uid} {info.st_size} {info.st_mtime_ns}".encode(errors="replace")
             )
-            if path.is_file() and info.st_size < 100_000:
+            if path.is_symlink():
+                digest.update(os.fsencode(os.readlink(path)))  # not where it leads: /etc/mtab to what anybody mounts
+            elif path.is_file() and info.st_size < 100_000:
                 digest.update(path.read_bytes())
     return digest.hexdigest()
 
