@@ -23,6 +23,8 @@ test: $(VENV)/dev.stamp system lint
 # everything too long for `make test`
 prove: $(VENV)/dev.stamp system
 	$(BIN)/python -m pytest tests/prove -p no:cacheprovider
+	ETUDE_EVERY_CASE=1 $(BIN)/python -m pytest tests/environments/test_every_backend.py -p no:cacheprovider
+	ETUDE_STATES=50 $(BIN)/python -m pytest tests/environments/test_hostile_states.py -k every_backend -p no:cacheprovider
 	ETUDE_FUZZ_EXAMPLES=300 $(BIN)/python -m pytest $(FUZZED) -o timeout=3600 -p no:cacheprovider
 	@set -e; for proof in $(PROOFS); do echo "$$proof"; $(BIN)/python $$proof; done
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from on_process_one import ATTEMPTS, ENDED
+from on_process_one import ENDED
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.errors import SandboxSpoiled
@@ -42,17 +42,3 @@ async def ordinary(box):
     assert {"kept", "new"} <= {entry.name for entry in await box.list_dir("/workspace")}
     await box.remove("/workspace/new")
     assert (await box.exec("read -r line < kept; exit 5", timeout_s=30)).exit_code == 5
-
-
-async def every_attempt(make, snapshots=True):
-    """What went wrong, one line an attempt: for where one process makes all the sandboxes."""
-    wrong = []
-    for attempt in ATTEMPTS:
-        box = await make()
-        try:
-            async with asyncio.timeout(200):
-                await outlived(box, attempt, snapshots)
-        except Exception as error:
-            wrong.append(f"{attempt}: {type(error).__name__} {error}")
-        await box.destroy()
-    return wrong

@@ -204,7 +204,10 @@ def fingerprint(*places: Path) -> dict[str, tuple[object, ...]]:
     for path in (each for place in places for each in (place, *place.rglob("*"))):
         with contextlib.suppress(FileNotFoundError):  # others of this machine work in /etc too
             info = path.lstat()
-            data = path.read_bytes() if path.is_file() and info.st_size < 100_000 else b""
+            if path.is_symlink():
+                data = os.fsencode(os.readlink(path))  # not where it leads: /etc/mtab to what anybody mounts
+            else:
+                data = path.read_bytes() if path.is_file() and info.st_size < 100_000 else b""
             found[str(path)] = (info.st_mode, info.st_uid, info.st_size, info.st_mtime_ns, hash(data))
     return found
 

@@ -29,6 +29,7 @@ from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.named import named_in
+from etude.environments.local.outside import abstract_sockets_held
 from etude.environments.local.plain import PlainWorkspace
 from etude.environments.local.planted import rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
@@ -62,6 +63,8 @@ async def open_workspace(directory: Path, config: WorkspaceConfig | None = None)
     if config.sandbox == "off":
         log.warning("not_sandboxed", workspace=str(real), held_by="permission rules only")
         return PlainWorkspace(real, config, _own_environment())
+    if config.network == "full" and not abstract_sockets_held():
+        log.warning("abstract_sockets_reachable", why="Landlock has no scopes in this kernel: 6.12 or later does")
     workspace = ConfinedWorkspace(real, config)
     try:
         await workspace.boot()
