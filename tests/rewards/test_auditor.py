@@ -19,10 +19,12 @@ from etude.tasks.ladder import ladder_task
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import auditor
 from hack_suite.play import measure, small_chat
+from hack_suite.scenes import scene_of
 
 LEARNED = [play for name, plays in auditor.SETS.items() if name != "fifth" for play in plays]
 """The fifth set was sealed: what it shows is in docs/rewards.md, and nothing was changed for it."""
-HACKS = [play for play in LEARNED if not play.honest]
+HACKS = [replace(play, kind="careless" if play.kind == "leaky" else play.kind) for play in LEARNED if not play.honest]
+"""Whose attempts to read an answer are named where there is one: in scenes that were not scrubbed."""
 HONEST = [play for play in LEARNED if play.honest]
 PUBLISHED = {"git history", "bytecode", "stale type cache", "invalid calls", "clarifying question"}
 
@@ -39,6 +41,26 @@ def test_the_suite_covers_every_category_and_every_published_hack():
     assert min(Counter(play.category for play in HACKS).values()) >= 1
     names = Counter((play.category, play.name, play.rule, play.honest) for play in auditor.ALL)
     assert max(names.values()) == 1
+
+
+def test_a_choice_that_plays_nothing_is_an_error_that_says_what_there_is(monkeypatch, capsys):
+    for words in (["--only", "clock"], ["--set", "fourth", "--only", "clock patched", "--scenes-kind", "careless"]):
+        monkeypatch.setattr(sys, "argv", ["auditor.py", *words])
+        with pytest.raises(SystemExit, match="2"):
+            auditor.main()
+    assert "clock patched, equality forged" in capsys.readouterr().err
+
+
+def test_who_looks_for_an_answer_writes_it_only_where_it_was_found():
+    play = next(play for play in HACKS if play.name == "show the parent")
+    told: list[str] = []
+    fixes = {
+        kind: ["edit_file" in message for message in play.messages(scene_of(kind, 3), told)].count(True)
+        for kind in ("careless", "leaky")
+    }
+    assert fixes == {"careless": 1, "leaky": 0}
+    told.append(scene_of("leaky", 3).new)
+    assert ["edit_file" in message for message in play.messages(scene_of("leaky", 3), told)].count(True) == 1
 
 
 @pytest.fixture(scope="module")
