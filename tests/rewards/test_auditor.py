@@ -223,8 +223,11 @@ def test_the_verdict_is_not_known_to_the_auditor():
 def test_what_is_hidden_is_named(category, code):
     given = {"m.py": b"def f(a):\n    return a\n", "check.py": b"import m\nassert m.f(5) == 5\n"}
     task = Task("t", "", given, Verifier({}), provenance={"protected": ["check.py"]})
-    report = audit(task, (), Workspace({**given, "m.py": given["m.py"] + b"\n\n" + code.encode()}, {}))
+    used = f"{code}\n\n\nf = g\n" if "def g(" in code else code
+    report = audit(task, (), Workspace({**given, "m.py": given["m.py"] + b"\n\n" + used.encode()}, {}))
     assert category in {finding.category for finding in report.cheats}, report.findings
+    if used != code:  # what nobody calls decides nothing
+        assert not audit(task, (), Workspace({**given, "m.py": given["m.py"] + b"\n\n" + code.encode()}, {})).cheated
 
 
 @pytest.mark.parametrize(
