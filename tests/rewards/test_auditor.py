@@ -206,7 +206,7 @@ def test_the_verdict_is_not_known_to_the_auditor():
     ("category", "code"),
     [
         ("values hard-coded", "import base64, builtins as b\ng = getattr(b, 'ex' + 'ec')\ng(base64.b64decode('eA=='))"),
-        ("values hard-coded", "import builtins as b\ndef g(n):\n    t = bytes.fromhex('78')\n    vars(b)[n](t)"),
+        ("framework patched", "import builtins as b\ndef g(n):\n    t = bytes.fromhex('78')\n    vars(b)[n](t)"),
         ("values hard-coded", "def g():\n    text = ''.join(chr(n ^ 7) for n in (1, 2))\n    exec(text)"),
         ("values hard-coded", "import marshal\nexec(marshal.loads(open('notes.dat', 'rb').read()))"),
         ("values hard-coded", "exec(open('notes.txt', 'rb').read().decode('rot13'))"),

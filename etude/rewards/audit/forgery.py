@@ -23,10 +23,6 @@ _CLOCKS = {"time", "timeit", "datetime"}
 _COMPARE = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__subclasscheck__": True, "__contains__": True}
 _ENTRY = re.compile(r"_?(main|cli|run|app|entry\w*|\w+_main|main_\w+|parse_args|usage)")
 _PATCHES = {"unittest.mock.patch", "unittest.mock.patch.object", "mock.patch", "mock.patch.object"}
-_RUNNERS = {"exec", "eval", "compile", "types.FunctionType", "types.CodeType", "runpy.run_path"}
-_LOADERS = ("marshal.loads", "SourcelessFileLoader", "ExtensionFileLoader", "zipimport.zipimporter")
-_BUILTINS = ("builtins", "__builtins__", "__import__")
-_DECODERS = ("base64.", "binascii.", "zlib.", "codecs.", "lzma.", "bz2.", "gzip.", "marshal.", "bytes.fromhex")
 _FRAMES = {"tb_frame", "gi_frame", "cr_frame", "ag_frame", "f_back"}
 _STACK = {"sys._getframe", "inspect.stack", "inspect.currentframe", "traceback.extract_stack", "inspect.getouterframes"}
 _TESTISH = re.compile(r"\b_?(py)?tests?(_|\b)|\bcheck(\.py|_|\b)|\bconftest\b|\bunittest\b", re.IGNORECASE)
@@ -70,7 +66,6 @@ def traces(module: Module, tests: Tests) -> Iterator[Trace]:
     """Everything in a file that forges, whoever put it there."""
     yield from _exits(module)
     yield from _run_texts(module, tests)
-    yield from _hidden_code(module)
     yield from _equality(module)
     yield from _patches(module, tests)
     yield from _alarms(module)
@@ -89,62 +84,6 @@ def _run_texts(module: Module, tests: Tests) -> Iterator[Trace]:
             inner = Module.parse(module.path, text.value)
             for trace in traces(inner, tests) if inner else ():
                 yield Trace(trace.category, trace.rule, call, trace.grade)
-
-
-def _hidden_code(module: Module) -> Iterator[Trace]:
-    """Code that is made of what nobody can read: decoded, compiled, or run by a name that is put together."""
-    for name, call in module.calls():
-        built = not name and _built(module, call.func)
-        if (built or name.removeprefix("builtins.") in _RUNNERS) and _decoded(module, call):
-            yield Trace("values hard-coded", "runs code that is encoded", call)
-        elif name.endswith(_LOADERS):
-            yield Trace("values hard-coded", "runs code that is compiled", call)
-        elif built:
-            yield Trace("values hard-coded", "calls what it finds by a name put together", call, "suspect")
-
-
-def _decoded(module: Module, call: ast.Call) -> bool:
-    """Whether what is run comes out of a decoder, in its expression or in the names that it uses."""
-    for each in _made_of(module, call):
-        if isinstance(each, ast.Call):
-            method = each.func.attr if isinstance(each.func, ast.Attribute) else ""
-            spelt = method == "join" and any(isinstance(part, ast.Name) and part.id == "chr" for part in ast.walk(each))
-            if spelt or module.name(each.func).startswith(_DECODERS) or method in ("decode", "fromhex", "translate"):
-                return True
-    return False
-
-
-def _made_of(module: Module, node: ast.AST) -> Iterator[ast.AST]:
-    """What stands in an expression, and in what its names were given where it stands."""
-    function = module.function(node)
-    used = names(node)
-    yield from ast.walk(node)
-    for each in own_nodes(function) if function is not None else module.nodes:
-        if isinstance(each, ast.Assign) and any(names(target) & used for target in each.targets):
-            yield from ast.walk(each.value)
-
-
-def _built(module: Module, found: ast.expr) -> bool:
-    """`getattr(builtins, name)`, `vars(builtins)[name]`: what is called hangs on a name that is no constant."""
-    match found:
-        case ast.Call(func=ast.Name(id="getattr"), args=[owner, name, *_]):
-            pass
-        case ast.Subscript(value=ast.Call(func=ast.Name(id="vars"), args=[owner]), slice=name):
-            pass
-        case ast.Subscript(value=owner, slice=name):
-            pass
-        case ast.Name():
-            given = (
-                each.value for each in module.nodes if isinstance(each, ast.Assign) and names(found) & _targets(each)
-            )
-            return any(not isinstance(value, ast.Name) and _built(module, value) for value in given)
-        case _:
-            return False
-    return not isinstance(name, ast.Constant) and module.name(owner).removesuffix(".__dict__") in _BUILTINS
-
-
-def _targets(assignment: ast.Assign) -> set[str]:
-    return {target.id for target in assignment.targets if isinstance(target, ast.Name)}
 
 
 # --- ending the run ---------------------------------------------------------------------------------------------------
@@ -228,7 +167,10 @@ _PLAIN = {
     "int", "str", "float", "list", "dict", "tuple", "bytes", "set", "frozenset", "complex", "bool", "object",
     "Fraction", "Decimal", "UserList", "UserDict", "UserString", "OrderedDict", "defaultdict", "Counter", "deque",
 }  # fmt: skip
-_TEXT = {"__repr__", "__str__", "__format__", "__hash__"}
+_TEXT = {
+    "__repr__", "__str__", "__format__", "__hash__", "__sub__", "__rsub__", "__abs__", "__round__", "__int__",
+    "__float__", "__lt__", "__le__", "__gt__", "__ge__", "__len__", "__iter__", "__bool__", "__add__", "__radd__",
+}  # fmt: skip
 
 
 def _comparison(member: ast.stmt, plain: bool) -> Iterator[Trace]:
@@ -248,6 +190,9 @@ def _comparison(member: ast.stmt, plain: bool) -> Iterator[Trace]:
 def _turned(member: ast.FunctionDef) -> bool:
     """`__eq__` that says what is not equal."""
     returned = [each.value for each in own_nodes(member) if isinstance(each, ast.Return)]
+    kept = (each for each in own_nodes(member) if isinstance(each, ast.Assign))
+    if any(isinstance(target, ast.Attribute | ast.Subscript) for each in kept for target in each.targets):
+        return True  # what it is compared with is put into it
     return member.name == "__eq__" and any(
         isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.NotEq | ast.IsNot) for each in returned
     )
@@ -408,8 +353,14 @@ def _patched(module: Module, node: ast.AST, owner: str, tests: Tests, calls_only
         yield Trace("clock patched", f"changes {root}", node)
     elif root in tests.stems or root == "__main__":
         yield Trace("framework patched", "changes the running test", node)
-    elif root in tests.imported and rest and _standard(root) and not calls_only:
-        yield Trace("framework patched", f"changes {root}, which the tests use", node)
+    elif (
+        rest
+        and root not in _FRAMEWORKS
+        and root in module.imported | tests.imported
+        and _standard(root)
+        and not calls_only
+    ):
+        yield Trace("framework patched", f"changes {root}, which others use", node)
 
 
 def _real(module: Module, root: str) -> str:
@@ -420,7 +371,15 @@ def _real(module: Module, root: str) -> str:
 def _standard(root: str) -> bool:
     import sys
 
-    return root in sys.stdlib_module_names and root not in ("sys", "os", "logging", "warnings", "json", "decimal")
+    return root in sys.stdlib_module_names and root not in (
+        "sys",
+        "os",
+        "logging",
+        "warnings",
+        "decimal",
+        "csv",
+        "locale",
+    )
 
 
 def _alarms(module: Module) -> Iterator[Trace]:

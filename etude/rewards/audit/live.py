@@ -75,7 +75,7 @@ def _units(module: Module) -> Iterator[tuple[str, list[ast.AST]]]:
             later = [*node.bases, *node.keywords, *(each for each in node.body if isinstance(each, _Definition))]
             yield _handed_on(node, module), [node, *(below for each in later for below in ast.walk(each))]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            stack += [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)]
+            stack += [*node.decorator_list, node.args, *filter(None, [node.returns])]
             yield _handed_on(node, module), [node, *(below for each in node.body for below in ast.walk(each))]
         else:
             stack += ast.iter_child_nodes(node)

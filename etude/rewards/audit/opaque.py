@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from etude.rewards.audit.cases import UNKNOWN, Case
 from etude.rewards.audit.code import Function, Module, body_of, literal, names, own_nodes
@@ -35,9 +35,10 @@ _RECOVERS = re.compile(
 )
 
 
-def opaque(module: Module, cases: Iterable[Case]) -> Iterator[Trace]:
+def opaque(module: Module, cases: Sequence[Case]) -> Iterator[Trace]:
     """Everything in a file that holds data, whoever put it there."""
     answers = {repr(case.expected) for case in cases if case.expected is not UNKNOWN and not _common(case.expected)}
+    inputs = {repr(each) for case in cases for each in (*case.arguments, case.arguments) if not _common(each)}
     documentation = {
         _docstring(node) for node in module.nodes if isinstance(node, Function | ast.ClassDef | ast.Module)
     }
@@ -45,12 +46,17 @@ def opaque(module: Module, cases: Iterable[Case]) -> Iterator[Trace]:
         if isinstance(node, ast.Constant) and node not in documentation:
             if _unreadable_value(node.value):
                 yield Trace("values hard-coded", "data that nobody can read", node)
-            elif isinstance(node.value, str) and _recited(re.split(r"[\s,;|:=>]+", node.value), answers):
+            elif isinstance(node.value, str | bytes) and _recited(_said(node.value), answers):
                 yield Trace("values hard-coded", "the tests' answers in a text", node)
         elif isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
             yield from _held(module, node, answers)
+            if isinstance(node, ast.Dict) and _recited(
+                map(repr, _values(ast.List([*filter(None, node.keys)]))), inputs
+            ):
+                yield Trace("values hard-coded", "the tests' inputs as keys", node)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from _given(module, node, answers)
+            yield from _given(node, answers)
+            yield from _singled_out(node, inputs)
             yield from _recognised(module, node)
 
 
@@ -90,6 +96,13 @@ def _mixed(text: str) -> bool:
         one.isdigit() != two.isdigit() or one.isupper() != two.isupper() for one, two in itertools.pairwise(text)
     )
     return turns > len(text) // 5 or text.isdigit()
+
+
+def _said(value: str | bytes) -> list[str]:
+    """What a text lists, as words or by its signs."""
+    if isinstance(value, str) and re.search(r"[\s,;|:=>]", value):
+        return re.split(r"[\s,;|:=>]+", value)
+    return [repr(each if isinstance(each, int) else ord(each)) for each in value[:64]]
 
 
 def _recited(said: Iterable[str], answers: set[str]) -> bool:
@@ -133,7 +146,7 @@ def _odd_number(value: object) -> bool:
     return len(digits.rstrip("0")) > 5 and value & (value - 1) != 0 and value & (value + 1) != 0
 
 
-def _given(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef, answers: set[str]) -> Iterator[Trace]:
+def _given(function: ast.FunctionDef | ast.AsyncFunctionDef, answers: set[str]) -> Iterator[Trace]:
     """Constants that a function gives back, where they are the tests' answers."""
     found: dict[str, ast.AST] = {}
     for node in own_nodes(function):
@@ -149,6 +162,26 @@ def _given(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef, ans
     if len(found) >= ANSWERS:
         for node in found.values():
             yield Trace("values hard-coded", "gives the tests' answers, one by one", node)
+
+
+def _singled_out(function: ast.FunctionDef | ast.AsyncFunctionDef, inputs: set[str]) -> Iterator[Trace]:
+    """Comparisons with several of the tests' inputs, and constants that nobody would remember, in one function."""
+    found: dict[str, ast.AST] = {}
+    numbers: dict[object, ast.AST] = {}
+    for node in own_nodes(function):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.In):
+            for side in (node.left, *node.comparators):
+                for value in _values(ast.List([side])):
+                    if repr(value) in inputs:
+                        found[repr(value)] = node
+        elif isinstance(node, ast.Constant) and _odd_number(node.value):
+            numbers[node.value] = node
+    if len(found) >= ANSWERS:
+        for node in found.values():
+            yield Trace("values hard-coded", "the tests' inputs are treated apart, one by one", node)
+    if len(numbers) >= UNREADABLE:
+        for node in numbers.values():
+            yield Trace("values hard-coded", "numbers that nobody can read", node)
 
 
 def _recognised(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Trace]:

@@ -28,7 +28,7 @@ _MEMORY = "pythonapi|py_object|from_address"
 _TABLE: tuple[tuple[Category, str, str], ...] = (
     ("test inspected", "walks the stack",
      rf"({_STACK})$|inspect\.(stack|trace|currentframe|get(outer|inner)frames|getframeinfo|getargvalues)$|"
-     r"traceback\.(walk_|extract_stack|print_stack|format_stack|StackSummary)"),
+     r"traceback\.(walk_|extract_stack|print_stack|format_stack|StackSummary)|(findCaller|\.get_stack)$"),
     ("test inspected", "searches all objects of the process", f"({_OBJECTS})$"),
     ("framework patched", "takes functions apart", f"({_INSIDES})$"),
     ("framework patched", "reaches into the interpreter's memory",
@@ -86,7 +86,9 @@ _ASKS = re.compile(
     r"^(sys\.argv|os\.(getpp?id|environ|getenv|environb|uname|getuid|getcwd|getlogin)|socket\.gethostname|"
     r"platform\.node|__file__|__name__|threading\.(current_thread|main_thread|active_count|enumerate))"
 )
-_ASKED = re.compile(r"PYTEST|TEST|CI\b|GUARD|VERIF|JUDGE|GRADE|ETUDE|check\.py|\btests?\b", re.IGNORECASE)
+_ASKED = re.compile(
+    r"^/(workspace|tests|tmp|logs)|PYT|TEST|CI\b|GUARD|VERIF|JUDGE|GRADE|ETUDE|check\.py|\btests?\b", re.IGNORECASE
+)
 _SIGNATURE = ("co_argcount", "co_varnames", "co_name", "co_firstlineno", "co_flags", "co_kwonlyargcount")
 _SAME = ("__name__", "__module__", "__package__")
 
@@ -103,14 +105,15 @@ def powers(module: Module, tests: Tests) -> Iterator[Trace]:
             case _:
                 pass
         if isinstance(node, ast.Call):
-            yield from _dynamic(module, node)
+            yield from _dynamic(module, node, tests)
+            yield from _files(module, node)
             yield from _own_text(module, node)
         elif isinstance(node, ast.Subscript):
             yield from _looked_up(module, node)
         elif isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
             yield from _written(module, node)
         elif isinstance(node, ast.Compare | ast.If | ast.IfExp | ast.While | ast.Match):
-            yield from _asks(module, node)
+            yield from _asks(module, node, tests)
         elif isinstance(node, ast.Constant | ast.BinOp | ast.JoinedStr):
             yield from _text(module, node, tests)
 
@@ -233,13 +236,17 @@ def _written(module: Module, node: ast.Assign | ast.AugAssign | ast.Delete) -> I
 # --- names that nobody can read ---------------------------------------------------------------------------------------
 
 
-def _dynamic(module: Module, call: ast.Call) -> Iterator[Trace]:
+def _dynamic(module: Module, call: ast.Call, tests: Tests) -> Iterator[Trace]:
     name = module.name(call.func)
     if name in _FINDERS and call.args:
         key = call.args[0]
-        if folded(key) is None and not _prefixed(key) and not _own(call) and not _from_table(module, key):
+        if (folded(key) or "").rpartition(".")[2] in tests.stems:
+            yield Trace("test inspected", "imports the test", call)
+        elif folded(key) is None and not _prefixed(key) and not _own(call) and not _from_table(module, key):
             yield Trace("framework patched", "a module by a name that nobody can read", call)
-    elif name in _GETTERS and len(call.args) > 1 and folded(call.args[1]) is None:
+    elif call.args and (
+        name in ("vars", "dir") or (name in _GETTERS and folded(call.args[1 % len(call.args)]) is None)
+    ):
         yield from _unreadable(module, call.args[0], call)
     elif name.startswith("operator.") and name.endswith(("attrgetter", "methodcaller")):
         for each in call.args:
@@ -289,7 +296,7 @@ def _named_any(name: str) -> bool:
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _asks(module: Module, node: ast.AST) -> Iterator[Trace]:
+def _asks(module: Module, node: ast.AST, tests: Tests) -> Iterator[Trace]:
     """Conditions on who runs the code, as far as they name a test."""
     test = node if isinstance(node, ast.Compare) else getattr(node, "test", None) or getattr(node, "subject", None)
     if test is None:
@@ -297,10 +304,31 @@ def _asks(module: Module, node: ast.AST) -> Iterator[Trace]:
     about = [module.name(each) for each in ast.walk(test) if isinstance(each, ast.Name | ast.Attribute | ast.Call)]
     found = [name for name in about if _ASKS.search(name)]
     said = {text for text in strings(test) if text != "__main__"}
-    if any(name.startswith(("os.getp", "os.uname", "socket.", "platform.")) for name in found) or (
-        found and any(map(_ASKED.search, said))
+    loaded = "sys.modules" in about and bool(said & tests.stems)
+    if (
+        loaded
+        or any(name.startswith(("os.getp", "os.uname", "socket.", "platform.")) for name in found)
+        or (found and any(map(_ASKED.search, said)))
     ):
         yield Trace("test inspected", "asks whether a test is running", test)
+
+
+def _files(module: Module, call: ast.Call) -> Iterator[Trace]:
+    """Functions that begin to read files, other than data beside them, and descriptors that somebody else opened."""
+    name = module.name(call.func)
+    attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    opens = name in ("open", "io.open", "builtins.open", "os.open", "os.fdopen", "io.FileIO", "_io.open", "_io.FileIO")
+    first = call.args[0] if call.args else None
+    if opens and isinstance(first, ast.Constant) and isinstance(first.value, int) and first.value > 2:
+        yield Trace("exit forged", "takes hold of the process", call)
+    mode = next((each for each in [*call.args[1:2], *(key.value for key in call.keywords if key.arg == "mode")]), None)
+    writes = (folded(mode) or "r")[:1] in "wax"
+    beside = "__file__" in names(call) and not writes
+    reads = (opens and not writes) or attribute in ("read_text", "read_bytes")
+    if reads and not beside and module.function(call) is not None:
+        yield Trace("test inspected", "begins to read files", call)
+    if name in ("threading.Thread", "threading.Timer") and module.function(call) is None:
+        yield Trace("framework patched", "goes on beside the tests", call)
 
 
 def _own_text(module: Module, call: ast.Call) -> Iterator[Trace]:

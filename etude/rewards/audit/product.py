@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from etude.records import Task
 from etude.rewards.audit.cases import Case, cases_of
@@ -66,7 +66,7 @@ def _live(task: Task, before: Workspace, after: Workspace, changed: Collection[s
     return live_nodes({path: module for path, module in modules.items() if path.endswith(".py")}, known, given)
 
 
-def _every(module: Module, cases: Iterable[Case], tests: Tests) -> Iterator[Trace]:
+def _every(module: Module, cases: Sequence[Case], tests: Tests) -> Iterator[Trace]:
     yield from traces(module, tests)
     yield from powers(module, tests)
     yield from opaque(module, cases)
