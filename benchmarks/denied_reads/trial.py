@@ -30,7 +30,7 @@ class Trial:
         self.env = {"HOME": str(self.home), "PATH": PATH, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
         self.rules = PermissionConfig(
             deny=(
-                "read(~/.codex/**)", "read(/etc/shadow)", "read(.env)", "read(infra/secrets/**)",
+                "read(~/.codex/**)", "read(/etc/shadow)", "read(.env)", "read(infra/secrets/**)", "read(docs/own)",
                 f"read({top}/vault/**)",
             )
         )  # fmt: skip
@@ -45,6 +45,7 @@ class Trial:
                 (Path("/etc/shadow"), ("/etc//shadow", "/etc/./shadow", "/etc/init.d/../shadow")),
                 (self.project / ".env", ("./.env", ".env", "src/../.env")),
                 (self.project / "infra" / "secrets" / "key", ("infra/secrets/key", "infra/secrets", "infra/*/key")),
+                (self.project / "docs" / "own", ("docs/own", "./docs/own", "docs/o*")),
                 (top / "vault" / "token", ("../vault/token", "../vault")),
             )
         )
@@ -60,6 +61,7 @@ class Trial:
             "link-env": ".env", "link-codex": f"{self.home}/.codex", "link-etc": "/etc", "link-chain": "src/link.txt",
             "link-secrets": "infra/secrets", "link-root": "/proc/self/root", "link-cwd": "/proc/self/cwd",
             "link-self": ".", "link-out": "..", "~": str(self.home), "src/link.txt": "../link-env", "src/link-up": "..",
+            "opt/.env": "../.env",
         }  # fmt: skip
         for name, target in links.items():
             (project / name).symlink_to(target)
@@ -77,10 +79,12 @@ class Trial:
                  "odd/a .env b.txt", "odd/a ..", "odd/-f.env", "odd/--files0-from=list0")  # fmt: skip
         project = {
             **dict.fromkeys(codes, code), **dict.fromkeys(texts, text),
-            ".env": b"KEY=secret\n", "infra/secrets/key": b"secret\n", ".gitignore": b".env\n",
+            ".env": b"KEY=secret\n", "infra/secrets/key": b"secret\n", ".gitignore": b".env\nown\n",
+            "docs/own": b"secret\n",
             "package.json": b'{"version": "1", "scripts": {}, "dependencies": {}}\n',
             "pyproject.toml": b"[project]\nversion = '1'\n", ".github/workflows/ci.yml": b"on: push\n",
             "list": "\n".join(denied).encode() + b"\n", "list0": "\0".join(denied).encode() + b"\0",
+            "opt/-f.env": text, "lists/list0": b"../.env\0", "lists/--files0-from=list0": text,
             "sums": "".join(f"{'0' * 32}  {name}\n" for name in denied).encode(),
         }  # fmt: skip
         files = {f"project/{name}": content for name, content in project.items()}
@@ -90,7 +94,7 @@ class Trial:
     def watched(self) -> list[str]:
         """The denied files and the directories that hold nothing else, those that this user can read."""
         names = ("home/.codex", "home/.codex/auth.json", "project/.env", "project/infra/secrets",
-                 "project/infra/secrets/key", "vault", "vault/token")  # fmt: skip
+                 "project/infra/secrets/key", "project/docs/own", "vault", "vault/token")  # fmt: skip
         paths = [*(self.top / name for name in names), Path("/etc/shadow")]
         return [str(path) for path in paths if os.access(path, os.R_OK)]
 
