@@ -300,6 +300,41 @@ def test_the_model_is_told_what_was_refused_once(project: Path) -> None:
     within(project, scenario)
 
 
+def test_each_call_is_told_what_it_was_refused_itself(project: Path) -> None:
+    """Not what another was: one that runs beside it, what an earlier one has left running, a tool that writes."""
+    late = "(until [ -e go ]; do sleep 0.02; done; echo > .envrc; touch done) > /dev/null 2>&1 &"
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        with pytest.raises(PermissionError):
+            await workspace.write_file("/workspace/.exrc", b"")
+        assert "only the user" not in await said(workspace, "echo fine")
+        assert "only the user" not in await said(workspace, late)
+        shown = await said(workspace, "mkdir .idea; touch go; until [ -e done ]; do sleep 0.02; done")
+        assert "only the user may write it: .idea." in shown
+        names = (".vscode", ".zed", ".fleet", ".helix")
+        meet = "mkdir -p met; touch met/{0}; until [ $(ls -A met | wc -l) = 4 ]; do sleep 0.02; done; mkdir {0}; true"
+        both = await asyncio.gather(*(said(workspace, meet.format(name)) for name in names))
+        assert [f"write it: {name}." in shown for name, shown in zip(names, both, strict=True)] == [True] * 4
+        assert "write it: .vscode." in await said(workspace, "setsid mkdir .vscode; true"), "a session of its own"
+        shown = await said(workspace, python(r"import os; os.mkdir('a\nb'); os.mkdir('a\nb/.git')"), 1)
+        assert "write it: a?b/.git." in shown, "a name writes no lines of its own"
+
+    within(project, scenario)
+
+
+def test_what_git_makes_for_a_moment_is_told_by_the_name_it_was_to_have(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert "write it: .git/config." in await said(workspace, "git config a.b c; git remote add o /x; true")
+        shown = await said(workspace, "git gc -q; git repack -adq; git update-server-info; git pack-refs --all; true")
+        assert "only the user" not in shown, shown
+        await said(workspace, "echo > .git/hooks.lock", 2)
+        await said(workspace, "mkdir -p .git/objects/info; echo > .git/objects/info/alternates.lock", 2)
+        await said(workspace, "echo > .git/config.lock", 2)
+        await said(workspace, "echo > .git/index.lock; rm .git/index.lock")
+
+    within(project, scenario)
+
+
 def test_what_the_user_gives_up_may_be_written(project: Path) -> None:
     async def scenario(workspace: ConfinedWorkspace) -> None:
         await said(workspace, "mkdir .vscode; echo {} > .vscode/tasks.json")

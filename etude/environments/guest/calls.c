@@ -22,13 +22,13 @@ static int allow(const struct call *call, const struct place *place, enum change
     const char *shown;
     if (!strcmp(place->name, ".") || !strcmp(place->name, "..") || !planted(place->path, place->name, change, &shown))
         return 0;
-    guard_note(shown);
+    guard_note(call->pid, shown);
     return call->pid == 1 ? EKEYREJECTED : EPERM; /* of our own calls, the controller tells it from any other EPERM */
 }
 
-static long status_field(const struct call *call, const char *field, int base) {
+long status_of(pid_t pid, const char *field, int base) {
     char path[48], text[512], *found;
-    snprintf(path, sizeof path, "/proc/%d/status", call->pid);
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
     if (fd >= 0)
@@ -39,7 +39,7 @@ static long status_field(const struct call *call, const char *field, int base) {
 }
 
 static void take_umask(const struct call *call) {
-    umask(status_field(call, "\nUmask:", 8) & 0777);
+    umask(status_of(call->pid, "\nUmask:", 8) & 0777);
 }
 
 /* The name as it was asked for: with a slash at its end it must be a directory, which is the kernel's to say. */
@@ -308,7 +308,7 @@ static long make_bind(const struct call *call, int socket, uint64_t from, sockle
         char bytes[sizeof(struct sockaddr_storage) + 1];
     } address = {.bytes = {0}};
     int error = size > sizeof(struct sockaddr_storage) ? EINVAL : size ? read_caller(call, from, &address, size) : 0;
-    int process = error ? -1 : syscall(SYS_pidfd_open, status_field(call, "\nTgid:", 10), 0);
+    int process = error ? -1 : syscall(SYS_pidfd_open, status_of(call->pid, "\nTgid:", 10), 0);
     int ours = process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, socket, 0);
     long got = error ? -error : -errno;
     if (ours >= 0 && address.any.sa_family == AF_UNIX && size <= sizeof address.local &&

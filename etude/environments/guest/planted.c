@@ -5,7 +5,7 @@
  *   e  a path, at any depth               r  a path at a root: a guarded directory, or one that holds a .git
  *   p  a path from the top                g  inside a git directory: what git writes itself; G  but not this
  * A pattern is compared component by component, whatever the case of letters, and holds for all below it. In a git
- * directory what no g allows is refused. A git directory is told as git tells one, so that a bare one is found, and no
+ * directory what no g allows is refused; NAME.lock is NAME. A git directory is told as git tells one, so that a bare one is found, and no
  * directory may become one: git obeys its config at the next prompt. */
 #include "guard.h"
 
@@ -160,7 +160,9 @@ bool planted(const char *directory, const char *name, enum change change, const 
         return false;
     snprintf(path, sizeof path, "%s/%s", directory, name);
     *shown = path + top + 1;
-    size_t git = git_part(directory, top);
+    size_t git = git_part(directory, top), length = strlen(path);
+    if (git && length > git + 6 && !strcmp(path + length - 5, ".lock"))
+        path[length - 5] = 0; /* git makes a file under this name, and gives it the one before when it is whole */
     moved_directories |= change == MOVED_DIRECTORY;
     if (change == REMOVED)
         return !git && obeyed_by_name(path, top, change);
@@ -168,5 +170,9 @@ bool planted(const char *directory, const char *name, enum change change, const 
         return true;
     if (git && obeyed_in_git(path + git + 1, change))
         return true;
-    return obeyed_by_name(path, top, change);
+    if (!obeyed_by_name(path, top, change))
+        return false;
+    if (git)
+        *shown = NULL; /* what git writes itself, in a directory that is held as a whole: git does without it */
+    return true;
 }

@@ -46,14 +46,14 @@ AT_ROOTS = (
 )  # fmt: skip
 """Obeyed where a directory is one that a user works in: the workspace itself, and whatever holds a `.git`."""
 GIT_WRITES = (
-    "index", "index.lock", "index.stash.*", "next-index-*", "sharedindex*", "HEAD", "HEAD.lock", "objects", "refs",
-    "logs", "packed-refs*", "reftable", "shallow", "shallow.lock", "rr-cache", "sequencer", "rebase-apply",
-    "rebase-merge", "gc.pid*", "gc.log*", "lfs/objects", "lfs/tmp", "lfs/incomplete", "lfs/cache",
+    "index", "index.stash.*", "next-index-*", "sharedindex*", "HEAD", "objects", "refs", "logs", "packed-refs*",
+    "reftable", "shallow", "rr-cache", "sequencer", "rebase-apply", "rebase-merge", "gc.pid", "gc.log", "info/refs*",
+    "lfs/objects", "lfs/tmp", "lfs/incomplete", "lfs/cache",
     # in capitals, the states of a merge, a pick, a bisection, and messages
-    "*_HEAD", "*_HEAD.lock", "*_MSG", "*_EDITMSG", "MERGE_*", "AUTO_MERGE*", "BISECT_*", "EDIT_DESCRIPTION",
+    "*_HEAD", "*_MSG", "*_EDITMSG", "MERGE_*", "AUTO_MERGE*", "BISECT_*", "EDIT_DESCRIPTION",
 )  # fmt: skip
-"""In a git directory that is there: what adding, committing, branching, stashing, merging and rebasing write. Nothing
-else of it may change, its config and hooks above all."""
+"""In a git directory that is there: what adding, committing, branching, stashing, merging and rebasing write, and with
+`.lock` behind it what they write first. Nothing else of it may change, its config and hooks above all."""
 GIT_NEVER = ("objects/info/*alternates*",)
 
 
