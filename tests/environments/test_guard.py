@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guarded_workspace import within
+from guarded_workspace import example, python, repository, said, within
 from pydantic import ValidationError
 from users_git import git
 
-from etude.environments.base import Sandbox, SandboxSpec
+from etude.environments.base import SandboxSpec
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.environments.local.planted import ANYWHERE, AT_ANY_DEPTH, AT_ROOTS
 from etude.environments.local.workspace import ConfinedWorkspace
@@ -24,23 +24,7 @@ _SCRIPT = Path(__file__).with_name("guarded_calls.py")
 
 @pytest.fixture
 def project(outer: Path) -> Path:
-    root = outer / "project"
-    root.mkdir()
-    (root / "a.txt").write_text("a\n")
-    git(root, "init", "-q")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "first")
-    return root
-
-
-async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
-    done = await workspace.exec(command)
-    assert done.exit_code == code, done.output.decode()
-    return done.output.decode()
-
-
-def python(text: str) -> str:
-    return f"python3 - <<'END'\n{text}\nEND"
+    return repository(outer)
 
 
 # it is as it would be without it ---------------------------------------------------------------------------------
@@ -251,8 +235,8 @@ def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) ->
     (project / "node_modules" / "p").mkdir(parents=True)
     for name in (*AT_ANY_DEPTH, *AT_ROOTS):
         (project / root / name).parent.mkdir(parents=True, exist_ok=True)
-    everywhere = [_example(name) for name in (*ANYWHERE, *AT_ANY_DEPTH)]
-    listed = [*everywhere, *(() if root == "node_modules/p" else map(_example, AT_ROOTS))]
+    everywhere = [example(name) for name in (*ANYWHERE, *AT_ANY_DEPTH)]
+    listed = [*everywhere, *(() if root == "node_modules/p" else map(example, AT_ROOTS))]
 
     async def scenario(workspace: ConfinedWorkspace) -> None:
         await workspace.write_file("/tmp/t.py", _FORMS.encode())
@@ -262,14 +246,10 @@ def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) ->
         for name, *forms in lines:
             assert "made" not in forms and "refused" in forms, (name, forms)
         if root == "node_modules/p":
-            for name in map(_example, AT_ROOTS):
+            for name in map(example, AT_ROOTS):
                 await said(workspace, f"mkdir -p {root}/{name} && rm -r {root}/{name}")
 
     within(project, scenario)
-
-
-def _example(pattern: str) -> str:
-    return pattern.replace("[0-9]", "1").replace("*", "x")
 
 
 def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
@@ -283,56 +263,6 @@ def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
 
     within(project, scenario)
     assert everything() == before
-
-
-def test_the_model_is_told_what_was_refused_once(project: Path) -> None:
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        shown = await said(workspace, "for i in 1 2 3; do echo > .envrc; done; mkdir .vscode; true")
-        assert shown.count("only the user may write it: .envrc, .vscode.") == 1
-        assert "only the user" not in await said(workspace, "echo fine")
-        shown = await said(workspace, "for i in $(seq 9); do mkdir n$i; mkdir n$i/.git; done; true")
-        assert "n5/.git and 4 more" in shown
-        assert await workspace.guarded() == (pytest.approx(13, abs=30), 13)
-        with pytest.raises(PermissionError, match="only the user may write it"):
-            await workspace.write_file("/workspace/.vscode/tasks.json", b"{}")
-        await said(workspace, "git init -q /tmp/own && cd /tmp/own && git config a.b c && mkdir .vscode")
-
-    within(project, scenario)
-
-
-def test_each_call_is_told_what_it_was_refused_itself(project: Path) -> None:
-    """Not what another was: one that runs beside it, what an earlier one has left running, a tool that writes."""
-    late = "(until [ -e go ]; do sleep 0.02; done; echo > .envrc; touch done) > /dev/null 2>&1 &"
-
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        with pytest.raises(PermissionError):
-            await workspace.write_file("/workspace/.exrc", b"")
-        assert "only the user" not in await said(workspace, "echo fine")
-        assert "only the user" not in await said(workspace, late)
-        shown = await said(workspace, "mkdir .idea; touch go; until [ -e done ]; do sleep 0.02; done")
-        assert "only the user may write it: .idea." in shown
-        names = (".vscode", ".zed", ".fleet", ".helix")
-        meet = "mkdir -p met; touch met/{0}; until [ $(ls -A met | wc -l) = 4 ]; do sleep 0.02; done; mkdir {0}; true"
-        both = await asyncio.gather(*(said(workspace, meet.format(name)) for name in names))
-        assert [f"write it: {name}." in shown for name, shown in zip(names, both, strict=True)] == [True] * 4
-        assert "write it: .vscode." in await said(workspace, "setsid mkdir .vscode; true"), "a session of its own"
-        shown = await said(workspace, python(r"import os; os.mkdir('a\nb'); os.mkdir('a\nb/.git')"), 1)
-        assert "write it: a?b/.git." in shown, "a name writes no lines of its own"
-
-    within(project, scenario)
-
-
-def test_what_git_makes_for_a_moment_is_told_by_the_name_it_was_to_have(project: Path) -> None:
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        assert "write it: .git/config." in await said(workspace, "git config a.b c; git remote add o /x; true")
-        shown = await said(workspace, "git gc -q; git repack -adq; git update-server-info; git pack-refs --all; true")
-        assert "only the user" not in shown, shown
-        await said(workspace, "echo > .git/hooks.lock", 2)
-        await said(workspace, "mkdir -p .git/objects/info; echo > .git/objects/info/alternates.lock", 2)
-        await said(workspace, "echo > .git/config.lock", 2)
-        await said(workspace, "echo > .git/index.lock; rm .git/index.lock")
-
-    within(project, scenario)
 
 
 def test_what_the_user_gives_up_may_be_written(project: Path) -> None:

@@ -185,6 +185,15 @@ def test_a_session_from_beginning_to_end(root: Path) -> None:
         assert [each["id"] for each in listed["sessions"]] == [forked["id"]] and listed["total"] == 2
 
 
+def test_what_the_guard_refuses_is_no_question(root: Path) -> None:
+    plant = ("write_file", {"path": ".idea/workspace.xml", "content": "x"})
+    with serving(root, [Reply("", [plant, run("echo x > .idea/y")]), Reply("Well.")]) as here:
+        told = here.until(here.begin(prompt="Set it up."), "end")
+    assert [name for name, _, _ in told if name == "asked"] == []
+    results = [data["text"] for _, _, data in told if data.get("kind") == "tool_result"]
+    assert len(results) == 2 and all('unguarded = [".idea"]' in text for text in results)
+
+
 def test_words_and_output_as_they_come_and_for_latecomers(root: Path) -> None:
     script = [
         Reply("Look here.", [run("echo begun; sleep 60")], reasoning="Hm.", piece=3),

@@ -64,6 +64,54 @@ def listed_links(workspace: Path, unguarded: Sequence[str] = ()) -> list[str]:
     return [name for name in links if any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in listed)]
 
 
+def listed_as(
+    workspace: Path, path: str, held: Iterable[str], unguarded: Sequence[str] = (), removed: bool = False
+) -> str | None:
+    """Why the guard would refuse to have this path below the workspace written, or `removed`: the name of the list
+    that it falls under, which `unguarded` gives up; "" where nothing does; None where it is not refused.
+
+    As `guest/planted.c` judges, but for a directory that the write would make a git directory."""
+    parts = path.split("/")
+    inside = _in_git(workspace, parts)
+    if inside is not None and removed:
+        return None
+    if inside is not None and (not _any(GIT_WRITES, inside) or _any(GIT_NEVER, inside)):
+        return ""
+    may_be = [name for name in (*AT_ANY_DEPTH, *AT_ROOTS) if name not in unguarded]
+    if name := next((name for name in held if _within(glob.escape(name.rstrip("/")), parts)), None):
+        return name if name in may_be else ""
+    for at, part in enumerate(parts):
+        above, rest = workspace.joinpath(*parts[:at]), parts[at:]
+        if not removed and _any(ANYWHERE, [part]) and (len(rest) == 1 or not (above / part).exists()):
+            return ""
+        here = may_be if at == 0 or (above / ".git").exists() else AT_ANY_DEPTH
+        if name := next((name for name in here if name in may_be and _within(name, rest)), None):
+            return name
+    return None
+
+
+def _in_git(workspace: Path, parts: Sequence[str]) -> list[str] | None:
+    """What a path is called within the innermost git directory that it lies in; None outside of any."""
+    for at in range(len(parts) - 1, 0, -1):
+        directory = workspace.joinpath(*parts[:at])
+        has = {name for name in ("HEAD", "commondir", "objects", "refs") if (directory / name).exists()}
+        bare = "HEAD" in has and ("commondir" in has or {"objects", "refs"} <= has)
+        if bare or _any((".git", "git~[0-9]"), [parts[at - 1]]):
+            return [*parts[at:-1], parts[-1].removesuffix(".lock")]
+    return None
+
+
+def _any(patterns: Iterable[str], parts: Sequence[str]) -> bool:
+    return any(_within(pattern, parts) for pattern in patterns)
+
+
+def _within(pattern: str, parts: Sequence[str]) -> bool:
+    """Whether a path is what a pattern names, or lies below."""
+    wanted = pattern.lower().split("/")
+    here = [part.lower() for part in parts[: len(wanted)]]
+    return len(here) == len(wanted) and all(map(fnmatch.fnmatchcase, here, wanted))
+
+
 def rules(places: Sequence[Path], held: Iterable[str], unguarded: Sequence[str] = ()) -> bytes:
     """The list as the guest reads it: `places` are the guarded directories, `held` further paths below them.
 

@@ -13,7 +13,7 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ _MOST_WALKED = 20_000
 _READS = "it only reads and prints"
 _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
+_REMOVE = {"rm", "rmdir", "unlink"}
 _SETS_BY_NAME = {"read", "mapfile", "readarray", "getopts", "printf", "wait"}
 _SHOWN = 400
 _RULING_VARIABLE = re.compile(
@@ -95,14 +96,17 @@ class Judge:
         place: Place | None = None,
         env: Mapping[str, str] | None = None,
         hidden: Sequence[str] = (),
+        guarded: Callable[[str, bool], str] | None = None,
     ) -> None:
         """`env` is what commands find in their environment, this process's own if it is not given. `hidden` are real
-        paths that the sandbox has taken out of it."""
+        paths that the sandbox has taken out of it; `guarded` says why it would not let a path of the workspace be
+        written (or, if so asked, removed), or nothing: no answer of a user's would help, so nobody is asked."""
         self._config = config
         self._place = place or Place()
         self._rules = config.rules()
         self._env = os.environ if env is None else env
         self._hidden = tuple(hidden)
+        self._guarded = guarded or (lambda _path, _removes: "")
         self._looked: Denied | None = None
         self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
@@ -168,7 +172,12 @@ class Judge:
     # --- paths ----------------------------------------------------------------------------------------------------
 
     def _path(
-        self, tool: str, name: str, writes: bool, directories: Sequence[str | None] = (WORKSPACE,)
+        self,
+        tool: str,
+        name: str,
+        writes: bool,
+        directories: Sequence[str | None] = (WORKSPACE,),
+        removes: bool = False,
     ) -> list[Reason]:
         """A path, from each directory that it could be meant from."""
         absolute = name.startswith(("/", "~"))
@@ -176,12 +185,14 @@ class Judge:
             return [Reason("ask", name, "only a run would tell from which directory it is meant")]
         places = [WORKSPACE] if absolute else [place for place in directories if place is not None]
         targets = [target for place in places for target in self._place.targets(name, place)]
-        return [self._target(tool, name, target, writes) for target in dict.fromkeys(targets)]
+        return [self._target(tool, name, target, writes, removes) for target in dict.fromkeys(targets)]
 
-    def _target(self, tool: str, name: str, target: Target, writes: bool) -> Reason:
+    def _target(self, tool: str, name: str, target: Target, writes: bool, removes: bool = False) -> Reason:
         ruled = self._ruled(tool, name, target)
         if writes and target.relative is None and not target.scratch:
             return Reason("deny", name, f"it is {target.path}, and only the workspace may be written")
+        if writes and target.relative is not None and (why := self._guarded(target.relative, removes)):
+            return Reason("deny", name, why)
         if ruled is not None:
             return ruled
         if target.scratch:
@@ -231,10 +242,10 @@ class Judge:
         words = _settled(command, names)
         reason = self._command(tool, command, words)
         yield reason
-        written = written_words(command)
+        written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
         for word, found in zip(command.words[1:], names[1:], strict=True):
             if any(word is other for other in written):
-                yield from self._written_word(word, directories)
+                yield from self._written_word(word, directories, removes)
             for name in found or ():
                 yield from self._argument(name, directories, outside=words[0] not in _PRINTS or word.parts is None)
         if reason.verdict == "allow":
@@ -408,14 +419,14 @@ class Judge:
             return [Reason("ask", redirect.target.raw, "a file of this name is an option to who matches it")]
         return [reason for name in known if name for reason in self._path(tool, name, redirect.writes, directories)]
 
-    def _written_word(self, word: Word, directories: Sequence[str | None]) -> Iterator[Reason]:
+    def _written_word(self, word: Word, directories: Sequence[str | None], removes: bool) -> Iterator[Reason]:
         """A word that names what is changed: it must lie inside."""
         if word.text is not None:
             name = word.text.partition("=")[2] if re.match(r"-?-?[\w-]+=", word.text) else word.text
             if name and not name.startswith("-"):
-                yield from self._path("write_file", name, True, directories)
+                yield from self._path("write_file", name, True, directories, removes)
         elif (parent := parent_of_pattern(word.raw)) is not None:
-            yield from self._path("write_file", parent, True, directories)
+            yield from self._path("write_file", parent, True, directories, removes)
         else:
             yield Reason("ask", word.raw, "only a run would tell which file this is")
 
