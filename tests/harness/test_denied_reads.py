@@ -115,7 +115,8 @@ def test_no_way_round_is_allowed_unasked(trial: Trial) -> None:
 def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:
     found = permissions.play(trial, LINES, SEED, told=False)
     assert found["denied_opens"] == 0 and found["lines"] == LINES
-    assert found["allowed"] > LINES / 50  # and not by asking about everything
+    assert found["allowed"] >= found["allowed_distinct"] > LINES / 50  # and not by asking about everything
+    assert found["refused_run"] > found["refused_opened"] > found["refused_run"] / 20, "the lines try"
 
 
 def test_the_trial_sees_what_a_shell_opens(trial: Trial) -> None:
