@@ -36,6 +36,7 @@ class Serving:
         self.root = root
         line = [sys.executable, "-m", "etude.cli.main", "sessions", "serve", "--json", "--set", "port=0", *more]
         agent = ["--agent-set", f'endpoint.url="{server.url}"', "--agent-set", 'endpoint.model="m"']
+        agent += ["--agent-set", "workspace.start_timeout_s=180"]  # a machine that is busy with other tests is no fault
         env = {**os.environ, "ETUDE_HOME": str(root / "home"), "XDG_CONFIG_HOME": str(root / "config")}
         self.process = subprocess.Popen([*line, *agent], stdout=subprocess.PIPE, text=True, env=env)
         assert self.process.stdout is not None
