@@ -104,7 +104,7 @@ def play(trial: Trial, count: int, seed: int, told: bool = True) -> dict[str, ob
         refused = [line for line in lines if line not in distinct]
         sample = choice.sample(refused, min(REFUSED_RUN, len(refused)))
         refused_run += len(sample)
-        refused_opened += len({line for line, _ in trial.opened(sample)})
+        refused_opened += len({line for line, _ in trial.opened(sample, own=True)})
         if told:
             seconds = time.monotonic() - began
             print(

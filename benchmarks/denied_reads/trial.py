@@ -101,18 +101,21 @@ class Trial:
     def allowed(self, line: str) -> bool:
         return self.judge.judge("run_terminal_cmd", {"command": line}).verdict == "allow"
 
-    def opened(self, lines: Sequence[str]) -> list[tuple[str, str]]:
-        """The lines, and the shell, that opened what is denied."""
+    def opened(self, lines: Sequence[str], own: bool = False) -> list[tuple[str, str]]:
+        """The lines, and the shell, that opened what is denied; with `own` the machine's files are hidden from them,
+        so that lines which are known to open such do not disturb another trial that watches the same."""
+        shared = ("/etc/shadow",) if own else ()
+        watched = [path for path in self.watched if path not in shared]
         plan = self.top.with_name(f"{self.top.name}-plan.json")
-        plan.write_text(json.dumps({"lines": lines, "watched": self.watched, "directory": str(self.project)}))
+        plan.write_text(json.dumps({"lines": lines, "watched": watched, "directory": str(self.project)}))
         try:
-            said = asyncio.run(self._run(f"{sys.executable} {RUNNER} {plan}", len(lines)))
+            said = asyncio.run(self._run(f"{sys.executable} {RUNNER} {plan}", len(lines), shared))
         finally:
             plan.unlink()
         return [(lines[number], shell) for number, shell in said["hits"]]
 
-    async def _run(self, command: str, lines: int) -> dict[str, list[tuple[int, str]]]:
-        config = WorkspaceConfig(hidden=(), shown=("~",), protected=(), env=self.env)
+    async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> dict[str, list[tuple[int, str]]]:
+        config = WorkspaceConfig(hidden=hidden, shown=("~",), protected=(), env=self.env)
         workspace = await open_workspace(self.project, config)
         try:
             done = await workspace.exec(command, timeout_s=120 + 4.5 * lines, max_output_bytes=4_000_000)

@@ -51,10 +51,12 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*|[?#!$])\}|([A-Za-z_]\w*|[?#!$]))")
 
 
 def text_of(node: Node) -> str:
+    """As it stands in the line."""
     return (node.text or b"").decode(errors="replace")
 
 
 def word_of(node: Node) -> Word:
+    """What a node that is one word holds."""
     raw = text_of(node)
     value = _value(node)
     parts = None if value is not None else _parts(node)

@@ -393,6 +393,8 @@ def _file(node: Node) -> list[Redirect]:
     """The files a redirection opens; copying and closing descriptors opens none."""
     operator = next((child.type for child in node.children if not child.is_named), "")
     targets = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
+    if any(child.type == "file_descriptor" and not text_of(child).isdecimal() for child in node.children):
+        raise Unreadable("a word stands where the number of a redirection should")  # which a shell gives to the command
     if operator in (">&-", "<&-"):
         return []
     if operator in (">&", "<&") and len(targets) == 1 and re.fullmatch(r"\d+-?|-", text_of(targets[0])):
