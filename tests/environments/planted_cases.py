@@ -144,7 +144,7 @@ CASES = (
     Case("hooks that are checked in", "cp evil .husky/pre-commit", COMMIT, given="mkdir .husky; git config core.hooksPath .husky", refused=".husky/pre-commit"),
     Case("a command that has ended plants later", f"(sleep 0.3; {_HOOK} .git/hooks/pre-commit; touch done) &", COMMIT, way="background", refused=".git/hooks/pre-commit"),
     # git's config
-    Case("the config is set", "git config core.fsmonitor EVIL", "git status", refused=".git/config.lock"),
+    Case("the config is set", "git config core.fsmonitor EVIL", "git status", refused=".git/config"),
     Case("the config grows", "printf '[core]\\n\\tfsmonitor = EVIL\\n' >> .git/config", "git diff", refused=".git/config"),
     Case("the config is replaced", f"{_CONFIG} > x; mv -f x .git/config", "git status", refused=".git/config"),
     Case("a worktree's config", "printf '[core]\\n\\tfsmonitor = EVIL\\n' > .git/config.worktree",
@@ -175,7 +175,7 @@ CASES = (
     Case("a nested one, deep and ignored", "mkdir -p b/c/d/e && cd b/c/d/e && git init -q && git config core.fsmonitor EVIL",
          "cd b/c/d/e && git status", given="echo b > .gitignore", refused="b/c/d/e/.git"),
     Case("a clone", "git clone -q . deps && git -C deps config core.fsmonitor EVIL", _NESTED, refused="deps/.git"),
-    Case("the config of a nested one that is there", "git -C deps config core.fsmonitor EVIL", _NESTED, "nested", refused="deps/.git/config.lock"),
+    Case("the config of a nested one that is there", "git -C deps config core.fsmonitor EVIL", _NESTED, "nested", refused="deps/.git/config"),
     Case("the same by another name of the file", "ln deps/.git/config x; printf '[core]\\n\\tfsmonitor = EVIL\\n' >> x", _NESTED, "nested", refused="deps/.git/config"),
     Case("the same by a descriptor for reading", _REOPENED, _NESTED, "nested", refused="deps/.git/config"),
     Case("the same moved away and back", f"mv deps/.git x; {_CONFIG} > x/config; mv x deps/.git", _NESTED, "nested", refused="deps/.git"),
@@ -201,7 +201,7 @@ CASES = (
          given="git config core.repositoryformatversion 1; git config extensions.worktreeConfig true", refused="worktrees/second/config.worktree"),
     Case("a submodule leads elsewhere", "rm -f sub/.git; echo gitdir: ../x > sub/.git", "git status", "submodule", given=_PREPARED, refused="sub/.git"),
     Case("a submodule's link is rewritten", "echo gitdir: ../x > sub/.git", "git status", "submodule", given=_PREPARED, refused="sub/.git"),
-    Case("a submodule's config", "git -C sub config core.fsmonitor EVIL", "git status", "submodule", refused=".git/modules/sub/config.lock"),
+    Case("a submodule's config", "git -C sub config core.fsmonitor EVIL", "git status", "submodule", refused=".git/modules/sub/config"),
     # other version control
     Case("a Mercurial hook", "printf '[hooks]\\npre-status = EVIL\\n' >> .hg/hgrc", _HG, "mercurial", refused=".hg/hgrc"),
     Case("a nested Mercurial repository", "hg init deps && printf '[hooks]\\npre-status = EVIL\\n' > deps/.hg/hgrc", f"cd deps; {_HG}", refused="deps/.hg"),

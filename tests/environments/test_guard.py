@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guarded_workspace import within
+from guarded_workspace import example, python, repository, said, within
 from pydantic import ValidationError
 from users_git import git
 
-from etude.environments.base import Sandbox, SandboxSpec
+from etude.environments.base import SandboxSpec
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.environments.local.planted import ANYWHERE, AT_ANY_DEPTH, AT_ROOTS, IN_PROJECTS, UNPACKED
 from etude.environments.local.workspace import ConfinedWorkspace
@@ -24,23 +24,7 @@ _SCRIPT = Path(__file__).with_name("guarded_calls.py")
 
 @pytest.fixture
 def project(outer: Path) -> Path:
-    root = outer / "project"
-    root.mkdir()
-    (root / "a.txt").write_text("a\n")
-    git(root, "init", "-q")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "first")
-    return root
-
-
-async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
-    done = await workspace.exec(command)
-    assert done.exit_code == code, done.output.decode()
-    return done.output.decode()
-
-
-def python(text: str) -> str:
-    return f"python3 - <<'END'\n{text}\nEND"
+    return repository(outer)
 
 
 # it is as it would be without it ---------------------------------------------------------------------------------
@@ -255,7 +239,7 @@ def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) ->
         (project / root / name).parent.mkdir(parents=True, exist_ok=True)
     kinds = [(True, (*ANYWHERE, *AT_ANY_DEPTH)), (not root.startswith(UNPACKED), IN_PROJECTS)]
     kinds.append((root in (".", "deps"), AT_ROOTS))
-    listed = [_example(name) for held, names in kinds if held for name in names]
+    listed = [example(name) for held, names in kinds if held for name in names]
 
     async def scenario(workspace: ConfinedWorkspace) -> None:
         await workspace.write_file("/tmp/t.py", _FORMS.encode())
@@ -264,7 +248,7 @@ def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) ->
         assert len(lines) == 2 * len(listed)
         for name, *forms in lines:
             assert "made" not in forms and "refused" in forms, (name, forms)
-        for name in (_example(name) for held, names in kinds if not held for name in names):
+        for name in (example(name) for held, names in kinds if not held for name in names):
             await said(workspace, f"mkdir -p {root}/{name} && rm -r {root}/{name}")
 
     within(project, scenario)
@@ -290,10 +274,6 @@ def test_packages_are_moved_where_people_work_without_what_is_obeyed_there(proje
     assert not [*(project / "src").rglob(".exrc"), *(project / "packages").rglob(".zed")]
 
 
-def _example(pattern: str) -> str:
-    return pattern.replace("[0-9]", "1").replace("*", "x")
-
-
 def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
     def everything() -> list[str]:
         return sorted(str(path.relative_to(project.parent)) for path in project.parent.rglob("*"))
@@ -305,21 +285,6 @@ def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
 
     within(project, scenario)
     assert everything() == before
-
-
-def test_the_model_is_told_what_was_refused_once(project: Path) -> None:
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        shown = await said(workspace, "for i in 1 2 3; do echo > .envrc; done; mkdir .vscode; true")
-        assert shown.count("only the user may write it: .envrc, .vscode.") == 1
-        assert "only the user" not in await said(workspace, "echo fine")
-        shown = await said(workspace, "for i in $(seq 9); do mkdir n$i; mkdir n$i/.git; done; true")
-        assert "n5/.git and 4 more" in shown
-        assert await workspace.guarded() == (pytest.approx(13, abs=30), 13)
-        with pytest.raises(PermissionError, match="only the user may write it"):
-            await workspace.write_file("/workspace/.vscode/tasks.json", b"{}")
-        await said(workspace, "git init -q /tmp/own && cd /tmp/own && git config a.b c && mkdir .vscode")
-
-    within(project, scenario)
 
 
 def test_what_the_user_gives_up_may_be_written(project: Path) -> None:

@@ -22,16 +22,16 @@ static int allow(const struct call *call, const struct place *place, enum change
     const char *shown;
     if (!strcmp(place->name, ".") || !strcmp(place->name, "..") || !planted(place->path, place->name, change, &shown))
         return 0;
-    guard_note(shown);
+    guard_note(call->pid, shown);
     return call->pid == 1 ? EKEYREJECTED : EPERM; /* of our own calls, the controller tells it from any other EPERM */
 }
 
 enum { PROC_TEXT = 512 };
 
-/* The beginning of a file of /proc about the caller; empty where it has gone. */
-static void read_proc(const struct call *call, const char *name, char text[PROC_TEXT]) {
+/* The beginning of a file of /proc about a process; empty where it has gone. */
+static void read_proc(pid_t pid, const char *name, char text[PROC_TEXT]) {
     char path[48];
-    snprintf(path, sizeof path, "/proc/%d/%s", call->pid, name);
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t got = fd < 0 ? -1 : read(fd, text, PROC_TEXT - 1);
     if (fd >= 0)
@@ -39,15 +39,15 @@ static void read_proc(const struct call *call, const char *name, char text[PROC_
     text[got > 0 ? got : 0] = 0;
 }
 
-static long status_field(const struct call *call, const char *field, int base) {
+long status_of(pid_t pid, const char *field, int base) {
     char text[PROC_TEXT], *found;
-    read_proc(call, "status", text);
+    read_proc(pid, "status", text);
     found = strstr(text, field); /* a name has its newlines escaped, so each field begins a line */
     return found ? strtol(found + strlen(field), NULL, base) : -1;
 }
 
 static void take_umask(const struct call *call) {
-    umask(status_field(call, "\nUmask:", 8) & 0777);
+    umask(status_of(call->pid, "\nUmask:", 8) & 0777);
 }
 
 /* The name as it was asked for: with a slash at its end it must be a directory, which is the kernel's to say. */
@@ -78,7 +78,7 @@ static long result(long got) {
 static int open_terminal(const struct call *call, int flags) {
     char path[48], text[PROC_TEXT], *fields;
     int device = 0;
-    read_proc(call, "stat", text);
+    read_proc(call->pid, "stat", text);
     if ((fields = strrchr(text, ')')))
         sscanf(fields + 1, " %*c %*d %*d %*d %d", &device);
     if (major(device) < 136 || major(device) > 143)
@@ -319,7 +319,7 @@ static long make_bind(const struct call *call, int socket, uint64_t from, sockle
         char bytes[sizeof(struct sockaddr_storage) + 1];
     } address = {.bytes = {0}};
     int error = size > sizeof(struct sockaddr_storage) ? EINVAL : size ? read_caller(call, from, &address, size) : 0;
-    int process = error ? -1 : syscall(SYS_pidfd_open, status_field(call, "\nTgid:", 10), 0);
+    int process = error ? -1 : syscall(SYS_pidfd_open, status_of(call->pid, "\nTgid:", 10), 0);
     int ours = process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, socket, 0);
     long got = error ? -error : -errno;
     if (ours >= 0 && address.any.sa_family == AF_UNIX && size <= sizeof address.local &&

@@ -102,7 +102,7 @@ static void hear(struct command *command) {
 }
 
 static void end(struct command *command, int code) {
-    size_t said = guard_says(chunk, sizeof chunk);
+    size_t said = guard_says(command->leader, chunk, sizeof chunk);
     if (said)
         take(command, chunk, said);
     command->code = command->timed_out ? TIMED_OUT : code;

@@ -23,7 +23,7 @@
 
 enum {
     WAIT_KILLABLE = 1 << 5,   /* Linux 5.19: a signal does not make a call seem to have been made twice */
-    RETRY_MS = 10, MAX_WAITING = 64, NOTES = 5, NOTE_SIZE = 200,
+    RETRY_MS = 10, MAX_WAITING = 64, NOTES = 5, NOTE_SIZE = 200, TOLD_APART = 16, MAX_ANCESTORS = 100,
 };
 static const uint32_t SUBVOLUMES[] = {0x5000940e, 0x50009401, 0x50009417, 0x50009418, /* btrfs: create, snapshot */
                                       0x4020bc10};                                    /* bcachefs: create, snapshot */
@@ -37,8 +37,11 @@ static int listener = -1, waiting_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what both threads touch, which follows */
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;
 static uint64_t counts[2]; /* made, refused */
-static char notes[NOTES][NOTE_SIZE];
-static unsigned unsaid;
+static struct refused { /* to the processes of one command */
+    pid_t leader;
+    unsigned count;
+    char paths[NOTES][NOTE_SIZE];
+} refused[TOLD_APART];
 
 /* The filter ------------------------------------------------------------------------------------------------------ */
 
@@ -145,34 +148,67 @@ static void try_again(void) {
         }
 }
 
-void guard_note(const char *path) {
+/* The command that a process belongs to: its session's leader, or, where a process has begun a session of its own, that
+ * of its ancestors. */
+static pid_t leader_of(pid_t pid) {
+    for (int i = 0; i < MAX_ANCESTORS; i++) {
+        pid_t parent = status_of(pid, "\nPPid:", 10);
+        if (parent <= 1)
+            break;
+        pid = parent;
+    }
+    return getsid(pid);
+}
+
+/* Of several at a time the one that was begun last is kept; the others go on, and less is told of them. */
+static struct refused *refused_to(pid_t leader) {
+    static unsigned next;
+    for (int i = 0; i < TOLD_APART; i++)
+        if (refused[i].leader == leader)
+            return refused + i;
+    struct refused *found = refused + next++ % TOLD_APART;
+    *found = (struct refused){.leader = leader};
+    return found;
+}
+
+static void keep(struct refused *to, const char *path) {
+    char shown[NOTE_SIZE];
+    snprintf(shown, sizeof shown, "%s", path);
+    for (char *c = shown; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?'; /* a name says nothing in our words */
+    for (unsigned i = 0; i < to->count && i < NOTES; i++)
+        if (!strcmp(to->paths[i], shown))
+            return;
+    if (to->count < NOTES)
+        memcpy(to->paths[to->count], shown, sizeof shown);
+    to->count++;
+}
+
+void guard_note(pid_t pid, const char *path) {
+    pid_t leader = pid == 1 || !path ? 0 : leader_of(pid); /* who asked us hears of it in the answer */
     pthread_mutex_lock(&lock);
     counts[1]++;
-    unsigned known = unsaid < NOTES ? unsaid : NOTES;
-    for (unsigned i = 0; i < known; i++)
-        if (!strncmp(notes[i], path, NOTE_SIZE - 1)) {
-            pthread_mutex_unlock(&lock);
-            return;
-        }
-    if (unsaid < NOTES)
-        snprintf(notes[unsaid], NOTE_SIZE, "%s", path);
-    unsaid++;
+    if (leader > 0)
+        keep(refused_to(leader), path);
     pthread_mutex_unlock(&lock);
 }
 
-size_t guard_says(char *text, size_t size) {
-    pthread_mutex_lock(&lock);
+size_t guard_says(pid_t leader, char *text, size_t size) {
     int at = 0;
-    if (unsaid) {
-        at += snprintf(text, size, "\n[not written, because programs on the user's machine obey it, and only the user may write it:");
-        for (unsigned i = 0; i < unsaid && i < NOTES; i++)
-            at += snprintf(text + at, size - at, "%s %s", i ? "," : "", notes[i]);
-        if (unsaid > NOTES)
-            at += snprintf(text + at, size - at, " and %u more", unsaid - NOTES);
+    pthread_mutex_lock(&lock);
+    for (struct refused *to = refused; to < refused + TOLD_APART; to++) {
+        if (leader <= 0 || to->leader != leader)
+            continue;
+        at = snprintf(text, size, "\n[not written, because programs on the user's machine obey it, and only the user may write it:");
+        for (unsigned i = 0; i < to->count && i < NOTES; i++)
+            at += snprintf(text + at, size - at, "%s %s", i ? "," : "", to->paths[i]);
+        if (to->count > NOTES)
+            at += snprintf(text + at, size - at, " and %u more", to->count - NOTES);
         at += snprintf(text + at, size - at, ". Below /tmp it may be written. The user can do it, or give a name up "
                        "by unguarded in [workspace], but none of git's own; a step that failed halfway is for the user]\n");
+        *to = (struct refused){0};
     }
-    unsaid = 0;
     pthread_mutex_unlock(&lock);
     return at;
 }

@@ -70,7 +70,7 @@ int make_parents(const char *path); /* of this path; 0 or an errno */
 
 /* guard.c: begins to guard the names of a workspace; what it refused since it was last asked, in words, 0 when nothing. */
 void guard(const struct request *request);
-size_t guard_says(char *text, size_t size);
+size_t guard_says(pid_t leader, char *text, size_t size);
 
 /* processes.c: what runs here. */
 void processes_start(void); /* from here on, metrics count */

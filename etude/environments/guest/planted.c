@@ -5,13 +5,14 @@
  *   e  a path, at any depth               s  the same, but not within u
  *   u  a directory that packages are unpacked in
  *   r  a path at a root: a guarded directory, or one that holds a .git
- *   p  a path from the top                g  inside a git directory: what git writes itself; G  but not this
+ *   m  a path from the top that is read-only as a whole; p  one that another file names
+ *   g  inside a git directory: what git writes itself; G  but not this
  *   d  a directory, at any depth, that shells search for programs: none is made there that has the name of one in
  *   D  a directory outside, which they search later; but x  a path at any depth
  *   f  a name that is no pipe's, which git would wait for
  * A pattern is compared component by component, whatever the case of letters, and holds for all below it. In a git
- * directory what no g allows is refused. A git directory is told as git tells one, so that a bare one is found, and no
- * directory may become one: git obeys its config at the next prompt.
+ * directory what no g allows is refused; NAME.lock is NAME. A git directory is told as git tells one, so that a bare one
+ * is found, and no directory may become one: git obeys its config at the next prompt.
  *
  * Nothing is remembered from one call to the next: the user, and other sessions, change the tree meanwhile. */
 #include "guard.h"
@@ -37,7 +38,7 @@ int planted_rules(const char *text, size_t size) {
     while ((line = strsep(&rest, "\n"))) {
         if (!*line)
             continue;
-        if (rule_count == MAX_RULES || !strchr("wnesurpgGdDxf", line[0]) || line[1] != ' ')
+        if (rule_count == MAX_RULES || !strchr("wnesurmpgGdDxf", line[0]) || line[1] != ' ')
             return EINVAL;
         rules[rule_count++] = (struct rule){line[0], line + 2};
     }
@@ -138,7 +139,7 @@ static bool obeyed_in_git(const char *inside, enum change change) {
 
 static bool obeyed_by_name(char *path, size_t top, enum change change) {
     bool whole = brings_more(change), unpacked = false;
-    if (matches('p', path + top + 1, whole))
+    if (matches('m', path + top + 1, whole) || matches('p', path + top + 1, whole))
         return true;
     for (char *slash = path + top; slash; slash = strchr(slash + 1, '/')) {
         bool last = !strchr(slash + 1, '/');
@@ -228,12 +229,20 @@ bool planted(const char *directory, const char *name, enum change change, const 
     take_turn(name, change);
     snprintf(path, sizeof path, "%s/%s", directory, name);
     *shown = path + top + 1;
-    size_t git = git_part(directory, top);
+    size_t git = git_part(directory, top), length = strlen(path);
+    if (git && length > git + 6 && !strcmp(path + length - 5, ".lock"))
+        path[length - 5] = 0; /* git makes a file under this name, and gives it the one before when it is whole */
     if (change == REMOVED)
         return !git && obeyed_by_name(path, top, change);
     if (change != WRITTEN && git != strlen(directory) && completes_git_directory(directory, name))
         return true;
     if (git && obeyed_in_git(path + git + 1, change))
         return true;
-    return obeyed_by_name(path, top, change) || shadows(directory + top + (directory[top] == '/'), name, path + top + 1, change);
+    if (shadows(directory + top + (directory[top] == '/'), name, path + top + 1, change))
+        return true;
+    if (!obeyed_by_name(path, top, change))
+        return false;
+    if (git && !matches('p', path + top + 1, brings_more(change)))
+        *shown = NULL; /* what git writes itself, in a directory that is held as a whole: git does without it */
+    return true;
 }

@@ -68,14 +68,14 @@ AT_ROOTS = (
 )  # fmt: skip
 """Obeyed where a directory is a root: the workspace itself, and whatever holds a `.git`."""
 GIT_WRITES = (
-    "index", "index.lock", "index.stash.*", "next-index-*", "sharedindex*", "HEAD", "HEAD.lock", "objects", "refs",
-    "logs", "packed-refs*", "reftable", "shallow", "shallow.lock", "rr-cache", "sequencer", "rebase-apply",
-    "rebase-merge", "gc.pid*", "gc.log*", "lfs/objects", "lfs/tmp", "lfs/incomplete", "lfs/cache",
+    "index", "index.stash.*", "next-index-*", "sharedindex*", "HEAD", "objects", "refs", "logs", "packed-refs*",
+    "reftable", "shallow", "rr-cache", "sequencer", "rebase-apply", "rebase-merge", "gc.pid", "gc.log", "info/refs*",
+    "lfs/objects", "lfs/tmp", "lfs/incomplete", "lfs/cache",
     # in capitals, the states of a merge, a pick, a bisection, and messages
-    "*_HEAD", "*_HEAD.lock", "*_MSG", "*_EDITMSG", "MERGE_*", "AUTO_MERGE*", "BISECT_*", "EDIT_DESCRIPTION",
+    "*_HEAD", "*_MSG", "*_EDITMSG", "MERGE_*", "AUTO_MERGE*", "BISECT_*", "EDIT_DESCRIPTION",
 )  # fmt: skip
-"""In a git directory that is there: what adding, committing, branching, stashing, merging and rebasing write. Nothing
-else of it may change, its config and hooks above all."""
+"""In a git directory that is there: what adding, committing, branching, stashing, merging and rebasing write, and with
+`.lock` behind it what they write first. Nothing else of it may change, its config and hooks above all."""
 GIT_NEVER = ("objects/info/*alternates*",)
 NO_PIPES = (".gitignore", ".gitattributes", ".gitmodules", ".mailmap")
 """git reads them wherever they lie, and would wait for ever for who writes a pipe; nor are pipes made in its own."""
@@ -87,6 +87,59 @@ def listed_links(workspace: Path, unguarded: Sequence[str] = ()) -> list[str]:
     listed = [name for name in MAY_BE if name not in unguarded]
     links = [entry.name for entry in os.scandir(workspace) if entry.is_symlink()]
     return [name for name in links if any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in listed)]
+
+
+def listed_as(
+    workspace: Path, path: str, held: Iterable[str], named: Named, unguarded: Sequence[str] = (), removed: bool = False
+) -> str | None:
+    """Why the guard would refuse to have this path below the workspace written, or `removed`: the name of the list
+    that it falls under, which `unguarded` gives up; "" where nothing does; None where it is not refused.
+
+    As `guest/planted.c` judges, but for what depends on more than a name: a directory that the write would make a git
+    directory, a program that shells would find. Who is asked about these is refused by the guard then."""
+    parts = path.split("/")
+    inside = _in_git(workspace, parts)
+    if inside is not None and removed:
+        return None
+    if inside is not None and (not _any(GIT_WRITES, inside) or _any(GIT_NEVER, inside)):
+        return ""
+    may_be = [name for name in (*MAY_BE, *named.files) if name not in unguarded]
+    wanted = [name for name in (*held, *named.files) if name not in unguarded]
+    if name := next((name for name in wanted if _within(glob.escape(name.rstrip("/")), parts)), None):
+        return name if name in may_be else ""
+    unpacked = False
+    for at, part in enumerate(parts):
+        above, rest = workspace.joinpath(*parts[:at]), parts[at:]
+        if not removed and _any(ANYWHERE, [part]) and (len(rest) == 1 or not (above / part).exists()):
+            return ""
+        root = at == 0 or (above / ".git").exists()
+        here = (*AT_ANY_DEPTH, *(() if unpacked else IN_PROJECTS), *(AT_ROOTS if root else ()))
+        if name := next((name for name in here if name in may_be and _within(name, rest)), None):
+            return name
+        unpacked = unpacked or _any(UNPACKED, [part])
+    return None
+
+
+def _in_git(workspace: Path, parts: Sequence[str]) -> list[str] | None:
+    """What a path is called within the innermost git directory that it lies in; None outside of any."""
+    for at in range(len(parts) - 1, 0, -1):
+        directory = workspace.joinpath(*parts[:at])
+        has = {name for name in ("HEAD", "commondir", "objects", "refs") if (directory / name).exists()}
+        bare = "HEAD" in has and ("commondir" in has or {"objects", "refs"} <= has)
+        if bare or _any((".git", "git~[0-9]"), [parts[at - 1]]):
+            return [*parts[at:-1], parts[-1].removesuffix(".lock")]
+    return None
+
+
+def _any(patterns: Iterable[str], parts: Sequence[str]) -> bool:
+    return any(_within(pattern, parts) for pattern in patterns)
+
+
+def _within(pattern: str, parts: Sequence[str]) -> bool:
+    """Whether a path is what a pattern names, or lies below."""
+    wanted = pattern.lower().split("/")
+    here = [part.lower() for part in parts[: len(wanted)]]
+    return len(here) == len(wanted) and all(map(fnmatch.fnmatchcase, here, wanted))
 
 
 def rules(places: Sequence[Path], held: Iterable[str], named: Named, unguarded: Sequence[str] = ()) -> bytes:
@@ -105,7 +158,8 @@ def rules(places: Sequence[Path], held: Iterable[str], named: Named, unguarded: 
         "s": (name for name in IN_PROJECTS if name not in unguarded),
         "u": UNPACKED,
         "r": (name for name in AT_ROOTS if name not in unguarded),
-        "p": (glob.escape(name.rstrip("/")) for name in dict.fromkeys((*held, *named.files)) if name not in unguarded),
+        "m": (glob.escape(name.rstrip("/")) for name in held if name not in unguarded),
+        "p": (glob.escape(name.rstrip("/")) for name in named.files if name not in unguarded),
         "g": GIT_WRITES,
         "G": GIT_NEVER,
         "d": named.searched,

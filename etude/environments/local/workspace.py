@@ -31,7 +31,7 @@ from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.named import named_in
 from etude.environments.local.outside import abstract_sockets_held
 from etude.environments.local.plain import PlainWorkspace
-from etude.environments.local.planted import rules
+from etude.environments.local.planted import listed_as, rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
@@ -147,6 +147,13 @@ class ConfinedWorkspace(GuestSandbox):
             await self._channel.guard(listed, config.start_timeout_s)
         except OSError as error:
             raise SandboxError(f"{self._directory}: {_NO_GUARD} The kernel said: {error.strerror}") from None
+
+    def refuses(self, path: str, removed: bool = False) -> str | None:
+        """Whether the guard would not have this path below the workspace written, or `removed`, asked before it is
+        tried: None if it would; else the name of the list that `unguarded` gives up, or "" where nothing does."""
+        if self._config.guard != "on":
+            return None
+        return listed_as(self._directory, path, self._held, self._named, self._config.unguarded, removed)
 
     async def guarded(self) -> tuple[int, int]:
         """How many calls commands and tools made under the guard, and how many of them it refused."""
