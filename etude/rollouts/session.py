@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from etude.environments.archive import Archive
 from etude.environments.base import Backend, Sandbox
-from etude.errors import EtudeError, SandboxSpoiled
+from etude.errors import EtudeError, SandboxError, SandboxSpoiled
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
 from etude.records import Event, InfraFailed, Task, Trajectory
+from etude.rewards.fresh import check_control
 from etude.rewards.judgement import Judges
 from etude.rewards.played import Sealed, judge, play_to_seal
 from etude.rewards.reward import score
@@ -186,3 +188,15 @@ async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backen
         usage={**rollout.trajectory.usage, **(judgement.counts() if judgement else {})},
         findings=judgement.faults if judgement else (),
     )
+
+
+async def blame_order(rollout: SealedRollout, why: str, config: RunConfig, backend: Backend) -> Trajectory:
+    """What cannot be judged is blocked, as what cannot be laid down is; InfraFailed where the control fails too."""
+    if rollout.sealed is None:
+        return rollout.trajectory
+    try:
+        await check_control(rollout.order.task, backend, SandboxError(why))
+    except (EtudeError, OSError) as error:
+        return replace(rollout.trajectory, outcome=InfraFailed(f"{why}: {error}", retryable=False))
+    blocked = replace(rollout.sealed, final=Archive(), blocked=why)
+    return await judge_order(replace(rollout, sealed=blocked), config, backend, Judges())

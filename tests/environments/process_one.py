@@ -19,6 +19,8 @@ async def outlived(box, attempt, snapshots=True):
     assert result.exit_code == ENDED, result
     try:
         await ordinary(box)
+        if attempt in ASKED:
+            await ASKED[attempt](box)
         await box.pause()
         await box.resume()
         if snapshots:
@@ -30,6 +32,26 @@ async def outlived(box, attempt, snapshots=True):
     except SandboxSpoiled as error:
         return str(error)
     return None
+
+
+async def long_output(box):
+    """More than is handed back, so that process 1 writes it down where links of the command's may stand."""
+    for _ in range(4):
+        result = await box.exec("head -c 3000000 /dev/zero | tr '\\0' x", timeout_s=30, max_output_bytes=1000)
+        assert result.exit_code == 0, result
+    assert await box.read_file("/workspace/kept") == b"k"
+
+
+async def leased_files(box):
+    """Whoever opens one waits for its holder, or does without."""
+    for number in range(3):
+        assert await box.read_file(f"/workspace/leased-{number}") == b""
+        await box.write_file(f"/workspace/leased-{number}", b"new")
+        assert await box.read_file(f"/workspace/leased-{number}") == b"new"
+
+
+ASKED = {"logs": long_output, "leases": leased_files}
+"""What a row of the table has to do with beside the ordinary."""
 
 
 async def ordinary(box):

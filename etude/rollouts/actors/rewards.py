@@ -16,7 +16,7 @@ from etude.environments.cluster.calls import actor
 from etude.records import Trajectory
 from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import SealedRollout, judge_order
+from etude.rollouts.session import SealedRollout, blame_order, judge_order
 
 
 @actor(num_cpus=0, max_concurrency=1000, max_restarts=-1)
@@ -48,6 +48,10 @@ class RewardWorker:
         finally:
             self.judging.pop(rollout.order.id, None)
             self.judged += 1
+
+    async def blame(self, rollout: SealedRollout, why: str) -> Trajectory:
+        """Of what no judge came to the end with: at the floor, or InfraFailed where the control fails too."""
+        return await blame_order(rollout, why, self.config, (await self.opened())[0])
 
     async def cancel(self, ids: list[str]) -> None:
         for rollout in ids:
