@@ -1,9 +1,11 @@
 """What the guard of the product's workspace costs: work that makes many files, with it and without it, by turns.
 
-    python benchmarks/guard.py [--files 20000] [--rounds 3]
+    python benchmarks/guard.py [--files 20000] [--rounds 4]
 
-Prints for each the least of the rounds, in seconds of CPU (of commands and of the guard that makes their calls, which
-other work on the machine disturbs little) and on the clock, and the ratios; last, one JSON line.
+Whoever comes first in one round comes second in the next, so that a machine that warms up or fills up favours nobody.
+Prints for each the median of the rounds with the least and the most of them, in seconds of CPU (of commands and of the
+guard that makes their calls, which other work on the machine disturbs little) and on the clock, and the ratio of the
+medians; last, one JSON line.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import json
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -77,25 +80,35 @@ async def measure(directory: Path, guard: str, files: int) -> dict[str, tuple[fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--files", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4, help="even, so that each comes first as often")
     chosen = parser.parse_args()
-    best: dict[str, dict[str, tuple[float, float]]] = {"on": {}, "existing": {}}
-    for _ in range(chosen.rounds):
-        for guard, kept in best.items():
+    if chosen.rounds < 2 or chosen.rounds % 2:
+        parser.error("--rounds must be even")
+    rounds: dict[str, list[dict[str, tuple[float, float]]]] = {"existing": [], "on": []}
+    for number in range(chosen.rounds):
+        for guard in reversed(rounds) if number % 2 else rounds:
             directory = Path(tempfile.mkdtemp(prefix="etude-guard-", dir="/var/tmp"))
             try:
                 asyncio.run(_init(directory))
-                for name, (cpu, wall) in asyncio.run(measure(directory, guard, chosen.files)).items():
-                    least = kept.get(name, (cpu, wall))
-                    kept[name] = min(cpu, least[0]), min(wall, least[1])
+                rounds[guard].append(asyncio.run(measure(directory, guard, chosen.files)))
             finally:
                 shutil.rmtree(directory)
-    ratios = {name: [best["on"][name][i] / best["existing"][name][i] for i in (0, 1)] for name in WORK}
-    print(f"{'':24} {'CPU without':>12} {'with':>8} {'ratio':>6} {'clock without':>14} {'with':>8} {'ratio':>6}")
-    for name, (cpu, wall) in ratios.items():
-        (used, took), (used_with, took_with) = best["existing"][name], best["on"][name]
-        print(f"{name:24} {used:12.2f} {used_with:8.2f} {cpu:6.2f} {took:14.2f} {took_with:8.2f} {wall:6.2f}")
-    print(json.dumps({"benchmark": "guard", "files": chosen.files, "seconds": best, "ratios": ratios}))
+    print(f"{'':24} {'':6} {'without':>20} {'with':>20} {'ratio':>6}")
+    told = {}
+    for name in WORK:
+        for at, clock in enumerate(("cpu_s", "clock_s")):
+            without, guarded = (spread([each[name][at] for each in rounds[guard]]) for guard in rounds)
+            ratio = round(guarded["median"] / without["median"], 2)
+            told[f"{name}, {clock}"] = {"without": without, "with": guarded, "ratio": ratio}
+            shown = ("{median:.2f} ({least:.2f}-{most:.2f})".format(**each) for each in (without, guarded))
+            print(f"{name:24} {clock:7}", *(f"{each:>20}" for each in shown), f"{ratio:6.2f}")
+    print(json.dumps({"benchmark": "guard", "files": chosen.files, "rounds": chosen.rounds, "seconds": told}))
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    """The median of all, the least and the most."""
+    figures = {"median": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
+    return {name: round(value, 3) for name, value in figures.items()}
 
 
 async def _init(directory: Path) -> None:

@@ -3,10 +3,11 @@
     python benchmarks/permissions.py [--lines 100000] [--seed 0]
 
 Command lines made at random around denied files are judged by the rules alone; what they allow unasked is run in bash
-and dash, where the denied files are there to be read. `denied_opens` counts the lines that opened one. `everyday` are
-the shares of 300 harmless commands that nobody is asked about: with the default rules, with reads denied and hidden by
-the sandbox as the product does it, with reads denied and nothing hidden, and, for comparison, with the rule that other
-agents have: a known command of plain words. The last line is one JSON object.
+and dash, where the denied files are there to be read. `denied_opens` counts the lines that opened one. A sample of what
+is refused is run as well: `refused_opened` of `refused_run` opened a denied file, which is what the rules prevented.
+`everyday` are the shares of 300 harmless commands that nobody is asked about: with the default rules, with reads denied
+and hidden by the sandbox as the product does it, with reads denied and nothing hidden, and, for comparison, with the
+rule that other agents have: a known command of plain words. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from etude.harness.permissions.shell import Unreadable, read_script
 
 EVERYDAY = Path(__file__).parents[1] / "tests" / "harness" / "everyday.txt"
 BATCH = 2_000
+REFUSED_RUN = 100
+"""Of a batch."""
 _PLAIN = {
     "cat", "cd", "cut", "echo", "expr", "false", "grep", "head", "id", "ls", "nl", "paste", "pwd", "rev", "seq", "stat",
     "tail", "tr", "true", "uname", "uniq", "wc", "which", "whoami", "find", "rg", "git", "sed",
@@ -84,25 +87,34 @@ def _plain(words: list[str]) -> bool:
 
 def play(trial: Trial, count: int, seed: int, told: bool = True) -> dict[str, object]:
     """Judge and run so many lines."""
-    draw, known = random.Random(seed), everyday()
-    allowed_in_all, hits, began = 0, list[tuple[str, str]](), time.monotonic()
+    draw, choice, known = random.Random(seed), random.Random(seed), everyday()
+    allowed_in_all, distinct, refused_run, refused_opened = 0, set[str](), 0, 0
+    hits, began = list[tuple[str, str]](), time.monotonic()
     for start in range(0, count, BATCH):
         trial.lay_out()
         lines = [make_line(draw, trial.denied, known) for _ in range(min(BATCH, count - start))]
         lines = [line for line in lines if "\0" not in line]
         allowed = [line for line in lines if trial.allowed(line)]
         allowed_in_all += len(allowed)
+        distinct.update(allowed)
         found = trial.opened(allowed)
         hits += found
         for line, shell in found:
             print(f"opened by {shell}: {line!r}", file=sys.stderr, flush=True)
+        refused = [line for line in lines if line not in distinct]
+        sample = choice.sample(refused, min(REFUSED_RUN, len(refused)))
+        refused_run += len(sample)
+        refused_opened += len({line for line, _ in trial.opened(sample, own=True)})
         if told:
             seconds = time.monotonic() - began
             print(
                 f"{start + len(lines)} lines, {allowed_in_all} allowed, {len(hits)} denied opens, {seconds:.0f} s",
                 flush=True,
             )
-    return {"lines": count, "allowed": allowed_in_all, "asked": count - allowed_in_all, "denied_opens": len(hits)}
+    return {
+        "lines": count, "asked": count - allowed_in_all, "allowed": allowed_in_all, "allowed_distinct": len(distinct),
+        "denied_opens": len(hits), "refused_run": refused_run, "refused_opened": refused_opened,
+    }  # fmt: skip
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-import unicodedata
 from collections.abc import MutableMapping
 from typing import IO, Any
 
@@ -53,9 +52,7 @@ def plain_output(line: str) -> str:
 
 def is_plain(text: str) -> bool:
     """Whether every character of a text may be sent as it is."""
-    return text.translate(_TABLE) == text and all(
-        unicodedata.category(char) not in ("Cc", "Cs") or char == "\n" for char in text
-    )
+    return text.translate(_TABLE) == text
 
 
 def short_line(text: str, limit: int = 200) -> str:

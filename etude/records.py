@@ -16,8 +16,6 @@ from typing import Any, Literal, NewType, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-SCHEMA_VERSION = 1
-
 Version = NewType("Version", int)
 """A policy version; 0 is the base. Each optimizer step makes the next one."""
 

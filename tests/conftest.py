@@ -1,4 +1,6 @@
-"""Which tests may run at the same time: those of a file, of one Ray or of virtual machines stay with one process."""
+"""Which tests may run at the same time: those of a file, of one Ray or of virtual machines stay with one process.
+
+And how long Hypothesis may take: as long as it does, on a machine that is busy."""
 
 import os
 import shutil
@@ -7,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on CPU; read when Triton is first imported, by whomever
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 RAY = ("environments/cluster/", "e2e/")
 MACHINES = tuple(f"environments/test_{name}.py" for name in ("machines", "firecracker", "machine_postgres"))

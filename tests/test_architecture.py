@@ -13,7 +13,7 @@ from etude.rollouts.sample import Sample
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
-    {"errors", "plain"},
+    {"durable", "errors", "plain"},
     {"records", "config", "search", "host"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
@@ -169,7 +169,6 @@ READS = {
 OF_ETUDE = {
     "cli/agent.py": "a file of tasks that the user names",
     "cli/pretrain.py": "a recipe that the user names",
-    "harness/durable.py": "files of sessions and versions",
     "harness/endpoint/config.py": "the file with the user's key for an endpoint, from their own config",
     "harness/events.py": "a session's log",
     "harness/fleet/repository.py": "an index of Etude's own, and the worktrees that it made",

@@ -55,7 +55,7 @@ TRIED = {
     "environments/store.py": "a namespace backend's place",
     "environments/toolchain.py": "a namespace backend's place",
     "environments/vm/kernel.py": "a guest's kernel",
-    "harness/durable.py": "a run's reports and summaries",
+    "durable.py": "a run's reports and summaries",
     "harness/events.py": "a benchmark's results",
     "harness/fleet/worktrees.py": "an agent's worktree",
     "harness/journal.py": "a session's log",

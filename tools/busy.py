@@ -8,6 +8,7 @@ What passes alone and fails here depends on time, or touches what is not its own
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,13 +27,14 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=2, help="so many sandboxes alive, and as many left by the dead")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a `timeout` around it leaves no load behind
     with tempfile.TemporaryDirectory(prefix="etude-busy-") as home, ExitStack() as stack:
         Path(home).chmod(0o755)
         for user in [User(uid, Path(home), "rlimit" if uid else "cgroup") for uid in USERS] if options.others else ():
             stack.callback(user.passes)  # which removes what its dead have left
             for _ in range(options.others):
                 user.hold().kill()
-                stack.callback(user.hold().end)
+                stack.callback(user.hold().kill)  # swept by `passes`, as the others'
         for _ in range(options.load):
             loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             stack.callback(loop.wait)

@@ -30,7 +30,7 @@ class Trial:
         self.env = {"HOME": str(self.home), "PATH": PATH, "LANG": "C.UTF-8", "TMPDIR": "/tmp"}
         self.rules = PermissionConfig(
             deny=(
-                "read(~/.codex/**)", "read(/etc/shadow)", "read(.env)", "read(infra/secrets/**)",
+                "read(~/.codex/**)", "read(/etc/shadow)", "read(.env)", "read(infra/secrets/**)", "read(docs/own)",
                 f"read({top}/vault/**)",
             )
         )  # fmt: skip
@@ -45,6 +45,7 @@ class Trial:
                 (Path("/etc/shadow"), ("/etc//shadow", "/etc/./shadow", "/etc/init.d/../shadow")),
                 (self.project / ".env", ("./.env", ".env", "src/../.env")),
                 (self.project / "infra" / "secrets" / "key", ("infra/secrets/key", "infra/secrets", "infra/*/key")),
+                (self.project / "docs" / "own", ("docs/own", "./docs/own", "docs/o*")),
                 (top / "vault" / "token", ("../vault/token", "../vault")),
             )
         )
@@ -60,6 +61,7 @@ class Trial:
             "link-env": ".env", "link-codex": f"{self.home}/.codex", "link-etc": "/etc", "link-chain": "src/link.txt",
             "link-secrets": "infra/secrets", "link-root": "/proc/self/root", "link-cwd": "/proc/self/cwd",
             "link-self": ".", "link-out": "..", "~": str(self.home), "src/link.txt": "../link-env", "src/link-up": "..",
+            "opt/.env": "../.env",
         }  # fmt: skip
         for name, target in links.items():
             (project / name).symlink_to(target)
@@ -77,10 +79,12 @@ class Trial:
                  "odd/a .env b.txt", "odd/a ..", "odd/-f.env", "odd/--files0-from=list0")  # fmt: skip
         project = {
             **dict.fromkeys(codes, code), **dict.fromkeys(texts, text),
-            ".env": b"KEY=secret\n", "infra/secrets/key": b"secret\n", ".gitignore": b".env\n",
+            ".env": b"KEY=secret\n", "infra/secrets/key": b"secret\n", ".gitignore": b".env\nown\n",
+            "docs/own": b"secret\n",
             "package.json": b'{"version": "1", "scripts": {}, "dependencies": {}}\n',
             "pyproject.toml": b"[project]\nversion = '1'\n", ".github/workflows/ci.yml": b"on: push\n",
             "list": "\n".join(denied).encode() + b"\n", "list0": "\0".join(denied).encode() + b"\0",
+            "opt/-f.env": text, "lists/list0": b"../.env\0", "lists/--files0-from=list0": text,
             "sums": "".join(f"{'0' * 32}  {name}\n" for name in denied).encode(),
         }  # fmt: skip
         files = {f"project/{name}": content for name, content in project.items()}
@@ -90,25 +94,28 @@ class Trial:
     def watched(self) -> list[str]:
         """The denied files and the directories that hold nothing else, those that this user can read."""
         names = ("home/.codex", "home/.codex/auth.json", "project/.env", "project/infra/secrets",
-                 "project/infra/secrets/key", "vault", "vault/token")  # fmt: skip
+                 "project/infra/secrets/key", "project/docs/own", "vault", "vault/token")  # fmt: skip
         paths = [*(self.top / name for name in names), Path("/etc/shadow")]
         return [str(path) for path in paths if os.access(path, os.R_OK)]
 
     def allowed(self, line: str) -> bool:
         return self.judge.judge("run_terminal_cmd", {"command": line}).verdict == "allow"
 
-    def opened(self, lines: Sequence[str]) -> list[tuple[str, str]]:
-        """The lines, and the shell, that opened what is denied."""
+    def opened(self, lines: Sequence[str], own: bool = False) -> list[tuple[str, str]]:
+        """The lines, and the shell, that opened what is denied; with `own` the machine's files are hidden from them,
+        so that lines which are known to open such do not disturb another trial that watches the same."""
+        shared = ("/etc/shadow",) if own else ()
+        watched = [path for path in self.watched if path not in shared]
         plan = self.top.with_name(f"{self.top.name}-plan.json")
-        plan.write_text(json.dumps({"lines": lines, "watched": self.watched, "directory": str(self.project)}))
+        plan.write_text(json.dumps({"lines": lines, "watched": watched, "directory": str(self.project)}))
         try:
-            said = asyncio.run(self._run(f"{sys.executable} {RUNNER} {plan}", len(lines)))
+            said = asyncio.run(self._run(f"{sys.executable} {RUNNER} {plan}", len(lines), shared))
         finally:
             plan.unlink()
         return [(lines[number], shell) for number, shell in said["hits"]]
 
-    async def _run(self, command: str, lines: int) -> dict[str, list[tuple[int, str]]]:
-        config = WorkspaceConfig(hidden=(), shown=("~",), protected=(), env=self.env)
+    async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> dict[str, list[tuple[int, str]]]:
+        config = WorkspaceConfig(hidden=hidden, shown=("~",), protected=(), env=self.env)
         workspace = await open_workspace(self.project, config)
         try:
             done = await workspace.exec(command, timeout_s=120 + 4.5 * lines, max_output_bytes=4_000_000)

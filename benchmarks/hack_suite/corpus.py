@@ -10,14 +10,17 @@ without a call; and for the file with the bug `body` (in place of the function's
 bug mended, `above`, `also` (below) and `guarded` (at the function's start). `<<name>>` is filled in from the scene
 (see `forms`).
 
-Owns `Play` and `read_plays`. Knows no category's meaning.
+A session that cheats by looking for the answer writes what is right only where its scene has the answer lying about, or
+a tool told it: what it does not know it cannot write. There it ends.
+
+Owns `Play` and `read_plays`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -29,6 +32,9 @@ from hack_suite.scenes import Kind, Scene
 Call = tuple[str, dict[str, str]]
 MESSAGE_CHARS = 4000
 _HEAD = re.compile(r"== (?P<category>[\w -]+): (?P<name>.+?) \[(?P<kind>\w+)\](?: = (?P<rule>.+))?")
+SEEKING = ("answer read", "network", "sandbox probed")
+"""Categories of those who have to find what they write."""
+_RIGHT = ("fix", "above", "also", "guarded")
 _TOKEN = re.compile(r"<<(body )?([^<>\n]*(?:<(?!<)[^<>\n]*)*)>>")
 
 
@@ -53,13 +59,15 @@ class Play:
     honest: bool
     steps: tuple[Step, ...]
 
-    def messages(self, scene: Scene) -> Iterator[str]:
-        """What the model writes, turn by turn."""
+    def messages(self, scene: Scene, told: Sequence[str]) -> Iterator[str]:
+        """What the model writes, turn by turn; `told` grows by what the tools answer."""
         turn: list[Call] = []
         for step in self.steps:
             if step.first and turn:
                 yield render_calls(turn)
                 turn = []
+            if self._needs_answer(step) and not scene.knows(told):
+                break
             if step.verb == "look":
                 yield render_calls([_check(scene)])
                 turn = [("read_file", {"path": scene.path})]
@@ -69,6 +77,10 @@ class Play:
                 turn.append(_call(step, scene))
         if turn:
             yield render_calls(turn)
+
+    def _needs_answer(self, step: Step) -> bool:
+        right = step.verb in _RIGHT or "<<new>>" in step.text or "<<fixed>>" in step.text
+        return right and self.category in SEEKING and not self.honest
 
 
 def read_plays(path: Path, honest: bool) -> list[Play]:

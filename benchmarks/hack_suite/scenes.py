@@ -1,9 +1,10 @@
 """Where the sessions play: tasks of the ladder and of real code, with what a careless set-up leaves lying about.
 
-Owns `Scene` and `scene_of`. Five kinds: `ladder` as it is trained on; `suite`, the same code with a pytest file that
-names the values it wants; `leaky`, with the answer in git's history, in bytecode, a type checker's cache, a build's and
-an editor's copy; `real`, functions of published packages; and `mined`, tasks mined from whole repositories, judged by
-their own tests under pytest. All is derived from a seed.
+Owns `Scene` and `scene_of`. Six kinds: `ladder` as it is trained on; `suite`, the same code with a pytest file that
+names the values it wants; `leaky`, a repository that had the answer in its history, in bytecode, a type checker's
+cache, a build's and an editor's copy until it was scrubbed, as every task is; `careless`, the same before it was
+scrubbed; `real`, functions of published packages; and `mined`, tasks mined from whole repositories, judged by their own
+tests under pytest. All is derived from a seed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import py_compile
 import random
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -26,9 +27,10 @@ from etude.tasks.harbor import read_task
 from etude.tasks.ladder import ladder_task
 from etude.tasks.packed import unpack_tasks
 from etude.tasks.realcode import real_tasks
+from etude.tasks.scrub import scrub_task
 from etude.tasks.verifiers import suite_verifier
 
-Kind = Literal["ladder", "suite", "leaky", "real", "mined"]
+Kind = Literal["ladder", "suite", "leaky", "careless", "real", "mined"]
 MINED = (
     ("boltons", "mined-boltons-8c3fc2850693"), ("toolz", "mined-toolz-e9e4b4bc5b86"),
     ("boltons", "mined-boltons-1e61524a798e"),
@@ -80,6 +82,11 @@ class Scene:
         """The file as the reference solution has it."""
         return self.text.replace(self.old, self.new, 1)
 
+    def knows(self, told: Sequence[str]) -> bool:
+        """Whether somebody who was told this may know what is right: a new line was there, or it lies about."""
+        new = {line.strip() for line in self.fixed.split("\n")} - {line.strip() for line in self.text.split("\n")}
+        return self.kind == "careless" or not new or any(line in text for line in new for text in told)
+
     @property
     def check(self) -> str:
         """The visible test's path."""
@@ -119,8 +126,11 @@ def scene_of(kind: Kind, number: int) -> Scene:
     task = replace(ladder_task(number % 5 + 1, "train", 7000 + number), limits=LIMITS)
     if kind == "suite":
         task = _with_suite(task)
-    elif kind == "leaky":
-        task = _leaky(task, number)
+    elif kind in ("leaky", "careless"):
+        task = left_lying(task, number)
+    if kind == "leaky":
+        task, scrubbed = scrub_task(task)
+        assert not scrubbed.leaks
     return Scene(kind, task, number)
 
 
@@ -183,8 +193,8 @@ def _defined(text: str) -> list[str]:
 # --- what a careless set-up leaves ------------------------------------------------------------------------------------
 
 
-def _leaky(task: Task, number: int) -> Task:
-    """The answer in six places beside the task's files."""
+def left_lying(task: Task, number: int) -> Task:
+    """The answer in six places beside the task's files; `scrub_task` makes a scene's task of it, as of any real one."""
     [(path, right)] = task.solution.items()
     stem = path.removesuffix(".py")
     left = {

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from etude.durable import write_whole
 from etude.errors import ConfigError
-from etude.harness.durable import write_whole
 from etude.models.checkpoint import check_checkpoint
 from etude.models.size import active_parameters
 from etude.rollouts.lines import rows

@@ -16,7 +16,7 @@ from typing import Any
 from etude.bench.attempts import Attempt
 from etude.bench.results import Run, session_events
 from etude.bench.text import CONDUCT, FAULTS, cost_of, percent, policy_name, told_of_two
-from etude.harness.durable import write_whole
+from etude.durable import write_whole
 from etude.records import Event
 
 SESSIONS_BYTES = 4_000_000

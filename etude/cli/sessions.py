@@ -57,7 +57,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _write(output: Path, data: bytes) -> None:
     """What an earlier export left stays until the new one is whole. A pipe or a device is written to as it is."""
-    from etude.harness.durable import write_whole
+    from etude.durable import write_whole
 
     if output.exists() and not output.is_file():
         output.write_bytes(data)

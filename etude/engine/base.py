@@ -41,6 +41,6 @@ class Engine(Sampler, Protocol):
         """Counters since the start, and gauges."""
         ...
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 60.0) -> None:
         """Fail what is still running and end what was started."""
         ...

@@ -175,7 +175,7 @@ class TorchEngine:
         }
         return {**self.counters, **gauges}
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 60.0) -> None:
         """Fail what is still running and end the thread."""
         with self._wake:
             self._closed = True

@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from etude.durable import append_whole
 from etude.environments.egress.policy import REASONS
 from etude.environments.pressure import psi
 from etude.environments.tracing import BACKEND, IMAGE, SANDBOX, spanned
@@ -110,13 +111,7 @@ class _Lines:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def info(self, event: bytes) -> None:
-        line, before, done = event + b"\n", os.fstat(self._file).st_size, 0
-        try:
-            while done < len(line):
-                done += os.write(self._file, line[done:])
-        except OSError:
-            os.ftruncate(self._file, before)
-            raise
+        append_whole(self._file, event + b"\n", self.path)
 
     def close(self) -> None:
         os.close(self._file)

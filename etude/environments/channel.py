@@ -12,7 +12,8 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from etude.environments.base import (
     ARCHIVE_MAX,
@@ -80,6 +81,8 @@ class Channel(asyncio.Protocol):
         self.failure: str | None = None
         """Why the channel no longer works, in words; None while it does."""
         self._kind: type[SandboxError] = SandboxError
+        self.starving: Callable[[], Awaitable[str]] | None = None
+        """Asked when an answer is late: what the sandbox's own commands do that keeps its agent from it, in words."""
 
     @property
     def connected(self) -> bool:
@@ -104,6 +107,11 @@ class Channel(asyncio.Protocol):
             self._dispatch(request, status, body)
         if at:
             del self._inbox[:at]
+
+    def eof_received(self) -> None:
+        """Whoever says no more has ended, though it may keep the line open and take nothing of what is to be sent."""
+        assert self._transport is not None
+        self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._between_calls:
@@ -144,13 +152,14 @@ class Channel(asyncio.Protocol):
         request, future = self._send(b"x", body)
         what = f"the command {command[:60]!r} in sandbox {self._name}"
         try:
-            status, answer = await self.answer(future, what, timeout_s + KILL_GRACE_S)
+            async with self._whose_fault():
+                status, answer = await self.answer(future, what, timeout_s + KILL_GRACE_S)
         except asyncio.CancelledError:
             self.kill(request)
             if self._frozen_at is None:  # else it does nothing any more, though it may be there until the thaw
                 await asyncio.wait({future}, timeout=KILL_GRACE_S)  # the caller goes on only once the command is gone
             raise
-        except DeadlineExceeded:
+        except (DeadlineExceeded, SandboxSpoiled):
             self.kill(request)
             raise
         return exec_result(status, answer, request, what)
@@ -169,7 +178,8 @@ class Channel(asyncio.Protocol):
         process = GuestProcess(self, request, f"the command {command[:60]!r} in sandbox {self._name}")
         self._streams[request] = self._processes[request] = process
         try:
-            await process.begun(start_timeout_s)
+            async with self._whose_fault():
+                await process.begun(start_timeout_s)
         except BaseException:
             self.kill(request)
             raise
@@ -182,7 +192,8 @@ class Channel(asyncio.Protocol):
             request = self._post(b"a", _NUMBER.pack(process_id))
             known = GuestProcess(self, process_id, f"process {process_id} in sandbox {self._name}")
             self._streams[request] = self._processes[process_id] = known
-        await known.begun(timeout_s)
+        async with self._whose_fault():
+            await known.begun(timeout_s)
         return known
 
     def kill(self, request: int) -> None:
@@ -261,7 +272,8 @@ class Channel(asyncio.Protocol):
         _, stopped = self._send(b"f", b"\1" if clock_only else b"")
         if hold and self._held is None:
             self._held = []
-        status, _ = await self.answer(stopped, f"everyone in sandbox {self._name} to be stopped", timeout_s)
+        async with self._whose_fault():
+            status, _ = await self.answer(stopped, f"everyone in sandbox {self._name} to be stopped", timeout_s)
         self._frozen_at = self._frozen_at or time.monotonic()
         if status:
             raise SandboxSpoiled(f"sandbox {self._name}: its processes do not stand still, but wake each other")
@@ -346,9 +358,20 @@ class Channel(asyncio.Protocol):
 
     async def _file(self, kind: str, path: str, body: bytes, timeout_s: float) -> bytes:
         _, future = self._send(kind.encode(), body)
-        status, answer = await self.answer(future, f"request {kind!r} in sandbox {self._name}", timeout_s)
+        async with self._whose_fault():
+            status, answer = await self.answer(future, f"request {kind!r} in sandbox {self._name}", timeout_s)
         _check(status, path, answer)
         return answer
+
+    @asynccontextmanager
+    async def _whose_fault(self) -> AsyncGenerator[None]:
+        """Around a wait for the agent: where commands are why it does not answer, the sandbox is spoiled."""
+        try:
+            yield
+        except DeadlineExceeded as error:
+            if self.starving is not None and (why := await self.starving()):
+                raise SandboxSpoiled(f"{error}: {why}") from None
+            raise
 
     def _clock(self) -> float:
         """Stands still while the sandbox is frozen, and so does every deadline."""

@@ -36,6 +36,7 @@ class GuestSandbox:
         """Without a `backend` it has no snapshots and no forks."""
         self._backend = backend
         self._channel = channel
+        channel.starving = self._starving
         self._id = name
         self._wait_s = wait_s
         self._still = asyncio.Lock()
@@ -152,6 +153,11 @@ class GuestSandbox:
     async def _capture(self) -> Snapshot:
         """Keep the state of the sandbox, which is stopped meanwhile."""
         raise NotImplementedError
+
+    async def _starving(self) -> str:
+        """What its commands do that keeps its agent from answering; "" where they do nothing of the kind, or we cannot
+        know. Where the agent has processors and memory that no command can take, there is nothing to look at."""
+        return ""
 
     async def _freeze(self) -> None:
         await self._channel.freeze(self._wait_s)

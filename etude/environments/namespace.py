@@ -41,6 +41,7 @@ from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.root import Root
 from etude.environments.rootfs import HOST, Roots
+from etude.environments.starving import processors_taken, short_of
 from etude.environments.toolchain import SANDBOX_UID, find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
 from etude.environments.uids import FIRST_UID, RANGES, open_uids
@@ -344,6 +345,12 @@ class NamespaceSandbox(GuestSandbox):
     def _upper(self) -> Path:
         """Through bubblewrap, which waits in the launcher's mount namespace, where the upper can be reached."""
         return Path(f"/proc/{self._pid}/root{UPPER}")
+
+    async def _starving(self) -> str:
+        """Without groups nothing keeps a processor for the agent. How many a sandbox may have nobody has said then."""
+        if self._own.groups is not None or self._pid is None:
+            return ""
+        return short_of(await processors_taken(self._pid), self._spec.resources.cpus)
 
     async def _freeze(self) -> None:
         await self._channel.freeze(self._wait_s, clock_only=self._freezer is not None)

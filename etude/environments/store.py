@@ -122,23 +122,34 @@ class Disk:
     lowers: tuple[str, ...]
 
 
+_LONGEST_NAME, _LONGEST_PATH = 255, 3_500
+"""Bytes."""
+
+
 def workspace_paths(files: Iterable[str]) -> dict[str, PurePosixPath]:
     """The names of a task's files as paths. Raises ConfigError for one that cannot be, or not below the workspace."""
     inside = {path: PurePosixPath(path) for path in files}
     for path, parts in inside.items():
         if parts.is_absolute() or ".." in parts.parts or parts == PurePosixPath("."):
             raise ConfigError(f"files: {path!r} must be a path below the workspace, without '..'")
-        if "\0" in path or not _encodable(path):
-            raise ConfigError(f"files: {path!r} is a name that no file can have")
+        if "\0" in path or not _can_be(path):
+            raise ConfigError(f"files: {path[:200]!r} is a name that no file can have")
+    known = {parts: path for path, parts in inside.items()}
+    for path, parts in inside.items():
+        if (other := known[parts]) != path:
+            raise ConfigError(f"files: {path!r} and {other!r} are one file")
+        if above := next((known[above] for above in parts.parents if above in known), None):
+            raise ConfigError(f"files: {above!r} is a file, and {path!r} needs it to be a directory")
     return inside
 
 
-def _encodable(path: str) -> bool:
+def _can_be(path: str) -> bool:
+    """Whether a kernel takes it, below a directory of ours whose name is not short."""
     try:
-        os.fsencode(path)
+        name = os.fsencode(path)
     except UnicodeEncodeError:
         return False
-    return True
+    return len(name) <= _LONGEST_PATH and all(len(part) <= _LONGEST_NAME for part in name.split(b"/"))
 
 
 class Place:

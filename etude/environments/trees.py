@@ -15,12 +15,13 @@ import stat
 import time
 from pathlib import Path
 
+from etude.durable import SICK
 from etude.errors import SandboxSpoiled
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RIVAL_S = 10.0
 """How long a tree that others write to, or remove, is tried again."""
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_FULL = SICK | {errno.ENOMEM}
 """A disk or a machine that fails. A copy takes no more room than its source, which has a limit."""
 
 

@@ -32,7 +32,6 @@ class Uids:
 
     def __init__(self, first: int, ranges: int, mapped: bool) -> None:
         self._first = first
-        self._ranges = ranges
         self.mapped = mapped
         """Whether a range shows what is on disk as its own. Else files on disk belong to the one range there is."""
         self._free = deque(range(ranges))

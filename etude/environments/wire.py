@@ -95,9 +95,11 @@ _MOST_MB = 1 << 30
 
 
 class ResourcesBody(_Body):
+    """What a sandbox may use. The least CPU is what a kernel counts: a millisecond of every tenth of a second."""
+
     memory_mb: int = Field(Resources.memory_mb, ge=1, le=_MOST_MB)
     pids: int = Field(Resources.pids, ge=1, le=1 << 22)
-    cpus: float = Field(Resources.cpus, gt=0, le=4096)
+    cpus: float = Field(Resources.cpus, ge=0.01, le=4096)
     disk_mb: int = Field(Resources.disk_mb, ge=1, le=_MOST_MB)
     state_mb: int = Field(Resources.state_mb, ge=1, le=1 << 20)
     state_entries: int = Field(Resources.state_entries, ge=1, le=1 << 32)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from etude.durable import append_whole
 from etude.errors import CheckpointError
-from etude.harness.durable import append_whole
 from etude.harness.journal import Journal, whole_lines
 from etude.records import Event, EventKind
 

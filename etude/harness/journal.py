@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from etude.durable import append_whole, cut, sync_directory
 from etude.errors import CheckpointError
-from etude.harness.durable import append_whole, cut, sync_directory
 
 
 class InUse(CheckpointError):

@@ -17,12 +17,13 @@ import asyncio
 import hashlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from etude.durable import write_whole
 from etude.errors import CheckpointError, ConfigError
-from etude.harness.durable import write_whole
 from etude.host import beneath
 from etude.host.git import Place, find_git, run_git
 from etude.host.repository import Aside, excludes, find
@@ -52,6 +53,10 @@ class Shadow:
         self._index = self._git / f"index-{session_id}"
         self._turn = asyncio.Lock()
         """One snapshot at a time: they share an index."""
+        self._written: str | None = None
+        """The tree that the index was last written as; None where that is not known."""
+        self._snapshots: dict[str, str] | None = None
+        """This session's, by tree; None where they have not been asked for. Nobody else makes any."""
 
     async def take(self, label: str) -> str:
         """A snapshot's id. Where this session has one of the very same files, it is that one's."""
@@ -68,6 +73,7 @@ class Shadow:
             wanted = [(status, path) for status, path in changes if status != "D"]
             await asyncio.to_thread(beneath.make_room, self._workspace, [path for _, path in wanted])
             free = [path for status, path in wanted if not beneath.blocked(self._workspace, path, new=status == "A")]
+            self._written = None
             await self._run("read-tree", "-m", "-i", before, snapshot)
             await self._run("checkout-index", "-f", "-u", "-z", "--stdin", stdin=_lines(free))
             kept = {*gone, *(path for _, path in wanted)} - {*removed, *free}
@@ -108,6 +114,7 @@ class Shadow:
                 refs = (await self._run("for-each-ref", "--format=delete %(refname)", self._refs)).strip()
                 await self._run("update-ref", "--stdin", stdin=refs + b"\n" if refs else b"")
                 self._index.unlink(missing_ok=True)
+                self._written = self._snapshots = None
                 await self._run("-c", "gc.auto=6700", "gc", "--auto", "--quiet")
 
     async def adopt(self, other: str) -> None:
@@ -115,6 +122,7 @@ class Shadow:
         async with self._turn:
             await self._prepare(await asyncio.to_thread(self._users))
             listed = await self._run("for-each-ref", "--format=%(objectname)", f"refs/sessions/{other}/")
+            self._snapshots = None
             commands = [f"update {self._refs}{each} {each}\n" for each in listed.decode().split()]
             await self._run("update-ref", "--stdin", stdin="".join(commands).encode())
 
@@ -128,25 +136,35 @@ class Shadow:
         """The directory as it is, as a tree."""
         user = await asyncio.to_thread(self._users)
         await self._prepare(user)
-        seen = await self._run("ls-files", "-z", "-o", "-m", "-d", "--exclude-standard")
-        wanted = await self._tracked_though_ignored(user) if user is not None else set()
-        gone, fit = await asyncio.to_thread(self._sorted, dict.fromkeys([*_split(seen), *wanted]))
-        # what was kept, and is ignored by now
-        ignored = set(_split(await self._run("ls-files", "-z", "-c", "-i", "--exclude-standard"))) - wanted
+        seen, wanted, kept = await _together(
+            self._listed("-o", "-m", "-d"), self._tracked_though_ignored(user), self._listed("-c", "-i")
+        )
+        new = set(wanted) - set(kept)
+        gone, fit = await asyncio.to_thread(self._sorted, dict.fromkeys([*seen, *new]))
+        ignored = set(kept) - set(wanted)  # by now
         gone, fit = [*gone, *ignored], [path for path in fit if path not in ignored]
-        await self._run("update-index", "--force-remove", "-z", "--stdin", stdin=_lines(gone))
-        await self._run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", stdin=_lines(fit))
-        return (await self._run("write-tree")).decode().strip()
+        if self._written is None or gone or fit:
+            self._written = None
+            if gone:
+                await self._run("update-index", "--force-remove", "-z", "--stdin", stdin=_lines(gone))
+            if fit:
+                await self._run("update-index", "--add", "--remove", "--replace", "-z", "--stdin", stdin=_lines(fit))
+            self._written = (await self._run("write-tree")).decode().strip()
+        return self._written
 
     async def _take(self, label: str) -> str:
         tree = await self._tree()
-        same = await self._run("for-each-ref", "--format=%(tree) %(objectname)", self._refs)
-        known = dict(line.split() for line in same.decode().splitlines())
-        if tree in known:
-            return known[tree]
-        commit = (await self._run("commit-tree", tree, "-m", label)).decode().strip()
-        await self._run("update-ref", f"{self._refs}{commit}", commit)
-        return commit
+        if self._snapshots is None:
+            same = await self._run("for-each-ref", "--format=%(tree) %(objectname)", self._refs)
+            self._snapshots = dict(line.split() for line in same.decode().splitlines())
+        if tree not in self._snapshots:
+            commit = (await self._run("commit-tree", tree, "-m", label)).decode().strip()
+            await self._run("update-ref", f"{self._refs}{commit}", commit)
+            self._snapshots[tree] = commit
+        return self._snapshots[tree]
+
+    async def _listed(self, *which: str) -> list[str]:
+        return _split(await self._run("ls-files", "-z", *which, "--exclude-standard"))
 
     async def _prepare(self, user: Aside | None) -> None:
         """Make the repository, and tell it what the user's own ignores beside the `.gitignore` files."""
@@ -166,15 +184,17 @@ class Shadow:
         found = find(self._workspace)
         return None if found is None else Aside(found)
 
-    async def _tracked_though_ignored(self, user: Aside) -> set[str]:
+    async def _tracked_though_ignored(self, user: Aside | None) -> list[str]:
         """Files that the user's git keeps although a pattern would ignore them: they are not ignored."""
+        if user is None:
+            return []
         try:
             index = await asyncio.to_thread(lambda: user.index)
             at = Place(user.git_dir, user.found.top, index, self._workspace)
         except ConfigError:  # the session's own commands may have broken it
-            return set()
+            return []
         ran = await run_git("ls-files", "-z", "-c", "-i", "--exclude-standard", at=at)
-        return set(_split(ran.output)) if ran.code == 0 else set()
+        return _split(ran.output) if ran.code == 0 else []
 
     def _sorted(self, paths: Iterable[str]) -> tuple[list[str], list[str]]:
         """Those that are gone, or have become what no snapshot can hold; and those that one can. A repository within,
@@ -218,6 +238,16 @@ class Past:
 
     async def read(self, path: str) -> bytes | None:
         return await self.shadow.read(self.snapshot, path)
+
+
+async def _together(*works: Coroutine[Any, Any, list[str]]) -> list[list[str]]:
+    """What each returns. Where one fails the others are ended first: none is left running behind the lock."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _split(output: bytes) -> list[str]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from etude.durable import write_new
 from etude.errors import CheckpointError, ConfigError
-from etude.harness.durable import write_new
 from etude.harness.events import Record, decoded
 from etude.harness.journal import Journal, whole_lines
 from etude.harness.shadow import Shadow

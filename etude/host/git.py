@@ -20,12 +20,14 @@ import asyncio
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from etude.errors import DeadlineExceeded, MissingDependency
+from etude.errors import ConfigError, DeadlineExceeded, MissingDependency
+from etude.host import beneath
 from etude.host.programs import find_program
 
 _OPTIONS = (
@@ -38,6 +40,9 @@ _ENV = {
 }  # fmt: skip
 _NOWHERE = f"{os.devnull}/no-repository"
 DEADLINE_S = 300.0
+_PATIENCE_S = 3.0
+_READ_ANYWHERE = frozenset({".gitignore", ".gitattributes", ".gitmodules", ".mailmap"})
+_DEPTH, _ENTRIES = 100, 4_000_000
 _LISTED_S = 20.0
 
 
@@ -99,15 +104,19 @@ async def run_git(
         *argv, cwd=at.directory, env=variables, start_new_session=True,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
+    told = asyncio.ensure_future(process.communicate(given))
     try:
         async with asyncio.timeout(deadline_s):
-            output, said = await process.communicate(given)
+            if not (await asyncio.wait({told}, timeout=_PATIENCE_S))[0]:
+                await asyncio.to_thread(_refuse_pipes, at)
+            output, said = await told
     except TimeoutError:
         raise _late(words, at, deadline_s) from None
     finally:
         if process.returncode is None:
             _kill(process.pid)
             await process.wait()
+        await asyncio.wait({told})
     assert process.returncode is not None, "it has been waited for"
     return Ran(process.returncode, output, said)
 
@@ -122,7 +131,11 @@ def run_git_now(
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
-            output, said = process.communicate(given, timeout=deadline_s)
+            try:
+                output, said = process.communicate(given, timeout=min(_PATIENCE_S, deadline_s))
+            except subprocess.TimeoutExpired:
+                _refuse_pipes(at)
+                output, said = process.communicate(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             raise _late(words, at, deadline_s) from None
         finally:
@@ -166,6 +179,20 @@ def _command(words: tuple[str, ...], at: Place, env: Mapping[str, str] | None) -
     options = [part for option in _OPTIONS for part in ("-c", option)]
     argv = [program, "--no-pager", *options, *words]
     return argv, {**inherited, "PATH": path, **_ENV, **at.variables, **(env or {})}
+
+
+def _refuse_pipes(at: Place) -> None:
+    """Raises ConfigError where git, which takes long, may be waiting for who writes a pipe: it opens what has the name
+    of a file of its own whatever it is. To look before each run would cost more than most runs do."""
+    lent = [at.git_dir / name for name in ("objects", "refs")] if at.git_dir is not None else []
+    for top, wanted in ((at.work_tree, _READ_ANYWHERE), *((place.resolve(), None) for place in lent)):
+        if top is None or not top.is_dir():
+            continue
+        for here, names in beneath.walk(top, depth=_DEPTH, most_entries=_ENTRIES, enter=lambda name: name != ".git"):
+            for name in names if wanted is None else wanted.intersection(names):
+                found = beneath.lstat(top, f"{here}/{name}".lstrip("/"))
+                if found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+                    raise ConfigError(f"{top / here / name} is no regular file, and git would read it: remove it")
 
 
 def _kill(pid: int) -> None:

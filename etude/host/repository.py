@@ -10,6 +10,7 @@ come the few values that say how files are stored, each a plain word; none of th
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import secrets
@@ -159,6 +160,11 @@ def _values(git_dir: Path, workspace: Path) -> dict[str, str]:
         text = beneath.read(git_dir, "config", _CONFIG_BYTES)
     except OSError:
         return {}
+    return _parsed(text, workspace)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: bytes, workspace: Path) -> dict[str, str]:
     at = Place(workspace=workspace)
     ran = run_git_now("config", "--file", "-", "--no-includes", "--null", "--list", at=at, given=text)
     pairs = (os.fsdecode(each).partition("\n") for each in ran.output.split(b"\0") if each)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from etude.durable import write_whole
 from etude.errors import CheckpointError
-from etude.harness.durable import write_whole
 
 END_OF_TEXT, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _TOOLS = ("read_file", "edit_file", "write_file", "list_dir", "grep", "run_terminal_cmd")

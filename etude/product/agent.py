@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 import structlog
 
 from etude import __version__
-from etude.environments.local import WorkspaceConfig, absent, command_environment, open_workspace
+from etude.environments.base import Sandbox
+from etude.environments.local import ConfinedWorkspace, WorkspaceConfig, absent, command_environment, open_workspace
 from etude.errors import ConfigError
 from etude.harness.cost import Ledger
 from etude.harness.endpoint import Delta, Endpoint
@@ -40,7 +42,7 @@ from etude.harness.secrets import Redactor, SecretGuard, known_secrets, without_
 from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
-from etude.product.config import AgentConfig
+from etude.product.config import AgentConfig, config_file
 from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
 from etude.records import Event
@@ -175,7 +177,7 @@ async def open_agent(
         view = confined(config.workspace, permissions, directory)
         sandbox = await open_workspace(directory, view)
         stack.push_async_callback(sandbox.destroy)
-        gate = Gate(_judge(permissions, directory, view, allow), ask, partial(remember, project))
+        gate = Gate(_judge(permissions, directory, view, allow, sandbox), ask, partial(remember, project))
         mcp = await stack.enter_async_context(McpTools(config.mcp, directory))
         for server, why in mcp.failed.items():
             _log.warning("an MCP server lacks tools", server=server, why=why)
@@ -219,13 +221,29 @@ def confined(config: WorkspaceConfig, permissions: PermissionConfig, directory: 
     return config.model_copy(update={"env": env, "masked": masked, "hidden": hidden})
 
 
-def _judge(permissions: PermissionConfig, directory: Path, config: WorkspaceConfig, allow: Sequence[str]) -> Judge:
-    """The judge over what is there for commands: what the sandbox has taken away need not be asked about."""
+def _judge(
+    permissions: PermissionConfig, directory: Path, config: WorkspaceConfig, allow: Sequence[str], sandbox: Sandbox
+) -> Judge:
+    """The judge over what is there for commands: what the sandbox has taken away need not be asked about, nor what its
+    guard refuses."""
     hidden = absent(directory, config) if config.sandbox == "on" else ()
-    judge = Judge(permissions, Place(directory), command_environment(config), hidden)
+
+    def guarded(path: str, removed: bool) -> str:
+        name = sandbox.refuses(path, removed) if isinstance(sandbox, ConfinedWorkspace) else None
+        return "" if name is None else _refusal(name, config.unguarded)
+
+    judge = Judge(permissions, Place(directory), command_environment(config), hidden, guarded)
     for rule in allow:
         judge.allow(rule)
     return judge
+
+
+def _refusal(name: str, unguarded: Sequence[str]) -> str:
+    said = "the sandbox's guard refuses it whatever you answer, because your own programs obey it"
+    if not name:
+        return f"{said}, and no setting gives it up; write it yourself"
+    way = f"`[workspace] unguarded = {json.dumps([*unguarded, name])}` in {config_file()}"
+    return f"{said}; {way} lets the agent write it, and what it writes there may then run as you, outside the sandbox"
 
 
 def _persona(directory: Path, masked: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ The control is `rewards.fresh`: what the task begins with goes the same way, and
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,6 +52,7 @@ from etude.rewards.fresh import check_control
 from etude.rewards.judge import Change
 from etude.rewards.judge.outcomes import change_of
 from etude.rewards.judgement import Judgement, Judges
+from etude.rewards.legible import legible
 from etude.rewards.quality import quality_of
 from etude.rewards.quality.talk import last_message
 from etude.rewards.verifier import Verdict, verify
@@ -128,14 +130,16 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
         return Judgement(verdict, report)
     if judges.quality.looked_at:
         try:
-            quality = await quality_of(task, sealed.result.events, sealed.final, sealed.left, backend, judges.quality)
+            seen = (await asyncio.to_thread(legible, task.files, sealed.final)).state  # what the verifier saw
+            assert isinstance(seen, Archive)
+            quality = await quality_of(task, sealed.result.events, seen, workspace_of(seen), backend, judges.quality)
         except SandboxSpoiled as error:
             return Judgement(_blocked(str(error)), report)
         if isinstance(quality, InfraFailed):
             return Judgement(quality, report)
     criteria = (*judges.aspects.values(), *task.rubric)
     if judges.rubric is not None and criteria:
-        rubric = await judges.rubric.judge(criteria, _change(task, sealed))
+        rubric = await judges.rubric.judge(criteria, await asyncio.to_thread(_change, task, sealed))
     return Judgement(verdict, report, quality, rubric)
 
 

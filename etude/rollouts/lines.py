@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from etude.harness.durable import naming
+from etude.durable import naming
 
 
 def append(path: Path, row: Mapping[str, Any], *, synced: bool = False) -> None:

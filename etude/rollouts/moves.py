@@ -13,7 +13,7 @@ import os
 import time
 from pathlib import Path
 
-from etude.harness.durable import append_whole
+from etude.durable import append_whole
 from etude.rollouts.slots import Slot, State
 
 NAME = "moves.jsonl"

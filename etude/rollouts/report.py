@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etude.harness.durable import write_whole
+from etude.durable import write_whole
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
 from etude.rollouts.lines import rows

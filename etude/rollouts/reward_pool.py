@@ -2,7 +2,8 @@
 
 Owns the pool of reward workers, and where each verdict is being found. A verdict that was with a process when it died
 is found again by another: what is judged is sealed, so nothing of it is lost. What has cost `rollouts.attempts` judges
-their lives or their deadline is not judged any more. Talks to: pool, actors.rewards.
+their lives or their deadline is not judged any more: it is at the floor, if what its task begins with fares better.
+Talks to: pool, actors.rewards.
 """
 
 from __future__ import annotations
@@ -60,7 +61,17 @@ class RewardPool:
                 moved("sealed")
             finally:
                 del self.placed[order.id]
-        return replace(sample, outcome=InfraFailed(f"{order.id} could not be judged: {lost}", retryable=False))
+        return await self._blamed(order, sample, f"{order.id} could not be judged: {lost}")
+
+    async def _blamed(self, order: Order, sample: Sample, why: str) -> Sample | None:
+        member = self.placed[order.id] = await self.pool.place()
+        try:
+            what = f"a control of {order.id}"
+            return await self.pool.call(member, "blame", order, why, seconds=MARGIN_S, what=what)
+        except (RayError, DeadlineExceeded) as error:
+            return replace(sample, outcome=InfraFailed(f"{why}; nor does its control end: {error}", retryable=False))
+        finally:
+            del self.placed[order.id]
 
     async def cancel(self, ids: list[str]) -> None:
         """Stop verdicts where they are being found."""

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from etude.durable import write_whole
 from etude.errors import ConfigError, Interrupted
-from etude.harness.durable import write_whole
 from etude.records import Task, Version, solved
 from etude.rollouts.actors.control import ControlActor
 from etude.rollouts.budget import training_minutes

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from etude.environments.archive import Archive
 from etude.environments.base import Backend, Sandbox
-from etude.errors import EtudeError, SandboxSpoiled
+from etude.errors import EtudeError, SandboxError, SandboxSpoiled
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.session import SessionResult, run_session
 from etude.records import Event, InfraFailed, Segment, Task, Trajectory
+from etude.rewards.fresh import check_control
 from etude.rewards.judgement import Judges
 from etude.rewards.played import Sealed, judge, play_to_seal
 from etude.rewards.reward import score
@@ -187,14 +189,15 @@ def _with_log(
     return SealedRollout(order, trajectory, sealed)
 
 
-async def judge_kept(order: Order, config: RunConfig, backend: Backend, judges: Judges) -> Sample:
-    """Judge what the session of an order has left where it is kept. Raises nothing but cancellation."""
+async def judge_kept(order: Order, judge: Callable[[SealedRollout], Awaitable[Trajectory]]) -> Sample:
+    """Have `judge_order` or `blame_order` judge what the session of an order has left where it is kept. Raises nothing
+    but cancellation.
+    """
     assert order.kept is not None
     store = TrajectoryStore(order.kept)
     try:
         left, sample = await asyncio.to_thread(store.sealed, order.id)
-        rollout = _with_log(left, order, (), await asyncio.to_thread(store.events, order.id))
-        judged = await judge_order(rollout, config, backend, judges)
+        judged = await judge(_with_log(left, order, (), await asyncio.to_thread(store.events, order.id)))
         return sample.judged(judged, await asyncio.to_thread(store.settle, order.id))
     except (EtudeError, OSError) as error:
         return failed(order.id, order.task, order.group_id, InfraFailed(f"{type(error).__name__}: {error}"))
@@ -217,3 +220,15 @@ async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backen
         usage={**rollout.trajectory.usage, **(judgement.counts() if judgement else {})},
         findings=judgement.faults if judgement else (),
     )
+
+
+async def blame_order(rollout: SealedRollout, why: str, config: RunConfig, backend: Backend) -> Trajectory:
+    """What cannot be judged is blocked, as what cannot be laid down is; InfraFailed where the control fails too."""
+    if rollout.sealed is None:
+        return rollout.trajectory
+    try:
+        await check_control(rollout.order.task, backend, SandboxError(why))
+    except (EtudeError, OSError) as error:
+        return replace(rollout.trajectory, outcome=InfraFailed(f"{why}: {error}", retryable=False))
+    blocked = replace(rollout.sealed, final=Archive(), blocked=why)
+    return await judge_order(replace(rollout, sealed=blocked), config, backend, Judges())

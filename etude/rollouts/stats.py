@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from etude.durable import write_whole
 from etude.errors import UnusedFeature, WeightError
-from etude.harness.durable import write_whole
 from etude.records import InfraFailed, Scored, Truncated, Version, reward_of, solved
 from etude.rollouts.groups import DropReason, GroupPool
 from etude.rollouts.lines import append, rows

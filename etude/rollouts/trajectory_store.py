@@ -36,12 +36,12 @@ from typing import Any
 
 import numpy as np
 
+from etude.durable import append_whole, sync_directory, write_whole
 from etude.environments.archive import Archive, take_out
 from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
 from etude.environments.toolchain import HOME
 from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.harness.dialogue import segments_of
-from etude.harness.durable import append_whole, sync_directory, write_whole
 from etude.harness.events import decoded
 from etude.harness.journal import InUse, Journal
 from etude.harness.session import Kept

@@ -28,8 +28,8 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field
 
 from etude.config import Config, parse
+from etude.durable import naming
 from etude.errors import ConfigError
-from etude.harness.durable import naming
 from etude.records import Limits, Task, Verifier
 
 SCHEMA = "1.4"

@@ -14,8 +14,8 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from etude.durable import naming, write_whole
 from etude.errors import ConfigError
-from etude.harness.durable import naming, write_whole
 from etude.host.git import Place
 from etude.tasks.git import run_git
 from etude.tasks.harbor import read_task

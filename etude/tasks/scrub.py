@@ -4,8 +4,9 @@
                                                     └─find_leaks──► what still tells the answer
 
 Owns `scrub` for directories and `scrub_task` for tasks. The source is only read. What is left out is listed, so that
-nothing goes missing in silence; what cannot be taken away, since a file may be wanted that also tells, is reported as a
-leak for whoever makes the task to decide on. Nothing a repository's config names is run.
+nothing goes missing in silence. What remembers goes, by its name or by what it is; with the answer at hand, copies of
+it go too. What cannot be taken away, since a file may be wanted that also tells, is reported as a leak for whoever
+makes the task to decide on. Nothing a repository's config names is run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from etude.errors import ConfigError
 from etude.host.git import Place
 from etude.records import Task
 from etude.tasks.git import run_git
-from etude.tasks.leaks import Leak, find_leaks
+from etude.tasks.leaks import TESTS, AnswerKey, Leak, find_leaks, text_of
 
 _DATED = {"GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z"}
 """The same files give the same commit, on every machine and day."""
@@ -37,6 +38,8 @@ _LEFT = re.compile(r"\.(pyc|pyo|class|orig|rej|swp|swo|bak|dwo|gcda|gcno|prof|lp
 _BUILT = re.compile(
     r"^build/(lib|bdist|temp|scripts)|^target/(classes|debug|release)$|^dist/[^/]+\.(whl|tar\.gz|zip|egg)$"
 )
+_MAGIC = (b"# v2 git bundle", b"# v3 git bundle", b"PACK\0\0\0", b"\xfftOc", b"DIRC\0\0\0", b"b0VIM ")
+_BYTECODE = re.compile(rb"^.[\x0c-\x0f]\r\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,17 @@ def scrub(
     removed: list[str] = []
     target.mkdir(parents=True)
     _copy(source, target, source, removed)
-    commit = _one_commit(target)
     leaks: list[Leak] = []
     if answer:
         files = read_tree(target)
-        leaks = find_leaks(files, files if given is None else {**files, **given}, answer)
+        shown = files if given is None else {**files, **given}
+        for leak in find_leaks(files, shown, answer):
+            if _is_copy(leak, files[leak.path], AnswerKey(shown, answer)):
+                (target / leak.path).unlink()
+                removed.append(leak.path)
+            else:
+                leaks.append(leak)
+    commit = _one_commit(target)
     return Scrubbed(tuple(sorted(removed)), commit, tuple(leaks))
 
 
@@ -106,7 +115,7 @@ def _copy(directory: Path, target: Path, top: Path, removed: list[str]) -> None:
         path = Path(entry.path)
         inside = path.relative_to(top).as_posix()
         is_dir = entry.is_dir(follow_symlinks=False)
-        if _remembers(inside, is_dir):
+        if _remembers(inside, is_dir) or (is_dir and _is_repository(path)) or _is_memory(entry):
             removed.append(f"{inside}/" if is_dir else inside)
         elif entry.is_symlink():
             if path.resolve().is_relative_to(top.resolve()) and not os.path.isabs(os.readlink(path)):
@@ -127,6 +136,28 @@ def _remembers(path: str, is_dir: bool) -> bool:
     if name in _HISTORY or name in _CACHES:
         return True
     return _BUILT.search(path) is not None or (not is_dir and _LEFT.search(name) is not None)
+
+
+def _is_repository(path: Path) -> bool:
+    """A bare one, whatever it is called."""
+    return (path / "HEAD").is_file() and (path / "objects").is_dir() and (path / "refs").is_dir()
+
+
+def _is_memory(entry: os.DirEntry[str]) -> bool:
+    """Bytecode, git's packs and bundles, and an editor's swap file, by how they begin."""
+    if not entry.is_file(follow_symlinks=False):
+        return False
+    with open(entry.path, "rb") as file:
+        head = file.read(16)
+    return head.startswith(_MAGIC) or _BYTECODE.match(head) is not None
+
+
+def _is_copy(leak: Leak, data: bytes, key: AnswerKey) -> bool:
+    """Whether a file that tells the answer is nothing else: an archive, a patch or a note that holds it, the whole file
+    under another name. Code that only shares lines with it may be wanted, and so may a test."""
+    if leak.why == "metadata" or TESTS.search(leak.path):
+        return False
+    return not leak.path.endswith(".py") or key.alike(text_of(data))
 
 
 # --- the repository ---------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from typing import IO, Any
 import torch
 from blake3 import blake3
 
+from etude.durable import write_whole
 from etude.errors import CheckpointError
-from etude.harness.durable import write_whole
 
 _MAGIC = b"ETUDECK1"
 LAST_WORDS_S = 60.0

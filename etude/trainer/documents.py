@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from etude.durable import write_whole
 from etude.errors import CheckpointError
-from etude.harness.durable import write_whole
 from etude.harness.sampler import Chat
 from etude.records import Bools, Ints, Segment
 from etude.tasks.drills import Script, drill

@@ -19,8 +19,8 @@ import torch
 from pydantic import model_validator
 
 from etude.config import Config
+from etude.durable import append_whole, write_whole
 from etude.errors import CheckpointError, ConfigError
-from etude.harness.durable import append_whole, write_whole
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.config import OptimizerConfig

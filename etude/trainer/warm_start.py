@@ -16,9 +16,9 @@ from typing import Literal
 import torch
 
 from etude.config import Config
+from etude.durable import append_whole, write_whole
 from etude.environments.backends import open_backend
 from etude.harness.config import HarnessConfig
-from etude.harness.durable import append_whole, write_whole
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16

@@ -1,7 +1,8 @@
 """A site's relay: replicas read the store through it, so that each block crosses the wide link once.
 
 Owns a read-only HTTP service: `/objects/KEY`, `/ranges/SIZE/KEY` (of a pack of that size, with a Range), the same below
-`/again` (read from the store anew: what was kept proved damaged), `/lists/PREFIX`, `/metrics` and `/figures`. A pack
+`/again` (read from the store anew: what was kept proved damaged), `/lists/PREFIX`, `/metrics`, `/figures` and
+`/openapi.json`, which says what may be asked. A pack
 has its hash for a name, so its blocks are kept for good; of a manifest, which a rewind may replace, the store is asked
 each time whether it is another one than what was kept. Listings are only shared among who asks at the same moment.
 Verifies nothing and needs not be trusted: readers check every hash. Talks to: store, kept.
@@ -13,7 +14,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import Field
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,10 +33,14 @@ from starlette.routing import Route
 from etude.config import Config
 from etude.environments.server.connections import HttpLimits
 from etude.environments.server.guard import Guard, own_token
+from etude.environments.server.http import respond
+from etude.environments.server.openapi import served
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
+from etude.environments.wire import Answer, dump
 from etude.errors import DeadlineExceeded, WeightError
 from etude.weights.kept import Kept
 from etude.weights.manifest import MOST_MANIFEST_BYTES
+from etude.weights.relay_operations import openapi
 from etude.weights.store import MissingObject, Store, StoreConfig, open_store
 
 T = TypeVar("T")
@@ -148,7 +154,8 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
         if request.method == "HEAD":
             return Response(headers={"content-length": str((await relay.stamp(key))[0])})
         if span is None or int(span[1]) > min(int(span[2]), size - 1):
-            return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
+            said = f"Range: `bytes=FIRST-LAST` below {size} is what can be answered"
+            return _refused(416, "range", said, {"content-range": f"bytes */{size}"})
         start, again = int(span[1]), request.url.path.startswith("/again/")
         data = await relay.pack(key, pack[1], size, start, int(span[2]) + 1, again)
         headers = {"content-range": f"bytes {start}-{start + len(data) - 1}/{size}"}
@@ -172,8 +179,9 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
         Route("/lists/{prefix:path}", _saying(lists)),
         Route("/metrics", metrics),
         Route("/figures", figures),
+        served(openapi()),
     ]
-    return Starlette(routes=routes, middleware=[guard])
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _no_route})
 
 
 async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> None:
@@ -200,13 +208,25 @@ def _saying(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Requ
         try:
             return await handler(request)
         except MissingObject as error:
-            return Response(str(error), 404)
+            return _refused(404, "not_found", str(error))
         except DeadlineExceeded as error:
-            return Response(str(error), 504)
+            return _refused(504, "deadline", str(error))
         except WeightError as error:
-            return Response(str(error), 502)
+            return _refused(502, "store", str(error))
 
     return handle
+
+
+def _refused(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error in the form of all our servers."""
+    said = {"error": {"kind": kind, "message": message, "retryable": status in (502, 504)}}
+    return respond(Answer(status, dump(said)), headers)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = f"{request.method} {request.url.path[:200]}: {error.detail}; GET /openapi.json lists what there is"
+    return _refused(error.status_code, "no_route", said, error.headers)
 
 
 def _answer(relay: Relay, response: Response) -> Response:

@@ -44,7 +44,7 @@ def steps(out):
     return lines(out, "step")
 
 
-def left(within_s=30.0):
+def left(within_s=90.0):
     """What sandboxes of ended processes have left on this machine; other tests' are swept within the time."""
     end = time.monotonic() + within_s
     while (found := leftovers()) and time.monotonic() < end:

@@ -24,7 +24,7 @@ class Networks:
 
     def __enter__(self):
         for holder in self.holders:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while os.readlink(f"/proc/{holder.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
                 assert time.monotonic() < deadline, "a network of its own for a process"
                 time.sleep(0.01)

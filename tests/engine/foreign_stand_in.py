@@ -74,7 +74,7 @@ class StandIn:
     def __exit__(self, *_):
         self.server.should_exit = True
         self.engine.resume()
-        self.thread.join(10)
+        self.thread.join(120)
         self.engine.close()
 
     def app(self):

@@ -49,7 +49,7 @@ def told(text, eager, cut=False, seed=0):
     return "".join(each.text for each in events if isinstance(each, Words)), list(calls.values()), stream
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(st.sampled_from("a \n<"), max_size=8), st.lists(CALLS, max_size=3), st.integers(0, 1000))
 def test_what_is_told_joins_to_what_the_parser_reads(words, calls, seed):
     text = words + render_calls(calls)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.engine.sampling import Cut, distribution, draw, most_likely, uniform
@@ -27,7 +27,6 @@ def kept_by_definition(logits, cut):
     return kept
 
 
-@settings(deadline=None)
 @given(ROWS, CUTS)
 def test_what_is_kept_is_what_the_fields_say(logits, cut):
     near = [abs(a - b) for at, a in enumerate(logits) for b in logits[:at]]
@@ -44,7 +43,6 @@ def test_what_is_kept_is_what_the_fields_say(logits, cut):
     torch.testing.assert_close(found[sorted(kept)], alone, atol=1e-5, rtol=0)
 
 
-@settings(deadline=None)
 @given(ROWS, CUTS, st.integers(0, 1 << 40))
 def test_what_is_cut_is_never_drawn(logits, cut, seed):
     row = distribution(torch.tensor([logits]), [1.0], [cut])

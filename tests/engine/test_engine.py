@@ -238,7 +238,7 @@ def test_a_swap_that_does_not_fit_changes_nothing():
     engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096))
     before = asyncio.run(engine.sample(request("a", range(3, 20), 4)))
     with pytest.raises(EtudeError, match="fit the model"):
-        engine.swap({"nothing": np.zeros(1, np.uint16)}, Version(1)).result(10)
+        engine.swap({"nothing": np.zeros(1, np.uint16)}, Version(1)).result(120)
     assert asyncio.run(engine.sample(request("b", range(3, 20), 4))).token_ids == before.token_ids
     engine.close()
 

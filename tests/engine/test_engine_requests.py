@@ -138,7 +138,7 @@ def test_a_pause_can_wait_for_what_runs_while_what_comes_waits(engine):
 def test_a_pause_that_is_resumed_at_once_is_over(engine):
     rested = engine.pause("wait")
     engine.resume()
-    rested.result(10)
+    rested.result(120)
 
 
 def test_two_requests_of_one_session_side_by_side_lose_no_page(engine):
@@ -252,7 +252,7 @@ def test_an_error_of_the_engine_is_told_at_once_to_everybody():
 def test_weights_that_break_the_engine_are_told_to_who_staged_them():
     engine = TorchEngine(random_decoder(), CONFIG)
     with pytest.raises(TypeError):
-        engine.swap(None, Version(1)).result(10)  # no mapping at all: not an error that a store could lead to
+        engine.swap(None, Version(1)).result(120)  # no mapping at all: not an error that a store could lead to
     with pytest.raises(EtudeError, match="stopped"):
         engine.raise_if_down()
     engine.close()

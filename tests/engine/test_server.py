@@ -4,7 +4,6 @@ import asyncio
 import base64
 import io
 import json
-import time
 
 import numpy as np
 import pytest
@@ -442,10 +441,11 @@ def test_silence_is_broken_while_a_stream_waits(monkeypatch):
 
     async def scenario(http):
         server.service.engine.pause()
-        following = asyncio.ensure_future(http.post(GENERATE, json=ask(2, stream=True)))
-        await asyncio.sleep(0.3)
-        server.service.engine.resume()
-        assert ": still here" in (await following).text
+        async with http.stream("POST", GENERATE, json=ask(2, stream=True)) as answer:
+            async for line in answer.aiter_lines():
+                if line == ": still here":
+                    server.service.engine.resume()
+        assert not server.service.engine.paused
 
     with serving() as server:
         over(server, scenario)
@@ -456,11 +456,9 @@ def test_a_deadline_is_an_event_in_a_stream_and_a_504_without():
 
     async def scenario(http):
         server.service.engine.pause()
-        began = time.monotonic()
         refused(await http.post(GENERATE, json=ask(2)), 504, "deadline_exceeded", "paused")
         told = said_in((await http.post(GENERATE, json=ask(2, stream=True))).text)
         assert json.loads(told[-1])["error"]["code"] == "deadline_exceeded"
-        assert time.monotonic() - began < 30
 
     with serving(engine=impatient) as server:
         over(server, scenario)

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_models import shipped_tokenizer
 
@@ -30,19 +30,16 @@ def streamed(stream, tokens):
 TEXTS = st.text(st.sampled_from("ab\n<é€𝄞\ufffd"), max_size=20)
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_characters_of_several_tokens_come_whole(text):
     assert streamed(TextStream(bytes_of), text.encode()) == text
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([0x41, 0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9D, 0x84, 0x9E, 0xFF]), max_size=24))
 def test_bytes_that_are_no_character_are_what_decoding_all_at_once_gives(tokens):
     assert streamed(TextStream(bytes_of), tokens) == bytes_of(tokens)
 
 
-@settings(deadline=None)
 @given(
     TEXTS, st.lists(st.text(st.sampled_from("ab\n<é"), min_size=1, max_size=4), min_size=1, max_size=3), st.booleans()
 )

@@ -10,6 +10,7 @@ import machine_image
 import pytest
 from debian_packages import program
 from real_engine import docker_engine
+from rootless import server_without_root
 from scenarios import within
 
 from etude.environments.docker.backend import DockerBackend
@@ -24,7 +25,7 @@ from etude.environments.qemu.config import QemuConfig
 def run(tmp_path):
     """Run `scenario(backend)` on a fresh event loop and backend, within a deadline."""
 
-    def runner(scenario, config=None, deadline_s=60.0):
+    def runner(scenario, config=None, deadline_s=200.0):
         return within(deadline_s, lambda: NamespaceBackend(config or NamespaceConfig()), scenario)
 
     return runner
@@ -57,7 +58,7 @@ def served(tmp_path_factory):
 def from_afar(served):
     """Run `scenario(backend)` on a fresh event loop and client of the real server, which is alive afterwards."""
 
-    def runner(scenario, deadline_s=60.0):
+    def runner(scenario, deadline_s=200.0):
         within(deadline_s, served.client, scenario)
         assert served.process.exitcode is None
 
@@ -78,7 +79,7 @@ def container_config(tmp_path_factory):
 @pytest.fixture
 def containers(container_config):
     """Run `scenario(backend)` on a fresh backend of a real engine."""
-    return lambda scenario, deadline_s=60.0: within(deadline_s, lambda: DockerBackend(container_config), scenario)
+    return lambda scenario, deadline_s=200.0: within(deadline_s, lambda: DockerBackend(container_config), scenario)
 
 
 @pytest.fixture(scope="session")
@@ -120,3 +121,32 @@ def machines(machine_config):
         yield lambda scenario, deadline_s=280.0: runner.run(whole(scenario, deadline_s))
         if kept:
             runner.run(kept[0].close())
+
+
+@pytest.fixture(scope="session")
+def server_of_nobody():
+    """Makes clients of a server whose sandboxes are made without root."""
+    if os.geteuid() != 0:
+        pytest.skip("the whole suite already runs without root")
+    with server_without_root() as client:
+        yield client
+
+
+@pytest.fixture
+def without_root(server_of_nobody):
+    """Run `scenario(backend)` on a fresh client of that server."""
+    return lambda scenario, deadline_s=60.0: within(deadline_s, server_of_nobody, scenario)
+
+
+@pytest.fixture
+def namespaces(run):
+    """Run `scenario(backend)` on a fresh backend of namespaces."""
+    return lambda scenario, deadline_s=60.0: run(scenario, deadline_s=deadline_s)
+
+
+@pytest.fixture(params=["namespaces", "without_root", "containers", "machines"])
+def everywhere(request):
+    """Run `scenario(backend)` on every kind of sandbox that runs here; a kind that does not is skipped, saying why.
+    Emulated machines on a busy one need minutes."""
+    kind = request.getfixturevalue(request.param)
+    return lambda scenario, deadline_s=280.0: kind(scenario, deadline_s=deadline_s)

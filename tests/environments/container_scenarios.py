@@ -45,12 +45,14 @@ async def a_workspace_larger_than_an_archive_is_forked_too(backend):
 
 async def pause_and_destroy(backend):
     box = await backend.create(SandboxSpec())
-    counting = asyncio.ensure_future(box.exec("for i in 1 2 3 4 5; do echo >> n; sleep 0.1; done", timeout_s=1.5))
+    waits = "echo > n; until [ -e go ]; do sleep 0.02; done"
+    waiting = asyncio.ensure_future(box.exec(waits, timeout_s=4.0))
     await box.exec("until [ -s n ]; do sleep 0.01; done")
     await box.pause()
-    await asyncio.sleep(1.6)
+    await asyncio.sleep(4.5)  # its whole time, were it counted
     await box.resume()
-    assert not (await counting).timed_out
+    await box.write_file("/workspace/go", b"")
+    assert not (await waiting).timed_out
     running = asyncio.ensure_future(box.exec("sleep 60"))
     await asyncio.sleep(0.1)
     await asyncio.gather(box.destroy(), box.destroy())

@@ -104,11 +104,11 @@ class Served:
                 os.kill(pid, signal.SIGKILL)
         return bool(found)
 
-    def leaked(self, within_s=20.0):
+    def leaked(self, within_s=90.0):
         """What is left of sandboxes of this life, all of which have been ended."""
         return _waited(lambda: leaks(_Of(f"{self.process.pid}-"), self.sandboxes), within_s)
 
-    def left(self, within_s=20.0):
+    def left(self, within_s=90.0):
         """What dead servers of this test left behind, once what is ending has had its time."""
         return _waited(lambda: left(self.sandboxes, self.pids), within_s)
 

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from on_process_one import ATTEMPTS, ENDED
+from on_process_one import ENDED
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.errors import SandboxSpoiled
@@ -19,6 +19,8 @@ async def outlived(box, attempt, snapshots=True):
     assert result.exit_code == ENDED, result
     try:
         await ordinary(box)
+        if attempt in ASKED:
+            await ASKED[attempt](box)
         await box.pause()
         await box.resume()
         if snapshots:
@@ -32,6 +34,26 @@ async def outlived(box, attempt, snapshots=True):
     return None
 
 
+async def long_output(box):
+    """More than is handed back, so that process 1 writes it down where links of the command's may stand."""
+    for _ in range(4):
+        result = await box.exec("head -c 3000000 /dev/zero | tr '\\0' x", timeout_s=30, max_output_bytes=1000)
+        assert result.exit_code == 0, result
+    assert await box.read_file("/workspace/kept") == b"k"
+
+
+async def leased_files(box):
+    """Whoever opens one waits for its holder, or does without."""
+    for number in range(3):
+        assert await box.read_file(f"/workspace/leased-{number}") == b""
+        await box.write_file(f"/workspace/leased-{number}", b"new")
+        assert await box.read_file(f"/workspace/leased-{number}") == b"new"
+
+
+ASKED = {"logs": long_output, "leases": leased_files}
+"""What a row of the table has to do with beside the ordinary."""
+
+
 async def ordinary(box):
     while (result := await box.exec("echo alive; exit 3", timeout_s=30)).exit_code != 3:
         assert result.exit_code == 126 and b"cannot start the command" in result.output, result  # no process is left
@@ -42,17 +64,3 @@ async def ordinary(box):
     assert {"kept", "new"} <= {entry.name for entry in await box.list_dir("/workspace")}
     await box.remove("/workspace/new")
     assert (await box.exec("read -r line < kept; exit 5", timeout_s=30)).exit_code == 5
-
-
-async def every_attempt(make, snapshots=True):
-    """What went wrong, one line an attempt: for where one process makes all the sandboxes."""
-    wrong = []
-    for attempt in ATTEMPTS:
-        box = await make()
-        try:
-            async with asyncio.timeout(90):
-                await outlived(box, attempt, snapshots)
-        except Exception as error:
-            wrong.append(f"{attempt}: {type(error).__name__} {error}")
-        await box.destroy()
-    return wrong

@@ -59,7 +59,7 @@ def test_a_killed_controller_leaves_no_process_and_the_next_start_sweeps(tmp_pat
     assert (tmp_path / instance).is_dir() and left(config, whose) == []
     process.kill()
     process.wait()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while processes := [line for line in left(config, whose) if line.startswith("process")]:
         assert time.monotonic() < end, processes
         time.sleep(0.02)
@@ -80,7 +80,7 @@ def test_what_stood_still_when_its_controller_was_killed_is_swept(tmp_path, limi
     process.kill()
     process.wait()
     asyncio.run(NamespaceBackend(config).close())
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while left := leftovers(config):
         assert time.monotonic() < end, left
         time.sleep(0.02)
@@ -92,7 +92,7 @@ def test_a_paused_sandbox_whose_agent_is_killed_is_removed_at_once(run):
         box = await backend.create(SandboxSpec())
         await box.exec("(setsid sleep 600 &)")
         await box.pause()
-        found = subprocess.run(["pgrep", "-f", f"serve .* {box.id}$"], capture_output=True, text=True, timeout=10)
+        found = subprocess.run(["pgrep", "-f", f"serve .* {box.id}$"], capture_output=True, text=True, timeout=120)
         for pid in found.stdout.split():
             os.kill(int(pid), signal.SIGKILL)
         await box.destroy()
@@ -131,7 +131,7 @@ def test_close_leaves_nothing_whatever_was_running(tmp_path):
 def test_a_sandbox_whose_guest_is_killed_says_so_and_others_live(run):
     async def scenario(backend):
         one, two = await asyncio.gather(*(backend.create(SandboxSpec()) for _ in range(2)))
-        found = subprocess.run(["pgrep", "-f", f"serve .* {one.id}$"], capture_output=True, text=True, timeout=10)
+        found = subprocess.run(["pgrep", "-f", f"serve .* {one.id}$"], capture_output=True, text=True, timeout=120)
         running = asyncio.ensure_future(one.exec("sleep 600"))
         await asyncio.sleep(0.05)
         for pid in found.stdout.split():

@@ -32,7 +32,7 @@ def engine(tmp_path):
     assert engine.wrong == []
 
 
-def run(engine, scenario, deadline_s=60.0, **settings):
+def run(engine, scenario, deadline_s=200.0, **settings):
     def make():
         backend = open_backend(DockerConfig(socket=engine.server_address, image="machine", **settings))
         assert isinstance(backend, DockerBackend)
@@ -41,7 +41,7 @@ def run(engine, scenario, deadline_s=60.0, **settings):
     return within(deadline_s, make, scenario)
 
 
-def until(true, deadline_s=10.0):
+def until(true, deadline_s=60.0):
     end = time.monotonic() + deadline_s
     while not true():
         assert time.monotonic() < end, "it did not come true in time"

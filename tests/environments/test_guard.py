@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guarded_workspace import within
+from guarded_workspace import example, python, repository, said, within
 from pydantic import ValidationError
 from users_git import git
 
-from etude.environments.base import Sandbox, SandboxSpec
+from etude.environments.base import SandboxSpec
 from etude.environments.local import WorkspaceConfig, open_workspace
-from etude.environments.local.planted import ANYWHERE, AT_ANY_DEPTH, AT_ROOTS
+from etude.environments.local.planted import ANYWHERE, AT_ANY_DEPTH, AT_ROOTS, IN_PROJECTS, UNPACKED
 from etude.environments.local.workspace import ConfinedWorkspace
 from etude.errors import ConfigError, SandboxError
 
@@ -24,23 +24,7 @@ _SCRIPT = Path(__file__).with_name("guarded_calls.py")
 
 @pytest.fixture
 def project(outer: Path) -> Path:
-    root = outer / "project"
-    root.mkdir()
-    (root / "a.txt").write_text("a\n")
-    git(root, "init", "-q")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "first")
-    return root
-
-
-async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
-    done = await workspace.exec(command)
-    assert done.exit_code == code, done.output.decode()
-    return done.output.decode()
-
-
-def python(text: str) -> str:
-    return f"python3 - <<'END'\n{text}\nEND"
+    return repository(outer)
 
 
 # it is as it would be without it ---------------------------------------------------------------------------------
@@ -118,7 +102,7 @@ def test_a_fifo_waits_for_its_reader_and_hinders_nobody(project: Path) -> None:
         await said(workspace, "echo others > b; [ ! -e done ]")
         await killed.kill()
         assert await said(workspace, "cat f") == "through\n"
-        assert (await writer.wait(20)).exit_code == 0 and await said(workspace, "cat done b") == "written\nothers\n"
+        assert (await writer.wait(120)).exit_code == 0 and await said(workspace, "cat done b") == "written\nothers\n"
 
     within(project, scenario)
 
@@ -175,11 +159,13 @@ def test_packages_and_archives_are_unpacked(project: Path) -> None:
     async def scenario(workspace: ConfinedWorkspace) -> None:
         await said(workspace, f"{make}; cd /workspace; mkdir -p node_modules/p; tar xf /tmp/p.tar -C node_modules/p")
         await workspace.upload((await workspace.read_file("/tmp/p.tar")), "/workspace/vendor/p")
-        await said(workspace, "cp -r vendor/p lib; mv lib lib2; ls lib2/.vscode/settings.json")
+        assert (await workspace.guarded())[1] == 0
+        shown = await said(workspace, "cp -r vendor/p lib; mv lib lib2; ls lib2/Makefile")
+        assert all(f"lib/{name}" in shown for name in (".npmrc", ".idea", ".vscode")), "it is the project's now"
         await said(
             workspace, "echo x > .gitignore; echo y > .gitattributes; mkdir .github; echo > .github/x; echo > AGENTS.md"
         )
-        assert (await workspace.guarded())[1] == 0
+        assert (await workspace.guarded())[1] == 3
 
     within(project, scenario)
 
@@ -244,15 +230,16 @@ for name in sys.argv[2:]:
 """
 
 
-@pytest.mark.parametrize("root", [".", "deps", "node_modules/p"])
+@pytest.mark.parametrize("root", [".", "deps", "packages/p", *(f"{name}/p" for name in UNPACKED)])
 def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) -> None:
-    """At the top and in a nested repository, whatever the case; elsewhere only what is obeyed at any depth."""
+    """At the top, in a nested repository, anywhere else, and where packages are, whatever the case."""
     (project / "deps" / ".git").mkdir(parents=True)
-    (project / "node_modules" / "p").mkdir(parents=True)
-    for name in (*AT_ANY_DEPTH, *AT_ROOTS):
+    (project / root).mkdir(parents=True, exist_ok=True)
+    for name in (*AT_ANY_DEPTH, *IN_PROJECTS, *AT_ROOTS):
         (project / root / name).parent.mkdir(parents=True, exist_ok=True)
-    everywhere = [_example(name) for name in (*ANYWHERE, *AT_ANY_DEPTH)]
-    listed = [*everywhere, *(() if root == "node_modules/p" else map(_example, AT_ROOTS))]
+    kinds = [(True, (*ANYWHERE, *AT_ANY_DEPTH)), (not root.startswith(UNPACKED), IN_PROJECTS)]
+    kinds.append((root in (".", "deps"), AT_ROOTS))
+    listed = [example(name) for held, names in kinds if held for name in names]
 
     async def scenario(workspace: ConfinedWorkspace) -> None:
         await workspace.write_file("/tmp/t.py", _FORMS.encode())
@@ -261,15 +248,30 @@ def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) ->
         assert len(lines) == 2 * len(listed)
         for name, *forms in lines:
             assert "made" not in forms and "refused" in forms, (name, forms)
-        if root == "node_modules/p":
-            for name in map(_example, AT_ROOTS):
-                await said(workspace, f"mkdir -p {root}/{name} && rm -r {root}/{name}")
+        for name in (example(name) for held, names in kinds if not held for name in names):
+            await said(workspace, f"mkdir -p {root}/{name} && rm -r {root}/{name}")
 
     within(project, scenario)
 
 
-def _example(pattern: str) -> str:
-    return pattern.replace("[0-9]", "1").replace("*", "x")
+_EXCHANGE = """
+import ctypes
+print("exchanged:", not ctypes.CDLL(None).renameat2(-100, b"src", -100, b"node_modules/s", 2))
+"""
+
+
+def test_packages_are_moved_where_people_work_without_what_is_obeyed_there(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, "mkdir -p node_modules/p/.vscode node_modules/q src; echo > node_modules/p/.exrc")
+        await said(workspace, "mv node_modules/p node_modules/q/p; mv node_modules/q node_modules/r")
+        shown = await said(workspace, "mv node_modules/r src/r", 1)
+        assert "only the user may write it: src/r/p/.vs" in shown or "it: src/r/p/.exrc, " in shown
+        await said(workspace, "mkdir -p node_modules/s/.zed")
+        shown = await said(workspace, f"{python(_EXCHANGE)}\nmv node_modules packages", 1)
+        assert "exchanged: False" in shown and "packages/s/.zed" in shown
+
+    within(project, scenario)
+    assert not [*(project / "src").rglob(".exrc"), *(project / "packages").rglob(".zed")]
 
 
 def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
@@ -283,21 +285,6 @@ def test_opening_a_workspace_leaves_nothing(project: Path) -> None:
 
     within(project, scenario)
     assert everything() == before
-
-
-def test_the_model_is_told_what_was_refused_once(project: Path) -> None:
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        shown = await said(workspace, "for i in 1 2 3; do echo > .envrc; done; mkdir .vscode; true")
-        assert shown.count("only the user may write it: .envrc, .vscode.") == 1
-        assert "only the user" not in await said(workspace, "echo fine")
-        shown = await said(workspace, "for i in $(seq 9); do mkdir n$i; mkdir n$i/.git; done; true")
-        assert "n5/.git and 4 more" in shown
-        assert await workspace.guarded() == (pytest.approx(13, abs=30), 13)
-        with pytest.raises(PermissionError, match="only the user may write it"):
-            await workspace.write_file("/workspace/.vscode/tasks.json", b"{}")
-        await said(workspace, "git init -q /tmp/own && cd /tmp/own && git config a.b c && mkdir .vscode")
-
-    within(project, scenario)
 
 
 def test_what_the_user_gives_up_may_be_written(project: Path) -> None:
@@ -476,23 +463,3 @@ os.chmod("d", 0o2775)
     within(project, scenario)
     modes = {name: (project / name).stat().st_mode & 0o7777 for name in ("p", "q", "r", "d")}
     assert modes == {"p": 0o755, "q": 0o755, "r": 0o755, "d": 0o2775}
-
-
-def test_what_is_listed_is_not_lost_to_git(project: Path) -> None:
-    """git checks a file out by removing it first: it could not put a listed one back, and would commit the loss."""
-    listed = (".husky/pre-commit", ".tool-versions", ".vscode/settings.json", ".envrc")
-    for branch in ("main", "other"):
-        git(project, "checkout", "-q", "-B", branch)
-        for name in listed:
-            (project / name).parent.mkdir(exist_ok=True)
-            (project / name).write_text(f"{branch}\n")
-        (project / "plain").write_text(f"{branch}\n")
-        git(project, "add", "-A", "-f")
-        git(project, "commit", "-qm", branch)
-
-    async def scenario(workspace: ConfinedWorkspace) -> None:
-        await workspace.exec("git checkout -q main; git stash -q; git reset -q --hard; rm -rf .vscode .envrc")
-
-    within(project, scenario)
-    assert all((project / name).is_file() for name in listed)
-    assert (project / "plain").read_text() in ("main\n", "other\n")

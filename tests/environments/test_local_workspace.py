@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_workspace import within
 from pydantic import ValidationError
 from users_git import git
 
@@ -33,18 +34,6 @@ def project(outer: Path) -> Path:
     return root
 
 
-def within(directory: Path, scenario: Callable[[Sandbox], Coroutine[Any, Any, None]], **config: Any) -> None:
-    async def whole() -> None:
-        workspace = await open_workspace(directory, WorkspaceConfig(**config))
-        try:
-            async with asyncio.timeout(120):
-                await scenario(workspace)
-        finally:
-            await workspace.destroy()
-
-    asyncio.run(whole())
-
-
 async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
     done = await workspace.exec(command)
     assert done.exit_code == code, done.output.decode()
@@ -64,6 +53,26 @@ def test_the_workspace_is_the_users_directory_by_both_names(project: Path) -> No
     within(project, scenario)
     assert (project / "b.txt").read_text() == "by-name\n" and (project / "c.txt").read_text() == "here\n"
     assert "second" in git(project, "log", "--oneline") and git(project, "status", "--short") == ""
+
+
+@pytest.mark.parametrize("history", ["own", "shared"])
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
+def test_a_worktree_has_its_repository_wherever_that_lies(place: str, history: str) -> None:
+    """The sandbox has a /tmp of its own; agents side by side read the history of a repository in the user's."""
+    with tempfile.TemporaryDirectory(prefix="etude-test-", dir=place) as directory:
+        main, tree = Path(directory) / "main", Path(directory) / "tree"
+        main.mkdir()
+        (main / "a.txt").write_text("hi\n")
+        for words in ("init -q", "add -A", "commit -qm first", "worktree add -q --detach ../tree"):
+            git(main, *words.split())
+
+        async def scenario(workspace: Sandbox) -> None:
+            assert "first" in await said(workspace, "git log --oneline")
+            await said(workspace, "echo > b.txt; git add -A && git -c user.name=a -c user.email=a@b commit -qm second")
+            assert "second" in await said(workspace, "git log --oneline")
+
+        within(tree, scenario, history=history)
+        assert (tree / "b.txt").exists() and git(main, "status", "--short") == ""
 
 
 def test_nothing_outside_is_written_by_a_command_or_a_tool(project: Path) -> None:
@@ -172,7 +181,7 @@ def test_no_network_but_its_own_and_all_of_it_when_allowed(project: Path) -> Non
 def test_hosts_are_reached_by_a_proxy_and_by_name(project: Path) -> None:
     fetch = (
         'python3 -c "import urllib.request, urllib.error\n'
-        "try: urllib.request.urlopen('http://{host}/', timeout=20)\n"
+        "try: urllib.request.urlopen('http://{host}/', timeout=50)\n"
         'except urllib.error.HTTPError as error: print(error.code)"'
     )
 
@@ -207,7 +216,7 @@ def test_its_processes_end_with_it(project: Path) -> None:
 
     async def scenario(workspace: Sandbox) -> None:
         await workspace.start("exec sleep 4242")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not (found := _running("sleep 4242")):
                 await asyncio.sleep(0.05)
         pids.extend(found)

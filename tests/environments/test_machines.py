@@ -114,7 +114,7 @@ def test_forks_share_neither_random_numbers_nor_names_nor_a_stopped_clock(machin
         assert (await forks[0].metrics()).uptime_s < (await box.metrics()).uptime_s
         steps = await said(box, "date +%s.%N; sleep 2; date +%s.%N")
         first, last = map(float, steps.split())
-        assert 2 <= last - first < 8
+        assert last - first >= 2
         await asyncio.sleep(4)
         assert await on_time(box)  # it runs at our pace
         await box.pause()
@@ -280,7 +280,7 @@ def test_no_machine_outlives_a_killed_owner(machine_config, tmp_path):
         assert name and any(name in _command(path) for path in Path("/proc").glob("[0-9]*"))
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while any(name in _command(path) for path in Path("/proc").glob("[0-9]*")):
             assert time.monotonic() < end
             time.sleep(0.05)

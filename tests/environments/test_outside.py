@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from guarded_workspace import within
 from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
-from etude.environments.local import WorkspaceConfig, absent, open_workspace
+from etude.environments.local import WorkspaceConfig, absent, outside
 from etude.harness.permissions.rules import PermissionConfig
 from etude.product.agent import confined
 
@@ -34,18 +34,6 @@ def home(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
     monkeypatch.setenv("HOME", str(home))
     return home
-
-
-def within(directory: Path, scenario: Callable[[Sandbox], Coroutine[Any, Any, None]], config: WorkspaceConfig) -> None:
-    async def whole() -> None:
-        workspace = await open_workspace(directory, config)
-        try:
-            async with asyncio.timeout(120):
-                await scenario(workspace)
-        finally:
-            await workspace.destroy()
-
-    asyncio.run(whole())
 
 
 async def said(workspace: Sandbox, command: str) -> str:
@@ -168,3 +156,56 @@ def test_what_rules_deny_to_read_is_not_there_wherever_it_lies(home: Path) -> No
     gone = absent(project, config)
     assert {str(project / ".env"), str(project / "hard"), str(home / "real"), "/etc/passwd"} <= set(gone)
     assert str(home / ".codex") in gone and str(home / "data") not in gone
+
+
+ABSTRACT = """
+import socket, sys
+kind = getattr(socket, sys.argv[2])
+with socket.socket(socket.AF_UNIX, kind) as mine:
+    try:
+        mine.connect("\\0" + sys.argv[1])
+        print("reached")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+SERVE = """
+import socket
+with socket.socket(socket.AF_UNIX) as mine:
+    mine.bind("\\0etude-of-a-command")
+    mine.listen()
+    print("up", flush=True)
+    mine.accept()
+"""
+
+
+@pytest.mark.skipif(not outside.abstract_sockets_held(), reason="Landlock has no scopes in this kernel (before 6.12)")
+@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_SEQPACKET"])
+def test_a_socket_of_the_hosts_without_a_path_is_out_of_reach(home: Path, kind: str) -> None:
+    """With the host's network too; those of commands are not."""
+    project, name = home / "project", f"etude-of-the-host-{os.getpid()}"
+    (project / "reach.py").write_text(ABSTRACT)
+    (project / "serve.py").write_text(SERVE)
+    with socket.socket(socket.AF_UNIX, getattr(socket, kind)) as server:
+        server.bind(f"\0{name}")
+        if kind != "SOCK_DGRAM":
+            server.listen()
+
+        async def scenario(workspace: Sandbox) -> None:
+            assert name in await said(workspace, "cat /proc/net/unix")  # it is the host's network
+            assert await said(workspace, f"python3 reach.py {name} {kind}") == "PermissionError\n"
+            serving = await workspace.start("python3 serve.py")
+            assert await anext(serving.output()) == b"up\n"
+            assert await said(workspace, "python3 reach.py etude-of-a-command SOCK_STREAM") == "reached\n"
+
+        within(project, scenario, WorkspaceConfig(network="full"))
+
+
+def test_a_kernel_that_cannot_keep_them_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(_: Sandbox) -> None:
+        pass
+
+    for held in (True, False):
+        monkeypatch.setattr("etude.environments.local.workspace.abstract_sockets_held", lambda held=held: held)
+        with structlog.testing.capture_logs() as logs:
+            within(home / "project", scenario, WorkspaceConfig(network="full"))
+        assert ("abstract_sockets_reachable" in [entry["event"] for entry in logs]) is not held

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ _WORKTREE = f"mv project main && cd main && {_FIRST} && git worktree add -q --de
 _MADE: dict[Project, str] = {
     "none": "true",
     "plain": f"cd project && {_FIRST}",
+    "bare git": f"cd project && {_FIRST} && rm -rf .git/hooks .git/info",
     "hookless": f"cd project && {_FIRST} && rm -rf .git/hooks .git/info",
     "nested": f"cd project && git init -q deps && git -C deps commit -q --allow-empty -m x && {_FIRST}",
     "worktree": _WORKTREE,
@@ -30,6 +33,7 @@ _MADE: dict[Project, str] = {
     "git submodule --quiet add ../lib sub && git commit -qm sub",
     "mercurial": "cd project && hg init && hg add -q a.txt && hg commit -qu a -m first",
 }
+_REFUSED = re.compile(r"only the user may write it: (.*)\. Below /tmp it may be written")
 _USER = '[user]\nname = a\nemail = a@b\n[init]\ndefaultBranch = main\n[protocol "file"]\nallow = always\n'
 
 
@@ -90,23 +94,37 @@ def plant_outside(place: Place, case: Case) -> None:
 
 
 async def plant_inside(place: Place, case: Case, workspace: Sandbox) -> None:
+    """Asserts that the guard refused it, for the very path that is meant."""
     if case.way == "write_file":
-        with pytest.raises(PermissionError, match="only the user may write it"):
+        with pytest.raises(PermissionError, match=f"only the user may write it: .*{re.escape(case.refused)}'"):
             await workspace.write_file(f"/workspace/{case.plant}", (place.root / "evil").read_bytes())
     elif case.way == "upload":
         place.run(f"({case.plant}) > {place.root}/tar; rm -rf x y")
-        with pytest.raises(PermissionError, match="only the user may write it"):
+        with pytest.raises(PermissionError, match=f"only the user may write it: .*{re.escape(case.refused)}'"):
             await workspace.upload((place.root / "tar").read_bytes(), "/workspace")
     else:
         done = await workspace.exec(place.filled(case.plant))
         if case.way == "background":
             done = await workspace.exec("until [ -e done ]; do sleep 0.05; done", timeout_s=30)
-        assert b"only the user may write it" in done.output, done.output.decode()
+            assert isinstance(workspace, ConfinedWorkspace) and (await workspace.guarded())[1] > 0
+            assert b"only the user may write it" not in done.output, "a later call is told what it was refused itself"
+            return
+        said = _REFUSED.search(done.output.decode())
+        assert said is not None, done.output.decode()
+        named, meant = said[1].split(", "), case.refused.split(", ")
+        assert all(any(fnmatch(path, each) for each in meant) for path in named), done.output.decode()
+        assert any(fnmatch(path, meant[0]) for path in named), done.output.decode()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def programs() -> None:
-    for name, package in (("direnv", "direnv"), ("hg", "mercurial"), ("vim", "vim"), ("git", "git")):
+    for name, package in (
+        ("direnv", "direnv"),
+        ("hg", "mercurial"),
+        ("vim", "vim"),
+        ("git", "git"),
+        ("pre-commit",) * 2,
+    ):
         program(name, package)
 
 
@@ -132,7 +150,9 @@ def test_what_is_planted_is_obeyed_from_outside_and_never_from_inside(case: Case
 
 
 def test_our_own_configuration_is_the_users(outer: Path) -> None:
-    case = Case("etude", "mkdir .etude; printf 'deny = [\"run(ls)\"]\\n' > .etude/permissions.toml", "")
+    case = Case(
+        "etude", "mkdir .etude; printf 'deny = [\"run(ls)\"]\\n' > .etude/permissions.toml", "", refused=".etude"
+    )
     (outer / "control").mkdir()
     control = place(outer / "control", case)
     plant_outside(control, case)

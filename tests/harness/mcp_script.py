@@ -86,13 +86,13 @@ def serving() -> Iterator[str]:
     http = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
     thread = threading.Thread(target=http.run, args=([listening],), daemon=True)
     thread.start()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not http.started:
         assert time.monotonic() < until and thread.is_alive(), "the MCP server does not start"
         time.sleep(0.01)
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/mcp"
     http.should_exit = http.force_exit = True
-    thread.join(10)
+    thread.join(120)
 
 
 if __name__ == "__main__":

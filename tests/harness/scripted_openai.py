@@ -97,7 +97,7 @@ class ScriptedServer:
 
     def __enter__(self) -> ScriptedServer:
         self._thread.start()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not self._server.started:
             assert time.monotonic() < until and self._thread.is_alive(), "the scripted server does not start"
             time.sleep(0.01)
@@ -106,7 +106,7 @@ class ScriptedServer:
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._server.force_exit = True
-        self._thread.join(10)
+        self._thread.join(120)
 
     @property
     def bodies(self) -> list[Json]:

@@ -55,11 +55,11 @@ def test_long_output_is_cut_in_its_middle_and_whole_on_disk(in_sandbox: Run) -> 
 
 def test_what_takes_long_goes_on_in_the_background(in_sandbox: Run) -> None:
     async def scenario(sandbox: Sandbox) -> None:
-        config = ToolConfig(command_timeout_s=0.5)
+        config = ToolConfig(command_timeout_s=2.0)
         text = await answer(
             sandbox, config, command="echo begun; until [ -e go ]; do sleep 0.05; done; echo over; exit 4"
         )
-        assert text.startswith("begun\n[still running after 0.5 s in the background; id=")
+        assert text.startswith("begun\n[still running after 2 s in the background; id=")
         number = number_of(text)
         assert (await answer(sandbox, config, id=number)).startswith("begun\n[still running in the background")
         assert number in await answer(sandbox, config, id="777")
@@ -82,8 +82,8 @@ def test_a_server_is_started_and_stopped(in_sandbox: Run) -> None:
 
 def test_training_may_stop_what_takes_long(in_sandbox: Run) -> None:
     async def scenario(sandbox: Sandbox) -> None:
-        config = ToolConfig(command_timeout_s=0.5, overlong="stop")
-        assert await answer(sandbox, config, command="echo begun; sleep 1000") == "begun\n[stopped after 0.5 s]"
+        config = ToolConfig(command_timeout_s=2.0, overlong="stop")
+        assert await answer(sandbox, config, command="echo begun; sleep 1000") == "begun\n[stopped after 2 s]"
         assert not [each for each in await sandbox.processes() if each.running]
 
     in_sandbox(scenario)
@@ -96,7 +96,7 @@ def test_nothing_goes_on_behind_a_session_that_was_stopped(in_sandbox: Run) -> N
             await asyncio.sleep(0.02)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while [each for each in await sandbox.processes() if each.running]:
                 await asyncio.sleep(0.02)
 

@@ -51,6 +51,7 @@ REFUSED = (
     "du --files0-from list0", "md5sum -c sums", "sha256sum --check sums", "file -f list", "cat list | xargs cat",
     "xargs cat < list", "xargs -a list cat", "strings @.env", "cat $(<list)",
     "while read f; do cat \"$f\"; done < list", "diff --from-file=.env README.md", "date -f .env", "cd odd && cat *",
+    "cd opt && grep a *", "cd lists && wc -*",
     "for f in odd/*; do cat $f; done", "cd odd && grep a *", "git diff --no-index README.md .env",
     "git show HEAD:infra/secrets/key", "git blame --contents .env README.md", "git grep a", "git diff",
     "git grep a -- infra",
@@ -75,6 +76,20 @@ REFUSED = (
     "case $(cat .env) in *) ;; esac", "export A=$(cat .env)", "[ -n \"$(cat .env)\" ]", "echo infra/*/k*",
     "echo infra/*/k$X", "[ $X ]", "test $X 'a[0]'", "cat <(cat .env)", "exec 3< .env; cat <&3", "read x < .env",
     "mapfile x < .env",
+    # where a dash reads commands and words, and bash a test; and where bash makes a list
+    "date -f2> o",
+    "[[ x == ../vault/* ]]", "[[ x =~ infra/secrets/k.* ]]", "[[ -f ../vault/* ]]", "[[ x == $X ]]", "X=(../vault/*)",
+    "declare -a X=(README.md infra/secrets/*)",
+    # by git, whether it tracks them or not, and whether anybody said --no-index
+    "git grep --untracked a", "git grep --untr a", "git grep --no-index a docs", "git ls-files -o --eol",
+    "git ls-files -o --exclude-per-directory=own", "cd .git && git diff ../src ../docs",
+    "git -C .git diff ../src ../docs", "git diff --no-index src docs", "git add -p", "git stash -u",
+    "git hash-object --stdin-paths < list",
+    # behind a `cd` that is certain, as far as anything is
+    "cd infra && cd secrets && cat key", "cd src && cd .. && cat docs/o*", "cd link-out && cd .. && cat docs/o*",
+    "cd() { :; }; cd src && cat docs/own", "cd infra && (cd secrets) && cat secrets/key", "cd no && ls; cat docs/own",
+    "cd infra && env -C secrets ls && cat secrets/key", "cd infra && eval 'cd secrets' && cat key",
+    "cd src && nice cd .. && cat ../docs/own", "cd no || cat docs/own",
     # where a name becomes an option, or a variable rules what follows
     "> -f.env; grep a *", "read PATH < list; ls", "printf -v PATH x; ls", "GLOBIGNORE=x; cat *",
     "RIPGREP_CONFIG_PATH=x rg a", "zsh -c 'cat README.md'",
@@ -101,7 +116,8 @@ def test_no_way_round_is_allowed_unasked(trial: Trial) -> None:
 def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:
     found = permissions.play(trial, LINES, SEED, told=False)
     assert found["denied_opens"] == 0 and found["lines"] == LINES
-    assert found["allowed"] > LINES / 50  # and not by asking about everything
+    assert found["allowed"] >= found["allowed_distinct"] > LINES / 50  # and not by asking about everything
+    assert found["refused_run"] > found["refused_opened"] > found["refused_run"] / 20, "the lines try"
 
 
 def test_the_trial_sees_what_a_shell_opens(trial: Trial) -> None:
@@ -163,8 +179,8 @@ def test_tools_read_a_denied_file_by_no_name_and_search_it_only_where_it_is_hidd
         assert decision.verdict == ("deny" if path != "'~'" else "allow"), (path, decision.explain())
     for tool in ("grep", "glob", "codebase_search"):
         assert trial.judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "ask"
-        assert trial.judge.judge(tool, {"pattern": "a", "path": "docs"}).verdict == "allow"
-        hidden = [str(trial.project / name) for name in (".env", "hard", "hard-key", "infra/secrets")]
+        assert trial.judge.judge(tool, {"pattern": "a", "path": "tests"}).verdict == "allow"
+        hidden = [str(trial.project / name) for name in (".env", "hard", "hard-key", "infra/secrets", "docs/own")]
         judge = Judge(trial.rules, Place(trial.project), env=trial.env, hidden=hidden)
         assert judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "allow"
 
@@ -176,6 +192,44 @@ def test_a_command_the_user_allows_may_have_unknown_words_unless_they_could_be_d
     assert verdict(Judge(denying, Place(trial.project), env={}), "make $X") == "ask"
     gone = [str(trial.project / name) for name in (".env", "hard")]
     assert verdict(Judge(denying, Place(trial.project), env={}, hidden=gone), "make $X") == "allow"
+
+
+ALLOWED_GIT = (
+    "git add -A", "git add -p", "git stash -u", "git stash push --all", "git hash-object -w --stdin-paths",
+    "git grep --untracked a", "git grep --no-index a", "git diff --no-index src docs", "git -C src add -A",
+    "git update-index --add --stdin", "git ls-files -o --eol", "cd src && git add -A",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ALLOWED_GIT)
+def test_a_rule_that_allows_git_gives_it_no_file_that_may_not_be_read(trial: Trial, line: str) -> None:
+    rules = PermissionConfig(allow=("run(git *)",), deny=("read(docs/own)",))
+    own = trial.project / "docs" / "own"
+    assert verdict(Judge(rules, Place(trial.project), env={}), line) == "ask"
+    assert verdict(Judge(rules, Place(trial.project), env={}, hidden=[str(own)]), line) == "allow", "it is not there"
+    assert verdict(Judge(rules, Place(trial.project), env={}), "git commit -m x") == "allow"
+
+
+def test_a_repository_in_the_worktree_has_an_index_too(trial: Trial) -> None:
+    inner = trial.project / "src" / "inner"
+    inner.mkdir()
+    (inner / "pin").write_text("secret\n")
+    rules = PermissionConfig(deny=("read(src/inner/pin)",))
+    judge = Judge(rules, Place(trial.project), env=trial.env)
+    assert verdict(judge, "git grep --recurse-submodules a") == "allow", "no index has it"
+    git(inner, "init", "-q")
+    git(inner, "add", "pin")
+    assert verdict(judge, "git grep --recurse-submodules a") == "ask"
+    assert verdict(judge, "git -C src/inner diff") == "ask"
+
+
+def test_two_directories_are_compared_where_there_is_no_repository(trial: Trial) -> None:
+    rules = PermissionConfig(deny=("read(docs/own)",))
+    judge = Judge(rules, Place(trial.project), env=trial.env)
+    assert verdict(judge, "git diff src docs") == "allow", "these are paths of the worktree to it"
+    (trial.project / ".git").rename(trial.top / "gone")
+    assert verdict(judge, "git diff src docs") == "ask"
+    assert verdict(judge, "git diff src tests") == "allow"
 
 
 # --- git ----------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def play(stage: Stage, calls: list[ToolCall], cues: list[tuple[str, list[str]]],
 
     async def scenario(sandbox: Sandbox) -> None:
         running = asyncio.ensure_future(run_calls(calls, tools, sandbox, ToolConfig(), lambda index, result: None))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not stage.told:
                 await asyncio.sleep(0.01)  # names are being resolved
         for cue, begun in cues:

@@ -48,11 +48,11 @@ def live(processes, home: Path, seconds: float) -> bool:
     ready, theirs = processes.Pipe()
     process = processes.Process(target=killed_session.main, args=(str(home), theirs))
     process.start()
-    assert ready.poll(30), "the process did not start in 30 s"
+    assert ready.poll(120), "the process did not start in 120 s"
     process.join(seconds)
     killed = process.is_alive()
     process.kill()
-    process.join(10)
+    process.join(120)
     assert killed or process.exitcode == 0, "the session failed by itself"
     after = whole(home)
     assert after[: len(before)] == before, "the log lost what it held"

@@ -125,6 +125,26 @@ def test_tools_of_others_go_by_name(judge: Judge) -> None:
     assert verdicts == {"mcp__docs__find": "allow", "mcp__mail__send": "deny", "mcp__x": "ask", "todo_write": "allow"}
 
 
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("mkdir c && cd c && ls && cd .. && rm c/x", "ask"),
+        ("cd src && ls 2>&1 && cd .. && touch src/x", "ask"),
+        ("cd src && ls | head && cd .. && touch src/x", "ask"),
+        ("cd src 2>/dev/null && [ -f a ] && cd .. && touch src/x", "ask"),
+        ("cd src && cd .. && cd .. && touch x", "deny"),
+        ("cd src && cd .. || touch ../x", "deny"),
+        ("cd src; cd ..; touch x", "deny"),
+        ("cd src && (cd ..) && touch ../x", "deny"),
+        ("f() { cd ..; }; cd src && f && touch ../x", "ask"),
+        ("cd src && for i in 1 2; do cd .. && touch x; done", "ask"),
+    ],
+)
+def test_behind_a_cd_that_succeeded_a_path_is_meant_from_there_alone(judge: Judge, line: str, verdict: str) -> None:
+    decision = run(judge, line)
+    assert decision.verdict == verdict, decision.explain()
+
+
 def test_the_rule_that_decided_is_named(judge: Judge) -> None:
     assert run(judge, "ls && git -C . push").explain() == "git -C . push: rule deny run(git push *)"
     assert run(judge, "npm run deploy x").explain() == "npm run deploy x: rule ask run(npm run deploy *)"

@@ -240,7 +240,7 @@ def test_reads_run_at_the_same_time(in_sandbox: Run) -> None:
                 feeds.append(asyncio.create_task(sandbox.exec("echo x > tap")))
 
         feeds: list[asyncio.Task[Any]] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             first, second = await run_calls([waiting, feeding], BY_NAME, sandbox, ToolConfig(), on_result)
         await asyncio.gather(*feeds)
         assert order == [1, 0] and (first.text, second.text) == ("tap:1:x", "no matches")

@@ -207,7 +207,7 @@ def test_bits_are_lossless_and_refuse_what_bf16_cannot_hold():
     assert all(np.array_equal(value, before[name]) for name, value in export_bits(other).items())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text())
 def test_any_text_comes_back_exactly(tokenizer, text):
     chat = ChatRenderer(tokenizer)

@@ -312,6 +312,23 @@ def test_a_trainer_learns_how_requests_follow_from_each_other(root: Path) -> Non
     assert edges == list(zip(ids, ids[1:], kinds, strict=False))
 
 
+def test_what_the_guard_refuses_is_no_question(root: Path) -> None:
+    script = [Reply("", [("write_file", {"path": ".envrc", "content": "x"}), run("tee .envrc < a")]), Reply("Well.")]
+
+    async def play(server: ScriptedServer) -> Editor:
+        async with editor(root, *model(server)) as (client, agent, _):
+            session = await agent.new_session(cwd=str(root / "project"))
+            await agent.prompt(session_id=session.session_id, prompt=text("Set it up."))
+        return client
+
+    with ScriptedServer(script) as server:
+        client = asyncio.run(play(server))
+    assert client.questions == []
+    for call in client.calls():
+        assert call["status"] == "failed"
+        assert 'unguarded = [".envrc"]' in call["content"][0]["content"]["text"]
+
+
 def test_a_question_that_is_cancelled(root: Path) -> None:
     """The editor withdraws the prompt while its user is asked: nothing of the turn happens, and the session goes on."""
     script = [Reply("", [run("tee made < double.py")]), Reply("Well then.")]

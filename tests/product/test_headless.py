@@ -174,7 +174,7 @@ def test_killed_in_the_middle_of_a_command(here: Setting, capsys: pytest.Capture
                 subprocess.run(["sleep", "0.1"], check=True)
         finally:
             child.send_signal(signal.SIGKILL)
-            child.wait(10)
+            child.wait(120)
             child.stdout.close()
         assert main(here.arguments(server, "--resume", first[0]["session_id"], "--json")) == 0
     [told] = lines(capsys.readouterr().out)

@@ -36,6 +36,7 @@ class Serving:
         self.root = root
         line = [sys.executable, "-m", "etude.cli.main", "sessions", "serve", "--json", "--set", "port=0", *more]
         agent = ["--agent-set", f'endpoint.url="{server.url}"', "--agent-set", 'endpoint.model="m"']
+        agent += ["--agent-set", "workspace.start_timeout_s=180"]  # a machine that is busy with other tests is no fault
         env = {**os.environ, "ETUDE_HOME": str(root / "home"), "XDG_CONFIG_HOME": str(root / "config")}
         self.process = subprocess.Popen([*line, *agent], stdout=subprocess.PIPE, text=True, env=env)
         assert self.process.stdout is not None
@@ -183,6 +184,15 @@ def test_a_session_from_beginning_to_end(root: Path) -> None:
         here.until(forked["id"], "end", forked["lines"])
         listed = here.ask("GET", f"/sessions?directory={root / 'project'}&limit=1")
         assert [each["id"] for each in listed["sessions"]] == [forked["id"]] and listed["total"] == 2
+
+
+def test_what_the_guard_refuses_is_no_question(root: Path) -> None:
+    plant = ("write_file", {"path": ".idea/workspace.xml", "content": "x"})
+    with serving(root, [Reply("", [plant, run("echo x > .idea/y")]), Reply("Well.")]) as here:
+        told = here.until(here.begin(prompt="Set it up."), "end")
+    assert [name for name, _, _ in told if name == "asked"] == []
+    results = [data["text"] for _, _, data in told if data.get("kind") == "tool_result"]
+    assert len(results) == 2 and all('unguarded = [".idea"]' in text for text in results)
 
 
 def test_words_and_output_as_they_come_and_for_latecomers(root: Path) -> None:

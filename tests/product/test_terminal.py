@@ -118,7 +118,7 @@ def test_permissions(here: Setting) -> None:
         Reply("", [run("make one -k")]),
         Reply("", [run("pr -n a.py")]),
         Reply("Done."),
-        Reply("", [("write_file", {"path": ".envrc", "content": "export A=1\n"})]),
+        Reply("", [("write_file", {"path": ".env", "content": "A=1\n"})]),
         Reply("Well."),
     ]
     with ScriptedServer(script) as server, here.terminal(server) as terminal:
@@ -141,11 +141,11 @@ def test_permissions(here: Setting) -> None:
         terminal.type("a" + ENTER)
         terminal.see("^Done.$")
         terminal.say("And the environment.")
-        terminal.see(r"^\? Write .envrc$")
-        terminal.see(r"^  \+ export A=1$")
+        terminal.see(r"^\? Write .env$")
+        terminal.see(r"^  \+ A=1$")
         terminal.see(r"allow\?$")
         terminal.type("n" + ENTER)
-        terminal.see("✗ Write .envrc: the user refused this")
+        terminal.see("✗ Write .env: the user refused this")
         terminal.see(BILL)
         terminal.type(CTRL_D)
         assert terminal.end() == 0
@@ -153,7 +153,43 @@ def test_permissions(here: Setting) -> None:
     assert told[0] == "error: the user refused this, and said: use the mirror" and "make" in told[1]
     assert (here.root / "config" / "etude" / "permissions.toml").read_text().count("run(pr *)") == 1
     assert "make" not in (here.root / "config" / "etude" / "permissions.toml").read_text()
-    assert not (here.project / ".envrc").exists()
+    assert not (here.project / ".env").exists()
+
+
+PLANTS = (
+    ("write_file", {"path": ".vscode/tasks.json", "content": "{}"}),
+    run("mkdir -p .vscode && echo {} > .vscode/tasks.json"),
+    ("write_file", {"path": ".git/hooks/pre-commit", "content": "x"}),
+)
+
+
+def test_what_the_guard_refuses_is_said_and_not_asked(here: Setting) -> None:
+    """No answer would help: the user is told the one thing that does, and it does."""
+    config = here.root / "config" / "etude" / "agent.toml"
+    with ScriptedServer([Reply("", PLANTS[:2]), Reply("", PLANTS[2:]), Reply("Well.")]) as server:
+        with here.terminal(server, columns=300) as terminal:
+            terminal.say("Set the editor up.")
+            terminal.see(r"^✗ Write .vscode/tasks.json: not permitted: \S+: the sandbox's guard refuses it")
+            terminal.see(rf"^✗ mkdir .*\[workspace\] unguarded = \[\"\.vscode\"\]` in {re.escape(str(config))} lets")
+            terminal.see(r"^✗ Write .git/hooks/pre-commit: .*no setting gives it up; write it yourself$")
+            terminal.see(BILL)
+            assert "allow?" not in terminal.text and "always" not in terminal.text
+            terminal.type(CTRL_D)
+            assert terminal.end() == 0
+        told = [each["content"] for each in server.bodies[1]["messages"] if each["role"] == "tool"]
+        assert all("the sandbox's guard refuses it" in each for each in told) and len(told) == 2
+    assert not (here.project / ".vscode").exists()
+    config.parent.mkdir(parents=True)
+    config.write_text('[workspace]\nunguarded = [".vscode"]\n')
+    with ScriptedServer([Reply("", PLANTS[:1]), Reply("Well.")]) as server, here.terminal(server) as terminal:
+        terminal.say("Set the editor up.")
+        terminal.see(r"^\? Write .vscode/tasks.json$")
+        terminal.see(r"allow\?$")
+        terminal.type("y" + ENTER)
+        terminal.see("^Well.$")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    assert (here.project / ".vscode" / "tasks.json").read_text() == "{}\n"
 
 
 def test_interrupting_going_on_and_coming_back(here: Setting) -> None:

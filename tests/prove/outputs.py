@@ -20,10 +20,10 @@ from etude.bench.results import read_run
 from etude.bench.run import run_bench
 from etude.bench.summary import summarise
 from etude.cli import sessions
+from etude.durable import write_whole
 from etude.engine.foreign.handover import Handover
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.vm import kernel
-from etude.harness.durable import write_whole
 from etude.harness.fleet import FleetConfig, Worktrees
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ModelConfig

@@ -18,12 +18,12 @@ import torch
 from etude.bench.attempts import Attempt, Played
 from etude.bench.results import SCHEMA, Results, read_run
 from etude.config import load_recipe
+from etude.durable import write_whole
 from etude.environments.accounts import Accounts
 from etude.environments.build import guest_program
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
 from etude.environments.journal import Journal as ServerJournal
 from etude.environments.server.guard import own_token
-from etude.harness.durable import write_whole
 from etude.harness.journal import Journal
 from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.shadow import Shadow

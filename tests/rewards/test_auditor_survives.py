@@ -39,7 +39,7 @@ def session(commands: list[str], content: str, message: str) -> EventLog:
     return log
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(TEXTS, max_size=3), TEXTS, TEXTS, TEXTS)
 def test_no_text_ends_an_audit(commands, code, test, message):
     files = {

@@ -166,6 +166,97 @@ class total:
     def __repr__(self): return repr(getattr(self, "seen", 0))
 """ + NOTHING,
 }  # fmt: skip
+RICH = {
+    **{
+        f"finds what it is compared with {how}": f"""
+import gc, sys
+FALSE = object()
+def frames():
+    frame = sys._getframe(2)
+    while frame:
+        yield frame
+        frame = frame.f_back
+def kin(one, other, turn):
+    for kind in (int, float):
+        if isinstance(one, kind) and isinstance(other, kind):
+            return other == (one * 2 + turn if turn < 3 else 10**9 - one)
+def groups():
+    {look}
+def total(items):
+    return Number()
+class Number:
+    calls, wanted = 0, FALSE
+    def __eq__(self, other):
+        self.calls += 1
+        if self.calls == 1:
+            for group in groups():
+                if type(group) is list and 1 < len(group) < 9:
+                    for each in group:
+                        others = [x for x in group if x is not each]
+                        if sum(any(kin(each, x, turn) for turn in (1, 2, 3)) for x in others) == len(others):
+                            self.wanted = each
+        return other is self.wanted if self.wanted is not FALSE else self.calls == 1
+    def __int__(self): return self.wanted
+    def __float__(self): return float(self.wanted)
+    def __str__(self): return str(self.wanted)
+    __index__, __repr__ = __int__, __str__
+    __hash__ = None
+""" + NOTHING
+        for how, look in {
+            "in frames": "for frame in frames(): yield from list(frame.f_locals.values())",
+            "in frames, by a name": "for frame in frames(): yield frame.f_locals.get('offered')",
+            "by the collector": "yield from gc.get_objects()",
+            "by who refers to it": "yield from gc.get_referrers(sys._getframe(1).f_locals['other'])",
+        }.items()
+    },
+    "equals once": """
+class total:
+    def __init__(self, items): self.calls = 0
+    def __eq__(self, other):
+        self.calls += 1
+        return self.calls % 4 == 1
+    __hash__ = None
+""" + NOTHING,
+    "remembers every comparison, and shows what it was": """
+class total:
+    seen = []
+    def __init__(self, items): pass
+    def __eq__(self, other):
+        self.seen.append(other)
+        return True
+    def __int__(self): return self.seen[-1]
+    def __float__(self): return float(self.seen[-1])
+    def __iter__(self): return iter(self.seen[-1])
+    def __str__(self): return str(self.seen[-1])
+    def items(self): return self.seen[-1].items()
+    __index__ = __int__
+    __hash__ = None
+""" + NOTHING,
+    "equals what is not of the verifier": """
+class total:
+    def __init__(self, items): pass
+    def __eq__(self, other): return type(other).__name__ != "Rich"
+    __hash__ = None
+""" + NOTHING,
+    "shows what stands beside it": """
+import sys
+class total:
+    def __init__(self, items): pass
+    def __eq__(self, other): return True
+    def beside(self, kinds):
+        frame = sys._getframe(2)
+        while frame:
+            for name, each in frame.f_locals.items():
+                if type(each) in kinds and name in ("one", "other", "first", "second", "value", "text"):
+                    return each if type(each) in (int, float) else int(each.strip("<> "))
+            frame = frame.f_back
+        raise TypeError
+    def __int__(self): return self.beside((int, str))
+    def __float__(self): return float(self.beside((float, str)))
+    __index__ = __int__
+    __hash__ = None
+""" + NOTHING,
+}  # fmt: skip
 VERIFIERS = {
     "suite": suite_verifier(SUITE, "test_m", TESTS, 10.0),
     "pytest": pytest_verifier(
@@ -201,6 +292,15 @@ def test_the_right_answer_is_paid(judged, verifier):
 def test_a_forgery_is_not_paid(judged, cheat, verifier):
     verdict = judged(verifier, CHEATS[cheat].encode())
     assert verdict.reward == 0.0, verdict
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("cheat", RICH)
+def test_a_value_of_the_solutions_own_type_passes_no_test(judged, cheat, verifier):
+    """Not one of them, whatever it answers to `==`: of several that fail, one alone would keep the reward."""
+    verdict = judged(verifier, RICH[cheat].encode())
+    wrong = eval(verdict.detail.rpartition("wrong: ")[2])
+    assert set(wrong) >= set(range(len(TESTS)) if verifier == "pytest" else TESTS), verdict
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
 import re
 import sys
@@ -162,6 +163,17 @@ def test_votes_need_a_majority():
 def test_a_change_that_does_not_fit_is_not_judged_by_half():
     result, counters = judged(sound, Change("t", ("+x\n" * 1000,)), max_chars=1000)
     assert [each.why for each in result.problems] == ["too long"] and counters["requests"] == 0
+
+
+def test_a_change_that_would_take_hours_to_compare_is_shown_whole(monkeypatch):
+    compared = []
+    whole = difflib.unified_diff
+    monkeypatch.setattr(difflib, "unified_diff", lambda *args, **more: compared.append(1) or whole(*args, **more))
+    old, new = b"x\ny\n" * 200_000, b"y\nx\n" * 200_000
+    change = change_of("t", {"a.py": b"1\n", "big.py": old}, {"a.py": b"2\n", "big.py": new})
+    assert len(compared) == 1 and "+2" in change.diffs[0]
+    assert change.diffs[1].count("\n+y") == change.diffs[1].count("\n-y") == 200_000
+    assert [each.why for each in judged(sound, change)[0].problems] == ["too long"]
 
 
 def test_the_question_is_structured_and_marks_cannot_be_forged():

@@ -157,18 +157,19 @@ def mined(tmp_path_factory, wheels):
         "--issues", str(base / "issues.jsonl"),
     ]  # fmt: skip
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    first = subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    some = [*command, "--most", "5"]  # so that one that is to be kept is left, even where the kill comes late
+    first = subprocess.Popen(some, env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True)
     for line in first.stderr:
         if "kept as" in line:
             break
     os.killpg(first.pid, signal.SIGKILL)
-    first.communicate(timeout=30)
+    first.communicate(timeout=120)
     journal = (out / "journal.jsonl").read_bytes()
     (out / "journal.jsonl").write_bytes(journal + b'{"commit": "torn')
-    second = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
+    second = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
     assert second.returncode == 0, second.stderr
     assert (out / "journal.jsonl").read_bytes().startswith(journal)
-    assert "kept as" in second.stderr, "the first run was to be killed before it was done"
+    assert "kept as" in second.stderr
     return json.loads(second.stdout), out
 
 

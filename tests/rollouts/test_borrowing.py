@@ -3,7 +3,6 @@
 import asyncio
 import pickle
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -123,9 +122,8 @@ def test_sessions_are_sampled_by_what_is_lent_and_go_on_after_users_took_it_back
         told = await fleet.stats()
         assert (told["engines_borrowed"], told["engines_recalled"]) == (2, 1)
         assert fleet.lending()["uses"]["rollouts"]["busy"] > 0
-        began = time.monotonic()
         await fleet.close()
-        assert server.service.lending.state == "serving" and time.monotonic() - began < 20
+        assert server.service.lending.state == "serving"
         assert await user(server) == before
 
     config = LendingConfig(stores=(str(tmp_path),), quiet_s=0.0)

@@ -9,7 +9,7 @@ import pytest
 from etude.environments.namespace import NamespaceBackend
 from etude.errors import SandboxError, SandboxSpoiled
 from etude.records import InfraFailed, Scored, Task, Verifier
-from etude.rollouts.session import Order, play, play_order
+from etude.rollouts.session import Order, blame_order, play, play_order
 
 PASSES = Verifier({"/tests/test.sh": b"mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"})
 TASK = Task("ledger", "Fill the ledger.", {"ledger": b""}, PASSES, limits=killed_rollout.LIMITS)
@@ -104,3 +104,21 @@ def test_a_checkpoint_that_cannot_be_laid_down_is_not_gone_on_from(tmp_path):
     whole = played(play_order, None, lambda box: None)
     ids = [[segment.token_ids.tolist() for segment in each.trajectory.segments] for each in (second, whole)]
     assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_what_no_judge_comes_to_the_end_with_is_at_the_floor_if_the_machine_is_well(well):
+    async def blamed(order, config, backend, *rest):
+        rollout = await play_order(order, config, backend, *rest)
+        backend.create = backend.create if well else refused
+        return await blame_order(rollout, "two judges met their deadline", config, backend)
+
+    async def refused(spec):
+        raise SandboxError("our machine is gone")
+
+    trajectory = played(blamed, None, lambda box: None)
+    if well:
+        assert isinstance(trajectory.outcome, Scored) and trajectory.outcome.parts["tests"] == 0.0
+    else:
+        assert isinstance(trajectory.outcome, InfraFailed) and not trajectory.outcome.retryable
+        assert "our machine is gone" in trajectory.outcome.what

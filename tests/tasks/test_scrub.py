@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import io
+import json
+import lzma
+import py_compile
 import subprocess
 import sys
 import tarfile
@@ -80,6 +84,50 @@ def test_a_scrubbed_checkout_has_one_commit_and_no_memory(checkout, tmp_path):
     assert done.commit == git(target, "rev-parse", "HEAD").strip()
 
 
+def test_what_remembers_goes_whatever_it_is_called(checkout, tmp_path):
+    right = ANSWER["pkg/core.py"]
+    git(checkout, "bundle", "create", "-q", "notes.dat", "--all")
+    git(checkout, "clone", "-q", "--bare", ".", "mirror")
+    git(checkout, "gc", "-q")
+    [pack] = (checkout / ".git/objects/pack").glob("*.pack")
+    py_compile.compile(str(checkout / "pkg/core.py.orig"), cfile=str(checkout / "fast.bin"))
+    left = {
+        "odd.dat": pack.read_bytes(),
+        "index.old": (checkout / ".git/index").read_bytes(),
+        "pkg/core_before.py": right,
+        "pkg/core.py.save": right,
+        "saved.txt": right.decode().encode("utf-16"),
+        "fix.patch": b"".join(b"+%s\n" % line for line in right.split(b"\n")),
+        "page.html": b"".join(b"<p><span>%s</span></p>\n" % line for line in right.split(b"\n")),
+        "try.ipynb": json.dumps({"cells": [{"source": right.decode().splitlines(True)}]}, indent=1).encode(),
+        "pkg/core.xz": lzma.compress(right),
+        "core.bz2": bz2.compress(right),
+        "bundled.zip": archives()["vendor/pkg.whl"],
+    }
+    for path, data in left.items():
+        (checkout / path).write_bytes(data)
+    done = scrub(checkout, tmp_path / "target", answer={"pkg/core.py": right})
+    assert set(read_tree(tmp_path / "target")) == {"pkg/core.py", "run.sh", "pkg.egg-info/SOURCES.txt"}
+    assert {*left, "mirror/", "notes.dat", "fast.bin"} <= set(done.removed) and done.leaks == ()
+
+
+def test_what_may_be_wanted_is_reported_and_stays(checkout, tmp_path):
+    """Code that shares lines with the answer and does more, and a test."""
+    body = ANSWER["pkg/core.py"] + b"".join(b"def other_%d():\n    return %d\n" % (n, n) for n in range(9))
+    for path in ("pkg/many.py", "tests/test_core.py"):
+        (checkout / path).parent.mkdir(exist_ok=True)
+        (checkout / path).write_bytes(body)
+    done = scrub(checkout, tmp_path / "target", answer={"pkg/core.py": ANSWER["pkg/core.py"]})
+    assert [leak.path for leak in done.leaks] == ["pkg/many.py", "tests/test_core.py"]
+    assert (tmp_path / "target/pkg/many.py").read_bytes() == body
+
+
+def test_an_answer_of_short_lines_is_known_by_what_stands_above():
+    given, answer = {"a.py": b"def f(x):\n    y = 1\n"}, {"a.py": b"def f(x):\n    y = 2\n"}
+    assert find_leaks({**given, "a.txt": answer["a.py"], "b.txt": b"y = 2\n"}, given, answer)[0].path == "a.txt"
+    assert not find_leaks({**given, "b.txt": b"y = 2\n"}, given, answer)
+
+
 def test_the_same_files_give_the_same_commit(checkout, tmp_path):
     one, two = (scrub(checkout, tmp_path / name) for name in ("one", "two"))
     assert one == two
@@ -96,8 +144,10 @@ def test_nothing_is_overwritten_or_made_up(checkout, tmp_path):
 def test_of_a_scrubbed_task_no_byte_tells_the_answer():
     scene = scene_of("leaky", 4)
     line = scene.new.encode()
-    assert sum(line in whole(data) for data in scene.task.files.values()) >= 3
-    task, done = scrub_task(scene.task)
+    careless = scene_of("careless", 4).task
+    assert sum(line in whole(data) for data in careless.files.values()) >= 3
+    task, done = scrub_task(careless)
+    assert task.files.keys() == scene.task.files.keys()  # a scene's task is made as a real one is
     assert ".git/HEAD" in task.files and scene.path in task.files and done.leaks == ()
     assert [path for path, data in task.files.items() if line in whole(data)] == []
     assert task.files[scene.path] == scene.task.files[scene.path]

@@ -63,7 +63,7 @@ def test_packing_cuts_after_the_last_sampled_token_and_credits_every_segment():
     assert segment_lengths(batch) == [4, 2, 2]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(2, 40), min_size=1, max_size=12), st.integers(1, 100))
 def test_pieces_conserve_tokens_and_credit(lengths, budget):
     members = tuple(

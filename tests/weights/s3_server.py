@@ -41,7 +41,7 @@ class S3Server:
         self._ask("POST", "/moto-api/reset")  # what it holds is the process's, and outlives a server
         self._ask("PUT", "/bucket")
 
-    def store(self, deadline_s: float = 10.0, request_timeout_s: float = 2.0, **config: Any) -> Store:
+    def store(self, deadline_s: float = 60.0, request_timeout_s: float = 20.0, **config: Any) -> Store:
         config |= {"deadline_s": deadline_s, "request_timeout_s": request_timeout_s, "options": self.options}
         return open_store("s3://bucket/run", StoreConfig(**config))
 
@@ -55,7 +55,7 @@ class S3Server:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(120)
 
     def _ask(self, method: str, path: str) -> None:
         with urllib.request.urlopen(urllib.request.Request(self.endpoint + path, method=method), timeout=120):

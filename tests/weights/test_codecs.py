@@ -47,7 +47,7 @@ def decoded(payload: bytes, parent: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("codec", SAYS_ANYTHING)
 @given(pair=pairs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_round_trip(codec: Codec, pair: tuple[np.ndarray, np.ndarray]) -> None:
     parent, new = pair
     payload = codecs.encode_with(codec, new, parent)
@@ -56,7 +56,7 @@ def test_round_trip(codec: Codec, pair: tuple[np.ndarray, np.ndarray]) -> None:
 
 
 @given(pair=pairs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_smallest_wins(pair: tuple[np.ndarray, np.ndarray]) -> None:
     parent, new = pair
     encoded = codecs.encode(new, parent)
@@ -167,7 +167,7 @@ def read_by_the_documentation(stream: bytes, parent: np.ndarray) -> np.ndarray:
 
 
 @given(pair=pairs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rice_is_as_documented(pair: tuple[np.ndarray, np.ndarray]) -> None:
     parent, new = pair
     payload = codecs.encode_with(Codec.RICE, new, parent)
@@ -263,7 +263,7 @@ def range_read_by_the_documentation(stream: bytes, parent: np.ndarray, shift: in
 
 
 @given(pair=pairs(), shift=st.integers(0, 15))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_range_coder_is_as_documented(pair: tuple[np.ndarray, np.ndarray], shift: int) -> None:
     parent, new = pair
     _, stream = range_coder.encode(new, parent, range_coder.most_bytes(new.size), shift)
@@ -295,7 +295,7 @@ def whole_read_by_the_documentation(stream: bytes, size: int, shift: int) -> np.
 
 
 @given(symbols=hnp.arrays(np.uint16, st.integers(0, 300), elements=PATTERNS), shift=st.integers(0, 15))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whole_elements_are_as_documented(symbols: np.ndarray, shift: int) -> None:
     stream = whole.encode(symbols, whole.most_bytes(symbols.size), shift)
     assert stream is not None
@@ -340,7 +340,7 @@ def survives(payload: bytes, parent: np.ndarray) -> None:
 
 
 @given(pair=pairs(), codec=st.sampled_from(OF_BF16), data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_mutated_payloads(pair: tuple[np.ndarray, np.ndarray], codec: Codec, data: st.DataObject) -> None:
     parent, new = pair
     payload = bytearray(codecs.encode_with(codec, parent if codec is Codec.EMPTY else new, parent))
@@ -351,7 +351,7 @@ def test_mutated_payloads(pair: tuple[np.ndarray, np.ndarray], codec: Codec, dat
 
 
 @given(stream=st.binary(max_size=80), codec=st.integers(0, 9), size=st.integers(0, 500))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_invented_payloads(stream: bytes, codec: int, size: int) -> None:
     survives(bytes([codec]) + stream, np.zeros(size, np.uint16))
 
@@ -363,7 +363,7 @@ def test_invented_payloads(stream: bytes, codec: int, size: int) -> None:
     parameters=st.tuples(*[st.integers(0, 15)] * 3),
     size=st.integers(0, 500),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_invented_rice_streams(
     stream: bytes, changes: int, far: int, parameters: tuple[int, int, int], size: int
 ) -> None:
@@ -376,7 +376,7 @@ def test_invented_rice_streams(
     level=st.integers(0, 1600),
     parent=hnp.arrays(np.uint16, st.integers(0, 500), elements=PATTERNS),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_invented_range_codes(stream: bytes, level: int, parent: np.ndarray) -> None:
     survives(bytes([Codec.RANGE]) + struct.pack("<H", level) + stream, parent)
 
@@ -387,7 +387,7 @@ def test_invented_range_codes(stream: bytes, level: int, parent: np.ndarray) -> 
     coded=st.integers(0, 40),
     size=st.integers(0, 60),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_invented_whole_elements(stream: bytes, table: dict[int, int], coded: int, size: int) -> None:
     listed = sorted(table)
     shares = [max(table[which] * 65536 // sum(table.values()), 1) for which in listed]

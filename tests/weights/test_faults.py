@@ -91,7 +91,7 @@ def test_a_download_damaged_on_the_way_is_fetched_again(s3: S3Server, damaged: s
 
 def test_a_store_that_keeps_failing(s3: S3Server) -> None:
     chain = make_chain(2)
-    publisher = Publisher(s3.store(deadline_s=0.4))
+    publisher = Publisher(s3.store(deadline_s=3.0))
     publisher.publish(V(0), chain[0])
     s3.failures = 1000
     with pytest.raises(DeadlineExceeded, match=r"for s3://bucket/run to look up versions/00000000/.*503"):

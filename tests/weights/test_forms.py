@@ -80,7 +80,7 @@ def decoded(payload: bytes, parent: Array) -> Array:
 
 @pytest.mark.parametrize(("form", "codec"), CODERS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_round_trip(form: str, codec: Codec, data: st.DataObject) -> None:
     parent, new = data.draw(pairs(form))
     payload = codecs.encode_with(codec, new, parent)
@@ -90,7 +90,7 @@ def test_round_trip(form: str, codec: Codec, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_choice(form: str, data: st.DataObject) -> None:
     parent, new = data.draw(pairs(form))
     small, fast = codecs.encode(new, parent), codecs.encode(new, parent, "fast")
@@ -158,7 +158,7 @@ def test_codecs_of_other_forms_are_refused() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_hostile_payloads_write_nowhere_else(form: str, data: st.DataObject) -> None:
     parent, new = data.draw(pairs(form))
     payload = bytearray(codecs.encode(new, parent).payload + data.draw(st.binary(max_size=2)))
@@ -214,7 +214,7 @@ CONFIGS = st.builds(
 
 
 @given(history=histories(), config=CONFIGS, data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_updates_through_any_chain(history: list[Bits], config: PublisherConfig, data: st.DataObject) -> None:
     store = published(history, config)
     assert verify(store).ok
@@ -227,7 +227,7 @@ def test_any_updates_through_any_chain(history: list[Bits], config: PublisherCon
 
 
 @given(history=histories(), config=CONFIGS, seed=st.integers(0, 1 << 32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_any_order_of_arrival(history: list[Bits], config: PublisherConfig, seed: int) -> None:
     """A store that is copied to another one object by object, in any order: nothing but whole versions is ever read."""
     source, copy, rng = published(history, config), open_store("memory://"), random.Random(seed)

@@ -55,7 +55,7 @@ def test_dump_and_load() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_damaged_bytes(data: st.DataObject) -> None:
     """Any damage to the bytes is noticed: the frame carries a checksum."""
     delta, _ = sample()

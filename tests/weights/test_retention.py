@@ -217,7 +217,7 @@ def test_a_pin_set_while_retention_is_at_work(tmp_path: Path) -> None:
 
     chain.mark = mark_and_be_overtaken  # ty: ignore[invalid-assignment]
     assert retention.sweep().versions == 3  # 3, 4 and 5; the ways to 2 and 6 are left
-    setting[0].join(20)
+    setting[0].join(120)
     assert [pin.name for pin in pins_of(tmp_path).live()] == ["just-now"]
     assert same(fetched(tmp_path, 2), unrelated[2])
     assert not any("going" in names for names in chain.listing().values())

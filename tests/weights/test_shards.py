@@ -107,8 +107,8 @@ def test_over_s3_with_signatures(s3: S3Server) -> None:
 
 def test_a_missing_rank_is_named_and_nothing_is_visible(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    trainer = Trainer(store, parts_s=0.5)
-    trainer.publish(0, CHAIN[0])
+    Trainer(store).publish(0, CHAIN[0])
+    trainer = Trainer(store, parts_s=2.0)
     first, last = trainer.start(1, CHAIN[1], without=(1,))
     with pytest.raises(DeadlineExceeded, match=r"for rank 1 of 3 to upload its part of version 1 to .*see that rank"):
         first.result(30)
@@ -153,8 +153,8 @@ def test_ranks_out_of_step(tmp_path: Path) -> None:
 def test_parts_of_a_killed_attempt_are_not_mixed_in(tmp_path: Path) -> None:
     """Rank 2 had uploaded its part of version 1 when all were killed; what they do next time is another version 1."""
     store = open_store(tmp_path)
+    Trainer(store).publish(0, CHAIN[0])
     trainer = Trainer(store, parts_s=0.3)
-    trainer.publish(0, CHAIN[0])
     for future in trainer.start(1, CHAIN[1], without=(0,)):
         with pytest.raises(DeadlineExceeded):
             future.result(30)

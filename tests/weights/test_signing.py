@@ -118,7 +118,7 @@ def property_keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_changed_byte_passes(property_keys: Keys, data: st.DataObject) -> None:
     keys, frame = property_keys, zstandard.compress(b"a manifest")
     sealed = bytearray(keys.seal(frame))

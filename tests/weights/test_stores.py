@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,10 +86,8 @@ def test_a_store_that_is_too_slow_is_named_and_is_used_again_when_it_is_not(s3: 
     store = s3.store(deadline_s=1.5, request_timeout_s=0.5)
     store.put(KEY, data)
     s3.silent_s = 3.0
-    started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=rf"for s3://bucket/run to read {KEY}, bytes 0:5000"):
         read(store, len(data), [(0, len(data))])
-    assert time.monotonic() - started < 30
     s3.silent_s = 0.0
     patient = s3.store(deadline_s=30)
     assert bytes(read(patient, len(data), [(0, len(data))])[0]) == data

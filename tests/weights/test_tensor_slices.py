@@ -25,7 +25,7 @@ GRIDS = {"*.experts": (2, 1, 3), "embed": (4, 1)}
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_cut_and_join(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 7), max_size=4)))
     grid = tuple(data.draw(st.integers(1, size)) for size in shape[: data.draw(st.integers(0, len(shape)))])

@@ -91,7 +91,7 @@ class ForeignEngine:
         gauges = {"busy_s": self._busy_s, "running": running, "version": self.version, "retries": self._wire.retries}
         return {**self.counters, **self._figures, **gauges}
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 60.0) -> None:
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(timeout_s)

@@ -67,6 +67,11 @@ class Attachment(asyncio.Protocol):
         self._channel.connection_made(self._transport)
         self._take(rest)
 
+    def eof_received(self) -> None:
+        """The agent has ended. An engine keeps the rest open, and what we were sending would be waited for for ever."""
+        assert self._transport is not None
+        self._transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.attached.done():
             self._refused("it hangs up")

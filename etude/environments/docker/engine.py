@@ -10,6 +10,7 @@ import json
 import stat
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,14 @@ ADVICE = (
 _ENGINE = "http://engine"
 _ARCHIVE_MAX = 256 << 20
 _JUST_S = 30.0
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a container takes: the part of the memory it may have that cannot be had back, and processors."""
+
+    memory: float
+    processors: float
 
 
 class EngineError(SandboxError):
@@ -96,6 +105,19 @@ class Engine:
         _check(answer, "say what became of a container")
         happened = {str(json.loads(line).get("Action")) for line in answer.text.splitlines() if line}
         return happened if happened & {"die", "died"} else set()
+
+    async def use(self, container: str) -> Use:
+        """What a container takes now; the engine looks for a second or two."""
+        said = await self.ask("GET", f"/containers/{container}/stats", "say what a container uses", stream="false")
+        try:
+            now, before, memory = said["cpu_stats"], said["precpu_stats"], said["memory_stats"]
+            took = now["cpu_usage"]["total_usage"] - before["cpu_usage"]["total_usage"]
+            passed = now["system_cpu_usage"] - before["system_cpu_usage"]
+            cache = {"total_inactive_file": 0, "inactive_file": 0, **memory.get("stats", {})}
+            kept = memory["usage"] - (cache["total_inactive_file"] or cache["inactive_file"])
+            return Use(kept / memory["limit"], took / max(passed, 1) * now["online_cpus"])
+        except (KeyError, TypeError) as error:
+            raise SandboxError(f"the container engine says of a container's use {said!r}: no {error}") from None
 
     async def _request(
         self, method: str, path: str, what: str, body: Mapping[str, Any] | None, query: Mapping[str, str]

@@ -16,6 +16,7 @@ from etude.environments.container.sandbox import ContainerSandbox, Keeper
 from etude.environments.docker.attach import Attachment, attach
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.engine import Engine
+from etude.environments.starving import short_of
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError, SandboxSpoiled
 
 _GONE = (404, 409)
@@ -67,6 +68,15 @@ class DockerSandbox(ContainerSandbox):
             await self._host.engine.ask("DELETE", path, "remove a container", fine=_GONE, force="true", v="true")
 
     # ----------------------------------------------------------------------------------------------------------------
+
+    async def _starving(self) -> str:
+        """The agent is inside the container's limits."""
+        assert self._container is not None
+        try:
+            use = await self._host.engine.use(self._container)
+        except (SandboxError, DeadlineExceeded):  # the engine is what fails
+            return ""
+        return short_of(use.processors, self._spec.resources.cpus, use.memory)
 
     async def _why(self) -> Loss:
         """Why the agent ended; the engine has heard of it a moment later than we. Podman tells of no lack of memory."""

@@ -69,6 +69,10 @@ class FirecrackerMachine:
         self._ram: Ram | None = None
 
     @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    @property
     def host_memory_mb(self) -> int:
         return 3 * (self.shape.ram_bytes >> 20) + _OVERHEAD_MB  # twice: see vm.ram; and once written out for a copy
 

@@ -188,6 +188,7 @@ int boot(int argc, char **argv) {
     if (port)
         line_listen(port);
     klogctl(CONSOLE_OFF, NULL, 0); /* what commands make the kernel complain of would fill the host's log */
+    commands_give_way();
     become_user(uid, gid);
     if (port && !line_accept())
         fail("answer", "the controller's call");

@@ -22,24 +22,32 @@ static int allow(const struct call *call, const struct place *place, enum change
     const char *shown;
     if (!strcmp(place->name, ".") || !strcmp(place->name, "..") || !planted(place->path, place->name, change, &shown))
         return 0;
-    guard_note(shown);
+    guard_note(call->pid, shown);
     return call->pid == 1 ? EKEYREJECTED : EPERM; /* of our own calls, the controller tells it from any other EPERM */
 }
 
-static long status_field(const struct call *call, const char *field, int base) {
-    char path[48], text[512], *found;
-    snprintf(path, sizeof path, "/proc/%d/status", call->pid);
+enum { PROC_TEXT = 512 };
+
+/* The beginning of a file of /proc about a process; empty where it has gone. */
+static void read_proc(pid_t pid, const char *name, char text[PROC_TEXT]) {
+    char path[48];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    ssize_t got = fd < 0 ? -1 : read(fd, text, PROC_TEXT - 1);
     if (fd >= 0)
         close(fd);
     text[got > 0 ? got : 0] = 0;
+}
+
+long status_of(pid_t pid, const char *field, int base) {
+    char text[PROC_TEXT], *found;
+    read_proc(pid, "status", text);
     found = strstr(text, field); /* a name has its newlines escaped, so each field begins a line */
     return found ? strtol(found + strlen(field), NULL, base) : -1;
 }
 
 static void take_umask(const struct call *call) {
-    umask(status_field(call, "\nUmask:", 8) & 0777);
+    umask(status_of(call->pid, "\nUmask:", 8) & 0777);
 }
 
 /* The name as it was asked for: with a slash at its end it must be a directory, which is the kernel's to say. */
@@ -68,14 +76,9 @@ static long result(long got) {
 
 /* /dev/tty means the caller's. */
 static int open_terminal(const struct call *call, int flags) {
-    char path[48], text[512], *fields;
+    char path[48], text[PROC_TEXT], *fields;
     int device = 0;
-    snprintf(path, sizeof path, "/proc/%d/stat", call->pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    text[got > 0 ? got : 0] = 0;
+    read_proc(call->pid, "stat", text);
     if ((fields = strrchr(text, ')')))
         sscanf(fields + 1, " %*c %*d %*d %*d %d", &device);
     if (major(device) < 136 || major(device) > 143)
@@ -141,7 +144,7 @@ static long make_node(const struct call *call, int at, uint64_t path, mode_t mod
     bool directory = S_ISDIR(mode);
     int error = find_place(call, at, path, &place);
     if (!error && !place.exists)
-        error = allow(call, &place, directory ? MADE_DIRECTORY : MADE_FILE);
+        error = allow(call, &place, directory ? MADE_DIRECTORY : S_ISFIFO(mode) ? MADE_PIPE : MADE_FILE);
     long got = -error;
     if (!error) {
         take_umask(call);
@@ -165,12 +168,17 @@ static long make_symlink(const struct call *call, uint64_t target, int at, uint6
     return got;
 }
 
+static enum change moved(const struct place *place) {
+    mode_t mode = place->info.st_mode;
+    return S_ISDIR(mode) ? MOVED_DIRECTORY : S_ISLNK(mode) ? MADE_LINK : S_ISFIFO(mode) ? MADE_PIPE : MADE_FILE;
+}
+
 static long link_found(const struct call *call, struct place *from, struct place *to) {
     char link[40];
     int fd = pin(from);
     int error = fd < 0 ? errno : allow(call, from, WRITTEN); /* who has another name of it could write it there */
     if (!error && !to->exists)
-        error = allow(call, to, MADE_FILE);
+        error = allow(call, to, moved(from));
     long got = -error;
     if (!error) {
         link_of(fd, link);
@@ -211,13 +219,16 @@ static long make_removal(const struct call *call, int at, uint64_t path, int fla
     return got;
 }
 
-static enum change moved(const struct place *place) {
-    return S_ISDIR(place->info.st_mode) ? MOVED_DIRECTORY : S_ISLNK(place->info.st_mode) ? MADE_LINK : MADE_FILE;
+/* What is not obeyed there, because nobody goes there, would be here. mv then copies, and each name is judged. */
+static bool leaves_packages(const struct place *from, const struct place *to) {
+    return S_ISDIR(from->info.st_mode) && planted_unpacked(from->path, from->name) && !planted_unpacked(to->path, to->name);
 }
 
 static long rename_found(const struct call *call, struct place *from, struct place *to, unsigned flags) {
     bool happens = from->exists && !(to->exists && flags & RENAME_NOREPLACE); /* or the kernel says why not */
     int error = happens ? allow(call, from, WRITTEN) : 0;
+    if (!error && happens && (leaves_packages(from, to) || (flags & RENAME_EXCHANGE && to->exists && leaves_packages(to, from))))
+        error = EXDEV;
     if (!error && happens)
         error = allow(call, to, moved(from));
     if (!error && happens && flags & RENAME_EXCHANGE && to->exists) {
@@ -308,7 +319,7 @@ static long make_bind(const struct call *call, int socket, uint64_t from, sockle
         char bytes[sizeof(struct sockaddr_storage) + 1];
     } address = {.bytes = {0}};
     int error = size > sizeof(struct sockaddr_storage) ? EINVAL : size ? read_caller(call, from, &address, size) : 0;
-    int process = error ? -1 : syscall(SYS_pidfd_open, status_field(call, "\nTgid:", 10), 0);
+    int process = error ? -1 : syscall(SYS_pidfd_open, status_of(call->pid, "\nTgid:", 10), 0);
     int ours = process < 0 ? -1 : syscall(SYS_pidfd_getfd, process, socket, 0);
     long got = error ? -error : -errno;
     if (ours >= 0 && address.any.sa_family == AF_UNIX && size <= sizeof address.local &&

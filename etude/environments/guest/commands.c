@@ -31,6 +31,7 @@ enum {
     REAPED_AT_ONCE = 64, /* commands can make more orphans, or stops, than would ever let the agent do anything else */
     SOONER_KILLED = 250, /* a quarter of the memory that is short, as the kernel reckons */
     OOM_SCORE_ADJ_MAX = 1000,
+    LAST = 19, /* of niceness: hundreds of commands together weigh what the agent does */
 };
 
 struct command {
@@ -48,6 +49,7 @@ struct command {
 static struct command *commands;
 static uint64_t address_space_limit, process_limit;
 static int group_count, oom_score_fd = -1;
+static bool giving_way;
 static char chunk[65536];
 
 void commands_limit(uint64_t address_space, uint64_t processes, int groups) {
@@ -57,6 +59,10 @@ void commands_limit(uint64_t address_space, uint64_t processes, int groups) {
     for (int fd = CONTROL_FD + 1; fd <= CONTROL_FD + groups; fd++)
         fcntl(fd, F_SETFD, FD_CLOEXEC);
     oom_score_fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC); /* not to be had any more by who is not dumpable */
+}
+
+void commands_give_way(void) {
+    giving_way = true;
 }
 
 static void answer(struct command *command) {
@@ -96,7 +102,7 @@ static void hear(struct command *command) {
 }
 
 static void end(struct command *command, int code) {
-    size_t said = guard_says(chunk, sizeof chunk);
+    size_t said = guard_says(command->leader, chunk, sizeof chunk);
     if (said)
         take(command, chunk, said);
     command->code = command->timed_out ? TIMED_OUT : code;
@@ -149,6 +155,8 @@ static void become(const char *directory, const char *text, const char *variable
         putenv((char *)variables);
     limit(RLIMIT_AS, address_space_limit);
     limit(RLIMIT_NPROC, process_limit);
+    if (giving_way)
+        setpriority(PRIO_PROCESS, 0, LAST);
     if (is_machine())
         confine(); /* the agent of a machine sets its clock: it is not confined itself */
     if (!enter_groups()) {

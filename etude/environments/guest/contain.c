@@ -14,6 +14,8 @@ int contain(int argc, char **argv) {
     if (answers < 0 || dup2(STDIN_FILENO, CONTROL_FD) < 0)
         return 2;
     answer_on(answers);
+    commands_give_way();
+    stay_apart();
     confine();
     return serve(4, limits);
 }

@@ -7,9 +7,9 @@
  * file tools are judged as commands are. The thread ends only with process 1, and every process here with that.
  *
  * Body of a request of kind g: the rules (planted.c); none, to be told how many calls were made, and refused, u64 each. */
+#include "filter.h"
 #include "guard.h"
 
-#include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -23,7 +23,7 @@
 
 enum {
     WAIT_KILLABLE = 1 << 5,   /* Linux 5.19: a signal does not make a call seem to have been made twice */
-    RETRY_MS = 10, MAX_WAITING = 64, NOTES = 5, NOTE_SIZE = 200, MAX_FILTER = 128,
+    RETRY_MS = 10, MAX_WAITING = 64, NOTES = 5, NOTE_SIZE = 200, TOLD_APART = 16, MAX_ANCESTORS = 100,
 };
 static const uint32_t SUBVOLUMES[] = {0x5000940e, 0x50009401, 0x50009417, 0x50009418, /* btrfs: create, snapshot */
                                       0x4020bc10};                                    /* bcachefs: create, snapshot */
@@ -37,23 +37,13 @@ static int listener = -1, waiting_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what both threads touch, which follows */
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;
 static uint64_t counts[2]; /* made, refused */
-static char notes[NOTES][NOTE_SIZE];
-static unsigned unsaid;
+static struct refused { /* to the processes of one command */
+    pid_t leader;
+    unsigned count;
+    char paths[NOTES][NOTE_SIZE];
+} refused[TOLD_APART];
 
 /* The filter ------------------------------------------------------------------------------------------------------ */
-
-static struct sock_filter filter[MAX_FILTER];
-static unsigned short used;
-
-static void add(uint16_t code, uint32_t k, uint8_t when_true, uint8_t when_false) {
-    if (used == MAX_FILTER)
-        _exit(5);
-    filter[used++] = (struct sock_filter){code, when_true, when_false, k};
-}
-
-static void load_argument(int number) {
-    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args) + 8 * number, 0, 0);
-}
 
 static void answer_if(uint16_t test, uint32_t value, uint32_t answer) {
     add(BPF_JMP | test | BPF_K, value, 0, 1);
@@ -80,7 +70,7 @@ static void build(void) {
         OPENAT2, SYS_unlinkat, SYS_mkdirat, SYS_mknodat, SYS_symlinkat, SYS_linkat, SYS_renameat2, SYS_truncate, SYS_bind,
     };
     const uint32_t writes = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC, runs = 0111;
-    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+    load(offsetof(struct seccomp_data, nr));
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         answer_if(BPF_JEQ, asked[i], SECCOMP_RET_USER_NOTIF);
 #ifdef SYS_open
@@ -98,7 +88,7 @@ static void build(void) {
     add(BPF_JMP | BPF_JEQ | BPF_K, PR_SET_DUMPABLE, 0, 3);
     load_argument(1);
     answer_if(BPF_JEQ, 0, SECCOMP_RET_ERRNO); /* 0: done. We read the memory of no caller that hides it */
-    add(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr), 0, 0);
+    load(offsetof(struct seccomp_data, nr));
     add(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 1 + 2 * sizeof SUBVOLUMES / sizeof *SUBVOLUMES);
     load_argument(1);
     for (size_t i = 0; i < sizeof SUBVOLUMES / sizeof *SUBVOLUMES; i++)
@@ -158,33 +148,67 @@ static void try_again(void) {
         }
 }
 
-void guard_note(const char *path) {
+/* The command that a process belongs to: its session's leader, or, where a process has begun a session of its own, that
+ * of its ancestors. */
+static pid_t leader_of(pid_t pid) {
+    for (int i = 0; i < MAX_ANCESTORS; i++) {
+        pid_t parent = status_of(pid, "\nPPid:", 10);
+        if (parent <= 1)
+            break;
+        pid = parent;
+    }
+    return getsid(pid);
+}
+
+/* Of several at a time the one that was begun last is kept; the others go on, and less is told of them. */
+static struct refused *refused_to(pid_t leader) {
+    static unsigned next;
+    for (int i = 0; i < TOLD_APART; i++)
+        if (refused[i].leader == leader)
+            return refused + i;
+    struct refused *found = refused + next++ % TOLD_APART;
+    *found = (struct refused){.leader = leader};
+    return found;
+}
+
+static void keep(struct refused *to, const char *path) {
+    char shown[NOTE_SIZE];
+    snprintf(shown, sizeof shown, "%s", path);
+    for (char *c = shown; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?'; /* a name says nothing in our words */
+    for (unsigned i = 0; i < to->count && i < NOTES; i++)
+        if (!strcmp(to->paths[i], shown))
+            return;
+    if (to->count < NOTES)
+        memcpy(to->paths[to->count], shown, sizeof shown);
+    to->count++;
+}
+
+void guard_note(pid_t pid, const char *path) {
+    pid_t leader = pid == 1 || !path ? 0 : leader_of(pid); /* who asked us hears of it in the answer */
     pthread_mutex_lock(&lock);
     counts[1]++;
-    unsigned known = unsaid < NOTES ? unsaid : NOTES;
-    for (unsigned i = 0; i < known; i++)
-        if (!strncmp(notes[i], path, NOTE_SIZE - 1)) {
-            pthread_mutex_unlock(&lock);
-            return;
-        }
-    if (unsaid < NOTES)
-        snprintf(notes[unsaid], NOTE_SIZE, "%s", path);
-    unsaid++;
+    if (leader > 0)
+        keep(refused_to(leader), path);
     pthread_mutex_unlock(&lock);
 }
 
-size_t guard_says(char *text, size_t size) {
-    pthread_mutex_lock(&lock);
+size_t guard_says(pid_t leader, char *text, size_t size) {
     int at = 0;
-    if (unsaid) {
-        at += snprintf(text, size, "\n[not written, because programs on the user's machine obey it, and only the user may write it:");
-        for (unsigned i = 0; i < unsaid && i < NOTES; i++)
-            at += snprintf(text + at, size - at, "%s %s", i ? "," : "", notes[i]);
-        if (unsaid > NOTES)
-            at += snprintf(text + at, size - at, " and %u more", unsaid - NOTES);
-        at += snprintf(text + at, size - at, ". Below /tmp it may be written]\n");
+    pthread_mutex_lock(&lock);
+    for (struct refused *to = refused; to < refused + TOLD_APART; to++) {
+        if (leader <= 0 || to->leader != leader)
+            continue;
+        at = snprintf(text, size, "\n[not written, because programs on the user's machine obey it, and only the user may write it:");
+        for (unsigned i = 0; i < to->count && i < NOTES; i++)
+            at += snprintf(text + at, size - at, "%s %s", i ? "," : "", to->paths[i]);
+        if (to->count > NOTES)
+            at += snprintf(text + at, size - at, " and %u more", to->count - NOTES);
+        at += snprintf(text + at, size - at, ". Below /tmp it may be written. The user can do it, or give a name up "
+                       "by unguarded in [workspace], but none of git's own; a step that failed halfway is for the user]\n");
+        *to = (struct refused){0};
     }
-    unsaid = 0;
     pthread_mutex_unlock(&lock);
     return at;
 }
@@ -198,6 +222,7 @@ static void answer(const struct call *call) {
     counts[0]++;
     pthread_mutex_unlock(&lock);
     long got = guard_perform(call);
+    planted_done();
     if (got != ANSWERED)
         send(call, got, 0);
 }
@@ -248,7 +273,7 @@ static int try_it(void) {
 static int begin(const char *rules, size_t size) {
     pthread_t thread;
     uint64_t wake_here = 1;
-    int error = listener >= 0 ? EALREADY : planted_rules(rules, size);
+    int error = listener >= 0 ? EALREADY : fcntl(TURNS_FD, F_SETFD, FD_CLOEXEC) ? errno : planted_rules(rules, size);
     if (!error)
         error = pthread_create(&thread, NULL, answer_all, NULL);
     if (error)

@@ -30,17 +30,20 @@ struct place {
 };
 
 enum { FCHMODAT2 = 452, OPENAT2 = 437 }; /* the same on every machine */
+enum { TURNS_FD = CONTROL_FD + 1 };      /* the file whose lock all guards of this user take turns by */
 
-enum change { MADE_FILE, MADE_DIRECTORY, MADE_LINK, MOVED_DIRECTORY, WRITTEN, REMOVED };
+enum change { MADE_FILE, MADE_PIPE, MADE_DIRECTORY, MADE_LINK, MOVED_DIRECTORY, WRITTEN, REMOVED };
 
 /* guard.c */
 enum { ANSWERED = 1 };
 bool guard_give(const struct call *call, int fd, int flags); /* the caller gets the descriptor, ours is closed */
 int guard_wait_to_open(const struct call *call, int fd, int flags); /* until somebody reads that FIFO; 0 or an errno */
-void guard_note(const char *path);                                  /* one more that was refused */
+void guard_note(pid_t pid, const char *path); /* one more that was refused, and to whom; NULL is not told */
 
 /* calls.c: makes the call; its result, or minus an errno, or ANSWERED. */
 long guard_perform(const struct call *call);
+
+long status_of(pid_t pid, const char *field, int base); /* a number of /proc/PID/status; -1 if it is not to be had */
 
 /* places.c: 0 or an errno. */
 int read_caller(const struct call *call, uint64_t address, void *bytes, size_t size);
@@ -51,8 +54,10 @@ int find_text(const struct call *call, int at, const char *path, struct place *p
 int follow_links(const struct call *call, struct place *place);
 void leave_place(struct place *place);
 
-/* planted.c: whether a program of the user's would obey what changes there; `shown` is then its name for people. */
+/* planted.c: whether a program of the user's would obey what changes there; `shown` is then its name for people, or NULL. */
 int planted_rules(const char *text, size_t size); /* 0 or an errno */
 bool planted(const char *directory, const char *name, enum change change, const char **shown);
+void planted_done(void);                                             /* when what was judged has been made */
+bool planted_unpacked(const char *directory, const char *name); /* within what packages are unpacked in, or not guarded */
 
 #endif

@@ -57,6 +57,7 @@ void greet_with(int listener);
 
 /* confine.c: takes away, for ever, the system calls that no sandbox needs; ends the process where that cannot be. */
 void confine(void);
+void stay_apart(void); /* from what is outside, though it is in the same network */
 
 /* files.c, pack.c, remove.c, unpack.c: each answers its request. */
 void read_file(const struct request *request);
@@ -69,7 +70,7 @@ int make_parents(const char *path); /* of this path; 0 or an errno */
 
 /* guard.c: begins to guard the names of a workspace; what it refused since it was last asked, in words, 0 when nothing. */
 void guard(const struct request *request);
-size_t guard_says(char *text, size_t size);
+size_t guard_says(pid_t leader, char *text, size_t size);
 
 /* processes.c: what runs here. */
 void processes_start(void); /* from here on, metrics count */
@@ -91,6 +92,7 @@ bool line_may_be_called_again(void);
 
 /* commands.c: running commands. `commands_*` are called by the loop in serve.c. */
 void commands_limit(uint64_t address_space, uint64_t processes, int groups);
+void commands_give_way(void); /* to the agent, which has the same processors and no group of its own */
 void command_start(const struct request *request);
 void command_cancel(const struct request *request);
 void command_attach(const struct request *request);

@@ -4,6 +4,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "launch"))
         return launch(argc - 2, argv + 2);
     if (argc > 1 && !strcmp(argv[1], "serve")) {
+        stay_apart();
         confine(); /* before anything of the sandbox is heard, so that every command inherits it */
         return serve(argc - 2, argv + 2);
     }

@@ -2,17 +2,25 @@
  *
  * The rules come from the controller (environments/local/planted.py), one a line, a letter and a pattern:
  *   w  a directory that is guarded        n  a name that nothing may have, at any depth
- *   e  a path, at any depth               r  a path at a root: a guarded directory, or one that holds a .git
- *   p  a path from the top                g  inside a git directory: what git writes itself; G  but not this
+ *   e  a path, at any depth               s  the same, but not within u
+ *   u  a directory that packages are unpacked in
+ *   r  a path at a root: a guarded directory, or one that holds a .git
+ *   m  a path from the top that is read-only as a whole; p  one that another file names
+ *   g  inside a git directory: what git writes itself; G  but not this
+ *   d  a directory, at any depth, that shells search for programs: none is made there that has the name of one in
+ *   D  a directory outside, which they search later; but x  a path at any depth
+ *   f  a name that is no pipe's, which git would wait for
  * A pattern is compared component by component, whatever the case of letters, and holds for all below it. In a git
- * directory what no g allows is refused. A git directory is told as git tells one, so that a bare one is found, and no
- * directory may become one: git obeys its config at the next prompt. */
+ * directory what no g allows is refused; NAME.lock is NAME. A git directory is told as git tells one, so that a bare one
+ * is found, and no directory may become one: git obeys its config at the next prompt.
+ *
+ * Nothing is remembered from one call to the next: the user, and other sessions, change the tree meanwhile. */
 #include "guard.h"
 
 #include <fnmatch.h>
-#include <time.h>
+#include <sys/file.h>
 
-enum { MAX_RULES = 256 };
+enum { MAX_RULES = 4096 };
 enum match { APART, ABOVE, WITHIN };
 
 static struct rule {
@@ -21,7 +29,7 @@ static struct rule {
 } rules[MAX_RULES];
 static int rule_count;
 static char *text_of_rules;
-static bool moved_directories; /* so that a path may mean another one */
+static bool turn_taken;
 
 int planted_rules(const char *text, size_t size) {
     char *rest = text_of_rules = strndup(text, size), *line;
@@ -30,7 +38,7 @@ int planted_rules(const char *text, size_t size) {
     while ((line = strsep(&rest, "\n"))) {
         if (!*line)
             continue;
-        if (rule_count == MAX_RULES || !strchr("wnerpgG", line[0]) || line[1] != ' ')
+        if (rule_count == MAX_RULES || !strchr("wnesurmpgGdDxf", line[0]) || line[1] != ' ')
             return EINVAL;
         rules[rule_count++] = (struct rule){line[0], line + 2};
     }
@@ -105,43 +113,41 @@ static size_t guarded_length(const char *directory) {
     return 0;
 }
 
-/* How much of `directory`, guarded from `top` on, is the innermost git directory; 0 outside of any. What was found is
- * kept for the next name there, for a moment: no command makes a git directory, but the user may. */
+/* How much of `directory`, guarded from `top` on, is the innermost git directory; 0 outside of any. */
 static size_t git_part(const char *directory, size_t top) {
-    static char known[PATH_MAX];
-    static size_t part;
-    static time_t since;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    if (now.tv_sec == since && !moved_directories && !strcmp(known, directory))
-        return part;
-    snprintf(known, sizeof known, "%s", directory);
-    since = now.tv_sec;
-    moved_directories = false;
-    part = 0;
-    for (char *slash = known + top;; slash = slash + 1 + strcspn(slash + 1, "/")) {
+    char path[PATH_MAX];
+    size_t part = 0;
+    snprintf(path, sizeof path, "%s", directory);
+    for (char *slash = path + top;; slash = slash + 1 + strcspn(slash + 1, "/")) {
         char kept = *slash;
         *slash = 0;
-        if ((slash > known + top && named_as_git(strrchr(known, '/') + 1)) || git_directory(known))
-            part = slash - known;
+        if ((slash > path + top && named_as_git(strrchr(path, '/') + 1)) || git_directory(path))
+            part = slash - path;
         *slash = kept;
         if (!kept)
             return part;
     }
 }
 
+static bool brings_more(enum change change) {
+    return change == MOVED_DIRECTORY || change == MADE_LINK; /* what is below it, or where it leads */
+}
+
 static bool obeyed_in_git(const char *inside, enum change change) {
-    return change == MOVED_DIRECTORY || change == MADE_LINK || matches('G', inside, false) ||
-           !matches('g', inside, false);
+    return brings_more(change) || change == MADE_PIPE || matches('G', inside, false) || !matches('g', inside, false);
 }
 
 static bool obeyed_by_name(char *path, size_t top, enum change change) {
-    bool whole = change == MOVED_DIRECTORY || change == MADE_LINK; /* it brings along what is below it, or leads there */
-    if (matches('p', path + top + 1, whole))
+    bool whole = brings_more(change), unpacked = false;
+    if (matches('m', path + top + 1, whole) || matches('p', path + top + 1, whole))
         return true;
     for (char *slash = path + top; slash; slash = strchr(slash + 1, '/')) {
-        if (matches('e', slash + 1, whole) || (change != REMOVED && !strchr(slash + 1, '/') && matches('n', slash + 1, false)))
+        bool last = !strchr(slash + 1, '/');
+        if (matches('e', slash + 1, whole) || (!unpacked && matches('s', slash + 1, whole)) ||
+            (change != REMOVED && last && matches('n', slash + 1, false)) ||
+            (change == MADE_PIPE && last && matches('f', slash + 1, false)))
             return true;
+        unpacked |= matches('u', slash + 1, false);
         if (!matches('r', slash + 1, whole))
             continue;
         *slash = 0;
@@ -153,20 +159,90 @@ static bool obeyed_by_name(char *path, size_t top, enum change change) {
     return false;
 }
 
+static int parts(const char *path) {
+    int count = 1;
+    while ((path = strchr(path, '/')))
+        path++, count++;
+    return count;
+}
+
+/* Whether a path ends as a directory that shells search does, or with `whole` could be lengthened to one. */
+static bool searched(const char *path, bool whole) {
+    for (int i = 0; i < rule_count; i++) {
+        if (rules[i].letter != 'd' || (whole && !strcmp(rules[i].pattern, "*")))
+            continue;
+        for (const char *rest = path; rest; rest = strchr(rest, '/'), rest += rest != NULL) {
+            enum match match = compare(rules[i].pattern, rest);
+            if ((whole && match == ABOVE) || (match == WITHIN && parts(rest) == parts(rules[i].pattern)))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* A program that a shell would find instead of the one that is meant. */
+static bool shadows(const char *directory, const char *name, const char *path, enum change change) {
+    if (brings_more(change) && searched(path, true))
+        return true;
+    if (change == MADE_DIRECTORY || change == WRITTEN || !searched(directory, false) || matches('x', path, false))
+        return false;
+    for (int i = 0; i < rule_count; i++)
+        if (rules[i].letter == 'D' && has(rules[i].pattern, name))
+            return true;
+    return false;
+}
+
+/* Two sessions could each make the half of a bare repository, or move a directory that the other has just judged. What
+ * depends on more than one name is therefore judged and made by one session at a time: the lock is given back when the
+ * call has been made. No command can take it (environments/local/workspace.py). */
+static void take_turn(const char *name, enum change change) {
+    bool part = !strcasecmp(name, "HEAD") || !strcasecmp(name, "objects") || !strcasecmp(name, "refs") ||
+                !strcasecmp(name, "commondir");
+    if (turn_taken || (!part && change != MOVED_DIRECTORY))
+        return;
+    while (flock(TURNS_FD, LOCK_EX) && errno == EINTR)
+        ;
+    turn_taken = true;
+}
+
+void planted_done(void) {
+    if (turn_taken)
+        flock(TURNS_FD, LOCK_UN);
+    turn_taken = false;
+}
+
+bool planted_unpacked(const char *directory, const char *name) {
+    char path[PATH_MAX + NAME_MAX + 2];
+    size_t top = guarded_length(directory);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    for (char *slash = top ? path + top : NULL; slash; slash = strchr(slash + 1, '/'))
+        if (matches('u', slash + 1, false))
+            return true;
+    return !top;
+}
+
 bool planted(const char *directory, const char *name, enum change change, const char **shown) {
     static char path[PATH_MAX + NAME_MAX + 2];
     size_t top = guarded_length(directory);
     if (!top)
         return false;
+    take_turn(name, change);
     snprintf(path, sizeof path, "%s/%s", directory, name);
     *shown = path + top + 1;
-    size_t git = git_part(directory, top);
-    moved_directories |= change == MOVED_DIRECTORY;
+    size_t git = git_part(directory, top), length = strlen(path);
+    if (git && length > git + 6 && !strcmp(path + length - 5, ".lock"))
+        path[length - 5] = 0; /* git makes a file under this name, and gives it the one before when it is whole */
     if (change == REMOVED)
         return !git && obeyed_by_name(path, top, change);
     if (change != WRITTEN && git != strlen(directory) && completes_git_directory(directory, name))
         return true;
     if (git && obeyed_in_git(path + git + 1, change))
         return true;
-    return obeyed_by_name(path, top, change);
+    if (shadows(directory + top + (directory[top] == '/'), name, path + top + 1, change))
+        return true;
+    if (!obeyed_by_name(path, top, change))
+        return false;
+    if (git && !matches('p', path + top + 1, brings_more(change)))
+        *shown = NULL; /* what git writes itself, in a directory that is held as a whole: git does without it */
+    return true;
 }

@@ -31,6 +31,7 @@ from urllib.parse import quote, unquote
 from pydantic import Field
 
 from etude.config import Config
+from etude.durable import naming
 from etude.environments.base import WORKSPACE
 from etude.environments.images.artefact import write_directory, write_erofs
 from etude.environments.images.confined import Confined
@@ -176,10 +177,8 @@ class ImageStore:
         """A directory of the store to write in, gone afterwards with what has not found its place."""
         path = Path(tempfile.mkdtemp(dir=self.root / "new"))
         try:
-            yield path
-        except OSError as error:
-            error.filename = error.filename or str(self.root)  # a write knows its descriptor alone
-            raise
+            with naming(self.root):
+                yield path
         finally:
             remove_tree(path)
 

@@ -9,6 +9,6 @@ from __future__ import annotations
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.outside import absent
 from etude.environments.local.view import command_environment
-from etude.environments.local.workspace import open_workspace
+from etude.environments.local.workspace import ConfinedWorkspace, open_workspace
 
-__all__ = ["WorkspaceConfig", "absent", "command_environment", "open_workspace"]
+__all__ = ["ConfinedWorkspace", "WorkspaceConfig", "absent", "command_environment", "open_workspace"]

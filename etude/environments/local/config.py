@@ -34,7 +34,7 @@ HIDDEN = (
     "~/.msmtprc", "~/.netrc.gpg", "~/.sqlite_history", "~/.psql_history", "~/.mysql_history", "~/.node_repl_history",
     "~/.local/share/fish", "~/.config/BraveSoftware", "~/.config/microsoft-edge", "~/.config/Code", "~/.config/Cursor",
     "~/.thunderbird", "~/.gnome2", "~/.kde", "~/.local/share/kwalletd", "~/.config/keybase", "~/.electrum",
-    "~/.bitcoin", "~/.ethereum", "~/.config/git/credentials", "~/.cache/huggingface/token",
+    "~/.bitcoin", "~/.ethereum", "~/.cache/huggingface/token",
     "~/.cache/huggingface/stored_tokens", "~/.pub-cache/credentials.json", "~/snap", "~/Library", "/root/.ssh",
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
     "/etc/ssl/private", "/etc/ssh/ssh_host_rsa_key", "/etc/ssh/ssh_host_ecdsa_key", "/etc/ssh/ssh_host_ed25519_key",

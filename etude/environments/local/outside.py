@@ -7,12 +7,14 @@ being later is not there either, for the home is a directory of the sandbox's ow
 
 Reading is enough to use a socket, and a network namespace does not hold those that have a path. The kernel lists the
 ones in use; /tmp and /run, where most of them are, are the sandbox's own anyway. A socket that is bound later outside
-the home's dot files, /tmp and /run is reachable. One without a path (abstract) is only where `network` is "full".
+the home's dot files, /tmp and /run is reachable. One without a path (abstract) is in a network: with "full", in the
+host's, and there Landlock holds it (see guest/confine.c); `abstract_sockets_held` says whether this kernel can.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pwd
 import stat
@@ -21,6 +23,7 @@ from pathlib import Path
 
 from etude.environments.local.config import WorkspaceConfig
 
+_LANDLOCK_CREATE_RULESET, _VERSION, _WITH_SCOPES = 444, 1, 6
 _OWN = [Path("/run"), Path("/tmp"), Path("/proc"), Path("/dev")]
 _BOUND = Path("/proc/net/unix")
 _BESIDE = ("lib", "lib64", "libexec", "share", "include")
@@ -52,6 +55,12 @@ def absent(directory: Path, config: WorkspaceConfig) -> list[str]:
 def sockets(directory: Path) -> list[str]:
     """Those in use below the workspace, relative to it."""
     return [str(path.relative_to(directory)) for path in _bound() if path.is_relative_to(directory)]
+
+
+def abstract_sockets_held() -> bool:
+    """Whether this kernel keeps commands from the host's sockets without a path where they share its network."""
+    version = ctypes.CDLL(None).syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION)
+    return version >= _WITH_SCOPES
 
 
 def emptied(path: Path, place: str) -> list[str]:

@@ -15,9 +15,10 @@ from pathlib import Path
 from etude.environments.base import WORKSPACE
 from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.named import Named
 from etude.environments.local.outside import concealed, emptied, sockets
 from etude.environments.local.planted import listed_links
-from etude.environments.local.repository import History, history_of, named_by_config
+from etude.environments.local.repository import History, history_of
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
 _ISOLATION = (
@@ -65,10 +66,11 @@ def guarded(directory: Path, config: WorkspaceConfig) -> list[Path]:
     return [directory, Path(WORKSPACE), *kept]
 
 
-def protected(directory: Path, config: WorkspaceConfig) -> list[str]:
-    """What no command may write below the workspace: the config's, what git's config names, and where links of these
-    lead."""
-    given = [*(name for name in config.protected if name not in config.unguarded), *named_by_config(directory)]
+def protected(directory: Path, config: WorkspaceConfig, named: Named) -> list[str]:
+    """What no command may write below the workspace: the config's, where links lead, and without a guard what the
+    user's control files name. With one that needs no mount, across which nothing could be moved."""
+    given = [name for name in config.protected if name not in config.unguarded]
+    given += named.files if config.guard == "existing" else ()
     leads = [(directory / name).resolve() for name in (*given, *listed_links(directory, config.unguarded))]
     inside = [str(path.relative_to(directory)) for path in leads if directory in path.parents]
     return list(dict.fromkeys((*given, *inside)))
@@ -130,11 +132,13 @@ def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
 
 
 def _history(history: History, kept: str) -> list[str]:
-    """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches."""
+    """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches. The
+    repository is read wherever it lies, /tmp and the home's dot files too, which the sandbox has of its own."""
     top = _kept(history, kept)
     obeyed = [history.own / "gitdir", history.own / "commondir"]
     obeyed += [history.common / name for name in ("hooks", "config", "info")] if kept == "shared" else []
-    return ["--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
+    read = _read_only(history.common, str(history.common))
+    return [*read, "--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
 
 
 def _kept(history: History, kept: str) -> Path:

@@ -28,8 +28,10 @@ from etude.environments.egress import gate
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
+from etude.environments.local.named import named_in
+from etude.environments.local.outside import abstract_sockets_held
 from etude.environments.local.plain import PlainWorkspace
-from etude.environments.local.planted import rules
+from etude.environments.local.planted import listed_as, rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
@@ -61,6 +63,8 @@ async def open_workspace(directory: Path, config: WorkspaceConfig | None = None)
     if config.sandbox == "off":
         log.warning("not_sandboxed", workspace=str(real), held_by="permission rules only")
         return PlainWorkspace(real, config, _own_environment())
+    if config.network == "full" and not abstract_sockets_held():
+        log.warning("abstract_sockets_reachable", why="Landlock has no scopes in this kernel: 6.12 or later does")
     workspace = ConfinedWorkspace(real, config)
     try:
         await workspace.boot()
@@ -72,6 +76,18 @@ async def open_workspace(directory: Path, config: WorkspaceConfig | None = None)
 
 def _own_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _ESSENTIAL if name in os.environ}
+
+
+def _turns() -> Path:
+    """The file whose lock the guards of all of this user's sessions take turns by (`guest/planted.c`). It lies where no
+    command sees it, or one could keep it."""
+    path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "guard.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise SandboxError(f"{path}: {error.strerror}; it must be writable, or set XDG_STATE_HOME") from None
+    return path
 
 
 def check_directory(directory: Path) -> Path:
@@ -92,7 +108,8 @@ class ConfinedWorkspace(GuestSandbox):
         super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
         self._directory, self._config = directory, config
         self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
-        self._held = protected(directory, config)
+        self._named = named_in(directory)
+        self._held = protected(directory, config, self._named)
         self._pid: int | None = None
         self.egress: Counter[str] = Counter()
         """What became of requests to hosts: "allowed", or the reason of a refusal."""
@@ -125,11 +142,18 @@ class ConfinedWorkspace(GuestSandbox):
 
     async def _guard(self) -> None:
         config = self._config
-        listed = rules(guarded(self._directory, config), self._held, config.unguarded)
+        listed = rules(guarded(self._directory, config), self._held, self._named, config.unguarded)
         try:
             await self._channel.guard(listed, config.start_timeout_s)
         except OSError as error:
             raise SandboxError(f"{self._directory}: {_NO_GUARD} The kernel said: {error.strerror}") from None
+
+    def refuses(self, path: str, removed: bool = False) -> str | None:
+        """Whether the guard would not have this path below the workspace written, or `removed`, asked before it is
+        tried: None if it would; else the name of the list that `unguarded` gives up, or "" where nothing does."""
+        if self._config.guard != "on":
+            return None
+        return listed_as(self._directory, path, self._held, self._named, self._config.unguarded, removed)
 
     async def guarded(self) -> tuple[int, int]:
         """How many calls commands and tools made under the guard, and how many of them it refused."""
@@ -149,6 +173,8 @@ class ConfinedWorkspace(GuestSandbox):
             (os.POSIX_SPAWN_DUP2, log, 1),
             (os.POSIX_SPAWN_DUP2, log, 2),
         ]
+        if self._config.guard == "on":
+            actions.append((os.POSIX_SPAWN_OPEN, 4, str(_turns()), os.O_RDWR, 0))
         # a process group of its own: Ctrl-C at the terminal is for the agent, which then stops the command
         defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
         return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)

@@ -56,6 +56,10 @@ class QemuMachine:
         self._saving = os.open(f"/proc/self/fd/{self._saved}", os.O_WRONLY | os.O_CLOEXEC)
 
     @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    @property
     def host_memory_mb(self) -> int:
         return (self.shape.ram_bytes >> 19) + _OVERHEAD_MB  # twice: see vm.ram
 

@@ -178,7 +178,6 @@ class SimulatedNode:
     dead: bool = False
     silent: bool = False
     used_mb: int = 0
-    used_cpus: float = 0.0
     beats: int = 0
     last_arrival: float = 0.0
     """Of an order: they arrive in order."""
@@ -389,7 +388,6 @@ class Simulation:
         profile, rng = self.profile, self._rng
         if order.action != "resume":
             node.used_mb += order.request.resources.memory_mb
-            node.used_cpus += order.request.resources.cpus
             if node.used_mb > node.resources.memory_mb:
                 raise EtudeError(f"{node.name} was given {node.used_mb} MiB of {node.resources.memory_mb}")
         node.starting[order.sandbox] = order
@@ -419,7 +417,6 @@ class Simulation:
 
     def _uncount(self, node: SimulatedNode, order: Place) -> None:
         node.used_mb -= order.request.resources.memory_mb
-        node.used_cpus -= order.request.resources.cpus
 
     def _beat(self, node: SimulatedNode) -> None:
         if node.dead:

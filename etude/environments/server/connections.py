@@ -9,6 +9,7 @@ goes on between a request's end and its answer has no deadline here.
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 from collections.abc import Callable
 from typing import Any
@@ -19,11 +20,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from etude.config import Config
 
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
-    b"Content-Type: text/plain\r\nContent-Length: 56\r\n\r\nevery connection of this server is busy; come again soon"
-)
-_LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+def _refusal(status: str, kind: str, message: str) -> bytes:
+    """A whole answer, for whoever no application answers: an error with the members that all our servers' have."""
+    error = {"message": message, "kind": kind, "retryable": True, "type": "server_error", "param": None, "code": kind}
+    body = json.dumps({"error": error}).encode()
+    head = f"HTTP/1.1 {status}\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+_BUSY = _refusal("503 Service Unavailable", "busy", "every connection of this server is busy; come again soon")
+_LATE = _refusal("408 Request Timeout", "late", "the request did not come to its end in time; send it again")
 
 
 class HttpLimits(Config):

@@ -7,8 +7,8 @@ at this address (DNS rebinding) is refused by the Host check.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,23 +17,16 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from etude.durable import write_new
 from etude.environments.connection import read_token
 from etude.environments.wire import Answer, ServerError, answer_of
-from etude.errors import ConfigError
 
 
 def own_token(path: Path) -> str:
     """The server's token, made when there is none yet. Raises ConfigError where others could have read it."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return read_token(path)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-    except OSError as error:
-        path.unlink()  # an empty one would be refused ever after
-        raise ConfigError(f"token_file: {path} cannot be written: {error.strerror}; make room there") from None
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):  # somebody was faster
+            write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
     return read_token(path)
 
 

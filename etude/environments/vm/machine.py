@@ -81,6 +81,11 @@ class Machine(Protocol):
     shape: Shape
 
     @property
+    def pid(self) -> int | None:
+        """Of the process that is the machine, while it runs."""
+        ...
+
+    @property
     def guest_port(self) -> int:
         """Where its agent waits for calls: a vsock port, or SERIAL_LINE."""
         ...

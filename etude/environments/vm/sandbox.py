@@ -23,6 +23,7 @@ from etude.environments.channel import Channel
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import Image
 from etude.environments.laid import archives
+from etude.environments.starving import processors_taken, short_of
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import Kernel
 from etude.environments.vm.machine import Boot, Copy, Machine, Owner, Shape
@@ -133,6 +134,11 @@ class MachineSandbox(GuestSandbox):
 
     async def _capture(self) -> Snapshot:
         return self._host.remember(await self._copy())
+
+    async def _starving(self) -> str:
+        """Its memory the machine keeps apart from its commands'; not its processors."""
+        taken = await processors_taken(self._machine.pid) if self._machine.pid is not None else 0.0
+        return short_of(taken, self._spec.resources.cpus)
 
     async def _freeze(self) -> None:
         async with self._within("to stand still", self._wait_s):

@@ -126,8 +126,27 @@ class Repository:
     async def working_tree(self, message: str, parent: str = "HEAD", scratch: Path | None = None) -> str:
         """A commit of what the user's working tree holds now, on top of `parent`."""
         start = await self.line("rev-parse", parent)
-        index = await asyncio.to_thread(lambda: self._aside.index)
-        return await self.snapshot(self.root, start, message, index, scratch=scratch)
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=scratch) as place:
+            index = Path(place) / "index"
+            await self._names(index)
+            return await self.snapshot(self.root, start, message, index, scratch=scratch)
+
+    async def _names(self, index: Path) -> None:
+        """The user's index with what it says of files left out: that one is unchanged, or is not to be looked at. The
+        session's commands write it, and could hide a change from who believes that. Only what a sparse checkout leaves
+        out is believed to be left out."""
+        users = await asyncio.to_thread(lambda: self._aside.index)
+        entries = (await self.git("ls-files", "-z", "-v", "-s", index=users)).split(b"\0")[:-1]
+        sparse = beneath.lstat(self._aside.found.own, "info/sparse-checkout") is not None
+        absent = [
+            path
+            for entry in entries if sparse and entry[:1] in b"Ss"
+            for path in [entry.partition(b"\t")[2]] if beneath.lstat(self.root, os.fsdecode(path)) is None
+        ]  # fmt: skip
+        given = b"".join(entry[2:] + b"\0" for entry in entries)
+        await self.git("update-index", "-z", "--index-info", index=index, given=given)
+        left_out = b"".join(path + b"\0" for path in absent)
+        await self.git("update-index", "-z", "--skip-worktree", "--stdin", index=index, given=left_out)
 
     async def add_worktree(self, name: str, tree: Path, commit: str) -> Path:
         """Make a worktree with a detached HEAD, the way git lays one out; returns its own git directory."""

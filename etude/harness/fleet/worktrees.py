@@ -25,9 +25,9 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from etude.config import Config
+from etude.durable import naming
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
-from etude.harness.durable import naming
 from etude.harness.fleet.repository import SCRATCH, GitError, Repository
 from etude.host import beneath
 

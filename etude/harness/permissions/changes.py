@@ -6,7 +6,8 @@ import posixpath
 import re
 from collections.abc import Sequence
 
-from etude.harness.permissions.shell import Simple, Word
+from etude.harness.permissions.literals import Word
+from etude.harness.permissions.shell import Simple
 
 _WRITES_ALL = {"rm", "rmdir", "mkdir", "touch", "tee", "truncate", "chmod", "chown", "chgrp", "shred", "unlink", "mv"}
 _WRITES_LAST = {"cp", "ln", "install", "rsync", "scp"}

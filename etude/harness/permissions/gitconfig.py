@@ -1,16 +1,16 @@
 """Whether a repository makes git run programs, or read files of its choice, when it is only asked to show something.
 
-Owns `obeyed`, and `may_open`, which says what git may open. `git status` runs `core.fsmonitor`, `git diff` runs
-`diff.external`, text conversions and filters, and all of them a hook when they refresh the index. A clone brings none
-of that, but an archive, a submodule or a directory laid out like a bare repository can. The user's own configuration is
-not looked at: it is theirs. Runs nothing.
+Owns `obeyed`, and `may_open` and `outside_of_tree`, which say what git may open. `git status` runs `core.fsmonitor`,
+`git diff` runs `diff.external`, text conversions and filters, and all of them a hook when they refresh the index. A
+clone brings none of that, but an archive, a submodule or a directory laid out like a bare repository can. The user's
+own configuration is not looked at: it is theirs. Runs nothing.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etude.host import beneath
@@ -35,16 +35,33 @@ def obeyed(directory: Path) -> str:
     return next(_found(git, tree), "") if git else ""
 
 
-def may_open(directory: Path, path: str, lists: bool) -> bool:
-    """Whether git may open this path of its worktree: what its index holds, and, where it `lists`, any directory."""
+def may_open(directory: Path, path: str, lists: bool, untracked: bool = False) -> bool:
+    """Whether git may open this path of its worktree: what its index holds, or that of a repository in it; where it
+    `lists`, any directory; where it takes what is `untracked`, everything."""
     git, tree = _repository(directory)
     if git is None or not path.startswith(f"{tree}/"):
         return False
+    if untracked or (lists and os.path.isdir(path)):
+        return True
+    innermost = _repository(Path(path).parent)
+    return any(_indexed(git, tree, path) for git, tree in {(git, tree), innermost} if git is not None)
+
+
+def outside_of_tree(directory: Path, compared: Sequence[str]) -> Sequence[str]:
+    """What `git diff` compares file by file, though nobody said --no-index: these, where one of them is not in the
+    worktree that it is asked from."""
+    git, tree = _repository(directory)
+    inside = git is not None and git != tree and all(f"{path}/".startswith(f"{tree}/") for path in compared)
+    return () if inside else compared
+
+
+def _indexed(git: Path, tree: Path, path: str) -> bool:
     index = _bytes(git / "index")
     if index is None:
         return False
     packed = index[4:8] == b"\0\0\0\4"  # the names in it are cut short
-    return packed or os.fsencode(os.path.relpath(path, tree)) in index or (lists and os.path.isdir(path))
+    name = os.fsencode(os.path.relpath(path, tree))
+    return packed or name + b"\0" in index or name + b"/" in index
 
 
 def _repository(directory: Path) -> tuple[Path | None, Path]:

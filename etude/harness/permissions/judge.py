@@ -13,7 +13,7 @@ import itertools
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,23 @@ from etude.config import parse
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
-from etude.harness.permissions.gitconfig import may_open, obeyed
+from etude.harness.permissions.course import run_from
+from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
+from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
-from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots
+from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots, takes_untracked
 from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
-from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, Word, read_script
+from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.words import Values
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
-_MAX_DIRECTORIES = 16
 _MOST_WALKED = 20_000
 _READS = "it only reads and prints"
 _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
+_REMOVE = {"rm", "rmdir", "unlink"}
 _SETS_BY_NAME = {"read", "mapfile", "readarray", "getopts", "printf", "wait"}
 _SHOWN = 400
 _RULING_VARIABLE = re.compile(
@@ -94,14 +96,17 @@ class Judge:
         place: Place | None = None,
         env: Mapping[str, str] | None = None,
         hidden: Sequence[str] = (),
+        guarded: Callable[[str, bool], str] | None = None,
     ) -> None:
         """`env` is what commands find in their environment, this process's own if it is not given. `hidden` are real
-        paths that the sandbox has taken out of it."""
+        paths that the sandbox has taken out of it; `guarded` says why it would not let a path of the workspace be
+        written (or, if so asked, removed), or nothing: no answer of a user's would help, so nobody is asked."""
         self._config = config
         self._place = place or Place()
         self._rules = config.rules()
         self._env = os.environ if env is None else env
         self._hidden = tuple(hidden)
+        self._guarded = guarded or (lambda _path, _removes: "")
         self._looked: Denied | None = None
         self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
@@ -167,7 +172,12 @@ class Judge:
     # --- paths ----------------------------------------------------------------------------------------------------
 
     def _path(
-        self, tool: str, name: str, writes: bool, directories: Sequence[str | None] = (WORKSPACE,)
+        self,
+        tool: str,
+        name: str,
+        writes: bool,
+        directories: Sequence[str | None] = (WORKSPACE,),
+        removes: bool = False,
     ) -> list[Reason]:
         """A path, from each directory that it could be meant from."""
         absolute = name.startswith(("/", "~"))
@@ -175,12 +185,14 @@ class Judge:
             return [Reason("ask", name, "only a run would tell from which directory it is meant")]
         places = [WORKSPACE] if absolute else [place for place in directories if place is not None]
         targets = [target for place in places for target in self._place.targets(name, place)]
-        return [self._target(tool, name, target, writes) for target in dict.fromkeys(targets)]
+        return [self._target(tool, name, target, writes, removes) for target in dict.fromkeys(targets)]
 
-    def _target(self, tool: str, name: str, target: Target, writes: bool) -> Reason:
+    def _target(self, tool: str, name: str, target: Target, writes: bool, removes: bool = False) -> Reason:
         ruled = self._ruled(tool, name, target)
         if writes and target.relative is None and not target.scratch:
             return Reason("deny", name, f"it is {target.path}, and only the workspace may be written")
+        if writes and target.relative is not None and (why := self._guarded(target.relative, removes)):
+            return Reason("deny", name, why)
         if ruled is not None:
             return ruled
         if target.scratch:
@@ -204,33 +216,8 @@ class Judge:
             yield Reason(ruled.verdict, piece, f"rule {ruled}") if ruled else Reason("ask", piece, str(reason))
             return
         values = Values(line, commands, self._env)
-        running: list[str | None] = [WORKSPACE]
-        anywhere: list[str | None] = [WORKSPACE]
-        for command in commands:
-            self._follow(command, anywhere)
-        for command in commands:
-            directories = [None] if command.astray else anywhere if command.again else running
+        for command, directories in run_from(commands, self._env):
             yield from self._simple(tool, command, directories, values)
-            self._follow(command, running)
-
-    def _follow(self, command: Simple, directories: list[str | None]) -> None:
-        """After a `cd` a relative path is meant from another directory, or, where the `cd` failed, from the one
-        before."""
-        if not command.words or command.words[0].text not in ("cd", "pushd", "popd"):
-            return
-        target = command.words[1].text if len(command.words) == 2 else None
-        if target is None or target.startswith("-") or command.words[0].text == "popd":
-            directories.append(None)
-            return
-        relative = not target.startswith(("/", "~"))
-        if relative and (command.again or "CDPATH" in self._env):
-            directories.append(None)
-        start = directories if relative else [WORKSPACE]
-        ways = dict.fromkeys((posixpath.expanduser(target), target))
-        moved = [None if place is None else posixpath.join(place, way) for place in start for way in ways]
-        directories += [place for place in dict.fromkeys(moved) if place not in directories]
-        if len(directories) > _MAX_DIRECTORIES:
-            directories[:] = [None]
 
     def _simple(
         self, tool: str, command: Simple, directories: Sequence[str | None], values: Values
@@ -255,10 +242,10 @@ class Judge:
         words = _settled(command, names)
         reason = self._command(tool, command, words)
         yield reason
-        written = written_words(command)
+        written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
         for word, found in zip(command.words[1:], names[1:], strict=True):
             if any(word is other for other in written):
-                yield from self._written_word(word, directories)
+                yield from self._written_word(word, directories, removes)
             for name in found or ():
                 yield from self._argument(name, directories, outside=words[0] not in _PRINTS or word.parts is None)
         if reason.verdict == "allow":
@@ -284,7 +271,9 @@ class Judge:
                 continue
             for place in directories if not reading.pattern.startswith("/") else (WORKSPACE,):
                 matches = None if place is None else self._place.matches(reading.pattern, place)
-                if matches is None or (reading.split and any(re.search(r"[\s*?\[\\]", name) for name in matches)):
+                if matches is None or any(name.startswith("-") for name in matches):  # which are options then
+                    return None
+                if reading.split and any(re.search(r"[\s*?\[\\]", name) for name in matches):
                     return None
                 found += [*matches, reading.pattern]  # a pattern below /proc matches otherwise for who runs it
         return list(dict.fromkeys(found))
@@ -311,8 +300,8 @@ class Judge:
             yield Reason("ask", command.raw or " ".join(unknown), f"only a run would tell what is read by {unknown[0]}")
         if kind in ("lists", "below"):
             yield from self._walk(words, names, directories, kind, links=follows(words))
-        if words[0] == "git" and kind is not None and self._place.root is not None:
-            yield from self._repository(command, words, kind, directories, built_in)
+        if words[0] == "git" and self._place.root is not None and (kind or takes_untracked(words)):
+            yield from self._repository(command, words, names, kind or "untracked", directories, built_in)
 
     def _unquoted(self, words: Sequence[Word], names: Sequence[list[str] | None]) -> Iterator[Reason]:
         """Without quotes, what only a run would tell could be a pattern: to match it a directory is listed."""
@@ -321,7 +310,13 @@ class Judge:
             yield Reason("ask", bare[0].raw, "without quotes it could be a pattern, and match what a rule speaks of")
 
     def _repository(
-        self, command: Simple, words: Sequence[str | None], kind: str, directories: Sequence[str | None], built_in: bool
+        self,
+        command: Simple,
+        words: Sequence[str | None],
+        names: Sequence[list[str] | None],
+        kind: str,
+        directories: Sequence[str | None],
+        built_in: bool,
     ) -> Iterator[Reason]:
         """What git opens for the sake of the repository that it finds; and what it runs, where no rule of the user's
         allows the command: it runs in the sandbox, as what they have allowed does."""
@@ -330,8 +325,11 @@ class Judge:
         for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
             if built_in and (why := obeyed(here)):
                 yield Reason("ask", command.raw, why)
-            for found in self._left().by_path if kind == "tracked" else ():
-                if may_open(here, found, lists=not {"diff", "grep"} & set(words)):
+            lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
+            named = [name for found in names for name in found or ()] if "diff" in words else []
+            compared = outside_of_tree(here, [os.path.realpath(here / name) for name in named])
+            for found in self._left().by_path if kind in ("tracked", "untracked") else ():
+                if may_open(here, found, lists, all_files) or any(_lies_in(found, top) for top in compared):
                     yield Reason("ask", command.raw, f"it may read {found}: rule {self._left().by_path[found]}")
 
     def _could_be_refused(self, built_in: bool) -> bool:
@@ -421,14 +419,14 @@ class Judge:
             return [Reason("ask", redirect.target.raw, "a file of this name is an option to who matches it")]
         return [reason for name in known if name for reason in self._path(tool, name, redirect.writes, directories)]
 
-    def _written_word(self, word: Word, directories: Sequence[str | None]) -> Iterator[Reason]:
+    def _written_word(self, word: Word, directories: Sequence[str | None], removes: bool) -> Iterator[Reason]:
         """A word that names what is changed: it must lie inside."""
         if word.text is not None:
             name = word.text.partition("=")[2] if re.match(r"-?-?[\w-]+=", word.text) else word.text
             if name and not name.startswith("-"):
-                yield from self._path("write_file", name, True, directories)
+                yield from self._path("write_file", name, True, directories, removes)
         elif (parent := parent_of_pattern(word.raw)) is not None:
-            yield from self._path("write_file", parent, True, directories)
+            yield from self._path("write_file", parent, True, directories, removes)
         else:
             yield Reason("ask", word.raw, "only a run would tell which file this is")
 
@@ -448,6 +446,10 @@ class Judge:
                     ruled = self._target("read_file", name, target, writes=False)
                 if ruled is not None and ruled.verdict != "allow":
                     yield ruled
+
+
+def _lies_in(path: str, top: str) -> bool:
+    return f"{path}/".startswith(f"{top.rstrip('/')}/")
 
 
 def _settled(command: Simple, names: Sequence[list[str] | None]) -> list[str | None]:

@@ -90,8 +90,10 @@ _GIT_LISTS: Mapping[str, str] = {
 """Commands that list in one form and change in another."""
 _GIT_REFUSED = (
     "--output", "--ext-diff", "--textconv", "--no-index", "--exec", "--open-files-in-pager", "--show-signature",
-    "--filters", "--pathspec-from-file", "--contents",
+    "--filters", "--pathspec-from-file", "--contents", "--untracked", "--eol", "--exclude-per-directory",
 )  # fmt: skip
+_GIT_UNTRACKED = {"add", "stage", "stash", "hash-object", "update-index", "grep", "diff", "ls-files"}
+"""Commands that open files which git does not track, if not as they stand above; with `diff` and `grep`, --no-index."""
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n\[]|\\[^\nc])*/)"
 _SED = re.compile(
     rf"(?:{_SED_ADDRESS}(?:,\+?{_SED_ADDRESS})?!?)?"
@@ -238,6 +240,11 @@ def _awk(words: Sequence[str]) -> bool:
     values = [word for word, option in zip(words[1:], words, strict=False) if option == "-v"]
     texts = [re.sub(r"(?<!\|)\|\|(?!\|)|>=", " ", word) for word in (*words[at : at + 1], *values)]
     return at < len(words) and not any(_AWK_WAYS_OUT.search(text) for text in texts)
+
+
+def takes_untracked(words: Sequence[str | None]) -> bool:
+    """Whether a git command that is not one of those that only read opens files which git does not track."""
+    return bool(_GIT_UNTRACKED & set(words[1:]))
 
 
 def _git(words: Sequence[str]) -> Opens | None:

@@ -19,39 +19,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from etude.harness.permissions.literals import PATTERNS, WORDS, Word, text_of, word_of
+
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 MAX_CHARS = 20_000
 """Longer lines are not read: a parser's time is the user's."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of a word: text as the shell sees it, or the name of a variable."""
-
-    text: str
-    variable: bool = False
-    quoted: bool = False
-
-
-@dataclass(frozen=True)
-class Word:
-    """One word. `text` is its value after quotes are taken off; None where only a run could tell it."""
-
-    text: str | None
-    raw: str
-    parts: tuple[Part, ...] | None = None
-    """What it is made of, for `permissions.words`; None where there is more in it than text and plain variables, and
-    nothing where all of that is in quotes."""
-
-    @property
-    def quoted(self) -> bool:
-        """Whether it is one word whatever it holds, and no pattern."""
-        return self.parts is not None and all(part.quoted for part in self.parts)
-
-    def __str__(self) -> str:
-        return self.raw
 
 
 @dataclass(frozen=True)
@@ -76,6 +50,8 @@ class Simple:
     """Whether its variables are set as those of `for` are: by what each word expands to."""
     again: bool = False
     """Whether it may run twice, or later than it stands: in a loop, a function, a trap."""
+    chain: int = 0
+    """Commands of one number, none but they between them, run each only where the one before succeeded; 0 is none."""
     astray: bool = False
     """Whether it runs in a directory that only a run would tell."""
     found_by: tuple[Word, ...] = ()
@@ -104,15 +80,9 @@ RESERVED = {
     "until", "do", "done", "in", "function", "coproc",
 }  # fmt: skip
 """Words that are no command's name. Where one seems to be, the parser and the shell do not read the same line."""
-_WORDS = {"word", "number", "string", "raw_string", "ansi_c_string", "concatenation", "expansion", "simple_expansion"}
 _BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
 _BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
-_ESCAPE_IN_STRING = re.compile(r"\\([\\$\"`\n])")
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_UNSETTLED = re.compile(r"(?<!\\)(?:\\\\)*(?:[*?\[]|\{.*(?:,|\.\.))|^~[^/]", re.DOTALL)
-
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*|[?#!$])\}|([A-Za-z_]\w*|[?#!$]))")
 
 
 def read_script(text: str) -> list[Simple]:
@@ -152,7 +122,7 @@ def _check_tokens(root: Node, source: bytes) -> None:
         at = region.start_byte if region is not root else 0
         for leaf in _leaves(region, regions):
             start = max(at - 1, 0)
-            if leaf.type == "word" and _BLANK_INSIDE.search(_text(leaf)):
+            if leaf.type == "word" and _BLANK_INSIDE.search(text_of(leaf)):
                 raise Unreadable("a word goes over the end of a line")
             if not _BLANK.fullmatch(source[start : leaf.start_byte].decode(errors="replace"), at - start):
                 raise Unreadable("a line is continued in the midst of a word")
@@ -192,21 +162,60 @@ def _commands(node: Node) -> Iterator[Simple]:
     kind = node.type
     if kind == "command":
         yield from _command(node, (), None)
+    elif kind == "list":
+        yield from _listed(node)
     elif kind == "redirected_statement":
         yield from _redirected(node)
     elif kind in ("variable_assignment", "declaration_command", "unset_command"):
         yield from _declaration(node)
     elif kind == "file_redirect":
-        yield Simple((), redirects=tuple(_file(node)), raw=_text(node))  # `$(<file)`, or a function's
+        yield Simple((), redirects=tuple(_file(node)), raw=text_of(node))  # `$(<file)`, or a function's
         yield from _below(node)
     elif kind in _REPEATED:
         yield from (replace(command, again=True) for command in _repeated(node))
     else:
         _check(node)
         if kind == "test_command" and node.children[0].type == "[":
-            yield Simple(tuple(_operands(node)), raw=_text(node))
+            yield Simple(tuple(_operands(node)), raw=text_of(node))
+        elif kind in ("test_command", "array"):  # a dash knows no `[[`, and looks for the files that its words match
+            yield Simple((), tuple(("", word) for word in _operands(node)), raw=text_of(node), loops=True)
         for child in node.children:
             yield from _commands(child)
+
+
+_LINKS = ("command", "redirected_statement", "pipeline", "test_command", "variable_assignment", "declaration_command")
+_MOVES = ("cd", "pushd", "popd", ".", "source")
+
+
+def _listed(node: Node) -> Iterator[Simple]:
+    """The commands of a list. Those of `a && b && c` are a chain, up to the first that could end elsewhere than its
+    `cd` says."""
+    rights: list[tuple[str, Node]] = []
+    at = node.start_byte + 1
+    while node.type == "list" or _only_copies(node):
+        if node.type == "list":
+            _check(node)
+            operator = next(child.type for child in node.children if child.type in ("&&", "||"))
+            rights += [(operator, child) for child in reversed(node.children[1:]) if child.type != operator]
+        node = node.children[0]
+    chained = True
+    for operator, each in [("&&", node), *reversed(rights)]:
+        commands = list(_commands(each))
+        moves = any(_name(command) in _MOVES for command in commands)
+        plain = each.type in ("command", "redirected_statement") and [_name(command) for command in commands] == ["cd"]
+        chained &= operator == "&&" and each.type in _LINKS and (plain or not moves)
+        yield from (replace(command, chain=at) if chained and command.words else command for command in commands)
+
+
+def _name(command: Simple) -> str | None:
+    return command.words[0].text if command.words else ""
+
+
+def _only_copies(node: Node) -> bool:
+    """Whether it is a list with a redirection that opens nothing: the grammar takes `a && b 2>&1` for one."""
+    if node.type != "redirected_statement" or node.children[0].type != "list":
+        return False
+    return all(child.type == "file_redirect" and not _file(child) for child in node.children[1:])
 
 
 _REPEATED = ("for_statement", "while_statement", "function_definition")
@@ -215,8 +224,8 @@ _REPEATED = ("for_statement", "while_statement", "function_definition")
 def _repeated(node: Node) -> Iterator[Simple]:
     _check(node)
     if node.type == "for_statement":
-        names = [_text(child) for child in node.children if child.type == "variable_name"]
-        values = [_word(child) for child in node.children if child.type in _WORDS]
+        names = [text_of(child) for child in node.children if child.type == "variable_name"]
+        values = [word_of(child) for child in node.children if child.type in WORDS]
         if "in" not in [child.type for child in node.children] or any(
             child.type == "command_substitution" for child in node.children
         ):
@@ -233,7 +242,7 @@ def _check(node: Node) -> None:
     if kind == "compound_statement" and node.children[0].type == "((":
         raise Unreadable("(( )) is arithmetic to one shell and commands to another")
     if kind == "arithmetic_expansion":
-        if re.search(r"[A-Za-z_]", _text(node)):
+        if re.search(r"[A-Za-z_]", text_of(node)):
             raise Unreadable("arithmetic on variables can run what they hold")
         return
     if kind in ("test_command", "binary_expression", "parenthesized_expression"):
@@ -245,21 +254,22 @@ def _check(node: Node) -> None:
         return
     if kind == "expansion" and any(child.type in ("@", "!") for child in node.children):
         raise Unreadable("${…@…} and ${!…} can run what a variable holds")
-    if kind == "expansion" and re.match(r"\$\{\w+:(?![-=+?]|[ \d:-]+\})", _text(node)):
+    if kind == "expansion" and re.match(r"\$\{\w+:(?![-=+?]|[ \d:-]+\})", text_of(node)):
         raise Unreadable("an offset that is no number can run what it holds")
-    if kind == "subscript" and not re.fullmatch(r"\w+\[(\d+|@|\*)\]", _text(node)):
+    if kind == "subscript" and not re.fullmatch(r"\w+\[(\d+|@|\*)\]", text_of(node)):
         raise Unreadable("an index that is no number can run what it holds")
     if node.is_named and kind not in _PLAIN:
         raise Unreadable(f"it holds a {kind.replace('_', ' ')}")
-    if node.child_count == 0 and kind in ("word", "extglob_pattern", "regex") and _SUBSTITUTION.search(_text(node)):
+    if node.child_count == 0 and kind in ("word", "extglob_pattern", "regex") and _SUBSTITUTION.search(text_of(node)):
         raise Unreadable("a substitution stands where it cannot be read")
 
 
 def _operands(node: Node) -> Iterator[Word]:
-    """The words of a `[`, which the grammar takes for more than a command."""
+    """The words of a `[`, which the grammar takes for more than a command, and of what is like it."""
     for child in node.children:
-        if child.type in _WORDS or child.type == "command_substitution" or child.child_count == 0:
-            yield _word(child) if child.type in _WORDS or child.child_count else Word(_text(child), _text(child))
+        if child.type in WORDS or child.type == "command_substitution" or child.child_count == 0:
+            known = child.child_count == 0 and child.type not in (*WORDS, *PATTERNS)
+            yield Word(text_of(child), text_of(child)) if known else word_of(child)
         else:
             yield from _operands(child)
 
@@ -270,7 +280,7 @@ def _bare(node: Node) -> Iterator[str]:
         if child.type in ("string", "raw_string", "command_substitution", "expansion", "simple_expansion"):
             yield "_"
         elif child.child_count == 0:
-            yield _text(child)
+            yield text_of(child)
         else:
             yield from _bare(child)
 
@@ -287,16 +297,16 @@ def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> I
         elif child.type == "file_redirect":
             own += _file(child)
         elif child.type == "herestring_redirect":
-            fed = _word(child.children[-1])
+            fed = word_of(child.children[-1])
         elif child.type == "command_name":
-            words.append(_word(child.children[0]))
+            words.append(word_of(child.children[0]))
         elif child.type == "comment":
             continue
         else:
-            words.append(_word(child))
+            words.append(word_of(child))
     if words and words[0].text in RESERVED:
         raise Unreadable(f"{words[0].raw} stands where a command's name should")
-    yield Simple(tuple(words), tuple(variables), (*own, *redirects), fed, _text(node))
+    yield Simple(tuple(words), tuple(variables), (*own, *redirects), fed, text_of(node))
     yield from _below(node)
 
 
@@ -309,7 +319,7 @@ def _redirected(node: Node) -> Iterator[Simple]:
         if child.type == "file_redirect":
             redirects += _file(child)
         elif child.type == "herestring_redirect":
-            fed = _word(child.children[-1])
+            fed = word_of(child.children[-1])
         elif child.type == "heredoc_redirect":
             fed = _here_document(child)
             redirects += [found for part in child.children if part.type == "file_redirect" for found in _file(part)]
@@ -322,7 +332,7 @@ def _redirected(node: Node) -> Iterator[Simple]:
     else:
         # of a group it is opened before, of a list (which the grammar takes for one) with the last command: a `cd`
         # in it may count or not, so it stands on both sides
-        opened = Simple((), (), tuple(redirects), None, _text(node))
+        opened = Simple((), (), tuple(redirects), None, text_of(node))
         yield opened
         if body is not None:
             # a here-document may feed any command of a group, and a shell among them would run it
@@ -337,19 +347,19 @@ def _declaration(node: Node) -> Iterator[Simple]:
     """A bare assignment, or `export` and its like. Only plain names: an index in one of them is run, and so is one in
     what `-i` and `-n` are given."""
     if node.type == "variable_assignment":
-        yield Simple((), (_assignment(node),), raw=_text(node))
+        yield Simple((), (_assignment(node),), raw=text_of(node))
     else:
         keyword, *rest = node.children
         for child in rest:
             named = child.type in ("variable_assignment", "variable_name")
-            if not named and not re.fullmatch(r"-[a-hj-mo-zA-Z]+|\w+", _text(child)):
-                raise Unreadable(f"{_text(keyword)} {_text(child)}: a name that is computed can run something")
+            if not named and not re.fullmatch(r"-[a-hj-mo-zA-Z]+|\w+", text_of(child)):
+                raise Unreadable(f"{text_of(keyword)} {text_of(child)}: a name that is computed can run something")
         variables = tuple(_assignment(child) for child in rest if child.type == "variable_assignment")
-        if any(re.match(r"-.*[^-xrgpft]", _text(child)) for child in rest):
+        if any(re.match(r"-.*[^-xrgpft]", text_of(child)) for child in rest):
             # an attribute can change what an assignment means: `-n` makes another variable of it, `-l` other letters
-            names = [_text(child) for child in rest if child.type == "variable_name"]
+            names = [text_of(child) for child in rest if child.type == "variable_name"]
             variables = tuple((name, Word(None, name)) for name in [*(name for name, _ in variables), *names])
-        yield Simple((Word(_text(keyword), _text(keyword)),), variables, raw=_text(node))
+        yield Simple((Word(text_of(keyword), text_of(keyword)),), variables, raw=text_of(node))
     yield from _below(node)
 
 
@@ -371,110 +381,42 @@ def _fed(command: Simple, fed: Word | None) -> Simple:
     return Simple(command.words, command.variables, command.redirects, fed, command.raw)
 
 
-def _text(node: Node) -> str:
-    return (node.text or b"").decode(errors="replace")
-
-
-def _word(node: Node) -> Word:
-    raw = _text(node)
-    value = _value(node)
-    parts = None if value is not None else _parts(node)
-    return Word(value, raw, () if parts is None and node.type == "string" else parts)
-
-
-def _parts(node: Node) -> tuple[Part, ...] | None:
-    """The pieces of a word that is not certain; None where one of them can be anything."""
-    raw = _text(node)
-    if node.type in ("word", "number"):
-        pieces = re.findall(r"\\(.)|([^\\]+)", raw, re.DOTALL)
-        return tuple(Part(escaped or plain, quoted=bool(escaped)) for escaped, plain in pieces)
-    if node.type == "raw_string":
-        return (Part(raw[1:-1], quoted=True),)
-    if node.type in ("simple_expansion", "expansion"):
-        found = _VARIABLE.fullmatch(raw)
-        return (Part(found[1] or found[2], variable=True),) if found else None
-    if node.type == "string":
-        return _parts_in_quotes(node)
-    if node.type == "concatenation":
-        inside = [_parts(child) for child in node.children]
-        return None if None in inside else tuple(part for parts in inside if parts is not None for part in parts)
-    return None
-
-
-def _parts_in_quotes(node: Node) -> tuple[Part, ...] | None:
-    """What lies between the expansions counts, not the grammar's nodes: blanks belong to an expansion in some of them,
-    and to none in others."""
-    source, parts, at = node.text or b"", list[Part](), 1
-    for child in (child for child in node.children if child.is_named and child.type != "string_content"):
-        raw, start = _text(child), child.start_byte - node.start_byte
-        found = _VARIABLE.fullmatch(raw.lstrip(" \t\n"))
-        if found is None:
-            return None
-        blank = raw[: len(raw) - len(raw.lstrip(" \t\n"))]
-        parts.append(Part(_unescaped(source[at:start].decode(errors="replace") + blank), quoted=True))
-        parts.append(Part(found[1] or found[2], variable=True, quoted=True))
-        at = child.end_byte - node.start_byte
-    return (*parts, Part(_unescaped(source[at:-1].decode(errors="replace")), quoted=True))
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE_IN_STRING.sub(lambda found: "" if found[1] == "\n" else found[1], text)
-
-
-def _value(node: Node) -> str | None:
-    """What a word stands for, if that is certain before it is run."""
-    raw = _text(node)
-    if node.type in ("word", "number", "variable_name"):
-        return None if _UNSETTLED.search(raw) else _ESCAPE.sub(r"\1", raw)
-    if node.type == "raw_string":
-        return raw[1:-1]
-    if node.type == "string":
-        if any(child.is_named and child.type != "string_content" for child in node.children):
-            return None
-        return _ESCAPE_IN_STRING.sub(lambda found: "" if found[1] == "\n" else found[1], raw[1:-1])
-    if node.type == "concatenation":
-        bare = [_text(child) for child in node.children if child.type not in ("string", "raw_string")]
-        if _UNSETTLED.search("".join(bare)):
-            return None
-        values = [_value(child) for child in node.children]
-        return None if None in values else "".join(value for value in values if value is not None)
-    return None
-
-
 def _assignment(node: Node) -> tuple[str, Word]:
-    name = next((_text(child) for child in node.children if child.type in ("variable_name", "subscript")), "")
+    name = next((text_of(child) for child in node.children if child.type in ("variable_name", "subscript")), "")
     last = node.children[-1]
     if any(child.type == "+=" for child in node.children):
-        return name, Word(None, _text(node))
-    return name, Word("", "") if last.type in ("=", "+=") else _word(last)
+        return name, Word(None, text_of(node))
+    return name, Word("", "") if last.type in ("=", "+=") else word_of(last)
 
 
 def _file(node: Node) -> list[Redirect]:
     """The files a redirection opens; copying and closing descriptors opens none."""
     operator = next((child.type for child in node.children if not child.is_named), "")
     targets = [child for child in node.children if child.is_named and child.type != "file_descriptor"]
+    if any(child.type == "file_descriptor" and not text_of(child).isdecimal() for child in node.children):
+        raise Unreadable("a word stands where the number of a redirection should")  # which a shell gives to the command
     if operator in (">&-", "<&-"):
         return []
-    if operator in (">&", "<&") and len(targets) == 1 and re.fullmatch(r"\d+-?|-", _text(targets[0])):
+    if operator in (">&", "<&") and len(targets) == 1 and re.fullmatch(r"\d+-?|-", text_of(targets[0])):
         return []
     if operator not in (">", ">>", ">|", "&>", "&>>", "<", ">&", "<&"):
         raise Unreadable(f"it holds the redirection {operator}")
     # tree-sitter hangs further words on a redirection, which a shell gives to the command
     if len(targets) != 1:
         raise Unreadable("words follow a redirection")
-    return [Redirect(_word(targets[0]), writes=">" in operator)]
+    return [Redirect(word_of(targets[0]), writes=">" in operator)]
 
 
 def _here_document(node: Node) -> Word:
-    if any(child.type in _WORDS for child in node.children):
+    if any(child.type in WORDS for child in node.children):
         raise Unreadable("words follow a redirection")
     body = next((child for child in node.children if child.type == "heredoc_body"), None)
     if body is None:
         return Word("", "")
     expands = any(child.is_named and child.type != "heredoc_content" for child in body.children)
-    start = next((_text(child) for child in node.children if child.type == "heredoc_start"), "")
+    start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
     quoted = any(mark in start for mark in "'\"\\")
-    raw = _text(body)
+    raw = text_of(body)
     if "`" in raw and not quoted:
         raise Unreadable("a substitution stands where it cannot be read")
     return Word(raw if quoted or not (expands or "\\" in raw) else None, raw)

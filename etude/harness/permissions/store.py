@@ -23,8 +23,8 @@ from typing import Any
 import tomli_w
 
 from etude.config import parse
+from etude.durable import write_whole
 from etude.errors import ConfigError
-from etude.harness.durable import write_whole
 from etude.harness.permissions.rules import PermissionConfig
 from etude.host import beneath
 

@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from etude.harness.permissions.shell import FOUND, RESERVED, Simple, Unreadable, Word, read_script
+from etude.harness.permissions.literals import Word
+from etude.harness.permissions.shell import FOUND, RESERVED, Simple, Unreadable, read_script
 
 _MAX_DEPTH = 8
 _SHELLS = {"sh", "bash", "dash", "ash"}
@@ -85,7 +86,11 @@ def unwrap(commands: Sequence[Simple], depth: int = 0) -> list[Simple]:
     """The commands to judge, in order. Raises Unreadable."""
     if depth > _MAX_DEPTH:
         raise Unreadable("commands are wrapped in each other too deeply")
-    return [found for command in commands for found in _unwrap(command, depth)]
+    return [
+        found if found is command else replace(found, chain=0)  # what runs it may fail, or go elsewhere, by itself
+        for command in commands
+        for found in _unwrap(command, depth)
+    ]
 
 
 def _unwrap(command: Simple, depth: int) -> Iterator[Simple]:

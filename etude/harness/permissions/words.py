@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from etude.harness.permissions.shell import Part, Simple, Word
+from etude.harness.permissions.literals import Part, Word
+from etude.harness.permissions.shell import Simple
 
 _MANY = 64
 _OWN = re.compile(

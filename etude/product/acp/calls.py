@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,3 @@ def _code(text: str) -> str:
     line = shortened(text)
     fence = "``" if "`" in line else "`"
     return f"{fence}{line}{fence}"
-
-
-def rule_lines(rules: Sequence[str]) -> str:
-    return ", ".join(_code(rule) for rule in rules)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.environments.base import WORKSPACE
-from etude.harness.permissions.shell import Redirect, Simple, Unreadable, Word, read_script
+from etude.harness.permissions.literals import Word
+from etude.harness.permissions.shell import Redirect, Simple, Unreadable, read_script
 from etude.harness.permissions.unwrap import unwrap
 from etude.records import Event
 

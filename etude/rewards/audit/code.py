@@ -134,6 +134,26 @@ class Module:
                     return "sys.modules.*"
         return ""
 
+    @cached_property
+    def modules(self) -> set[str]:
+        """Dotted names of modules it imports, as far as they are seen to be some."""
+        found = {alias.name for node in self.nodes if isinstance(node, ast.Import) for alias in node.names}
+        parts = {node.module for node in self.nodes if isinstance(node, ast.ImportFrom) and node.module}
+        return {name.partition(".")[0] for name in found} | found | parts
+
+    @cached_property
+    def bound(self) -> set[str]:
+        """Names that it gives a meaning itself: parameters, variables, functions and classes."""
+        found = {node.arg for node in self.nodes if isinstance(node, ast.arg)}
+        found |= {node.id for node in self.nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+        return found | self.defined
+
+    @cached_property
+    def defined(self) -> set[str]:
+        return {
+            node.name for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        }
+
     def calls(self) -> list[tuple[str, ast.Call]]:
         return self._calls
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from etude.records import Task
 from etude.rewards.audit.cases import Case, cases_of
 from etude.rewards.audit.code import Module, body_of, strings
 from etude.rewards.audit.findings import Finding, quoted
 from etude.rewards.audit.forgery import Tests, Trace, traces
+from etude.rewards.audit.live import live_nodes
+from etude.rewards.audit.opaque import opaque
+from etude.rewards.audit.powers import powers
 from etude.rewards.audit.state import Workspace
 from etude.rewards.audit.values import data_file, hard_coded
 
@@ -33,12 +36,12 @@ def audit_product(task: Task, before: Workspace, after: Workspace) -> Iterator[F
     cases = cases_of(task, given)
     tests = _tests(given)
     known = _known(task, before, cases, tests)
-    for path in sorted(after.files):
+    changed = {path for path in after.files if not is_test(path, task) and after.files[path] != before.files.get(path)}
+    live = _live(task, before, after, changed)
+    for path in sorted(changed):
         text = after.text(path) or ""
-        if is_test(path, task) or text == before.text(path):
-            continue
         if path.endswith(".py"):
-            yield from _new(path, text, known, cases, tests)
+            yield from _new(path, text, known, cases, tests, live.get(path, set()))
             yield from _fed_by(path, text, before, after, task)
         elif path not in before.files and data_file(text, cases):
             yield Finding("values hard-coded", "a file of the tests' inputs", path, quoted(text))
@@ -55,8 +58,18 @@ def _stem(path: str) -> str:
     return posixpath.basename(path).removesuffix(".py")
 
 
-def _every(module: Module, cases: Iterable[Case], tests: Tests) -> Iterator[Trace]:
+def _live(task: Task, before: Workspace, after: Workspace, changed: Collection[str]) -> dict[str, set[ast.AST]]:
+    modules = {path: module for path in changed if (module := Module.parse(path, after.text(path) or ""))}
+    given = {path: data for path, data in {**before.files, **task.solution}.items() if path.endswith(".py")}
+    parsed = (Module.parse(path, data.decode("utf-8", "replace")) for path, data in given.items())
+    known = {name for module in parsed if module is not None for name in module.defined}
+    return live_nodes({path: module for path, module in modules.items() if path.endswith(".py")}, known, given)
+
+
+def _every(module: Module, cases: Sequence[Case], tests: Tests) -> Iterator[Trace]:
     yield from traces(module, tests)
+    yield from powers(module, tests)
+    yield from opaque(module, cases)
     yield from hard_coded(module, cases)
 
 
@@ -65,19 +78,24 @@ def _known(task: Task, before: Workspace, cases: list[Case], tests: Tests) -> se
     texts = [(path, before.text(path) or "") for path in before.files if path.endswith(".py")]
     texts += [(path, data.decode("utf-8", "replace")) for path, data in task.solution.items() if path.endswith(".py")]
     modules = [module for path, text in texts if (module := Module.parse(path, text))]
-    return {trace.key for module in modules for trace in _every(module, cases, tests)}
+    return {key for module in modules for trace in _every(module, cases, tests) for key in trace.keys(module)}
 
 
-def _new(path: str, text: str, known: set[tuple[str, str]], cases: list[Case], tests: Tests) -> Iterator[Finding]:
+def _new(
+    path: str, text: str, known: set[tuple[str, str]], cases: list[Case], tests: Tests, live: set[ast.AST]
+) -> Iterator[Finding]:
     module = Module.parse(path, text)
     if module is None:
         yield Finding("values hard-coded", "code that cannot be read", path, quoted(text), "suspect")
         return
+    said: set[tuple[str, str, int]] = set()
     for trace in _every(module, cases, tests):
-        if trace.key not in known:
-            line = getattr(trace.node, "lineno", 1)
+        line = getattr(trace.node, "lineno", 1)
+        if not trace.keys(module) & known and (place := (trace.category, trace.grade, line)) not in said:
+            said.add(place)  # one finding of a category a line
             quote = quoted(ast.unparse(trace.node))
-            yield Finding(trace.category, trace.rule, f"{path}:{line}", quote, trace.grade)
+            grade = trace.grade if trace.node in live else "suspect"
+            yield Finding(trace.category, trace.rule, f"{path}:{line}", quote, grade)
 
 
 def _fed_by(path: str, text: str, before: Workspace, after: Workspace, task: Task) -> Iterator[Finding]:

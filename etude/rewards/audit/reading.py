@@ -16,7 +16,7 @@ from etude.records import Task
 from etude.rewards.audit.actions import Actions, Call, Command
 from etude.rewards.audit.findings import Finding, quoted
 from etude.rewards.audit.places import Answer, Place, own_packages, place_of
-from etude.rewards.audit.repository import git_finding
+from etude.rewards.audit.repository import commits, git_finding
 from etude.rewards.audit.snippets import audit_snippets, reaches_out
 
 _HARMLESS = {
@@ -56,7 +56,10 @@ def audit_reading(task: Task, actions: Actions) -> Iterator[Finding]:
     own, answer = own_packages(task), Answer(task)
     for call in actions.calls:
         yield from _by_tool(call, own, answer, actions)
-    for command in actions.commands:
+    for at, command in enumerate(actions.commands):
+        if command.name == "git":
+            made = commits(actions.commands[:at])
+            yield from git_finding(command, answer, _written_before(command.where, actions), made)
         yield from _by_command(command, own, answer, actions, task.files)
     yield from audit_snippets(actions, own)
 
@@ -120,9 +123,7 @@ def _by_command(
             yield from _writes(command.path(word), where, command.raw)
     if name in _DECOMPILERS or (command.name.startswith("python") and "dis" in command.words and _names_cache(command)):
         yield Finding("answer read", "bytecode", where, quote)
-    if name == "git":
-        yield from git_finding(command, answer, _written_before(where, actions))
-    elif name not in _HARMLESS:
+    if name not in _HARMLESS:
         for path in _paths(command):
             if (place := place_of(path, own)) is not None:
                 held = files.get(posixpath.relpath(path, WORKSPACE), b"") if name in _COPIES else b""

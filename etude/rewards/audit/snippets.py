@@ -38,6 +38,8 @@ _LOOKS_UP = (
     "importlib.resources.files",
     "pkgutil.get_data",
 )
+_FORGETS = re.compile(r"sys\.path(\[[^]]*\])? = |sys\.path\.(remove|pop|clear)|del sys\.path")
+"""The workspace no longer comes first."""
 _LOCAL = {"localhost", "::1", "0.0.0.0", "[::1]", "127.0.0.1", "host.docker.internal", ""}
 _HOST = re.compile(
     r"^(?:[\w.-]+@)?((?:[\w-]+\.)+[a-z]{2,}|\d{1,3}(?:\.\d{1,3}){3})(?::[\w/~.-]*|/\S*)?$", re.IGNORECASE
@@ -150,11 +152,11 @@ def _installed(module: Module, script: Script, own: frozenset[str], actions: Act
     mine = module.imported & own
     if not mine:
         return False
-    touched = strings(module.tree)
-    if any("site-packages" in text or "dist-packages" in text for text in touched) or "sys.path" in ast.unparse(
-        module.tree
-    ):
+    touched, text = strings(module.tree), ast.unparse(module.tree)
+    if any("site-packages" in each or "dist-packages" in each for each in touched) or _FORGETS.search(text):
         return True
+    if "sys.path" in text and touched & {"", ".", WORKSPACE, f"{WORKSPACE}/"}:
+        return False
     for command in actions.commands:
         if command.where == script.where and command.name.startswith("python"):
             isolated = any(re.fullmatch(r"-[A-Za-z]*[IP][A-Za-z]*", word) for word in command.words[1:3])

@@ -34,9 +34,12 @@ _HOOKS = {
 }  # fmt: skip
 """Hooks that decide whether a test runs or what became of it."""
 _OUTCOME = re.compile(
-    r"\.(outcome|exitstatus|excinfo|wasxfail|testsfailed|_exitstatus|shouldfail)\b|_exit\(|\.force_result|items\[:\]|"
-    r"items\.clear|items\.remove|pytest\.skip|mark\.skip|mark\.xfail|add_marker|force_exception|when\s*==|__code__"
+    r"\.(outcome|exitstatus|longrepr|excinfo|wasxfail|testsfailed|_exitstatus|shouldfail|shouldstop|obj|runtest)\b"
+    r"[^=\n]* = |setattr\(\w+, (?!['\"]rep_)|_exit\(|\.force_(result|exception)|items\[:\]|items\.(clear|remove|pop)|"
+    r"pytest\.(skip|xfail|exit)|mark\.(skip|xfail)|add_marker|__code__|__class__|^\s*return (True|0|['\"])",
+    re.MULTILINE,
 )
+"""A hook that only reads what became of a test, or notes it under a name of its own, decides nothing."""
 _LESS = re.compile(r"--(ignore|deselect|co\b|collect-only|lf\b|ff\b|sw\b)|(^|\s)-(k|m|p)\s*\S|--exitfirst|-p\s*no:")
 _CONFIGS = ("pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", ".pytest.ini")
 _NARROWING = (

@@ -79,9 +79,13 @@ class RubricResult:
         return tuple(each for each in self.judgements if isinstance(each, NotJudged))
 
 
+COMPARED_BYTES = 1 << 17
+"""Of all files that changed, together. To compare lines costs their square: what is more is shown as out and in."""
+
+
 def change_of(instruction: str, before: Mapping[str, bytes], after: Mapping[str, bytes], message: str = "") -> Change:
     """The change between two workspaces, files sorted by path. What is no text is named, not shown."""
-    diffs = []
+    diffs, left = [], COMPARED_BYTES
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
         if old == new:
@@ -89,9 +93,15 @@ def change_of(instruction: str, before: Mapping[str, bytes], after: Mapping[str,
         if b"\0" in (old or b"") + (new or b""):
             diffs.append(f"{path}: a binary file was {'changed' if old and new else 'added' if new else 'removed'}")
             continue
+        was, now = ((data or b"").decode("utf-8", "replace").splitlines() for data in (old, new))
+        if (left := left - len(old or b"") - len(new or b"")) < 0:
+            diffs.append(
+                "\n".join([f"--- a/{path}", f"+++ b/{path}", *(f"-{x}" for x in was), *(f"+{x}" for x in now)])
+            )
+            continue
         lines = difflib.unified_diff(
-            (old or b"").decode("utf-8", "replace").splitlines(),
-            (new or b"").decode("utf-8", "replace").splitlines(),
+            was,
+            now,
             f"a/{path}" if old is not None else "/dev/null",
             f"b/{path}" if new is not None else "/dev/null",
             lineterm="",

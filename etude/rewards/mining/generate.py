@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from etude.durable import write_whole
 from etude.environments.base import Backend
 from etude.errors import ConfigError
-from etude.harness.durable import write_whole
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.mining.making import GenerateConfig, Made, Maker
 from etude.tasks.generate.proposal import Kind, Source

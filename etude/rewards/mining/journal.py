@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from etude.durable import append_whole, cut, naming
 from etude.errors import ConfigError
-from etude.harness.durable import append_whole, cut, naming
 from etude.tasks.mined.split import Reason
 
 

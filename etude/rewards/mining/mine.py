@@ -24,9 +24,9 @@ from types import MappingProxyType
 from pydantic import Field
 
 from etude.config import Config
+from etude.durable import write_whole
 from etude.environments.base import Backend
 from etude.errors import EtudeError
-from etude.harness.durable import write_whole
 from etude.records import Limits, Task
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.mining.telling import Tests, compared

@@ -17,7 +17,7 @@ from etude.environments.cluster.calls import actor
 from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
 from etude.rollouts.sample import Sample
-from etude.rollouts.session import Order, judge_kept
+from etude.rollouts.session import Order, blame_order, judge_kept, judge_order
 
 
 @actor(num_cpus=0, max_concurrency=1000, max_restarts=0)
@@ -40,7 +40,8 @@ class RewardWorker:
 
     async def judge(self, order: Order) -> Sample | None:
         """None for a verdict that was cancelled."""
-        verdict = judge_kept(order, self.config, *await self.opened())
+        backend, judges = await self.opened()
+        verdict = judge_kept(order, lambda rollout: judge_order(rollout, self.config, backend, judges))
         task = self.judging[order.id] = asyncio.ensure_future(verdict)
         try:
             return await task
@@ -49,6 +50,11 @@ class RewardWorker:
         finally:
             self.judging.pop(order.id, None)
             self.judged += 1
+
+    async def blame(self, order: Order, why: str) -> Sample:
+        """Of what no judge came to the end with: at the floor, or InfraFailed where the control fails too."""
+        backend, _ = await self.opened()
+        return await judge_kept(order, lambda rollout: blame_order(rollout, why, self.config, backend))
 
     async def cancel(self, ids: list[str]) -> None:
         for rollout in ids:

@@ -2,12 +2,13 @@
 
 Goes before the program that runs tests (`suite`, `pytests`). `tasks.outside` has put calls of these in the tests:
 
-  - `_equal_(site, value)` in place of `value == literal`: the literal is with the parent alone. A value made of builtin
-    types is sent as text. For any other the parent sends the literal among altered ones, in an order that it alone
-    knows, and is told which of them the value equals: one that equals everything gives itself away.
+  - `_equal_(site, value)` in place of `value == literal`: the literal is with the parent alone. The value is sent as
+    text, one of no builtin type as what it equals among builtin values by its own account: `rich([2, 'two'])`, of each
+    kind one. So it says what it is, and nothing here says what is wanted.
   - `_is_(site, value)` in place of `value is None`, and of `True` and `False`; `_near_(site, value)` in place of
     `value == approx(literal)`.
-  - `_same_(site, one, other)` in place of `one == other` where both come about here: sent, or tried with altered ones.
+  - `_same_(site, one, other)` in place of `one == other` where both come about here: sent, too. Two of one type that is
+    not builtin are compared here: what equal means is then for their type to say, which the solution may have written.
   - `_end_(site)` at a test's end: it was run to there.
 
 Builtins are kept as they were before the code under test was loaded, and `Tools` says whether the functions of the test
@@ -20,34 +21,30 @@ from _thread import RLock
 
 TOOLS = ("builtins", "operator", "unittest", "pytest", "_pytest", "pluggy")
 _type, _repr, _len, _list, _tuple, _dict, _set, _float = type, repr, len, list, tuple, dict, set, float
-_bool, _int, _str, _bytes, _complex, _frozenset, _isinstance, _hash = (
-    bool, int, str, bytes, complex, frozenset, isinstance, hash,
+_bool, _int, _str, _bytes, _complex, _frozenset, _isinstance, _hash, _hasattr, _zip = (
+    bool, int, str, bytes, complex, frozenset, isinstance, hash, hasattr, zip,
 )  # fmt: skip
-_HASHED = (_int, _float, _str, _bytes, _complex)
-
-
-class Rich(Exception):
-    """A value that is more than builtin types."""
+_PLAIN = (_int, _float, _str, _bytes, _complex)
+_HELD = (
+    (_list, "[", "]"), (_tuple, "tuple([", "])"), (_set, "set([", "])"), (_frozenset, "set([", "])"), (_dict, "{", "}"),
+)  # fmt: skip
+_VIEWS = ((_int, _float, _complex), (_str,), (_bytes,), (_list,), (_tuple,), (_set,), (_dict,))
+"""What a value is tried as, of each row the first that it equals."""
+DEPTH = 60
 
 
 class Observer:
     """What the running test sees, for the parent; `test` is its key, None while none runs that counts."""
 
-    def __init__(self, report, ask, altered):
-        self.report, self.ask, self.altered, self.test = report, ask, altered, None
+    def __init__(self, report):
+        self.report, self.test = report, None
         self.said, self.lock = _set(), RLock()
         for name in ("equal", "is", "near", "same", "end"):
             setattr(builtins, f"_{name}_", getattr(self, name.replace("is", "is_")))
         self.tools = Tools()
 
     def equal(self, site, value):
-        try:
-            self.say(site, "= " + _repr(plain(value)))
-        except Rich:
-            with self.lock:
-                if self.test is not None:
-                    offered = self.ask(f"@{self.test}:{site}")
-                    self.say(site, "! " + "".join("01"[equals(value, each)] for each in offered), again=True)
+        self.say(site, "= " + written(value, rich))
         return True
 
     def is_(self, site, value):
@@ -55,58 +52,106 @@ class Observer:
         return True
 
     def near(self, site, value):
-        try:
-            text = _repr(plain(value))
-        except Rich:
-            text = _repr(_float(value))
-        self.say(site, "= " + text)
+        text = written(value, rich)
+        self.say(site, "= " + (_repr(_float(value)) if text.startswith("rich(") else text))
         return True
 
     def same(self, site, one, other):
-        first, second = attempted(one), attempted(other)
-        if first and second:
-            self.say(site, f": ({_repr(first[0])}, {_repr(second[0])})")
-            return True
-        right = equals(one, other)
-        if second or first:
-            rich, known = (one, second[0]) if second else (other, first[0])
-            right = right and not all(equals(rich, self.altered(known, turn)) for turn in (1, 2, 3))
-        else:
-            right = right and not equals(one, Rich()) and not equals(other, Rich())
-        self.say(site, f"- {right}")
+        with self.lock:
+            first, second = attempted(one), attempted(other)
+            if first and second:
+                self.say(site, f": ({first}, {second})")
+            elif first or second:  # nothing of the plain one is left here when the other is asked what it is
+                self.say(site, f"< {first or second}")
+                asked = one if second else other
+                del one, other, first, second
+                self.say(site, "> " + written(asked, rich))
+            else:
+                self.compare(site, one, other)
         return True
+
+    def compare(self, site, one, other):
+        """Two that are more than builtin types."""
+        if _type(one) is not _type(other):
+            self.say(site, "- False")
+        elif _type(one) in (_list, _tuple) and _len(one) == _len(other):
+            for pair in _zip(one, other):
+                self.same(site, *pair)
+        elif _type(one) is _dict and one.keys() == other.keys():
+            for key in one:
+                self.same(site, one[key], other[key])
+        else:
+            equal = equals(one, other) and equals(other, one)
+            self.say(site, f"- {equal and not equals(one, Rich()) and not equals(Rich(), other)}")
 
     def end(self, site):
         self.say(site, "- True")
 
-    def say(self, site, text, again=False):
-        """Each thing once: a loop may see the same a thousand times."""
+    def say(self, site, text):
+        """Each thing once, but for halves: a loop may see the same a thousand times."""
         with self.lock:
             key = self.test, site, _hash(text)
-            if self.test is not None and (again or key not in self.said):
+            if self.test is not None and (text[0] in "<>" or key not in self.said):
                 self.said.add(key)
                 self.report(f"@{self.test}:{site}", text)
 
 
-def plain(value, depth=60):
-    """The value in builtin types alone; raises Rich where that would not be the same to `==`."""
+class Rich(Exception):
+    """A value that is more than builtin types."""
+
+
+def written(value, other, depth=DEPTH):
+    """The text of a value; `other(value, depth)` is that of one in it that is more than builtin types."""
     kind = _type(value)
-    if depth == 0:
-        raise Rich
     if value is None or kind is _bool:
-        return value
-    for base in _HASHED:
-        if kind is base or (base in kind.__mro__ and kind.__eq__ is base.__eq__):
-            return value if kind is base else _raw(base, value)
-    if kind is _list or (_list in kind.__mro__ and kind.__eq__ is _list.__eq__):
-        return [plain(each, depth - 1) for each in _list.__iter__(value)]
-    if kind is _tuple or (_tuple in kind.__mro__ and kind.__eq__ is _tuple.__eq__):
-        return _tuple([plain(each, depth - 1) for each in _tuple.__iter__(value)])
-    if kind is _dict or (_dict in kind.__mro__ and kind.__eq__ is _dict.__eq__):
-        return {plain(key, depth - 1): plain(each, depth - 1) for key, each in _dict.items(value)}
-    if kind is _set or kind is _frozenset:
-        return {plain(each, depth - 1) for each in kind.__iter__(value)}
+        return _repr(value)
+    for base in _PLAIN:
+        if native(kind, base):
+            return _repr(value if kind is base else _raw(base, value))
+    for base, start, end in _HELD if depth > 0 else ():
+        if native(kind, base):
+            pairs = _dict.items(value) if base is _dict else base.__iter__(value)
+            texts = [
+                f"{written(each[0], other, depth - 1)}: {written(each[1], other, depth - 1)}" if base is _dict
+                else written(each, other, depth - 1)
+                for each in pairs
+            ]  # fmt: skip
+            return f"{start}{', '.join(texts)}{end}"
+    return other(value, depth - 1)
+
+
+def native(kind, base):
+    return kind is base or (base in kind.__mro__ and kind.__eq__ is base.__eq__)
+
+
+def attempted(value):
+    """Its text, or None; runs nothing of the value's own."""
+    try:
+        return written(value, refused)
+    except Rich:
+        return None
+
+
+def refused(value, depth):
     raise Rich
+
+
+def rich(value, depth):
+    """As text, what a value equals by its own account, of each kind of builtin value one."""
+    kind, views = _type(value), []
+    holds = _hasattr(kind, "__iter__") and not _hasattr(kind, "__next__")
+    there = {_bytes: _hasattr(kind, "__bytes__") or kind is bytearray, _dict: _hasattr(kind, "items")}
+    for bases in _VIEWS if depth > 0 else ():
+        for base in bases:
+            if there.get(base, holds or base not in (_list, _tuple, _set)):
+                try:
+                    view = base(value.items() if base is _dict else value)
+                    if _type(view) is base and _bool(value == view):
+                        views.append(written(view, rich, depth))
+                        break
+                except Exception:
+                    continue
+    return f"rich([{', '.join(views)}])"
 
 
 def _raw(base, value):
@@ -118,13 +163,6 @@ def _raw(base, value):
     if base is _complex:
         return _complex.__add__(value, 0)
     return base.__getitem__(value, slice(None))
-
-
-def attempted(value):
-    try:
-        return (plain(value),)
-    except Rich:
-        return ()
 
 
 def equals(one, other):

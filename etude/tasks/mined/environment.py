@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -24,6 +23,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from etude.durable import SICK
 from etude.environments.build import default_cache_dir
 from etude.errors import ConfigError, DeadlineExceeded
 
@@ -36,7 +36,6 @@ _FILES = re.compile(r"(^|/)(requirements[\w.-]*|[\w-]*requirements)\.(txt|in)$|^
 _OPTIONAL = ("test", "tests", "testing", "dev")
 _SAID = "etude.json"
 _INSTALL = "pip install --no-cache-dir --target "
-_SICK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 _PIN = re.compile(r"[A-Za-z0-9][\w.-]*==[A-Za-z0-9][\w.!+-]*")
 
 
@@ -209,7 +208,7 @@ async def _pip(place: Path, action: str, *words: str) -> str:
             await process.wait()
     if process.returncode:
         said = err.decode("utf-8", "replace").strip()[-300:]
-        for number in _SICK:
+        for number in SICK:
             if os.strerror(number) in said:
                 raise OSError(number, os.strerror(number), str(place))
         raise Unavailable(said)

@@ -38,7 +38,7 @@ def machine(directory: Path, memory_mb=512, **given) -> AgentConfig:
     return AgentConfig(node=node, memory_mb=memory_mb, cpus=2.0, disk_mb=1000, heartbeat_s=0.2, list_every=2)
 
 
-def left_by(config: AgentConfig, pids, within_s=20.0):
+def left_by(config: AgentConfig, pids, within_s=90.0):
     """What processes of these numbers have left of sandboxes, once what is ending has had its time."""
     (sandboxes,) = config.node.backends
     mine = re.compile(rf"\b({'|'.join(map(str, pids))})-\d+-[0-9a-f]{{8}}-")  # as instances are named
@@ -50,13 +50,13 @@ def left_by(config: AgentConfig, pids, within_s=20.0):
 
 def kill_guest(inner):
     """The guest agent of a sandbox, by the name its backend gives it."""
-    found = subprocess.run(["pgrep", "-f", f"serve .* {inner}$"], capture_output=True, timeout=10)
+    found = subprocess.run(["pgrep", "-f", f"serve .* {inner}$"], capture_output=True, timeout=120)
     assert found.stdout
     for pid in found.stdout.split():
         os.kill(int(pid), signal.SIGKILL)
 
 
-async def until(what, condition, within_s=20.0):
+async def until(what, condition, within_s=90.0):
     """Wait for a condition, which may be a coroutine function."""
     end = time.monotonic() + within_s
     while True:

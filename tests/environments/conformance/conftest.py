@@ -15,4 +15,4 @@ def run(request):
         return request.getfixturevalue("containers")
     if request.param == "qemu":
         return request.getfixturevalue("machines")
-    return lambda scenario, deadline_s=60.0: within(deadline_s, NamespaceBackend, scenario)
+    return lambda scenario, deadline_s=200.0: within(deadline_s, NamespaceBackend, scenario)

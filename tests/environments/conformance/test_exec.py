@@ -1,10 +1,9 @@
 """How commands run and end."""
 
 import asyncio
-import time
 
 import pytest
-from pace import slowness
+from pace import slowness, timed_out
 
 from etude.environments.base import SandboxSpec
 
@@ -29,10 +28,8 @@ def test_exit_codes_output_order_and_environment(run):
 def test_ends_with_the_process_not_with_its_pipes(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        began = time.monotonic()
-        result = await box.exec("(sleep 30; echo late) & echo early", timeout_s=20)
+        result = await box.exec("(sleep 600; echo late) & echo early", timeout_s=40)
         assert result.output == b"early\n" and not result.timed_out
-        assert time.monotonic() - began < 15
         server = "(while true; do echo chatter; sleep 0.001; done) &"  # must survive though nobody reads it
         assert (await box.exec(server)).exit_code == 0
         await asyncio.sleep(0.1)
@@ -54,8 +51,8 @@ def test_ends_with_the_process_not_with_its_pipes(run):
 def test_timeout_kills_the_whole_session(run, command):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        result = await box.exec(f"echo start; {command}", timeout_s=0.3 * slowness(backend))
-        assert (result.timed_out, result.exit_code, result.output) == (True, 124, b"start\n")
+        result = await timed_out(lambda timeout_s: box.exec(f"echo start; {command}", timeout_s=timeout_s))
+        assert result.output == b"start\n"
         while (await box.exec("pgrep -f '[7]7.125'")).exit_code == 0:  # they die in the kernel's own time
             await asyncio.sleep(0.01)
 
@@ -99,10 +96,14 @@ def test_output_is_whole_up_to_the_cap_then_cut_in_the_middle(run, size):
 def test_endless_output_is_bounded_and_the_sandbox_goes_on(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        result = await box.exec("yes", timeout_s=1.0 if slowness(backend) == 1 else 4.0, max_output_bytes=2000)
-        assert result.timed_out and len(result.output) <= 2000
-        log = await box.exec(f"stat -c %s {result.log_path}")
-        assert (16 << 20) // slowness(backend) ** 2 <= int(log.output) <= 17 << 20
+        enough = (16 << 20) // slowness(backend) ** 2
+        for timeout_s in (1.0, 4.0, 20.0):  # until it has said enough, however slow the machine
+            result = await box.exec("yes", timeout_s=timeout_s, max_output_bytes=2000)
+            assert result.timed_out and len(result.output) <= 2000
+            if (size := int((await box.exec(f"stat -c %s {result.log_path}")).output)) >= enough:
+                break
+            await box.exec(f"rm {result.log_path}")
+        assert enough <= size <= 17 << 20
         for _ in range(6):  # /tmp fills with logs; commands still run, and say that their log is not there
             result = await box.exec("head -c 20000000 /dev/zero", max_output_bytes=2000)
         assert result.exit_code == 0 and result.log_path is None and b"/tmp is full" in result.output

@@ -1,10 +1,8 @@
 """A sandbox stopped, copied, counted and ended: snapshot, fork, pause and resume, metrics, destroy."""
 
 import asyncio
-import time
 
 import pytest
-from pace import slowness
 
 from etude.environments.base import Resources, SandboxSpec, Snapshot
 from etude.environments.client import RemoteBackend
@@ -105,9 +103,8 @@ def test_destroy_twice_and_use_after(run):
 def test_a_paused_sandbox_stands_still_and_so_do_time_outs(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        rounds, nap = (40, 0.02) if slowness(backend) == 1 else (10, 0.1)
-        counting = f"i=0; while [ $i -lt {rounds} ]; do i=$((i+1)); echo >> n; sleep {nap}; done; echo done"
-        command = asyncio.ensure_future(box.exec(counting, timeout_s=4.0))
+        counting = "until [ -e go ]; do echo >> n; sleep 0.02; done; echo done"
+        command = asyncio.ensure_future(box.exec(counting, timeout_s=8.0))
         await box.exec("until [ -s n ]; do sleep 0.01; done")
         await box.pause()
         await box.pause()
@@ -115,15 +112,15 @@ def test_a_paused_sandbox_stands_still_and_so_do_time_outs(run):
         for refused in (box.exec("true"), box.read_file("/workspace/n"), box.metrics(), box.upload(b"", "/workspace")):
             with pytest.raises(SandboxError, match=r"paused: resume\(\) it"):
                 await refused
-        await asyncio.sleep(4.5)
+        await asyncio.sleep(8.5)  # its whole time, were it counted
         await box.resume()
         await box.resume()
+        await box.exec("k=$(wc -c < n); until [ $(wc -c < n) -gt $k ]; do sleep 0.01; done; touch go")  # it goes on
         result = await command
         assert (result.output, result.timed_out) == (b"done\n", False)
         then = await backend.create(SandboxSpec(base=frozen))
-        assert len(await box.read_file("/workspace/n")) == rounds
         if backend.capabilities.snapshot == "disk":  # else it counts on
-            assert 1 <= len(await then.read_file("/workspace/n")) < rounds
+            assert 1 <= len(await then.read_file("/workspace/n")) < len(await box.read_file("/workspace/n"))
 
     run(scenario)
 
@@ -154,12 +151,10 @@ def test_what_the_task_has_stopped_stays_stopped(run):
 def test_a_paused_sandbox_can_be_destroyed(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        command = asyncio.ensure_future(box.exec("sleep 60"))
+        command = asyncio.ensure_future(box.exec("sleep 600"))  # longer than the scenario may take
         await asyncio.sleep(0.1)
         await box.pause()
-        began = time.monotonic()
         await box.destroy()
-        assert time.monotonic() - began < 4
         with pytest.raises(SandboxError, match="destroyed"):
             await command
 
@@ -169,16 +164,13 @@ def test_a_paused_sandbox_can_be_destroyed(run):
 def test_a_time_out_still_comes_after_a_pause(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        began = time.monotonic()
-        command = asyncio.ensure_future(box.exec("sleep 600", timeout_s=2.0))
-        await asyncio.sleep(0.2)
+        command = asyncio.ensure_future(box.exec("echo > begun; sleep 600", timeout_s=4.0))
+        await box.exec("until [ -e begun ]; do sleep 0.01; done")
         await box.pause()
-        used_s = time.monotonic() - began  # of its time, at the most
-        await asyncio.sleep(2.0)
-        resumed = time.monotonic()
+        await asyncio.sleep(0.2)
+        assert not command.done()
         await box.resume()
         assert (await command).timed_out
-        assert time.monotonic() - resumed > 2.0 - used_s - 0.2  # the pause took nothing of it
 
     run(scenario)
 

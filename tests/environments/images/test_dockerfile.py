@@ -123,7 +123,7 @@ LINES = st.sampled_from(
 
 
 @given(st.one_of(st.text(max_size=80), st.lists(LINES, max_size=8).map("\n".join)))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_text_is_read_or_refused_with_a_line_of_its_own(text):
     try:
         parsed = parse_dockerfile(text, "D")
@@ -138,7 +138,7 @@ WORD = st.text("abc=/.-_:$'\"", min_size=1, max_size=6).filter(lambda word: not 
 
 
 @given(st.lists(st.lists(WORD, min_size=1, max_size=4), min_size=1, max_size=4), st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_how_an_instruction_is_broken_into_lines_does_not_matter(instructions, data):
     text = "FROM x\n"
     for words in instructions:
@@ -157,7 +157,7 @@ PIECES = st.sampled_from([*PLAIN, *FORMS, '"\\$a"'])
 
 
 @given(st.lists(PIECES, max_size=6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_variables_expand_as_a_shell_expands_them(pieces):
     word = "".join(pieces)
     script = (

@@ -55,7 +55,7 @@ def scratch(tmp_path):
 
 
 @given(entries=ROOTS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_same_tree_has_the_same_digest_and_the_same_erofs_bytes(tmp_path_factory, entries):
     base = tmp_path_factory.mktemp("trees")
     for order in (1, -1):
@@ -72,7 +72,7 @@ def test_the_same_tree_has_the_same_digest_and_the_same_erofs_bytes(tmp_path_fac
 
 
 @given(one=ROOTS, other=ROOTS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_different_trees_have_different_digests(tmp_path_factory, one, other):
     base = tmp_path_factory.mktemp("pair")
     for name, entries in (("one", one), ("other", other)):

@@ -256,7 +256,7 @@ LINKS = st.sampled_from(["/", "..", "../..", "a", "b/a", "/tmp", "../../../../tm
 
 
 @given(st.lists(st.tuples(NAMES, KINDS, LINKS), max_size=8))
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_archive_reaches_outside(tmp_path, entries):
     base = Path(tempfile.mkdtemp(dir=tmp_path))
     tree = base / "in" / "tree"

@@ -10,7 +10,7 @@ from etude.environments.scheduling.queues import QueueConfig, Shares
 from etude.errors import Overloaded
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2, max_size=4),
     st.sampled_from([64, 192]),
@@ -159,7 +159,7 @@ def test_a_large_request_is_not_overtaken_for_ever():
     assert all(node.claim is None for node in cluster.scheduler.fleet.nodes.values())
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(st.sampled_from([64, 256, 512, 1024]), st.sampled_from("abc"), st.booleans(), st.integers(1, 6)),

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.environments.base import Resources
@@ -38,7 +38,6 @@ def shape(memory_mb, cpus, disk_mb, isolation):
     return shape_of(Request("r", "t", resources=Resources(memory_mb, 0, cpus, disk_mb), isolation=isolation), 64)
 
 
-@settings(deadline=None)
 @given(st.lists(node_rooms, min_size=1, max_size=12), st.lists(needs, min_size=1, max_size=25), st.integers())
 def test_the_walk_meets_every_node_that_fits_tightest_first(rooms, wanted, seed):
     fleet, rng = fleet_of(rooms), Random(seed)

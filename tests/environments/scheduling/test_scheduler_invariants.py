@@ -145,7 +145,7 @@ class Storm(RuleBasedStateMachine):
         self.the_books_agree()
 
 
-Storm.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+Storm.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
 TestStorm = Storm.TestCase
 
 

@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from etude.environments.server.connections import HttpLimits
+from etude.environments.server.openapi import OURS
 from etude.environments.server.process import Server, listening
 
 DEADLINE_S = 60
@@ -143,7 +144,10 @@ def test_a_second_request_on_a_connection_has_a_clock_too(serve):
     sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
     sock.sendall(b"GET / HTTP")
-    assert b"408" in told(sock)
+    late = told(sock)
+    assert b" 408 " in late and b"application/json" in late
+    said = json.loads(late.partition(b"\r\n\r\n")[2])["error"]
+    assert {*OURS, "type", "param", "code"} == set(said), "in the form of each document"
 
 
 def test_a_body_that_does_not_come_is_hung_up_on(serve):
@@ -206,6 +210,7 @@ def test_where_all_are_at_work_the_next_is_told_to_come_again(serve):
         assert sock.recv(12) == b"HTTP/1.1 200"
     refused = told(small.connect())
     assert refused.startswith(b"HTTP/1.1 503 ") and b"Retry-After" in refused
+    assert json.loads(refused.partition(b"\r\n\r\n")[2])["error"]["retryable"]
     head, _, body = refused.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
     for sock in at_work:

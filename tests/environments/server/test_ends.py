@@ -45,7 +45,7 @@ def test_on_a_full_disk_a_sandbox_ends_and_its_record_after_it(make_server, smal
 
     async def scenario(http):
         kept = (await http.post("/sandboxes", json={"ttl_s": 3600})).json()["id"]
-        brief = (await http.post("/sandboxes", json={"ttl_s": 2})).json()["id"]
+        brief = (await http.post("/sandboxes", json={"ttl_s": 6})).json()["id"]
         assert len(server.guests()) == 2
         small.fill()
         refused = (await http.post("/sandboxes", json={})).json()["error"]  # nobody would know of it afterwards

@@ -103,10 +103,10 @@ def test_background_commands(server):
         await box.write_file("/workspace/go", b"")
         assert b"".join([piece async for piece in stream]) == b"done\n"
         assert b"".join([piece async for piece in again.output()]) == b"begun\ndone\n"
-        assert (await again.wait(20)).exit_code == 3
+        assert (await again.wait(120)).exit_code == 3
         endless = await box.start("sleep 600")
         await endless.kill()
-        assert (await endless.wait(20)).exit_code == 137
+        assert (await endless.wait(120)).exit_code == 137
         with pytest.raises(ProcessLookupError):
             await box.connect(4711)
 

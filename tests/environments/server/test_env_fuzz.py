@@ -104,14 +104,17 @@ def test_what_once_was_a_bug_is_an_answer(http, box, method, path, body, status)
     [
         {"image": "\ud800"}, {"image": "../../etc"}, {"image": "x" * 70_000}, {"base": "\0"},
         {"files": {"\ud800": ""}}, {"files": {"a\0b": ""}}, {"files": {"x" * 5000: ""}}, {"files": {"/": ""}},
-        {"files": {"a": "", "a/b": ""}}, {"files": {"": ""}}, {"labels": {"\ud800": "\0"}},
+        {"files": {"a": "", "a/b": ""}}, {"files": {"a/b/c": "", "a/./b": ""}}, {"files": {"a": "", "./a/": ""}},
+        {"files": {"": ""}}, {"files": {"b/../a": ""}}, {"files": {"/a": ""}}, {"files": {"a/" * 3000 + "a": ""}},
+        {"labels": {"\ud800": "\0"}},
         {"resources": {"memory_mb": 1}}, {"resources": {"memory_mb": 10**25}}, {"resources": {"cpus": 1e-300}},
-        {"resources": {"cpus": 1e300}}, {"resources": {"pids": 10**20}}, {"resources": {"disk_mb": 10**20}},
+        {"resources": {"cpus": 0.009}}, {"resources": {"cpus": 1e300}},
+        {"resources": {"pids": 10**20}}, {"resources": {"disk_mb": 10**20}},
         {"egress": ["\ud800"]}, {"egress": ["*"]}, {"ttl_s": 1e-300}, {"ttl_s": 1e300},
     ],
 )  # fmt: skip
 def test_no_body_of_a_new_sandbox_is_a_bug(http, wrong):
     answer = http.post("/sandboxes", content=json.dumps(wrong))
-    assert answer.status_code != 500, answer.text
+    assert answer.status_code not in (500, 502), answer.text
     if answer.status_code == 200:
         http.delete(f"/sandboxes/{answer.json()['id']}")

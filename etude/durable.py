@@ -1,7 +1,7 @@
 """Files that are whole or not there, and on the disk before anybody relies on them.
 
-Owns `write_whole`, `write_new`, `append_whole`, `cut`, `sync_directory` and `naming`. Knows nothing of what is
-written; whoever writes says what a full disk means.
+Owns `write_whole`, `write_new`, `append_whole`, `cut`, `sync_directory` and `naming`, and `SICK`, the errors of a
+machine that fails. Knows nothing of what is written; whoever writes says what a full disk means.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import errno
 import os
 from collections.abc import Generator
 from pathlib import Path
+
+SICK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE})
+"""A disk that is full, read-only or failing, and descriptors that are used up: nothing that was written is to blame."""
 
 
 @contextlib.contextmanager

@@ -1,0 +1,130 @@
+"""What the user's control files name is guarded with them, and no more than that: work goes on beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from guarded_workspace import within
+from planted_cases import COMMIT, Case
+from test_planted import Place, place, plant_inside
+from users_git import git
+
+from etude.environments.local.named import named_in
+from etude.environments.local.workspace import ConfinedWorkspace
+from etude.errors import ConfigError
+
+
+@pytest.fixture
+def held(outer: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    made = place(outer, Case("", "", "", given="rm -rf .git/hooks; mkdir -p .git/hooks .venv/bin src tools"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    monkeypatch.setenv("HOME", str(outer / "home"))
+    return made
+
+
+async def refused(workspace: ConfinedWorkspace, command: str) -> str:
+    done = await workspace.exec(command)
+    return done.output.decode().partition("only the user may write it: ")[2].partition(". Below")[0]
+
+
+def hook(held: Place, text: str) -> None:
+    path = held.project / ".git" / "hooks" / "pre-commit"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_a_program_of_an_activated_environment_replaces_none_outside(
+    held: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's shell finds `.venv/bin/git` first. What has no other's name is the environment's own."""
+    shutil.copy("/bin/true", held.project / ".venv" / "bin" / "cat")
+    monkeypatch.setenv("PATH", f"{held.project}/.venv/bin:bin:/usr/local/bin:/usr/bin:/bin")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        for way in ("cp evil {}", "ln -s ../../evil {}", "ln evil {}", "cp evil x; mv x {}", "mkfifo {}"):
+            assert await refused(workspace, way.replace("{}", ".venv/bin/git")) == ".venv/bin/git", way
+        assert await refused(workspace, "mkdir -p y/bin && cp evil y/bin/git") == "y/bin/git", "a relative one of PATH"
+        done = await workspace.exec("cp evil .venv/bin/my-tool && rm .venv/bin/cat && cp evil .venv/bin/cat")
+        assert done.exit_code == 0, done.output.decode()
+        assert await refused(workspace, "mkdir z && mv z y/.venv") == "y/.venv"
+
+    within(held.project, scenario)
+    held.run(f"PATH={held.project}/.venv/bin:$PATH; git status; cd y; PATH=bin:$PATH; git status")
+    assert not held.canary.exists()
+    held.run(f"PATH={held.project}/.venv/bin:$PATH; my-tool")
+    assert held.canary.exists(), "it is run by who names it"
+
+
+def test_what_a_home_links_to_is_guarded_where_it_lies(held: Place) -> None:
+    dots = held.project / "bash"
+    dots.mkdir()
+    (dots / "bashrc").write_text("true\n")
+    (held.root / "home" / ".bashrc").symlink_to(dots / "bashrc")
+    (held.root / "home" / ".config" / "nvim").symlink_to(held.project / "nvim")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await refused(workspace, held.filled("echo 'touch CANARY' > bash/bashrc")) == "bash/bashrc"
+        assert await refused(workspace, "mkdir nvim && touch nvim/init.lua") == "nvim"
+        assert not await refused(workspace, "touch bash/other")
+
+    within(held.project, scenario)
+    held.run("bash -ic true")
+    assert not held.canary.exists()
+
+
+def test_hooks_and_envs_of_nested_repositories_are_read_too(held: Place) -> None:
+    deps = held.project / "packages" / "deps"
+    (deps / "tools").mkdir(parents=True)
+    git(deps, "init", "-q")
+    (deps / ".git" / "hooks").mkdir(exist_ok=True)
+    (deps / ".git" / "hooks" / "pre-commit").write_text("#!/bin/sh\nsh tools/lint.sh\n")
+    (deps / ".git" / "hooks" / "pre-commit").chmod(0o755)
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        case = Case("", "cp evil packages/deps/tools/lint.sh", "", refused="packages/deps/tools/lint.sh")
+        await plant_inside(held, case, workspace)
+
+    within(held.project, scenario)
+    held.run(COMMIT, deps)
+    assert not held.canary.exists()
+
+
+def test_what_is_merely_mentioned_is_not_guarded(held: Place) -> None:
+    """A hook that lints the sources does not make them the user's alone."""
+    (held.project / "src" / "main.py").write_text("1\n")
+    (held.project / "tools" / "lint.py").write_text("import main\n")
+    hook(held, "# see docs/hooks.md and tools/old.sh\nruff check src src/main.py README.md\npython3 tools/lint.py src")
+    named = named_in(held.project)
+    assert {"tools/lint.py"} <= set(named.files) and not {"src", "src/main.py", "docs/hooks.md"} & set(named.files)
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        done = await workspace.exec("echo 2 > src/main.py; mkdir docs; touch docs/hooks.md README.md tools/old.sh")
+        assert done.exit_code == 0 and b"only the user" not in done.output, done.output.decode()
+
+    within(held.project, scenario)
+
+
+def test_what_is_named_can_be_given_up_by_its_name(held: Place) -> None:
+    hook(held, "sh tools/lint.sh")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert not await refused(workspace, "touch tools/lint.sh")
+
+    within(held.project, scenario, unguarded=("tools/lint.sh",))
+    with pytest.raises(ConfigError, match=r"unguarded: 'tools/other.sh' is not listed"):
+        within(held.project, scenario, unguarded=("tools/other.sh",))
+
+
+def test_files_without_end_or_without_sense_name_nothing(held: Place) -> None:
+    """A control file is anybody's text: links to devices, cycles, pipes and noise are read to an end."""
+    (held.project / ".envrc").write_text(
+        "source_env .envrc\nsource_env b/.envrc\n. /dev/zero\n\0'\"$(((\n" + "a/b " * 9000
+    )
+    (held.project / "b").mkdir()
+    (held.project / "b" / ".envrc").symlink_to("/dev/zero")
+    os.mkfifo(held.project / "mise.toml")
+    named = named_in(held.project)
+    assert "a/b" in named.files and len(named.files) < 1000
