@@ -1,84 +1,88 @@
-"""Opens the sandbox backend a config names. The one place that knows which backends there are."""
+"""Finds and opens the sandbox backend that a config names.
+
+Owns the search by name, in the entry-point group `etude.backends` (`environments.plugin`), and the type of a recipe's
+`environment` table, which is the union of their configs. Knows none of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from functools import reduce
+from importlib.metadata import entry_points
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import Discriminator, Tag
 
 from etude.config import Config
-from etude.environments import store
 from etude.environments.base import Backend
-from etude.environments.cluster.config import ClusterConfig
-from etude.environments.docker.config import DockerConfig
-from etude.environments.firecracker.config import FirecrackerConfig
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.environments.qemu.backend import QemuBackend
-from etude.environments.qemu.config import QemuConfig
-from etude.environments.remote import RemoteConfig
-from etude.environments.routed import RoutedBackend, RoutedConfig
+from etude.environments.plugin import BackendTable, Plugin
 from etude.errors import MissingDependency, Unreachable
 
-_OF_ISOLATION = {"vm": "qemu", "container": "docker", "namespace": "namespace"}
-"""The backend that is meant where a config says only how strong the isolation must be."""
-_EXTRAS = {"cluster": "train"}
-"""What to install where a backend needs more than the others."""
-
+GROUP = "etude.backends"
+PLUGINS: dict[str, Plugin] = {point.name: point.load() for point in entry_points(group=GROUP)}
+"""Every kind that is installed here."""
+LOCAL = {name: plugin for name, plugin in PLUGINS.items() if plugin.probe is not None}
+"""Kinds that make sandboxes on this machine, rather than ask a server of ours for them."""
+DEFAULT = "namespace"
 AWAY_S = 120.0
 """How long `open_when_there` waits."""
 
 
 def _kind(table: Any) -> str:
-    """Which member of the union a table is meant for; namespace where it says neither `kind` nor `isolation`."""
+    """Which kind a table is meant for, by its `kind` or else its `isolation`."""
     if not isinstance(table, dict):
         return getattr(table, "kind", "")
-    return table.get("kind") or _OF_ISOLATION.get(table.get("isolation", "namespace"), "")
+    wanted = table.get("isolation", DEFAULT)
+    return table.get("kind") or next((name for name, plugin in PLUGINS.items() if plugin.meant_by == wanted), "")
 
 
-Local = NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig
+if TYPE_CHECKING:
+    LocalConfig: TypeAlias = BackendTable
+    BackendConfig: TypeAlias = BackendTable
+else:
 
-_Namespace = Annotated[NamespaceConfig, Tag("namespace")]
-_Docker = Annotated[DockerConfig, Tag("docker")]
-_Qemu = Annotated[QemuConfig, Tag("qemu")]
-_Firecracker = Annotated[FirecrackerConfig, Tag("firecracker")]
-_Remote = Annotated[RemoteConfig, Tag("remote")]
-_Cluster = Annotated[ClusterConfig, Tag("cluster")]
-_Routed = Annotated[RoutedConfig, Tag("routed")]
-LocalConfig = Annotated[_Namespace | _Docker | _Qemu | _Firecracker, Discriminator(_kind)]
-"""Backends that make sandboxes themselves, rather than ask a server of ours for them."""
-BackendConfig = Annotated[
-    _Namespace | _Docker | _Qemu | _Firecracker | _Remote | _Cluster | _Routed, Discriminator(_kind)
-]
-"""What an `environment` table of a recipe holds: `kind` says which."""
+    def _one_of(plugins: Mapping[str, Plugin]) -> object:
+        members = [Annotated[plugin.config, Tag(name)] for name, plugin in plugins.items()]
+        return Annotated[reduce(or_, members), Discriminator(_kind)]
+
+    LocalConfig = _one_of(LOCAL)
+    BackendConfig = _one_of(PLUGINS)
+    """What an `environment` table of a recipe holds: `kind` says which."""
+
+
+def default_config() -> BackendTable:
+    """Of the backend that is meant where nothing is said."""
+    return PLUGINS[DEFAULT].config()
 
 
 class Sandboxed(Config):
     """What of a recipe says where its sandboxes are."""
 
-    environment: BackendConfig = NamespaceConfig()
+    environment: BackendConfig = default_config()
 
 
-def open_backend(config: Local | RemoteConfig | ClusterConfig | RoutedConfig | None = None) -> Backend:
+def plugin_of(config: BackendTable) -> Plugin:
+    """The plug-in of a config that one of them has made."""
+    return PLUGINS[config.kind]
+
+
+def open_backend(config: BackendTable | None = None) -> Backend:
     """Open a backend, or fail saying what this machine lacks; there is no fallback to a weaker one.
 
     Call it on the thread whose event loop will use it. The caller closes it.
     """
-    if isinstance(config, RoutedConfig):
-        return RoutedBackend(config, open_backend)
-    if isinstance(config, QemuConfig):
-        return QemuBackend(config)
-    if config is None or isinstance(config, NamespaceConfig):
-        return NamespaceBackend(config or NamespaceConfig())
+    config = default_config() if config is None else config
+    plugin = plugin_of(config)
     try:
-        return _with_more(config)
+        return plugin.open(config)
     except ImportError as error:
-        extra = _EXTRAS.get(config.kind, "environments")
-        raise MissingDependency(f"{error.name} is not installed: pip install 'etude[{extra}]'") from None
+        raise MissingDependency(f"{error.name} is not installed: pip install 'etude[{plugin.extra}]'") from None
 
 
-async def open_when_there(config: BackendConfig) -> Backend:
+async def open_when_there(config: BackendTable) -> Backend:
     """The same for a process of a run that has begun: a server that is away just now, as when it is started anew, is
     waited for. Raises Unreachable after a while, and at once what `open_backend` raises otherwise.
     """
@@ -92,26 +96,7 @@ async def open_when_there(config: BackendConfig) -> Backend:
         await asyncio.sleep(0.2)
 
 
-def sweep(config: BackendConfig) -> None:
+def sweep(config: BackendTable) -> None:
     """Remove what dead processes have left of sandboxes of this kind. A server's are its own to sweep."""
-    if isinstance(config, NamespaceConfig | QemuConfig | FirecrackerConfig):
-        store.sweep(config.state_dir or store.default_state_dir())
-
-
-def _with_more(config: DockerConfig | FirecrackerConfig | RemoteConfig | ClusterConfig) -> Backend:
-    """Those that need what the light installation does not have."""
-    if isinstance(config, ClusterConfig):
-        from etude.environments.cluster.backend import ClusterBackend
-
-        return ClusterBackend(config)
-    if isinstance(config, DockerConfig):
-        from etude.environments.docker.backend import DockerBackend
-
-        return DockerBackend(config)
-    if isinstance(config, FirecrackerConfig):
-        from etude.environments.firecracker.backend import FirecrackerBackend
-
-        return FirecrackerBackend(config)
-    from etude.environments.client import RemoteBackend
-
-    return RemoteBackend(config)
+    if (remove := plugin_of(config).sweep) is not None:
+        remove(config)

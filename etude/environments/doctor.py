@@ -1,186 +1,50 @@
 """Says in plain words which sandboxes this machine can run, and what to do for the others.
 
-Owns the checks of the namespace backend and the round of all backends. The last check of each starts a real sandbox
-under a deadline and looks at it from inside: that the parts are there proves nothing. Leaves the machine as it was, but
-for the guest program and kernel in its cache: what killed processes left is told of, and not swept.
+Owns the round of all backends that make sandboxes here; what each looks at is its plug-in's `probe`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import tempfile
-import time
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from etude.config import load_recipe
-from etude.environments import cgroups
-from etude.environments.base import SandboxSpec
-from etude.environments.build import default_cache_dir, guest_program
-from etude.environments.docker.config import DockerConfig
-from etude.environments.finding import Finding, look
-from etude.environments.firecracker.config import FirecrackerConfig
-from etude.environments.images.check import check_images
-from etude.environments.launcher import find_bwrap
-from etude.environments.leftovers import leftovers
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.environments.qemu.config import QemuConfig
-from etude.environments.qemu.probe import probe
-from etude.environments.store import default_state_dir, new_instance
-from etude.errors import DeadlineExceeded, EtudeError
+from etude.environments.backends import LOCAL, default_config, plugin_of
+from etude.environments.finding import Finding
+from etude.environments.plugin import BackendTable
+from etude.errors import ConfigError
 
-_BOOT_DEADLINE_S = 60.0
-_BACKENDS = {
-    "namespace": (NamespaceConfig, ()),
-    "docker": (DockerConfig, ()),
-    "qemu-kvm": (QemuConfig, ("accel=kvm",)),
-    "qemu-tcg": (QemuConfig, ("accel=tcg",)),
-    "firecracker": (FirecrackerConfig, ()),
+_LOOKED_AT = {
+    name: (plugin, preset) for kind, plugin in LOCAL.items() for name, preset in (plugin.variants or {kind: ()}).items()
 }
-"""What can be looked at: its config, and what is set in it."""
-_LOOK = (
-    "python3 -c 'print(6 * 7)' && ls /sys/class/net /proc/1/root 2>/dev/null; "
-    "grep -E 'CapEff|Seccomp:' /proc/self/status"
-)
-_USERNS_SWITCHES = (
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
-    ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=10000"),
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-)
 
 
-def survey(names: Iterable[str], image: str | None = None, overrides: Sequence[str] = ()) -> dict[str, list[Finding]]:
-    """What was found of each backend. Those whose findings are all `ok` are offered here.
+def survey(
+    only: str | None = None, image: str | None = None, overrides: Sequence[str] = ()
+) -> dict[str, list[Finding]]:
+    """What was found of each backend, or of one alone. Those whose findings are all `ok` are offered here.
 
-    `image` is what a container starts on; `overrides` are set in every config.
+    `image` is what a container starts on; `overrides` are set in the config. Raises ConfigError for an unknown name.
     """
+    if only is not None and only not in _LOOKED_AT:
+        raise ConfigError(f"--backend {only}: there is none; these can be looked at: {', '.join(_LOOKED_AT)}")
     found = {}
-    for name in names:
-        schema, preset = _BACKENDS[name]
-        started_on = (f"image={json.dumps(image)}",) if image is not None and name == "docker" else ()
-        found[name] = diagnose(load_recipe(None, schema, [*preset, *started_on, *overrides]))
+    for name, (plugin, preset) in _LOOKED_AT.items():
+        if only in (None, name):
+            started_on = (
+                (f"image={json.dumps(image)}",) if image is not None and "image" in plugin.config.model_fields else ()
+            )
+            found[name] = diagnose(load_recipe(None, plugin.config, [*preset, *started_on, *overrides]))
     return found
 
 
-def diagnose(
-    config: NamespaceConfig | DockerConfig | QemuConfig | FirecrackerConfig | None = None,
-) -> list[Finding]:
+def diagnose(config: BackendTable | None = None) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes seconds."""
-    if isinstance(config, (DockerConfig, FirecrackerConfig)):
-        return _over_http(config)
-    if isinstance(config, QemuConfig):
-        return probe(config)
-    config = config or NamespaceConfig()
-    findings = [
-        look("guest program", lambda: f"built at {guest_program(config.cache_dir or default_cache_dir())}"),
-        look("bubblewrap", find_bwrap),
-        _overlay(),
-        _user_namespaces(),
-        look("limits", lambda: _limits(config)),
-        _room(config.state_dir or default_state_dir()),
-        _images(config),
-        _left_over(config),
-    ]
-    findings.append(look("a real sandbox", lambda: asyncio.run(_boot(config))))
-    return findings
-
-
-def _over_http(config: DockerConfig | FirecrackerConfig) -> list[Finding]:
-    """Of the backends whose machinery is spoken to with what the light installation does not have."""
+    config = default_config() if config is None else config
+    plugin = plugin_of(config)
+    assert plugin.probe is not None, f"{config} is made elsewhere"
     try:
-        from etude.environments.docker.probe import probe as probe_docker
-        from etude.environments.firecracker.probe import probe as probe_firecracker
+        return plugin.probe(config)
     except ModuleNotFoundError as error:
-        return [Finding("HTTP", False, f"{error.name} is not installed", "pip install 'etude[environments]'")]
-    return probe_docker(config) if isinstance(config, DockerConfig) else probe_firecracker(config)
-
-
-def _overlay() -> Finding:
-    if "\toverlay\n" in Path("/proc/filesystems").read_text():
-        return Finding("overlayfs", True, "the kernel has it")
-    return Finding("overlayfs", False, "the kernel has not loaded it", "modprobe overlay (as root)")
-
-
-def _user_namespaces() -> Finding:
-    for path, forbidding, remedy in _USERNS_SWITCHES:
-        try:
-            value = Path(path).read_text().strip()
-        except OSError:
-            continue  # this kernel has no such switch
-        if value == forbidding:
-            return Finding(
-                "user namespaces", False, f"{path} is {value}: only root may make them", f"{remedy} (as root)"
-            )
-    return Finding("user namespaces", True, "allowed")
-
-
-def _limits(config: NamespaceConfig) -> str:
-    if config.limits == "rlimit":
-        return "per process only (limits = 'rlimit'): no limit on CPU, none on the sum of a sandbox's memory"
-    tree = cgroups.open_tree(new_instance())
-    tree.close()
-    return f"cgroup v{tree.version}, writable"
-
-
-def _room(state_dir: Path) -> Finding:
-    place = state_dir if state_dir.exists() else state_dir.parent
-    try:
-        free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize >> 20
-    except OSError as error:
-        return Finding("room", False, f"{place}: {error.strerror}", "set state_dir to a directory that exists")
-    enough = free >= 256 and os.access(place, os.W_OK)
-    remedy = "" if enough else "free some, or set state_dir in the environment config to a larger, writable file system"
-    return Finding("room", enough, f"{free} MiB free at {place}", remedy)
-
-
-def _images(config: NamespaceConfig) -> Finding:
-    """Never a fault: sandboxes on the host's own toolchain need none of it."""
-    try:
-        said = f"can be kept and mounted, in the form {config.images.format!r}"
-        with tempfile.TemporaryDirectory(prefix="etude-doctor-") as made:
-            check_images(config, Path(made))
-    except EtudeError as error:
-        said = f"only 'host' ({error})"
-    return Finding("images", True, said)
-
-
-def _left_over(config: NamespaceConfig) -> Finding:
-    """No fault either: the next backend that opens removes it."""
-    left = leftovers(config)
-    said = "nothing of killed processes"
-    if left:
-        said = f"{len(left)} things of killed processes ({left[0][:100]}): the next server or run removes them"
-    return Finding("left over", True, said)
-
-
-async def _boot(config: NamespaceConfig) -> str:
-    try:
-        async with asyncio.timeout(_BOOT_DEADLINE_S):
-            return await _look_inside(config)
-    except TimeoutError:
-        hint = "the machine is very busy, or a program it starts hangs; look at its load"
-        raise DeadlineExceeded("a sandbox to start and be looked at", _BOOT_DEADLINE_S, hint) from None
-
-
-async def _look_inside(config: NamespaceConfig) -> str:
-    backend = NamespaceBackend(config, sweep=False)
-    try:
-        began = time.perf_counter()
-        sandbox = await backend.create(SandboxSpec(files={"a": b"x"}))
-        took_ms = (time.perf_counter() - began) * 1e3
-        seen = (await sandbox.exec(_LOOK, timeout_s=20)).output.decode(errors="replace").split()
-    finally:
-        await backend.close()
-    if seen != ["42", "CapEff:", "0000000000000000", "Seccomp:", "2"]:
-        raise EtudeError(f"it starts, but from inside it looks wrong ({' '.join(seen)[:200]}): report this as a bug")
-    if left := [line for line in leftovers(config) if backend.store.instance in line]:
-        raise EtudeError(f"it leaves something behind ({'; '.join(left)[:300]}): report this as a bug")
-    users = "was users of its own" if backend.uids.mapped else "was the same user as all others"
-    limits = "without capabilities, its system calls filtered"
-    return f"started in {took_ms:.0f} ms, ran python3, {users}, {limits}, left nothing behind"
+        remedy = f"pip install 'etude[{plugin.extra}]'"
+        return [Finding("packages", False, f"{error.name} is not installed", remedy)]

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import Field
 
-from etude.config import Config
 from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Metrics, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
@@ -35,10 +34,12 @@ from etude.environments.channel import Channel
 from etude.environments.child import ended
 from etude.environments.egress.gate import open_proxy, take_listener
 from etude.environments.egress.policy import EgressConfig, allowing
+from etude.environments.finding import Finding
 from etude.environments.freezer import Freezer
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
+from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.root import Root
 from etude.environments.rootfs import HOST, Roots
 from etude.environments.starving import processors_taken, short_of
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class NamespaceConfig(Config):
+class NamespaceConfig(BackendTable):
     """How namespace sandboxes are made; the defaults need root, or a delegated cgroup."""
 
     kind: Literal["namespace"] = "namespace"
@@ -385,3 +386,16 @@ class NamespaceSandbox(GuestSandbox):
                     raise DeadlineExceeded(f"the processes of sandbox {self.id} to end", wait_s)
             self._pid = None
         await self._own.forget(self._disk, self._first)
+
+
+def _probe(config: NamespaceConfig) -> list[Finding]:
+    from etude.environments.namespace_probe import probe
+
+    return probe(config)
+
+
+def _sweep(config: NamespaceConfig) -> None:
+    store.sweep(config.state_dir or store.default_state_dir())
+
+
+PLUGIN = Plugin(NamespaceConfig, NamespaceBackend, _probe, sweep=_sweep, meant_by="namespace")

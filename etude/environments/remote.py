@@ -11,10 +11,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from etude.config import Config
+from etude.environments.base import Backend
+from etude.environments.plugin import BackendTable, Plugin
 
 
-class RemoteConfig(Config):
+class RemoteConfig(BackendTable):
     """An environment server, and what to ask of it."""
 
     kind: Literal["remote"] = "remote"
@@ -35,3 +36,12 @@ class RemoteConfig(Config):
 def default_state_dir() -> Path:
     """Where a server remembers, below XDG_STATE_HOME or ~/.local/state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "environments"
+
+
+def _open(config: RemoteConfig) -> Backend:
+    from etude.environments.client import RemoteBackend
+
+    return RemoteBackend(config)
+
+
+PLUGIN = Plugin(RemoteConfig, _open)

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, Protocol
 import structlog
 from pydantic import Field
 
-from etude.config import Config
 from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec, Snapshot
 from etude.environments.cluster.config import ClusterConfig
+from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.remote import RemoteConfig
 from etude.environments.wire import ServerError
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, Overloaded, SandboxError
@@ -29,7 +29,7 @@ PlaceConfig = Annotated[RemoteConfig | ClusterConfig, Field(discriminator="kind"
 _log = structlog.get_logger()
 
 
-class RoutedConfig(Config):
+class RoutedConfig(BackendTable):
     """Places that all offer the same, and how long one is left alone."""
 
     kind: Literal["routed"] = "routed"
@@ -174,3 +174,12 @@ class RoutedBackend:
 def _another_may(error: EtudeError) -> bool:
     """Whether what this place could not do, another may."""
     return isinstance(error, (DeadlineExceeded, Overloaded)) or (isinstance(error, ServerError) and error.retryable)
+
+
+def _open(config: RoutedConfig) -> Backend:
+    from etude.environments.backends import open_backend
+
+    return RoutedBackend(config, open_backend)
+
+
+PLUGIN = Plugin(RoutedConfig, _open)

@@ -10,9 +10,10 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from etude.environments.backends import Local, open_backend
+from etude.environments.backends import open_backend, plugin_of
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.doctor import diagnose
+from etude.environments.plugin import BackendTable
 from etude.environments.remote import RemoteConfig
 from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDependency
 from etude.rollouts.config import ModelSource, RunConfig
@@ -44,12 +45,11 @@ async def preflight(config: RunConfig, directory: Path) -> None:
                 raise MissingDependency(f"{finding.subject}: {finding.said}; {finding.remedy}")
 
 
-def _local_backends(config: RunConfig) -> tuple[Local, ...]:
+def _local_backends(config: RunConfig) -> tuple[BackendTable, ...]:
     """Those that this machine must offer; in a cluster it is one machine of several, all alike."""
     if config.cluster is not None:
         return config.cluster.agent.node.backends
-    assert isinstance(config.environment, Local)
-    return (config.environment,)
+    return (config.environment,) if plugin_of(config.environment).probe is not None else ()
 
 
 def _model(source: ModelSource) -> None:

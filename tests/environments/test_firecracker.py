@@ -283,7 +283,7 @@ def test_what_cannot_be_had_is_said(monitor, run, tmp_path, monkeypatch):
 
 def test_the_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    (finding, *_) = survey(["firecracker"])["firecracker"]
+    (finding, *_) = survey("firecracker")["firecracker"]
     assert not finding.ok and finding.subject == "Firecracker" and "no firecracker" in finding.said
     assert "github.com/firecracker-microvm/firecracker/releases" in finding.remedy
 

@@ -9,11 +9,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from etude.config import Config
+from etude.environments.base import Backend
+from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.scheduling.messages import Isolation, Priority
 
 
-class ClusterConfig(Config):
+class ClusterConfig(BackendTable):
     """A cluster that runs on the Ray this process has joined, and what to ask of it."""
 
     kind: Literal["cluster"] = "cluster"
@@ -33,3 +34,12 @@ class ClusterConfig(Config):
     """How long a sandbox may take to be ready, its time in the queue included."""
     unreachable_s: float = Field(60.0, gt=0)
     """How long to go on asking a scheduler that is gone; it is started again meanwhile."""
+
+
+def _open(config: ClusterConfig) -> Backend:
+    from etude.environments.cluster.backend import ClusterBackend
+
+    return ClusterBackend(config)
+
+
+PLUGIN = Plugin(ClusterConfig, _open, extra="train")

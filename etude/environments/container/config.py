@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from etude.config import Config
+from etude.environments.plugin import BackendTable
 
 
-class ContainerConfig(Config):
+class ContainerConfig(BackendTable):
     """The part of a backend's config that every backend of containers has."""
 
     image: str | None = None

@@ -7,7 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from etude.environments.base import Backend
 from etude.environments.container.config import ContainerConfig
+from etude.environments.finding import Finding
+from etude.environments.plugin import Plugin
 
 
 class DockerConfig(ContainerConfig):
@@ -23,3 +26,18 @@ class DockerConfig(ContainerConfig):
     """One of the engine's OCI runtimes, `runsc` say; None: its default."""
     engine_timeout_s: float = Field(60.0, gt=0)
     """For one answer of the engine."""
+
+
+def _open(config: DockerConfig) -> Backend:
+    from etude.environments.docker.backend import DockerBackend
+
+    return DockerBackend(config)
+
+
+def _probe(config: DockerConfig) -> list[Finding]:
+    from etude.environments.docker.probe import probe
+
+    return probe(config)
+
+
+PLUGIN = Plugin(DockerConfig, _open, _probe, meant_by="container")

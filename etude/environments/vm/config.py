@@ -7,11 +7,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from etude.config import Config
+from etude.environments import store
 from etude.environments.images.store import ImagesConfig
+from etude.environments.plugin import BackendTable
 
 
-class MachineConfig(Config):
+class MachineConfig(BackendTable):
     """The part of a backend's config that every backend of virtual machines has."""
 
     isolation: Literal["vm"] = "vm"
@@ -41,3 +42,8 @@ class MachineConfig(Config):
     stop_timeout_s: float = Field(15.0, gt=0)
     copy_timeout_s: float = Field(120.0, gt=0)
     """For copying one machine's memory."""
+
+
+def swept_of_machines(config: MachineConfig) -> None:
+    """Remove what dead processes have left."""
+    store.sweep(config.state_dir or store.default_state_dir())

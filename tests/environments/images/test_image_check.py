@@ -1,6 +1,6 @@
 """What the doctor says of images: never a fault, and what is missing by name."""
 
-from etude.environments import doctor
+from etude.environments import namespace_probe
 from etude.environments.doctor import diagnose
 from etude.environments.images.store import ImagesConfig
 from etude.environments.namespace import NamespaceConfig
@@ -19,4 +19,4 @@ def test_where_images_work_the_doctor_has_made_and_mounted_one():
 
 def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert "apt-get install -y erofs-utils" in doctor._images(NamespaceConfig()).said
+    assert "apt-get install -y erofs-utils" in namespace_probe._images(NamespaceConfig()).said

@@ -215,7 +215,7 @@ def test_a_recipe_names_a_server_and_wrong_keys_name_their_path(server):
         parse({"name": "r", "environment": {**recipe["environment"], "limits": "rlimit"}}, RunConfig, "r")
     with pytest.raises(ConfigError, match=r"environment\.bogus: unknown key; known here: .*state_dir"):
         parse({"name": "r", "environment": {"bogus": 1}}, RunConfig, "r")
-    kinds = ("namespace", "docker", "qemu", "firecracker", "remote", "cluster", "routed")
+    kinds = ("cluster", "docker", "firecracker", "namespace", "qemu", "remote", "routed")
     with pytest.raises(ConfigError, match=", ".join(map(repr, kinds))):
         parse({"name": "r", "environment": {"kind": "nowhere"}}, RunConfig, "r")
 

@@ -1,0 +1,43 @@
+"""What makes a kind of sandbox known: one object, found by its name in the entry-point group `etude.backends`.
+
+    [project.entry-points."etude.backends"]
+    mine = "my_package.sandboxes:PLUGIN"
+
+Owns `Plugin` and `BackendTable`. `environments.backends` finds and opens them; docs/extending.md adds one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from etude.config import Config
+from etude.environments.base import Backend
+from etude.environments.finding import Finding
+
+
+class BackendTable(Config):
+    """The `environment` table of a recipe."""
+
+    kind: str = ""
+    """The plug-in's name; every config of one has its own as the default."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One kind of sandbox backend. Must be quick to import: `open` and `probe` import what they need."""
+
+    config: type[BackendTable]
+    open: Callable[[Any], Backend]
+    """Opens it by its config. Raises MissingDependency, or EtudeError saying what is missing."""
+    probe: Callable[[Any], list[Finding]] | None = None
+    """What this machine lacks for it; the last finding is a real sandbox. None for what another machine makes."""
+    variants: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What `etude environments doctor` looks at, by name, with what is set in the config; empty: it, as it is."""
+    sweep: Callable[[Any], None] | None = None
+    """Removes what dead processes have left of such sandboxes; None where a server or an engine does."""
+    meant_by: str = ""
+    """The level of isolation that this is the backend for, where a config names nothing else."""
+    extra: str = "environments"
+    """The extra of `pip install` that has what `open` imports."""
