@@ -65,8 +65,7 @@ def end_the_others():
     """Every process but this one and the sandbox's first. One that is told to end first finishes the call it is in, and
     that may take long and be a rename onto the reward: so until there is none any more.
     """
-    tries = 0
-    while True:
+    for _ in range(MOST_TRIES):
         try:
             posix.kill(-1, SIGKILL)
         except ProcessLookupError:
@@ -74,10 +73,10 @@ def end_the_others():
         try:
             posix.waitpid(-1, posix.WNOHANG)
         except ChildProcessError:
-            pass
-        if (tries := tries + 1) > MOST_TRIES:
-            raise SystemExit("tampering: a process does not end")
-        time.sleep(0.01)
+            continue
+        finally:
+            time.sleep(0.01)
+    raise SystemExit("tampering: a process does not end")
 
 
 def be_child(request_end, answer_end):
