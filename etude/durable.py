@@ -1,7 +1,7 @@
 """Files that are whole or not there, and on the disk before anybody relies on them.
 
-Owns `write_whole`, `write_new`, `append_whole`, `cut`, `sync_directory` and `naming`, and `SICK`, the errors of a
-machine that fails. Knows nothing of what is written; whoever writes says what a full disk means.
+Owns `write_whole`, `write_new`, `overwrite`, `append_whole`, `cut`, `sync_directory` and `naming`, and `SICK`, the
+errors of a machine that fails. Knows nothing of what is written; whoever writes says what a full disk means.
 """
 
 from __future__ import annotations
@@ -64,6 +64,27 @@ def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Put `data` into a file of the user's, which stays the file that it was: its links, rights and owner. Raises
+    OSError; where that is for want of room, what was there stands."""
+    with naming(path):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            before = os.fstat(file).st_size
+            try:
+                os.posix_fallocate(file, 0, max(1, len(data)))
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
+                    os.ftruncate(file, before)
+                    raise
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            os.ftruncate(file, len(data))
+        finally:
+            os.close(file)
 
 
 def append_whole(handle: int, data: bytes, path: Path) -> None:

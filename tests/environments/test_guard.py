@@ -463,3 +463,58 @@ os.chmod("d", 0o2775)
     within(project, scenario)
     modes = {name: (project / name).stat().st_mode & 0o7777 for name in ("p", "q", "r", "d")}
     assert modes == {"p": 0o755, "q": 0o755, "r": 0o755, "d": 0o2775}
+
+
+PROMISED = [
+    ".git",
+    ".hg",
+    ".envrc",
+    ".vscode",
+    ".idea",
+    ".zed",
+    ".devcontainer",
+    ".vimrc",
+    ".exrc",
+    ".nvim.lua",
+    ".dir-locals.el",
+    ".gdbinit",
+    ".lldbinit",
+    ".pdbrc",
+    ".Rprofile",
+    ".RData",
+    ".irbrc",
+    ".claude",
+    ".mcp.json",
+    ".cursor",
+    ".gemini",
+    ".codex",
+    "opencode.json",
+    ".amp",
+    ".qwen",
+    ".junie",
+    ".crush.json",
+    ".mise.toml",
+    ".tool-versions",
+    "rust-toolchain",
+    ".npmrc",
+    ".yarnrc.yml",
+    ".pnpmfile.cjs",
+    ".etude",
+    ".helix",
+    ".husky",
+    ".bashrc",
+    ".gitconfig",
+    ".ssh",
+]
+"""Not made from the list: a name that is lost there is missed here."""
+
+
+def test_the_names_that_the_pages_promise_are_refused(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, f"for name in {' '.join(PROMISED)}; do mkdir -p x/$name; done > /tmp/said 2>&1; true")
+        for name in PROMISED[:-6]:
+            assert not (project / "x" / name).exists(), name
+        for name in PROMISED:
+            assert workspace.refuses(name) is not None, name
+
+    within(project, scenario)

@@ -60,7 +60,7 @@ def test_a_state_directory_of_anothers_is_refused_and_let_be(users):
     (fake / "cgroup.procs").write_text(f"{victim.pid}\n")
     (other.state / dead / "groups").write_text(f"{fake}\n")
     config = NamespaceConfig(state_dir=other.state)
-    assert leftovers(config) == []
+    assert not [line for line in leftovers(config) if dead in line or str(fake) in line]
     with pytest.raises(ConfigError, match="state_dir"):
         NamespaceBackend(config)
     assert (other.state / dead).is_dir() and victim.poll() is None

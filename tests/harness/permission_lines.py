@@ -1,6 +1,8 @@
 """Command lines, and what the rules of test_permissions say of them; most are ways to hide a `git push`."""
 
 ALLOWED = [
+    "cd src && ls; cd ..",
+    "cd src; cat main.py; cd ..; ls",
     "pytest",
     "pytest -q tests",
     "A=1 pytest",
@@ -226,6 +228,7 @@ DENIED = [
 ]
 
 ASKED = [
+    "cd ..; cat x",
     # no rule
     "foo",
     "make install",

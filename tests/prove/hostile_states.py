@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from etude.environments.base import Backend, Sandbox
 from etude.environments.leftovers import leftovers
@@ -113,6 +114,9 @@ PRIMITIVES: dict[str, str] = {
     "python": "mkdir -p __pycache__; printf '\\0' > sub/module.py; printf 'def f(:' > new.py; touch conftest.py",
 }  # fmt: skip
 
+FAULTS = ("infra_failed", "spoiled_forks", "outside_touched", "left_over", "all_blamed", "too_much_memory")
+BUDGET_MB = 600
+"""Of the controller, whatever it judges."""
 CANARY = Path("/var/tmp/etude-canary")
 """A directory of the host that states aim at: nothing may change in it. Of one run at a time."""
 RARE = {
@@ -212,7 +216,7 @@ def fingerprint(*places: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
-def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, object]:
+def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
     """Run, and say what became of them."""
     (CANARY / "open").mkdir(parents=True, exist_ok=True)
     (CANARY / "open").chmod(0o777)
@@ -264,5 +268,7 @@ if __name__ == "__main__":
     parser.add_argument("--forks", type=int, default=1, help="fork every so manyth state")
     given = parser.parse_args()
     found = prove(given.states, given.seed, given.at_once, given.forks)
+    found["all_blamed"] = found["passed"] < given.states // 10  # about a quarter hold the right answer and do no harm
+    found["too_much_memory"] = found["max_rss_mb"] > BUDGET_MB
     print(json.dumps(found))
-    sys.exit(any(found[fault] for fault in ("infra_failed", "spoiled_forks", "outside_touched", "left_over")))
+    sys.exit(any(found[fault] for fault in FAULTS))

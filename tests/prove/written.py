@@ -98,6 +98,16 @@ def _whole(at: Path, n: int) -> None:
     write_whole(at / f"{n}.json", json.dumps({"n": n, "pad": PAD}).encode(), listed=True)
 
 
+def _again(at: Path, n: int) -> None:
+    """The same file each time: what was there must stand where the new text does not fit."""
+    write_whole(at / "state.json", json.dumps({"n": n, "pad": PAD * (1 + n % 2)}).encode())
+
+
+def _newest(at: Path) -> list[int]:
+    path = at / "state.json"
+    return list(range(json.loads(path.read_text())["n"] + 1)) if path.exists() else []
+
+
 def _ledger(at: Path, n: int) -> None:
     ledger = Ledger(at)
     try:
@@ -350,6 +360,7 @@ WRITTEN: dict[str, Written] = {
     "answers to keep: permissions": Written(_remember, _remembered),
     "undo: snapshots of a workspace": Written(_shadow, _shadowed, step=16_384),
     "a run's reports and summaries": Written(_whole, lambda at: sorted(int(path.stem) for path in at.glob("*.json"))),
+    "what is written again and again": Written(_again, _newest),
     "a run's metrics": Written(lambda at, n: append(at / "m", {"n": n, "pad": PAD}), lambda at: _numbers(at / "m")),
     "a run's ledger": Written(_ledger, _ledger_has),
     "a run's trajectories": Written(_routes, lambda at: _numbers(at / "g0" / "0" / "events.jsonl")),

@@ -141,6 +141,11 @@ def test_what_the_task_gave_stays():
     assert legible({"__pycache__/m.pyc": b"x"}, {"__pycache__/m.pyc": b"x"}).stripped == ("__pycache__/m.pyc",)
 
 
+@pytest.mark.parametrize("magic", [b"\x7fELF", b"MZ\x90\x00", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\x00asm"])
+def test_machine_code_is_known_by_its_content(magic):
+    assert legible({}, {"data/table.dat": magic + b"\1\2\3"}).stripped == ("data/table.dat",)
+
+
 @given(st.dictionaries(st.text(min_size=1, max_size=9), st.binary(max_size=40), max_size=4))
 def test_no_content_stops_the_sieve(files):
     assert set(legible({}, files).stripped) <= set(files)

@@ -63,16 +63,24 @@ int make_parents(const char *path) {
     return status;
 }
 
+/* Where there is no room for it, what was there stands: so room is had first, and the rest cut off last. */
 void write_file(const struct request *request) {
     const char *path = request->body;
     size_t skip = strlen(path) + 1;
     if (skip > request->size)
         return reply(request->id, EINVAL, NULL, 0);
     int status = make_parents(path);
-    int fd = status ? -1 : open_regular(path, O_WRONLY | O_CREAT | O_TRUNC);
+    int fd = status ? -1 : open_regular(path, O_WRONLY | O_CREAT);
     if (fd < 0)
         return reply(request->id, status ? status : errno, NULL, 0);
-    while (skip < request->size) {
+    struct stat before;
+    off_t size = request->size - skip;
+    status = fstat(fd, &before) ? errno : size ? posix_fallocate(fd, 0, size) : 0;
+    if (status == EOPNOTSUPP || status == EINVAL || status == ENODEV)
+        status = 0; /* a file system that cannot promise room */
+    else if (status && before.st_size < size && ftruncate(fd, before.st_size))
+        status = errno;
+    while (!status && skip < request->size) {
         ssize_t put = write(fd, request->body + skip, request->size - skip);
         if (put < 0 && errno != EINTR) {
             status = errno;
@@ -80,6 +88,8 @@ void write_file(const struct request *request) {
         }
         skip += put > 0 ? put : 0;
     }
+    if (!status && ftruncate(fd, size))
+        status = errno;
     close(fd);
     reply(request->id, status, NULL, 0);
 }

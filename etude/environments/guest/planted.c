@@ -230,7 +230,7 @@ bool planted(const char *directory, const char *name, enum change change, const 
     snprintf(path, sizeof path, "%s/%s", directory, name);
     *shown = path + top + 1;
     size_t git = git_part(directory, top), length = strlen(path);
-    if (git && length > git + 6 && !strcmp(path + length - 5, ".lock"))
+    for (; git && length > git + 6 && !strcmp(path + length - 5, ".lock"); length -= 5)
         path[length - 5] = 0; /* git makes a file under this name, and gives it the one before when it is whole */
     if (change == REMOVED)
         return !git && obeyed_by_name(path, top, change);

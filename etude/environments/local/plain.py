@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from etude.durable import overwrite
 from etude.environments.base import WORKSPACE, DirEntry, ExecResult, Metrics, Part, ProcessInfo, Sandbox, Snapshot
 from etude.environments.local.config import WorkspaceConfig
 from etude.errors import ConfigError, DeadlineExceeded
@@ -199,7 +200,7 @@ class PlainWorkspace:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and not file.is_file():
             raise PermissionError(errno.EACCES, "is no regular file", path)
-        await asyncio.to_thread(file.write_bytes, data)
+        await asyncio.to_thread(overwrite, file, data)
 
     async def list_dir(self, path: str) -> list[DirEntry]:
         with os.scandir(self._at(path)) as entries:

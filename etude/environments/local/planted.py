@@ -15,6 +15,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -127,7 +128,7 @@ def _in_git(workspace: Path, parts: Sequence[str]) -> list[str] | None:
         has = {name for name in ("HEAD", "commondir", "objects", "refs") if (directory / name).exists()}
         bare = "HEAD" in has and ("commondir" in has or {"objects", "refs"} <= has)
         if bare or _any((".git", "git~[0-9]"), [parts[at - 1]]):
-            return [*parts[at:-1], parts[-1].removesuffix(".lock")]
+            return [*parts[at:-1], re.sub(r"(\.lock)+$", "", parts[-1])]
     return None
 
 

@@ -70,6 +70,8 @@ def protected(directory: Path, config: WorkspaceConfig, named: Named) -> list[st
     """What no command may write below the workspace: the config's, where links lead, and without a guard what the
     user's control files name. With one that needs no mount, across which nothing could be moved."""
     given = [name for name in config.protected if name not in config.unguarded]
+    if config.guard == "on":  # it judges name by name what git may write there, in a submodule's too
+        given = [name for name in given if name not in (".git/info", ".git/modules")]
     given += named.files if config.guard == "existing" else ()
     leads = [(directory / name).resolve() for name in (*given, *listed_links(directory, config.unguarded))]
     inside = [str(path.relative_to(directory)) for path in leads if directory in path.parents]
@@ -77,8 +79,8 @@ def protected(directory: Path, config: WorkspaceConfig, named: Named) -> list[st
 
 
 def command_environment(config: WorkspaceConfig) -> dict[str, str]:
-    """What the config gives commands, and where they may put things."""
-    return {**config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}
+    """What the config gives commands, and where they may put things. Nobody is there to edit what git would show."""
+    return {"GIT_EDITOR": "true", **config.env, "XDG_CACHE_HOME": CACHE, "TMPDIR": "/tmp"}
 
 
 def _machine() -> list[str]:

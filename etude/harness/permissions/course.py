@@ -1,8 +1,9 @@
 """From which directories each command of a line could be run.
 
-Owns `run_from`. A `cd` may fail, so that after it a relative path is meant from either directory; behind `cd x &&` only
-from the new one. Where something may run twice or later than it stands (a loop, a function, a trap), any `cd` of the
-line may come before it, and no chain is what it seems: a function can be named `cd`. Opens nothing, judges nothing.
+Owns `run_from` and `leads_to`. A `cd` may fail, so that after it a relative path is meant from either directory; behind
+`cd x &&` only from the new one. Where something may run twice or later than it stands (a loop, a function, a trap), any
+`cd` of the line may come before it, and no chain is what it seems: a function can be named `cd`. Opens nothing, judges
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def run_from(commands: Sequence[Simple], env: Mapping[str, str]) -> Iterator[tup
     """Each command with its directories, in order."""
     anywhere: Directories = [WORKSPACE]
     for command in commands:
-        anywhere = _either(anywhere, _moved(command, anywhere, env))
+        anywhere = _either(anywhere, leads_to(command, anywhere, env))
     straight = not any(command.again for command in commands)
     running: Directories = [WORKSPACE]
     here, chain = running, 0
@@ -30,8 +31,8 @@ def run_from(commands: Sequence[Simple], env: Mapping[str, str]) -> Iterator[tup
         if not (command.chain and command.chain == chain and straight):
             here, chain = running, command.chain
         yield command, [None] if command.astray else anywhere if command.again else here
-        if (moved := _moved(command, here, env)) is not None:
-            running = _either(running, _moved(command, running, env))
+        if (moved := leads_to(command, here, env)) is not None:
+            running = _either(running, leads_to(command, running, env))
             here = moved if chain and straight else running
 
 
@@ -40,7 +41,7 @@ def _either(before: Directories, after: Directories | None) -> Directories:
     return both if len(both) <= _MOST else [None]
 
 
-def _moved(command: Simple, start: Directories, env: Mapping[str, str]) -> Directories | None:
+def leads_to(command: Simple, start: Directories, env: Mapping[str, str]) -> Directories | None:
     """Where a `cd` that succeeds leads to from these; None for any other command."""
     if not command.words or command.words[0].text not in ("cd", "pushd", "popd"):
         return None

@@ -22,7 +22,7 @@ from etude.config import parse
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
-from etude.harness.permissions.course import run_from
+from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
@@ -242,12 +242,17 @@ class Judge:
         words = _settled(command, names)
         reason = self._command(tool, command, words)
         yield reason
+        ends = leads_to(command, list(directories), self._env) or ()
+        back = any(
+            end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
+        )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
         for word, found in zip(command.words[1:], names[1:], strict=True):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
             for name in found or ():
-                yield from self._argument(name, directories, outside=words[0] not in _PRINTS or word.parts is None)
+                passed = back or (words[0] in _PRINTS and word.parts is not None)
+                yield from self._argument(name, directories, outside=not passed)
         if reason.verdict == "allow":
             yield from self._unnamed(command, words, names, directories, reason.by == _READS)
             if FOUND in command.words:
