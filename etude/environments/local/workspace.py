@@ -31,7 +31,7 @@ from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.named import named_in
 from etude.environments.local.outside import abstract_sockets_held
 from etude.environments.local.plain import PlainWorkspace
-from etude.environments.local.planted import listed_as, rules
+from etude.environments.local.planted import MAY_BE, listed_as, rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
@@ -108,7 +108,7 @@ class ConfinedWorkspace(GuestSandbox):
         super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
         self._directory, self._config = directory, config
         self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
-        self._named = named_in(directory)
+        self._named = named_in(directory, [name for name in MAY_BE if name not in config.unguarded])
         self._held = protected(directory, config, self._named)
         self._pid: int | None = None
         self.egress: Counter[str] = Counter()
