@@ -13,7 +13,6 @@ program is made there that has the name of one outside.
 from __future__ import annotations
 
 import errno
-import fnmatch
 import glob
 import itertools
 import os
@@ -28,6 +27,7 @@ from pathlib import Path
 import structlog
 
 from etude.environments.local.repository import history_of
+from etude.environments.local.ways import listed_in, put_in, ways
 from etude.host import beneath
 from etude.host.git import listed_config
 
@@ -37,9 +37,6 @@ _NO_FILES = ("branch.", "remote.", "user.", "alias.")
 _PROGRAMS = (".uploadpack", ".receivepack")
 """Of a remote they do: fetching runs it."""
 _WORD = re.compile(r"[^\s'\"`;&|()<>=,\[\]]+|[;&|\n]")
-_SUBSTITUTED = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
-_GIVEN = re.compile(r"\bfor\s+(\w+)\s+in\s+([^;\n]{1,400})|\b(?!PATH=)(\w+)=[\"']?([\w./${}*-]{1,200})(?![\w:])")
-_USED = re.compile(r"\$\{?(\w+)\}?")
 _OPENS = {"", "do", "then", "else", "elif", "if", "while", "until", "!", "{", "time", "command", "exec", "env", "sudo"}
 """What stands before a command's name."""
 _VARIABLE = re.compile(r"^(\$\{?\w+\}?)?/+")
@@ -74,7 +71,7 @@ _CONTROL = {
 }  # fmt: skip
 _UNDERWAY = ("rebase-merge", "rebase-apply", "sequencer")
 _PASSED = {".git", "node_modules", "site-packages", "__pycache__", ".venv", "venv", "target"}
-_DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_REPOSITORIES, _MOST_LINKS, _MOST_BASES = 8, 40_000, 1 << 16, 20, 40, 16
+_DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_REPOSITORIES, _MOST_BASES = 8, 40_000, 1 << 16, 20, 16
 _MOST_READ, _MOST_NAMED, _MOST_WORDS = 200, 800, 40_000
 """Of one source; the guest takes no more than 4096 rules."""
 
@@ -105,7 +102,7 @@ def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
     for here in itertools.islice(nested, _MOST_REPOSITORIES):
         _repository(reading, workspace / here)
     reading.begin("links")
-    for path in (*_listed(seen, listed), *_home_links()):
+    for path in (*listed_in(seen, listed), *_home_links()):
         reading.hold(workspace / path)
     reading.begin("control files")
     for here, names in seen:
@@ -141,33 +138,6 @@ def _repository(reading: _Reading, top: Path) -> None:
             reading.hold(common / name)
         if history and (history.own / name).exists():
             reading.files |= {name: None, str((history.own / name).relative_to(common)): None}
-
-
-def _listed(seen: Iterable[tuple[str, list[str]]], listed: Sequence[str]) -> Iterator[str]:
-    """Names at or in what is listed, and above it where that is several directories deep: any may be a link."""
-    patterns = {"/".join(name.split("/")[:to]) for name in listed for to in range(1, name.count("/") + 2)}
-    if not patterns:
-        return
-    within = "|".join(fnmatch.translate(name).removesuffix(r"\Z").replace(".*", "[^/]*") for name in sorted(patterns))
-    found = re.compile(rf"(?:^|/)(?:{within})(?:/|$)", re.IGNORECASE)
-    for here, names in seen:
-        everything, tail = bool(found.search(here)), "/".join(here.split("/")[-2:])
-        yield from (f"{here}/{name}".lstrip("/") for name in names if everything or found.search(f"{tail}/{name}"))
-
-
-def _ways(path: Path) -> Iterator[Path]:
-    """A path, and what it is called behind each link on its way: who writes one of these decides what it is."""
-    waiting, met = [Path(os.path.normpath(path))], set[Path]()
-    while waiting and len(met) < _MOST_LINKS:
-        each = waiting.pop()
-        if each in met:
-            continue
-        met.add(each)
-        yield each
-        if link := next((at for at in (*reversed(each.parents), each) if at.is_symlink()), None):
-            leads = link.parent / os.readlink(link) / each.relative_to(link)
-            waiting.append(Path(os.path.normpath(leads)))
-    yield path.resolve()
 
 
 def _home_links() -> Iterator[Path]:
@@ -207,7 +177,7 @@ class _Reading:
     def hold(self, path: Path) -> None:
         """What a program obeys, there or not, and where it leads."""
         with suppress(OSError, ValueError, RuntimeError):
-            for each in _ways(path):
+            for each in ways(path):
                 if each == self.workspace or not each.is_relative_to(self.workspace):
                     continue
                 name = str(each.relative_to(self.workspace))
@@ -257,7 +227,7 @@ class _Reading:
             self.searched["*" if path == "." else glob.escape(path)] = None
             return
         with suppress(OSError, ValueError, RuntimeError):
-            for each in _ways(base / place):
+            for each in ways(base / place):
                 if each != self.workspace and each.is_relative_to(self.workspace):
                     name = glob.escape(str(each.relative_to(self.workspace)))
                     if name not in self.searched and self._takes("places"):
@@ -282,7 +252,7 @@ class _Reading:
         """A shell's words, or those of a config, where every script that is named is run."""
         before = command = ""
         bases = tuple(dict.fromkeys((*bases, self.workspace)))
-        for word in _WORD.findall(_put_in(text) if shell else text):
+        for word in _WORD.findall(put_in(text) if shell else text):
             if word in ";&|\n":
                 command = ""
                 continue
@@ -353,21 +323,3 @@ class _Reading:
 
 def _runs(before: str) -> bool:
     return bool(_RUNS.fullmatch(os.path.basename(before)))
-
-
-def _put_in(text: str) -> str:
-    """A shell's text with what its plain variables and loops stand for; a command's output is an empty prefix of what
-    stands behind it, and the command itself is read after all else."""
-    text, inner = text.replace("\\\n", " "), list[str]()
-    for _ in range(4):
-        inner += (match[1] or match[2] or "" for match in _SUBSTITUTED.finditer(text))
-        text = _SUBSTITUTED.sub("", text)
-    text = "\n".join((re.sub(r"[\"']/", "/", text), *inner))
-    known: dict[str, str] = {}
-
-    def value(match: re.Match[str]) -> str:
-        return known.get(match[1], match[0])
-
-    for loop, words, name, word in _GIVEN.findall(text):
-        known[loop or name] = _USED.sub(value, words or word)[:400]
-    return _USED.sub(value, text)
