@@ -72,7 +72,7 @@ _CONTROL = {
 _UNDERWAY = ("rebase-merge", "rebase-apply", "sequencer")
 _PASSED = {".git", "node_modules", "site-packages", "__pycache__", ".venv", "venv", "target"}
 _DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_REPOSITORIES, _MOST_BASES = 8, 40_000, 1 << 16, 20, 16
-_MOST_READ, _MOST_NAMED, _MOST_WORDS = 200, 800, 40_000
+_MOST_READ, _MOST_NAMED, _MOST_LOOKUPS = 200, 800, 40_000
 """Of one source; the guest takes no more than 4096 rules."""
 
 
@@ -166,7 +166,7 @@ class _Reading:
     def begin(self, source: str) -> None:
         """What comes from here on has bounds of its own."""
         self._source = source
-        self._left = Counter({"files": _MOST_READ, "names": _MOST_NAMED, "words": _MOST_WORDS, "places": 50})
+        self._left = Counter({"files": _MOST_READ, "names": _MOST_NAMED, "look-ups": _MOST_LOOKUPS, "places": 50})
 
     def _takes(self, kind: str) -> bool:
         self._left[kind] -= 1
@@ -210,7 +210,7 @@ class _Reading:
         """Where links in held directories lead, and the other names of held files."""
         for name in list(self.files):
             for here, names in beneath.walk(self.workspace, name, depth=2, most_entries=1000, enter=lambda _: True):
-                for path in (self.workspace / here / each for each in names):
+                for path in (self.workspace / here / each for each in names if self._takes("look-ups")):
                     self.hold(path) if path.is_symlink() else self.hold_others(path)
         if not self._others:
             return
@@ -256,8 +256,6 @@ class _Reading:
             if word in ";&|\n":
                 command = ""
                 continue
-            if not self._takes("words"):
-                return
             command = word if command in _OPENS else command
             for name in _READ_BY.get(word, ()):
                 self.hold(bases[0] / name)
@@ -282,6 +280,8 @@ class _Reading:
         run = _runs(before)
         for place in bases:
             for name in dict.fromkeys((os.path.expanduser(word), _VARIABLE.sub("", word))):
+                if not self._takes("look-ups"):
+                    return
                 above = re.split(r"[^/]*[*?]", name, maxsplit=1)[0]
                 path = place / name
                 with suppress(OSError, ValueError):
