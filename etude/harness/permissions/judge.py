@@ -31,6 +31,7 @@ from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionCon
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
+from etude.harness.permissions.variables import rules_others
 from etude.harness.permissions.words import Values
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
@@ -41,14 +42,6 @@ _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 _REMOVE = {"rm", "rmdir", "unlink"}
 _SETS_BY_NAME = {"read", "mapfile", "readarray", "getopts", "printf", "wait"}
 _SHOWN = 400
-_RULING_VARIABLE = re.compile(
-    r"PATH|LD_.*|DYLD_.*|GIT_.*|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|CDPATH|PYTHON(HOME|STARTUP|"
-    r"INSPECT|BREAKPOINT)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|"
-    r".*PAGER|.*EDITOR|VISUAL|BROWSER|SSH_ASKPASS|HOME|XDG_.*|GCONV_PATH|.*_PROXY|.*_proxy|LESSOPEN|MANPATH|GLOBIGNORE|"
-    r"RIPGREP_CONFIG_PATH|GREP_OPTIONS|LOCPATH|TZ|TZDIR|NLSPATH|TERMINFO.*|MAGIC|AWKPATH|AWKLIBPATH|FPATH|POSIXLY_CORRECT"
-)
-"""Variables by which a harmless command runs, or obeys, something else."""
-
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
 
 
@@ -223,8 +216,9 @@ class Judge:
         self, tool: str, command: Simple, directories: Sequence[str | None], values: Values
     ) -> Iterator[Reason]:
         set_by_name = command.words[1:] if command.words and command.words[0].text in _SETS_BY_NAME else ()
-        for name in (*(name for name, _ in command.variables), *(word.text or "" for word in set_by_name)):
-            if _RULING_VARIABLE.fullmatch(name):
+        given = [(name, word.text) for name, word in command.variables]
+        for name, value in (*given, *((word.text or "", None) for word in set_by_name)):
+            if rules_others(name, value):
                 yield Reason("ask", f"{name}=…", "it can make a command run something else")
         if command.loops:
             listed = [word for _, word in command.variables]
