@@ -1,8 +1,9 @@
 """From which directories each command of a line could be run.
 
-Owns `run_from` and `leads_to`. A `cd` may fail, so that after it a relative path is meant from either directory; behind `cd x &&` only
-from the new one. Where something may run twice or later than it stands (a loop, a function, a trap), any `cd` of the
-line may come before it, and no chain is what it seems: a function can be named `cd`. Opens nothing, judges nothing.
+Owns `run_from` and `leads_to`. A `cd` may fail, so that after it a relative path is meant from either directory; behind
+`cd x &&` only from the new one. Where something may run twice or later than it stands (a loop, a function, a trap), any
+`cd` of the line may come before it, and no chain is what it seems: a function can be named `cd`. Opens nothing, judges
+nothing.
 """
 
 from __future__ import annotations

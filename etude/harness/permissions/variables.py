@@ -1,4 +1,4 @@
-"""Which variables, set for a command, can make it run or obey something else. Owns `rules_others`; judges no command."""
+"""Which variables, set for a command, make it run or obey something else. Owns `rules_others`; judges no command."""
 
 from __future__ import annotations
 
