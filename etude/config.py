@@ -53,7 +53,7 @@ def _read(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
     try:
         raw = tomllib.loads(path.read_text()) if path else {}
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such recipe; the shipped ones are in recipes/") from None
+        raise ConfigError(f"{path}: no such file") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for override in overrides:

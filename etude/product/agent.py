@@ -227,12 +227,14 @@ def _judge(
     """The judge over what is there for commands: what the sandbox has taken away need not be asked about, nor what its
     guard refuses."""
     hidden = absent(directory, config) if config.sandbox == "on" else ()
+    guards = isinstance(sandbox, ConfinedWorkspace) and config.guard == "on"
 
     def guarded(path: str, removed: bool) -> str:
-        name = sandbox.refuses(path, removed) if isinstance(sandbox, ConfinedWorkspace) else None
+        assert isinstance(sandbox, ConfinedWorkspace)
+        name = sandbox.refuses(path, removed)
         return "" if name is None else _refusal(name, config.unguarded)
 
-    judge = Judge(permissions, Place(directory), command_environment(config), hidden, guarded)
+    judge = Judge(permissions, Place(directory), command_environment(config), hidden, guarded if guards else None)
     for rule in allow:
         judge.allow(rule)
     return judge

@@ -34,7 +34,7 @@ def test_an_unknown_command_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [
-        (["train", "nowhere.toml"], 42, "no such recipe"),
+        (["train", "nowhere.toml"], 42, "nowhere.toml: no such file"),
         (["train", "recipes/quickstart.toml", "--set", "groups.sise=4"], 42, "groups.sise: unknown key"),
         (["train", "recipes/quickstart.toml", "--set", "groups.size=four"], 42, "groups.size"),
         (["train", "recipes/quickstart.toml", "--resume", "--out", "/nonexistent/run"], 42, "no run to resume"),

@@ -38,6 +38,9 @@ _CONFIG = f"printf '{_FSMONITOR}'"
 _HOOK = "cp $PWD/evil"
 _HOOKS = "mkdir -p .git/hooks"
 _NESTED = "cd deps && git status"
+_LINKED = "mkdir -p tools .git/hooks; printf '#!/bin/sh\\n. tools/more\\n' > tools/pre; chmod +x tools/pre; touch tools/more; "
+_GIVEN_HOOK = "mkdir -p tools/d .git/hooks; printf '#!/bin/sh\\n' > tools/d/a; chmod +x tools/d/a; rm -f .git/hooks/pre-commit; cat > .git/hooks/pre-commit <<'END'\n#!/bin/sh\n{}\nEND\nchmod +x .git/hooks/pre-commit"
+_IN_ENVRC = "mkdir -p tools env.d; touch env.d/a.sh; cat > .envrc <<'END'\n{}\nEND\n"
 _PREPARED = f"mkdir -p x/objects x/refs && echo ref: refs/heads/main > x/HEAD && {_CONFIG} > x/config"
 _WORKTREE = "\\tworktree = .\\n"
 _BARE = f"mkdir -p d && cd d && printf '{_FSMONITOR}{_WORKTREE}' > config"
@@ -246,6 +249,39 @@ CASES = (
          "git add a.txt; GIT_EDITOR=true git rebase --continue", refused=".git/rebase-merge/git-rebase-todo", given=_REBASE.replace("{}", "/dev/null")),
     Case("the same, put in its place", "cp -r .git/rebase-merge x; echo exec EVIL >> x/git-rebase-todo; rm -rf .git/rebase-merge; mv x .git/rebase-merge",
          "git add a.txt; GIT_EDITOR=true git rebase --continue", refused=".git/rebase-merge", given=_REBASE.replace("{}", "/dev/null")),
+    # the ways there: links, and what shells make of words
+    Case("where a hook's link leads", "cp evil tools/pre", COMMIT, refused="tools/pre", given=f"{_LINKED}ln -sf ../../tools/pre .git/hooks/pre-commit"),
+    Case("what the hook runs there", "cp evil tools/more", COMMIT, refused="tools/more", given=f"{_LINKED}ln -sf ../../tools/pre .git/hooks/pre-commit"),
+    Case("a link on the way of a hook's link", "rm b; ln -s evil b", COMMIT, refused="b", given=f"{_LINKED}ln -s tools/pre b; ln -sf ../../b .git/hooks/pre-commit"),
+    Case("a directory's link on the way", "rm b; mkdir b; cp evil b/pre", COMMIT, refused="b/pre",
+         given=f"{_LINKED}ln -s tools b; ln -s b c; ln -sf ../../c/pre .git/hooks/pre-commit"),
+    Case("where a link in the config's hooks leads", "cp evil tools/pre", COMMIT, refused="tools/pre",
+         given=f"{_LINKED}git config core.hooksPath .hk; mkdir .hk; ln -s ../tools/pre .hk/pre-commit"),
+    Case("where a link in husky's hooks leads", "cp evil tools/pre", COMMIT, refused="tools/pre",
+         given=f"{_LINKED}git config core.hooksPath .husky/_; mkdir -p .husky/_; ln -s ../tools/pre .husky/pre-commit; ln -s ../pre-commit .husky/_/pre-commit"),
+    Case("a hook's second name", "cat evil > tools/pre", COMMIT, refused="tools/pre", given=f"{_LINKED}ln -f tools/pre .git/hooks/pre-commit"),
+    Case("the second name of what it runs", "cat evil > other", COMMIT, refused="other", given=f"{_LINKED}ln tools/more other; ln -sf ../../tools/pre .git/hooks/pre-commit"),
+    Case("vim where a link further down leads", "echo 'silent !touch CANARY' > tools/rc", f"cd pk; {_VIM}", refused="tools/rc",
+         given="mkdir pk tools; touch tools/rc; ln -s ../tools/rc pk/.exrc"),
+    Case("git in a home whose config is links", "printf '[core]\\n\\tfsmonitor = EVIL\\n' > tools/gc", "HOME=$PWD XDG_CONFIG_HOME=$PWD/.config git status", refused="tools/gc",
+         given="mkdir -p tools .config/git; touch tools/gc; ln -s ../../tools/gc .config/git/config"),
+    Case("and as a whole", "printf '[core]\\n\\tfsmonitor = EVIL\\n' > conf/git/config", "HOME=$PWD XDG_CONFIG_HOME=$PWD/.config git status", refused="conf/git/config",
+         given="mkdir -p conf/git; touch conf/git/config; ln -s conf .config"),
+    Case("a hook that runs all of a directory", "cp evil tools/d/b", COMMIT, refused="tools/d/b", given=_GIVEN_HOOK.format('for h in tools/d/*; do [ -x "$h" ] && "$h"; done')),
+    Case("and so by a variable", "cp evil tools/d/b", COMMIT, refused="tools/d/b", given=_GIVEN_HOOK.format('DIR="$(dirname "$0")/../../tools/d"\nfor h in "$DIR"/*; do "$h"; done')),
+    Case("and so by run-parts", "cp evil tools/d/b", COMMIT, refused="tools/d/b", given=_GIVEN_HOOK.format("run-parts --regex=. tools/d")),
+    Case("a hook that goes there", "cp evil tools/d/a", COMMIT, refused="tools/d/a", given=_GIVEN_HOOK.format("cd tools && cd d && ./a")),
+    Case("a hook with a variable", "cp evil tools/d/a", COMMIT, refused="tools/d/a", given=_GIVEN_HOOK.format("DIR=tools; SUB=$DIR/d; sh ${SUB}/a")),
+    Case("a hook by its own directory", "cp evil tools/d/a", COMMIT, refused="tools/d/a", given=_GIVEN_HOOK.format('. "$(dirname "$0")/../../tools/d/a"')),
+    Case("direnv's path by a shell's words", "cp evil tools/git", _IN_DIRENV, refused="tools/git", given=_IN_ENVRC.format('export PATH="$(pwd)/tools:$PATH"')),
+    Case("direnv's path by git's", "cp evil tools/git", _IN_DIRENV, refused="tools/git", given=_IN_ENVRC.format('PATH_add "$(git rev-parse --show-toplevel)/tools"')),
+    Case("direnv's path by backticks", "cp evil tools/git", _IN_DIRENV, refused="tools/git", given=_IN_ENVRC.format('PATH="`pwd`/tools:$PATH"')),
+    Case("direnv's variables without a name", "echo GIT_EXTERNAL_DIFF=EVIL > .env; echo y >> a.txt", _IN_DIRENV, refused=".env", given=_IN_ENVRC.format("dotenv_if_exists")),
+    Case("a layout of direnv's", "mkdir -p .direnv/go/bin; cp evil .direnv/go/bin/git", _IN_DIRENV, refused=".direnv/go/bin/git, .direnv/go/bin", given=_IN_ENVRC.format("layout go")),
+    Case("all that direnv sources", "echo 'touch CANARY' > env.d/b.sh", _DIRENV, refused="env.d/b.sh", given=_IN_ENVRC.format('for f in env.d/*.sh; do . "$f"; done')),
+    Case("what direnv sources elsewhere", "echo 'touch CANARY' > env.d/a.sh", _DIRENV, refused="env.d/a.sh", given=_IN_ENVRC.format("cd env.d && . ./a.sh && cd ..")),
+    Case("the program of a remote", "cp evil tools/pack", "git fetch", refused="tools/pack",
+         given="mkdir tools; cp a.txt tools/pack; chmod +x tools/pack; git config remote.origin.url .; git config remote.origin.uploadpack ./tools/pack"),
     # further down, where people work too
     Case("vim further down", "mkdir -p b/c; echo 'silent !touch CANARY' > b/c/.exrc", f"cd b/c; {_VIM}", refused="b/c/.exrc"),
     Case("a debugger further down", "mkdir b; echo 'import os; os.system(\"touch CANARY\")' > b/.pdbrc",

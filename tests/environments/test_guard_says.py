@@ -126,3 +126,24 @@ def test_what_is_said_before_a_write_is_what_the_guard_does(project: Path) -> No
             assert workspace.refuses(".vscode/x") is None
 
         within(project, given_up, **config)
+
+
+PROMISED = (
+    ".git", ".hg", ".envrc", ".vscode", ".idea", ".zed", ".devcontainer", ".vimrc", ".exrc", ".nvim.lua",
+    ".dir-locals.el", ".gdbinit", ".lldbinit", ".pdbrc", ".Rprofile", ".RData", ".irbrc", ".claude", ".mcp.json",
+    ".cursor", ".gemini", ".codex", "opencode.json", ".amp", ".qwen", ".junie", ".crush.json", ".mise.toml",
+    ".tool-versions", "rust-toolchain", ".npmrc", ".yarnrc.yml", ".pnpmfile.cjs", ".etude", ".helix", ".husky",
+    ".bashrc", ".gitconfig", ".ssh",
+)  # fmt: skip
+"""Not made from the list: a name that is lost there is missed here."""
+
+
+def test_the_names_that_the_pages_promise_are_refused(project: Path) -> None:
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        await said(workspace, f"for name in {' '.join(PROMISED)}; do mkdir -p x/$name; done > /tmp/said 2>&1; true")
+        for name in PROMISED[:-6]:
+            assert not (project / "x" / name).exists(), name
+        for name in PROMISED:
+            assert workspace.refuses(name) is not None, name
+
+    within(project, scenario)

@@ -42,7 +42,8 @@ def test_what_git_cannot_do_leaves_what_the_documentation_says(project: Path) ->
             "git worktree add tree": "b main tree",
             "git submodule add ./ sub; git remote add p x; git init deps || rmdir deps": "b main tree",
         }.items():
-            assert "a step that failed halfway is for the user]" in (await workspace.exec(step)).output.decode(), step
+            shown = (await workspace.exec(step)).output.decode()
+            assert "If git stopped halfway, ask the user to look at `git status`" in shown, step
             shown = await said(workspace, "git for-each-ref --format='%(refname:short)' refs/heads; git remote; ls")
             assert shown.split() == [*left.split(), "o", "a.txt"], step
 

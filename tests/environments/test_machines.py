@@ -94,7 +94,9 @@ async def on_time(box):
     """Whether its clock is ours, however long it takes to ask."""
     before = time.time()
     said_s = float(await said(box, "date +%s.%N"))
-    return before - 1.5 < said_s < time.time() + 1.5
+    after = time.time()
+    slack = max(1.5, after - before)  # a machine whose processor is kept from running loses ticks for a moment
+    return before - slack < said_s < after + slack
 
 
 def test_forks_share_neither_random_numbers_nor_names_nor_a_stopped_clock(machines):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from guarded_workspace import within
 from planted_cases import COMMIT, Case
+from structlog.testing import capture_logs
 from test_planted import Place, place, plant_inside
 from users_git import git
 
@@ -56,6 +57,62 @@ def test_a_program_of_an_activated_environment_replaces_none_outside(
     assert not held.canary.exists()
     held.run(f"PATH={held.project}/.venv/bin:$PATH; my-tool")
     assert held.canary.exists(), "it is run by who names it"
+
+
+@pytest.mark.parametrize("way", ["the workspace by a link", "the environment by a link"])
+def test_no_link_hides_where_a_shell_searches(held: Place, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    (held.root / "link").symlink_to(held.project)
+    (held.project / "venvs" / "a" / "bin").mkdir(parents=True)
+    (held.project / "env").symlink_to("venvs/a")
+    where = held.root / "link" / ".venv" / "bin" if way.startswith("the workspace") else held.project / "env" / "bin"
+    real = str(where.resolve().relative_to(held.project))
+    monkeypatch.setenv("PATH", f"{where}:/usr/local/bin:/usr/bin:/bin")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await refused(workspace, f"cp evil {real}/git") == f"{real}/git"
+
+    within(held.project, scenario)
+    held.run(f"PATH={where}:$PATH; git status")
+    assert not held.canary.exists()
+
+
+def test_no_file_of_the_repository_uses_up_what_is_read_of_hooks(held: Place) -> None:
+    """What is not read is said."""
+    (held.project / ".husky").mkdir()
+    many = " ".join(f"./tools/s/{number}.sh" for number in range(1100))
+    for crowded in (".mcp.json", ".envrc", ".husky/pre-commit"):
+        (held.project / crowded).write_text(many)
+    for number in range(300):
+        (held.project / "tools" / f"{number}.sh").write_text(f". tools/{number + 1}.sh\n")
+    (held.project / "mise.toml").write_text("run = 'sh tools/0.sh'")
+    (held.project / "tools" / "check.sh").write_text("true\n")
+    hook(held, "sh tools/check.sh")
+    with capture_logs() as logs:
+        named = named_in(held.project)
+    assert "tools/check.sh" in named.files and "tools/s/9.sh" in named.files and len(named.files) < 5000
+    assert [each for each in logs if each["event"] == "guard_reads_no_further"]
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await refused(workspace, "cp evil tools/check.sh") == "tools/check.sh"
+
+    within(held.project, scenario)
+
+
+def test_what_editors_are_given_by_links_is_guarded_where_it_lies(held: Place) -> None:
+    (held.project / "tools" / "t.json").write_text("{}")
+    (held.project / ".vscode").mkdir()
+    (held.project / ".vscode" / "tasks.json").symlink_to("../tools/t.json")
+    (held.project / "src" / "pk").mkdir()
+    (held.project / "src" / "pk" / ".vscode").symlink_to("../../shared")
+    (held.project / "shared").mkdir()
+    (held.project / "shared" / "launch.json").symlink_to("../src/launch")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        for path in ("tools/t.json", "shared/tasks.json", "src/launch"):
+            assert await refused(workspace, f"cp evil {path}") == path
+        assert not await refused(workspace, "touch tools/other src/other")
+
+    within(held.project, scenario)
 
 
 def test_what_a_home_links_to_is_guarded_where_it_lies(held: Place) -> None:

@@ -6,10 +6,14 @@ import asyncio
 import subprocess
 from pathlib import Path
 
+import pytest
+from guarded_workspace import within
 from users_git import git
 
 from etude.environments.base import Sandbox
-from etude.environments.local import open_workspace
+from etude.environments.local import WorkspaceConfig, open_workspace
+from etude.environments.local.workspace import ConfinedWorkspace
+from etude.errors import ConfigError
 
 _EVIL = "printf '[core]\\n\\trepositoryformatversion = 0\\n\\tworktree = .\\n\\tfsmonitor = %s\\n' {} > {}"
 _RACER = """
@@ -97,3 +101,27 @@ def test_no_command_holds_the_lock_that_the_guards_take_turns_by(outer: Path) ->
         await asyncio.gather(*(said(each, "mkdir -p n; flock n sleep 0; mkdir n/refs") for each in (one, other)))
 
     both(project, scenario)
+
+
+@pytest.mark.parametrize("way", ["all shown", "state elsewhere", "state writable", "state in the workspace"])
+def test_nothing_that_is_shown_or_writable_holds_that_lock(
+    outer: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    project, state = outer / "project", outer / "state"
+    project.mkdir(), state.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    monkeypatch.setenv("HOME", str(outer))
+    monkeypatch.setenv("XDG_STATE_HOME", str(state) if "state" in way else "")
+    config = WorkspaceConfig(shown=("~",), writable=(state,) if way == "state writable" else ())
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert list(outer.rglob("guard.lock"))
+        assert "guard.lock" not in await said(workspace, f"find {outer} -name guard.lock")
+        assert "refs" in await said(workspace, "mkdir -p n/refs; ls n")
+
+    if way in ("state writable", "state in the workspace"):
+        monkeypatch.setenv("XDG_STATE_HOME", str((state if "writable" in way else project) / "state"))
+        with pytest.raises(ConfigError, match="set XDG_STATE_HOME elsewhere"):
+            within(project, scenario, config)
+    else:
+        within(project, scenario, config)

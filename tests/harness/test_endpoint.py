@@ -341,7 +341,7 @@ def test_every_wait_has_a_deadline_that_says_what_for() -> None:
     refused(lambda _: Reply("x", stall_s=1.0), DeadlineExceeded, silent, silence_s=0.2, attempts=2)
     whole = r"waited 3.0 s for .* to write a message: status 503"
     refused(lambda _: Reply(status=503, headers={"retry-after": "0"}, stall_s=0.4), DeadlineExceeded, whole,
-            deadline_s=3.0)  # fmt: skip
+            deadline_s=3.0, attempts=1000)  # fmt: skip
     pause = [Reply(status=429, headers={"retry-after": "3600"})]  # refused without waiting: a test has less time
     refused(pause, DeadlineExceeded, "asks for a pause of 3600 s", deadline_s=3000)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -349,3 +352,12 @@ def test_a_question_that_is_cancelled(root: Path) -> None:
         asyncio.run(play(server))
     assert not (root / "project" / "made").exists()
     assert "not run" in server.bodies[-1]["messages"][-2]["content"]
+
+
+def test_who_is_no_editor_is_told_so_in_one_line() -> None:
+    for nobody in (os.devnull, __file__):
+        with open(nobody, "rb") as stdin:
+            argv = [sys.executable, "-m", "etude.cli.main", "acp"]
+            done = subprocess.run(argv, stdin=stdin, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 42
+        assert len(done.stderr.splitlines()) == 1 and "an editor is at their other end" in done.stderr, done.stderr

@@ -29,6 +29,8 @@ class S3Server:
         self.requests: list[tuple[str, str]] = []
         """Method and path of everything that was asked for, but for what had not changed."""
         self.failures = 0
+        self.failed: list[tuple[str, str]] = []
+        self._counting = threading.Lock()
         self.corrupt = self.torn = ""
         self.silent_s = 0.0
         self._moto = DomainDispatcherApplication(create_backend_app)
@@ -64,8 +66,11 @@ class S3Server:
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         time.sleep(self.silent_s)
         asked = (environ["REQUEST_METHOD"], environ["PATH_INFO"])
-        if self.failures > 0:
-            self.failures -= 1
+        with self._counting:
+            fails = self.failures > 0
+            self.failures -= fails
+        if fails:
+            self.failed.append(asked)
             self.requests.append(asked)
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response("503 Slow Down", [("Content-Type", "application/xml")])

@@ -205,8 +205,8 @@ size_t guard_says(pid_t leader, char *text, size_t size) {
             at += snprintf(text + at, size - at, "%s %s", i ? "," : "", to->paths[i]);
         if (to->count > NOTES)
             at += snprintf(text + at, size - at, " and %u more", to->count - NOTES);
-        at += snprintf(text + at, size - at, ". Below /tmp it may be written. The user can do it, or give a name up "
-                       "by unguarded in [workspace], but none of git's own; a step that failed halfway is for the user]\n");
+        at += snprintf(text + at, size - at, ". Below /tmp it may be written. Do the rest without it, and ask "
+                       "the user to write it. If git stopped halfway, ask the user to look at `git status`; `/undo` brings files back]\n");
         *to = (struct refused){0};
     }
     pthread_mutex_unlock(&lock);

@@ -2,8 +2,9 @@
 
 Owns `named_in`, which reads what is there when a workspace is opened: git's config, installed hooks, direnv's and other
 control files, and the scripts that these name. It is a reading of words and runs nothing: a path that only a run would
-tell is not found, nor what an interpreter imports. Everything is bounded. What it does find is guarded like the file
-that names it, whether it is there yet or not.
+tell is not found, nor what an interpreter imports. Everything is bounded, each source by itself and git's first, so
+that no file of a repository uses up what is read of its hooks; a bound that is met is logged. What is found is guarded
+like the file that names it, whether it is there yet or not, and with it every link on the way and other names of it.
 
 It also says where shells search for programs below the workspace (an activated virtual environment, `PATH_add bin`): no
 program is made there that has the name of one outside.
@@ -11,21 +12,33 @@ program is made there that has the name of one outside.
 
 from __future__ import annotations
 
+import errno
 import glob
+import itertools
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from etude.environments.local.repository import history_of
+from etude.environments.local.ways import listed_in, put_in, ways
 from etude.host import beneath
 from etude.host.git import listed_config
 
+log = structlog.get_logger()
 _NO_FILES = ("branch.", "remote.", "user.", "alias.")
 """Keys of git's that name no file, or one that is obeyed only when somebody asks for it by name."""
-_WORD = re.compile(r"[^\s'\"`;&|()<>=,\[\]]+")
+_PROGRAMS = (".uploadpack", ".receivepack")
+"""Of a remote they do: fetching runs it."""
+_WORD = re.compile(r"[^\s'\"`;&|()<>=,\[\]]+|[;&|\n]")
+_OPENS = {"", "do", "then", "else", "elif", "if", "while", "until", "!", "{", "time", "command", "exec", "env", "sudo"}
+"""What stands before a command's name."""
 _VARIABLE = re.compile(r"^(\$\{?\w+\}?)?/+")
 _SCRIPT = re.compile(r".*\.(sh|bash|zsh|fish|py|[cm]?[jt]s|rb|pl|lua|ps1|nix|R|vim|gdb)", re.IGNORECASE)
 _RUNS = re.compile(r"python[\d.]*|node|ruby|perl|(ba|z|da|k|fi)?sh|lua|deno|bun|tsx|php|Rscript|run|exec")
@@ -39,12 +52,14 @@ _LAYOUTS = {
     "python": ".direnv/python-*/bin", "python3": ".direnv/python-*/bin", "node": "node_modules/.bin",
     "ruby": ".direnv/ruby/bin", "php": "vendor/bin", "perl": ".direnv/perl5/bin",
 }  # fmt: skip
+_OTHER_LAYOUTS = (".direnv/*/bin", ".venv/bin")
 """Directories of programs that `layout` of direnv adds."""
 _READ_BY = {
     "pre-commit": (".pre-commit-config.yaml",), "pre_commit": (".pre-commit-config.yaml",),
     "lefthook": tuple(f"{dot}lefthook{local}.{end}" for dot in ("", ".") for local in ("", "-local")
                       for end in ("yml", "yaml", "toml", "json")),
     "overcommit": (".overcommit.yml", ".git-hooks"), "husky": (".husky",),
+    "dotenv": (".env",), "dotenv_if_exists": (".env",),
     "lint-staged": (".lintstagedrc", ".lintstagedrc.json", ".lintstagedrc.yaml", "lint-staged.config.js"),
     "flake": ("flake.nix", "flake.lock"), "nix": ("shell.nix", "default.nix"), "devbox": ("devbox.json",),
 }  # fmt: skip
@@ -56,7 +71,9 @@ _CONTROL = {
 }  # fmt: skip
 _UNDERWAY = ("rebase-merge", "rebase-apply", "sequencer")
 _PASSED = {".git", "node_modules", "site-packages", "__pycache__", ".venv", "venv", "target"}
-_DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_READ, _MOST_NAMED, _MOST_REPOSITORIES = 8, 40_000, 1 << 16, 200, 1000, 20
+_DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_REPOSITORIES, _MOST_BASES = 8, 40_000, 1 << 16, 20, 16
+_MOST_READ, _MOST_NAMED, _MOST_LOOKUPS = 200, 800, 40_000
+"""Of one source; the guest takes no more than 4096 rules."""
 
 
 @dataclass(frozen=True)
@@ -72,21 +89,29 @@ class Named:
     """Programs in `searched` that have the name of one outside already."""
 
 
-def named_in(workspace: Path) -> Named:
-    """Read it all. An unreadable or endless file names nothing."""
+def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
+    """Read it all; where links at or in what is `listed` lead is held too. An unreadable or endless file names nothing,
+    and is logged where it is too long."""
     reading = _Reading(workspace)
     for place in os.environ.get("PATH", os.defpath).split(os.pathsep):
         reading.search(place, Path("/") if place.startswith("/") else Path())
-    repositories = 0
-    for here, names in beneath.walk(workspace, depth=_DEPTH, most_entries=_ENTRIES, enter=lambda n: n not in _PASSED):
+    _repository(reading, workspace)
+    seen = list(beneath.walk(workspace, depth=_DEPTH, most_entries=_ENTRIES, enter=lambda name: name not in _PASSED))
+    reading.begin("nested repositories")
+    nested = (here for here, _ in seen if here and beneath.lstat(workspace, f"{here}/.git") is not None)
+    for here in itertools.islice(nested, _MOST_REPOSITORIES):
+        _repository(reading, workspace / here)
+    reading.begin("links")
+    for path in (*listed_in(seen, listed), *_home_links()):
+        reading.hold(workspace / path)
+    reading.begin("control files")
+    for here, names in seen:
         for name in names:
             if name in _CONTROL or f"{os.path.basename(here)}/{name}" in _CONTROL:
-                reading.read(workspace / here / name, workspace / here, shell=name == ".envrc")
-        if repositories < _MOST_REPOSITORIES and (not here or beneath.lstat(workspace, f"{here}/.git") is not None):
-            repositories += 1
-            _repository(reading, workspace / here)
-    for link in _home_links():
-        reading.hold(link)
+                reading.hold_others(workspace / here / name)
+                reading.read(workspace / here / name, (workspace / here,), shell=name == ".envrc")
+    reading.begin("links in what is held")
+    reading.follow(seen)
     return reading.named()
 
 
@@ -94,7 +119,7 @@ def _repository(reading: _Reading, top: Path) -> None:
     """Its config, hooks, and what is underway in it: the user goes on with that by `git rebase --continue`."""
     history = history_of(top)
     common = history.common if history else top / ".git"
-    hooks = [common / "hooks", top / ".husky"]
+    hooks = [common / "hooks"]
     for origin, key, value in listed_config(top):
         file = top / origin
         reading.hold(file)
@@ -103,14 +128,11 @@ def _repository(reading: _Reading, top: Path) -> None:
         elif key == "core.hookspath":
             hooks.append(top / os.path.expanduser(value))
             reading.hold(hooks[-1])
-        elif not key.startswith(_NO_FILES):
+        elif not key.startswith(_NO_FILES) or key.endswith(_PROGRAMS):
             reading.hold_file(top / os.path.expanduser(value))
-            reading.text(value, top, shell=True)
-    for place in hooks:
-        with suppress(OSError), os.scandir(place) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name)[:_MOST_READ]:
-                if not entry.name.endswith(".sample") and entry.is_file(follow_symlinks=False):
-                    reading.read(Path(entry.path), top, shell=True)
+            reading.text(value, (top,), shell=True)
+    for place in (*hooks, top / ".husky"):
+        reading.directory(place, (top,))
     for name in _UNDERWAY:
         if (common / name).exists():
             reading.hold(common / name)
@@ -132,70 +154,152 @@ class _Reading:
     workspace: Path
     files: dict[str, None] = field(default_factory=dict)
     searched: dict[str, None] = field(default_factory=dict)
+    _source: str = "git"
+    _left: Counter[str] = field(default_factory=Counter)
     _read: set[Path] = field(default_factory=set)
+    _others: set[tuple[int, int]] = field(default_factory=set)
+    """Files with further names, by device and inode."""
+
+    def __post_init__(self) -> None:
+        self.begin(self._source)
+
+    def begin(self, source: str) -> None:
+        """What comes from here on has bounds of its own."""
+        self._source = source
+        self._left = Counter({"files": _MOST_READ, "names": _MOST_NAMED, "look-ups": _MOST_LOOKUPS, "places": 50})
+
+    def _takes(self, kind: str) -> bool:
+        self._left[kind] -= 1
+        if self._left[kind] == -1:
+            log.warning("guard_reads_no_further", workspace=str(self.workspace), source=self._source, most=kind)
+        return self._left[kind] >= 0
 
     def hold(self, path: Path) -> None:
         """What a program obeys, there or not, and where it leads."""
         with suppress(OSError, ValueError, RuntimeError):
-            for each in (Path(os.path.normpath(path)), path.resolve()):
-                if each != self.workspace and each.is_relative_to(self.workspace) and len(self.files) < _MOST_NAMED:
-                    self.files[str(each.relative_to(self.workspace))] = None
+            for each in ways(path):
+                if each == self.workspace or not each.is_relative_to(self.workspace):
+                    continue
+                name = str(each.relative_to(self.workspace))
+                if name not in self.files and self._takes("names"):
+                    self.files[name] = None
+            self.hold_others(path)
+
+    def hold_others(self, path: Path) -> None:
+        with suppress(OSError, ValueError):
+            found = path.stat()
+            if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+                self._others.add((found.st_dev, found.st_ino))
 
     def hold_file(self, path: Path) -> None:
         with suppress(OSError, ValueError):
             if path.is_file():
                 self.hold(path)
 
+    def directory(self, path: Path, bases: tuple[Path, ...]) -> None:
+        """One of which every program is run."""
+        if path.is_symlink():
+            self.hold(path)
+        with suppress(OSError), os.scandir(path) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if not entry.name.endswith(".sample") and entry.is_file():
+                    self.hold(Path(entry.path))
+                    self.read(Path(entry.path), bases, shell=True)
+
+    def follow(self, seen: Iterable[tuple[str, list[str]]]) -> None:
+        """Where links in held directories lead, and the other names of held files."""
+        for name in list(self.files):
+            for here, names in beneath.walk(self.workspace, name, depth=2, most_entries=1000, enter=lambda _: True):
+                for path in (self.workspace / here / each for each in names if self._takes("look-ups")):
+                    self.hold(path) if path.is_symlink() else self.hold_others(path)
+        if not self._others:
+            return
+        for path in (self.workspace / here / name for here, names in seen for name in names):
+            with suppress(OSError):
+                found = path.lstat()
+                if found.st_nlink > 1 and (found.st_dev, found.st_ino) in self._others:
+                    self.hold(path)
+
     def search(self, place: str, base: Path) -> None:
         """A directory of programs; a relative one of PATH is one wherever somebody stands."""
-        path = os.path.normpath(base / place)
-        if not os.path.isabs(path):
+        if not os.path.isabs(base / place):
+            path = os.path.normpath(base / place)
             self.searched["*" if path == "." else glob.escape(path)] = None
-        elif Path(path).is_relative_to(self.workspace) and Path(path) != self.workspace:
-            self.searched[glob.escape(str(Path(path).relative_to(self.workspace)))] = None
-
-    def read(self, path: Path, base: Path, *, shell: bool = False) -> None:
-        """A file's words, once."""
-        if path in self._read or len(self._read) == _MOST_READ:
             return
-        self._read.add(path)
-        with suppress(OSError):
-            text = beneath.read(path.parent, path.name, _TEXT_BYTES).decode("utf-8", "replace")
-            self.text(
-                "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")), base, shell=shell
-            )
+        with suppress(OSError, ValueError, RuntimeError):
+            for each in ways(base / place):
+                if each != self.workspace and each.is_relative_to(self.workspace):
+                    name = glob.escape(str(each.relative_to(self.workspace)))
+                    if name not in self.searched and self._takes("places"):
+                        self.searched[name] = None
 
-    def text(self, text: str, base: Path, *, shell: bool) -> None:
+    def read(self, path: Path, bases: tuple[Path, ...], *, shell: bool = False) -> None:
+        """A file's words, once; of a link those of what lies below the workspace."""
+        real = path.resolve() if path.is_symlink() else path
+        if real in self._read or (real != path and not real.is_relative_to(self.workspace)) or not self._takes("files"):
+            return
+        self._read.add(real)
+        try:
+            text = beneath.read(real.parent, real.name, _TEXT_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                log.warning("guard_reads_no_further", workspace=str(self.workspace), source=str(path), most="bytes")
+            return
+        text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+        self.text(text, tuple(dict.fromkeys((*bases, path.parent))) if shell else bases, shell=shell)
+
+    def text(self, text: str, bases: tuple[Path, ...], *, shell: bool) -> None:
         """A shell's words, or those of a config, where every script that is named is run."""
-        before = ""
-        for word in _WORD.findall(text):
+        before = command = ""
+        bases = tuple(dict.fromkeys((*bases, self.workspace)))
+        for word in _WORD.findall(put_in(text) if shell else text):
+            if word in ";&|\n":
+                command = ""
+                continue
+            command = word if command in _OPENS else command
             for name in _READ_BY.get(word, ()):
-                self.hold(base / name)
-                self.read(base / name, base)
+                self.hold(bases[0] / name)
+                self.read(bases[0] / name, bases)
             if before in _SEARCHES:
                 for place in word.split(":"):
-                    self.search(_VARIABLE.sub("", place) or ".", base)
-            elif before == "layout" and word in _LAYOUTS:
-                self.searched[_LAYOUTS[word]] = None
+                    self.search(_VARIABLE.sub("", place) or ".", bases[0])
+            elif before == "layout":
+                self.searched |= dict.fromkeys([_LAYOUTS[word]] if word in _LAYOUTS else _OTHER_LAYOUTS)
             elif before == "-m":
-                self._module(word, base)
+                self._module(word, bases[0])
+            elif before in ("cd", "pushd") and shell:
+                there = (Path(os.path.normpath(base / _VARIABLE.sub("", word))) for base in bases)
+                inside = (path for path in there if path.is_relative_to(self.workspace))
+                bases = tuple(dict.fromkeys((*bases, *inside)))[:_MOST_BASES]
             else:
-                self._word(word, base, before, shell)
+                runs = before in _READS or command in (word, "run-parts") or _runs(before)
+                self._word(word, bases, before, shell, runs)
             before = before if word.startswith("-") and word != "-m" and word not in _READS else word
 
-    def _word(self, word: str, base: Path, before: str, shell: bool) -> None:
-        run = bool(_RUNS.fullmatch(os.path.basename(before)))
-        for place in dict.fromkeys((base, self.workspace)):
+    def _word(self, word: str, bases: tuple[Path, ...], before: str, shell: bool, runs: bool) -> None:
+        run = _runs(before)
+        for place in bases:
             for name in dict.fromkeys((os.path.expanduser(word), _VARIABLE.sub("", word))):
+                if not self._takes("look-ups"):
+                    return
+                above = re.split(r"[^/]*[*?]", name, maxsplit=1)[0]
                 path = place / name
                 with suppress(OSError, ValueError):
+                    if shell and runs and (place / above).is_dir() and self._below(place / above):
+                        self.hold(place / above)
+                        self.directory(place / above, bases)
+                        continue
                     script = bool(_SCRIPT.fullmatch(name)) and (run or not shell)
                     there = path.is_file() and (before in _READS or script or run or os.access(path, os.X_OK))
                     to_be = before in _READS or (shell and "/" in name.strip("/"))
                     if name and (there or (to_be and not path.exists())):
                         self.hold(path)
-                        if there and path.resolve().is_relative_to(self.workspace):
-                            self.read(path.resolve(), base, shell=path.suffix in _SHELL)
+                        if there and self._below(path):
+                            self.read(path.resolve(), bases[:-1], shell=path.suffix in _SHELL)
+
+    def _below(self, path: Path) -> bool:
+        real = path.resolve()
+        return real != self.workspace and real.is_relative_to(self.workspace)
 
     def _module(self, word: str, base: Path) -> None:
         """`python -m x` takes it from where it stands."""
@@ -215,3 +319,7 @@ class _Reading:
             if any(os.path.lexists(place / program.name) for place in outside)
         ]  # fmt: skip
         return Named(tuple(self.files), tuple(self.searched), tuple(map(str, outside)), tuple(kept))
+
+
+def _runs(before: str) -> bool:
+    return bool(_RUNS.fullmatch(os.path.basename(before)))

@@ -40,7 +40,17 @@ def concealed(directory: Path, config: WorkspaceConfig) -> tuple[list[str], list
         closing += ["--remount-ro", str(home)]
     for hidden in _hidden(directory, config):
         argv += emptied(hidden, str(hidden))
+    turns = turns_by().parent
+    if turns.is_dir() and not directory.is_relative_to(turns):  # last, for what is shown may hold it
+        closing = [*emptied(turns, str(turns)), *closing]
     return argv, closing
+
+
+def turns_by() -> Path:
+    """The file whose lock the guards of all of this user's sessions take turns by (`guest/planted.c`). No command sees
+    it, whatever is shown, or one could keep the lock."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return state.resolve() / "etude" / "guard.lock"
 
 
 def absent(directory: Path, config: WorkspaceConfig) -> list[str]:
@@ -49,7 +59,7 @@ def absent(directory: Path, config: WorkspaceConfig) -> list[str]:
     dots = [
         entry for home in _homes(directory, config) for entry in _dots(home) if not _within(entry, _kept(home, config))
     ]
-    return [str(found) for found in (*_hidden(directory, config), *masked, *dots, Path("/run"))]
+    return [str(found) for found in (*_hidden(directory, config), *masked, *dots, turns_by().parent, Path("/run"))]
 
 
 def sockets(directory: Path) -> list[str]:

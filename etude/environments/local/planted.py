@@ -83,13 +83,6 @@ NO_PIPES = (".gitignore", ".gitattributes", ".gitmodules", ".mailmap")
 MAY_BE = (*AT_ANY_DEPTH, *IN_PROJECTS, *AT_ROOTS)
 
 
-def listed_links(workspace: Path, unguarded: Sequence[str] = ()) -> list[str]:
-    """The symlinks at the top whose names are listed: where they lead is obeyed as well."""
-    listed = [name for name in MAY_BE if name not in unguarded]
-    links = [entry.name for entry in os.scandir(workspace) if entry.is_symlink()]
-    return [name for name in links if any(fnmatch.fnmatchcase(name.lower(), pattern) for pattern in listed)]
-
-
 def listed_as(
     workspace: Path, path: str, held: Iterable[str], named: Named, unguarded: Sequence[str] = (), removed: bool = False
 ) -> str | None:

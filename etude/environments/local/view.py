@@ -17,7 +17,6 @@ from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.named import Named
 from etude.environments.local.outside import concealed, emptied, sockets
-from etude.environments.local.planted import listed_links
 from etude.environments.local.repository import History, history_of
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
@@ -73,7 +72,7 @@ def protected(directory: Path, config: WorkspaceConfig, named: Named) -> list[st
     if config.guard == "on":  # it judges name by name what git may write there, in a submodule's too
         given = [name for name in given if name not in (".git/info", ".git/modules")]
     given += named.files if config.guard == "existing" else ()
-    leads = [(directory / name).resolve() for name in (*given, *listed_links(directory, config.unguarded))]
+    leads = [(directory / name).resolve() for name in given]
     inside = [str(path.relative_to(directory)) for path in leads if directory in path.parents]
     return list(dict.fromkeys((*given, *inside)))
 

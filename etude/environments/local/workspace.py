@@ -15,6 +15,7 @@ import signal
 import socket
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,9 @@ from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.named import named_in
-from etude.environments.local.outside import abstract_sockets_held
+from etude.environments.local.outside import abstract_sockets_held, turns_by
 from etude.environments.local.plain import PlainWorkspace
-from etude.environments.local.planted import listed_as, rules
+from etude.environments.local.planted import MAY_BE, listed_as, rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
@@ -78,10 +79,11 @@ def _own_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _ESSENTIAL if name in os.environ}
 
 
-def _turns() -> Path:
-    """The file whose lock the guards of all of this user's sessions take turns by (`guest/planted.c`). It lies where no
-    command sees it, or one could keep it."""
-    path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "guard.lock"
+def _turns(places: Iterable[Path]) -> Path:
+    """The lock of `turns_by`, made where it is not there yet: outside of the places that commands may write."""
+    path = turns_by()
+    if any(path.is_relative_to(place.resolve()) for place in places):
+        raise ConfigError(f"{path} lies where commands may write, and could hold it; set XDG_STATE_HOME elsewhere")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -108,7 +110,7 @@ class ConfinedWorkspace(GuestSandbox):
         super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
         self._directory, self._config = directory, config
         self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
-        self._named = named_in(directory)
+        self._named = named_in(directory, [name for name in MAY_BE if name not in config.unguarded])
         self._held = protected(directory, config, self._named)
         self._pid: int | None = None
         self.egress: Counter[str] = Counter()
@@ -160,6 +162,7 @@ class ConfinedWorkspace(GuestSandbox):
         return await self._channel.guard(b"", self._wait_s)
 
     def _spawn(self, control: socket.socket, log: int) -> int:
+        turns = _turns((self._directory, *self._config.writable)) if self._config.guard == "on" else None
         ways = gate.VARIABLES if self._proxy is not None else {}
         argv = [
             *([str(self._guest), "lock-devices"] if os.geteuid() == 0 else []),  # root's commands own the host's nodes
@@ -173,8 +176,8 @@ class ConfinedWorkspace(GuestSandbox):
             (os.POSIX_SPAWN_DUP2, log, 1),
             (os.POSIX_SPAWN_DUP2, log, 2),
         ]
-        if self._config.guard == "on":
-            actions.append((os.POSIX_SPAWN_OPEN, 4, str(_turns()), os.O_RDWR, 0))
+        if turns is not None:
+            actions.append((os.POSIX_SPAWN_OPEN, 4, str(turns), os.O_RDWR, 0))
         # a process group of its own: Ctrl-C at the terminal is for the agent, which then stops the command
         defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
         return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)

@@ -24,6 +24,7 @@ from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
+from etude.harness.permissions.gitways import INSTEAD, written
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
 from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots, takes_untracked
@@ -31,6 +32,7 @@ from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionCon
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
+from etude.harness.permissions.variables import rules_others
 from etude.harness.permissions.words import Values
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
@@ -41,14 +43,6 @@ _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 _REMOVE = {"rm", "rmdir", "unlink"}
 _SETS_BY_NAME = {"read", "mapfile", "readarray", "getopts", "printf", "wait"}
 _SHOWN = 400
-_RULING_VARIABLE = re.compile(
-    r"PATH|LD_.*|DYLD_.*|GIT_.*|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|CDPATH|PYTHON(HOME|STARTUP|"
-    r"INSPECT|BREAKPOINT)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|"
-    r".*PAGER|.*EDITOR|VISUAL|BROWSER|SSH_ASKPASS|HOME|XDG_.*|GCONV_PATH|.*_PROXY|.*_proxy|LESSOPEN|MANPATH|GLOBIGNORE|"
-    r"RIPGREP_CONFIG_PATH|GREP_OPTIONS|LOCPATH|TZ|TZDIR|NLSPATH|TERMINFO.*|MAGIC|AWKPATH|AWKLIBPATH|FPATH|POSIXLY_CORRECT"
-)
-"""Variables by which a harmless command runs, or obeys, something else."""
-
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
 
 
@@ -106,7 +100,7 @@ class Judge:
         self._rules = config.rules()
         self._env = os.environ if env is None else env
         self._hidden = tuple(hidden)
-        self._guarded = guarded or (lambda _path, _removes: "")
+        self._guarded = guarded
         self._looked: Denied | None = None
         self._on: dict[str, list[tuple[Rule, bool]]] = {}
 
@@ -191,7 +185,7 @@ class Judge:
         ruled = self._ruled(tool, name, target)
         if writes and target.relative is None and not target.scratch:
             return Reason("deny", name, f"it is {target.path}, and only the workspace may be written")
-        if writes and target.relative is not None and (why := self._guarded(target.relative, removes)):
+        if writes and target.relative is not None and (why := self._refused(target.relative, removes)):
             return Reason("deny", name, why)
         if ruled is not None:
             return ruled
@@ -216,15 +210,17 @@ class Judge:
             yield Reason(ruled.verdict, piece, f"rule {ruled}") if ruled else Reason("ask", piece, str(reason))
             return
         values = Values(line, commands, self._env)
-        for command, directories in run_from(commands, self._env):
+        for count, (command, directories) in enumerate(run_from(commands, self._env)):
             yield from self._simple(tool, command, directories, values)
+            yield from self._halfway(command, commands[:count], directories)
 
     def _simple(
         self, tool: str, command: Simple, directories: Sequence[str | None], values: Values
     ) -> Iterator[Reason]:
         set_by_name = command.words[1:] if command.words and command.words[0].text in _SETS_BY_NAME else ()
-        for name in (*(name for name, _ in command.variables), *(word.text or "" for word in set_by_name)):
-            if _RULING_VARIABLE.fullmatch(name):
+        given = [(name, word.text) for name, word in command.variables]
+        for name, value in (*given, *((word.text or "", None) for word in set_by_name)):
+            if rules_others(name, value):
                 yield Reason("ask", f"{name}=…", "it can make a command run something else")
         if command.loops:
             listed = [word for _, word in command.variables]
@@ -259,6 +255,21 @@ class Judge:
                 names = [self._names(word, directories, values) for word in command.found_by]
                 found_by = _settled(replace(command, words=command.found_by), names)
                 yield from self._walk(found_by, names, directories, "below", links=True)
+
+    def _halfway(self, command: Simple, before: Sequence[Simple], places: Sequence[str | None]) -> Iterator[Reason]:
+        """The first file that git would be refused when it has written others already."""
+        here = places[0] if len(places) == 1 else None
+        if not (self._guarded and self._place.root and here):
+            return
+        root = self._place.root.resolve()
+        for path, why in written(command, before, lambda name: self._place.lies(name, here)):
+            inside = path.is_relative_to(root) and str(path.relative_to(root))
+            if inside and (refused := self._refused(inside)):
+                yield Reason("deny", command.raw, f"{inside}: {why}, and stop halfway; {refused}. {INSTEAD}")
+                return
+
+    def _refused(self, path: str, removes: bool = False) -> str:
+        return self._guarded(path, removes) if self._guarded is not None else ""
 
     # --- what a command opens -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import stat
 from typing import Any
 
 from etude.errors import ConfigError
@@ -17,6 +18,7 @@ from etude.errors import ConfigError
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 _LONGEST = 64 << 20
 """Of a message: a prompt may hold whole files."""
+_NO_EDITOR = "stdin and stdout are to be pipes: an editor is at their other end, not a file"
 
 
 class Stdio:
@@ -29,6 +31,9 @@ class Stdio:
     @classmethod
     async def take_over(cls) -> Stdio:
         """From here on the process's own stdin is empty, and its stdout is its stderr."""
+        mode = os.fstat(0).st_mode  # asyncio would take /dev/null for a terminal, and fail where nobody sees to it
+        if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(0)):
+            raise ConfigError(_NO_EDITOR)
         given, taken = os.dup(0), os.dup(1)
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
@@ -41,7 +46,7 @@ class Stdio:
                 lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(taken, "wb", 0)
             )
         except ValueError:
-            raise ConfigError("stdin and stdout are to be pipes: an editor is at their other end, not a file") from None
+            raise ConfigError(_NO_EDITOR) from None
         return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
 
     async def receive(self) -> dict[str, Any] | None:

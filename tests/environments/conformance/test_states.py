@@ -1,6 +1,7 @@
 """A sandbox stopped, copied, counted and ended: snapshot, fork, pause and resume, metrics, destroy."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -104,7 +105,10 @@ def test_a_paused_sandbox_stands_still_and_so_do_time_outs(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
         counting = "until [ -e go ]; do echo >> n; sleep 0.02; done; echo done"
-        command = asyncio.ensure_future(box.exec(counting, timeout_s=8.0))
+        began = time.monotonic()
+        await box.exec("true")
+        limit_s = 8.0 + 40 * (time.monotonic() - began)  # the calls below must fit into it, on a slow machine too
+        command = asyncio.ensure_future(box.exec(counting, timeout_s=limit_s))
         await box.exec("until [ -s n ]; do sleep 0.01; done")
         await box.pause()
         await box.pause()
@@ -112,7 +116,7 @@ def test_a_paused_sandbox_stands_still_and_so_do_time_outs(run):
         for refused in (box.exec("true"), box.read_file("/workspace/n"), box.metrics(), box.upload(b"", "/workspace")):
             with pytest.raises(SandboxError, match=r"paused: resume\(\) it"):
                 await refused
-        await asyncio.sleep(8.5)  # its whole time, were it counted
+        await asyncio.sleep(limit_s + 0.5)  # its whole time, were it counted
         await box.resume()
         await box.resume()
         await box.exec("k=$(wc -c < n); until [ $(wc -c < n) -gt $k ]; do sleep 0.01; done; touch go")  # it goes on

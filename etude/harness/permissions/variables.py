@@ -1,0 +1,24 @@
+"""Which variables, set for a command, make it run or obey something else. Owns `rules_others`; judges no command."""
+
+from __future__ import annotations
+
+import re
+
+_RULING = re.compile(
+    r"PATH|LD_.*|DYLD_.*|GIT_.*|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|CDPATH|PYTHON(HOME|STARTUP|"
+    r"INSPECT|BREAKPOINT)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|"
+    r".*PAGER|.*EDITOR|VISUAL|BROWSER|SSH_ASKPASS|HOME|XDG_.*|GCONV_PATH|.*_PROXY|.*_proxy|LESSOPEN|MANPATH|GLOBIGNORE|"
+    r"RIPGREP_CONFIG_PATH|GREP_OPTIONS|LOCPATH|TZ|TZDIR|NLSPATH|TERMINFO.*|MAGIC|AWKPATH|AWKLIBPATH|FPATH|POSIXLY_CORRECT"
+)
+"""By their names."""
+_HARMLESS = re.compile(
+    r"(GIT_|GIT_SEQUENCE_)?EDITOR=(true|:)|(GIT_)?PAGER=(cat)?|TZ=(?!/)[\w+/-]+|"
+    r"GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)=.*",
+    re.ASCII | re.DOTALL,
+)
+"""With the values that usual work gives them. A zone is a name below the system's own, which holds no `..`."""
+
+
+def rules_others(name: str, value: str | None) -> bool:
+    """Whether this variable with this value can; None is a value that only a run would tell."""
+    return bool(_RULING.fullmatch(name)) and (value is None or not _HARMLESS.fullmatch(f"{name}={value}"))
