@@ -49,18 +49,20 @@ def finished(out, lag, resume):
 
 
 def killed(out, lag, points, draw):
-    """A run that is killed at each of these points: after so many scored samples in all."""
-    seen = set()
+    """A run that is killed at each of these points: after so many scored samples in all. Returns how often it was."""
+    seen, alive = set(), 0
     for resume, point in enumerate(points):
         with Victim(out, *RECIPE, f"rollouts.lag={lag}", resume=resume > 0) as run:
             run.wait(partial(_so_far, out, seen, point, run), f"{point} scored samples", 900)
             time.sleep(draw.random())
+            alive += run.started.poll() is None
             run.kill_all()
+    return alive
 
 
 def _so_far(out, seen, point, run):
     """Whether so many samples were scored, or all."""
-    seen.update(path.name for path in (out / "ledger").glob("g*-*.npz"))
+    seen.update(path.parent for path in (out / "trajectories").glob("*/*/score"))
     return ((out / "ledger").exists() and len(seen) >= point) or run.started.poll() is not None
 
 
@@ -73,6 +75,6 @@ def test_a_run_killed_anywhere_ends_with_the_same_weights(tmp_path, lag, points)
     for number in range(0, points, KILLS):
         out = tmp_path / f"killed-{number}"
         kills = sorted(draw.randrange(STEPS * GROUPS * SIZE) for _ in range(min(KILLS, points - number)))
-        killed(out, lag, kills, draw)
+        assert killed(out, lag, kills, draw), "every run had ended before it was to be killed"
         assert finished(out, lag, resume=True) == undisturbed, f"killed after {kills} samples"
     assert left() == []
