@@ -34,7 +34,8 @@ from etude.records import Limits, Scored
 from etude.rewards.judgement import Judges
 from etude.rollouts.config import EvaluationConfig, RunConfig
 from etude.rollouts.evaluate import evaluate
-from etude.rollouts.session import play
+from etude.rollouts.session import judge_kept, judge_order, play_order
+from etude.rollouts.trajectory_store import TrajectoryStore
 from etude.tasks.ladder import ladder_task
 
 CONFIG = HarnessConfig(max_turn_tokens=160, tool=ToolConfig(max_observation_bytes=1500))
@@ -118,18 +119,21 @@ def test_the_product_is_the_rollout(shipped, monkeypatch, dialect, stream, task)
 
 
 class Place:
-    """Where `evaluate` has its rollouts played: in this process, by the very function of a session worker."""
+    """Where `evaluate` has its rollouts played: in this process, by the very functions of the two workers."""
 
-    def __init__(self, engine, chat):
+    def __init__(self, engine, chat, directory):
         self.engine, self.chat, self.backend = engine, chat, NamespaceBackend()
+        self.evaluated = TrajectoryStore(directory)
 
     async def play(self, order):
         config = RunConfig(name="three ways", harness=CONFIG)
-        return await play(order, config, self.backend, self.engine, self.chat, lambda order, event: None)
+        await play_order(order, config, self.backend, self.engine, self.chat, lambda order, event: None)
+        async with config.rewards.judges() as judges:
+            return await judge_kept(order, lambda rollout: judge_order(rollout, config, self.backend, judges))
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["rung 1", "rung 3"])
-def test_an_evaluation_is_the_same_session_too(shipped, asked, monkeypatch, task):
+def test_an_evaluation_is_the_same_session_too(shipped, asked, monkeypatch, task, tmp_path):
     monkeypatch.setenv("ETUDE_TEST_KEY", TOKEN)
     task, engine = replace(task, limits=LIMITS), shipped.service.engine
     chat = ChatRenderer(shipped.service.chat.tokenizer)
@@ -144,11 +148,12 @@ def test_an_evaluation_is_the_same_session_too(shipped, asked, monkeypatch, task
             product = await played(task, dialogue), asked()
         finally:
             await endpoint.close()
-        place = Place(engine, chat)
+        place = Place(engine, chat, tmp_path)
         try:
-            _, [trajectory] = await evaluate(place, [task], EvaluationConfig(temperature=0.0), "before")
+            _, [sample] = await evaluate(place, [task], EvaluationConfig(temperature=0.0), "before")
         finally:
             await place.backend.close()
+        trajectory = place.evaluated.trajectory(sample)
         assert isinstance(trajectory.outcome, Scored)
         [segment] = trajectory.segments
         return rollout, product, (told(trajectory.events), asked()), segment

@@ -224,7 +224,7 @@ def test_a_cancelled_snapshot_is_cancelled_and_leaves_no_copy(run):
 
 
 def test_a_doctor_that_waits_too_long_says_for_what(monkeypatch, tmp_path):
-    monkeypatch.setattr("etude.environments.doctor._BOOT_DEADLINE_S", 1e-6)
+    monkeypatch.setattr("etude.environments.namespace_probe._BOOT_DEADLINE_S", 1e-6)
     last = diagnose(NamespaceConfig(state_dir=tmp_path))[-1]
     assert not last.ok and "a sandbox to start" in last.said
     assert left(NamespaceConfig(state_dir=tmp_path)) == []

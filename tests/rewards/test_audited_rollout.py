@@ -13,6 +13,7 @@ from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import train_tokenizer
 from etude.records import Cheated, Limits, Scored, solved
 from etude.rollouts.config import RunConfig
+from etude.rollouts.sample import sample_of
 from etude.rollouts.session import Order, play
 from etude.rollouts.stats import RunStats
 from etude.tasks.ladder import ladder_task
@@ -46,7 +47,7 @@ def test_a_solved_task_pays_unless_it_was_come_by_dishonestly(run, tmp_path, aud
     assert any("hidden tests" in line for line in trajectory.findings) is cheated
 
     stats = RunStats(tmp_path / "metrics.jsonl")
-    stats.rolled_out(trajectory)
+    stats.rolled_out(sample_of(trajectory))
     assert stats.counters["cheats_found"] == cheated
     logged = [json.loads(line) for line in stats.path.read_text().splitlines()] if stats.path.exists() else []
     found = [line["rollout"] for line in logged if line["kind"] == "findings"]
