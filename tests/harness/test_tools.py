@@ -106,7 +106,7 @@ def test_edit_and_write(in_sandbox: Run) -> None:
             "ok",
             "ok",
             "error: pkg: is a directory",
-            "error: /etc/passwd: read-only file system",
+            "error: /etc/passwd: permission denied",
             "error: the text cannot be encoded as UTF-8",
         ]
         assert await sandbox.read_file("/workspace/pkg/b.py") == b"def f():\n    return 2\n"
