@@ -52,6 +52,7 @@ CLAIM_S = 20.0
 """How long to wait for a process that died a moment ago to let go of its slot."""
 PLACES = (WORKSPACE, "/tmp", HOME)
 """What a sandbox's user can write to and expects to find again."""
+_LOGGED = ("events.jsonl", "routes")
 GIVEN = "given"
 """The snapshot of a session that has changed nothing yet: the task's own files."""
 
@@ -129,14 +130,13 @@ class TrajectoryStore:
 
     def settle(self, slot_id: str) -> int:
         """Have the disk hold log and routes; returns their checksum."""
-        directory, found = self._of(slot_id), 0
-        for name in ("events.jsonl", "routes"):
+        directory = self._of(slot_id)
+        for name in _LOGGED:
             with (directory / name).open("rb") as file:
                 os.fsync(file.fileno())
-                found = zlib.crc32(file.read(), found)
         for place in (directory, *list(directory.parents)[: len(slot_id.split("/"))]):
             sync_directory(place)
-        return found
+        return _checksum(directory)
 
     async def keep(self, sample: Sample) -> None:
         """A sample is scored: it is on the disk when this returns, and all that only playing it needed is gone. Raises
@@ -156,7 +156,7 @@ class TrajectoryStore:
         """
         try:
             sample = Sample.decoded((self._of(slot_id) / "score").read_bytes())
-            return sample if self.settle(slot_id) == sample.checksum else None
+            return sample if _checksum(self._of(slot_id)) == sample.checksum else None
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
@@ -167,7 +167,7 @@ class TrajectoryStore:
     def trajectory(self, sample: Sample) -> Trajectory:
         """With its tokens and events. Raises CheckpointError where they are not what they were when it was scored."""
         directory = self._of(sample.id)
-        if self.settle(sample.id) != sample.checksum:
+        if _checksum(directory) != sample.checksum:
             raise CheckpointError(f"{directory}: was changed after {sample.id} was scored; go on with --resume")
         with contextlib.closing(_RouteFile(directory / "routes")) as routes:
             return sample.trajectory(*_read(directory / "events.jsonl", routes))
@@ -360,6 +360,14 @@ def _end_of(where: Sequence[Any]) -> int:
 def _read(log: Path, routes: _RouteFile) -> tuple[tuple[Segment, ...], tuple[Event, ...]]:
     lines = list(decoded(log))
     return segments_of(lines, routes), tuple(event for event, _ in lines)
+
+
+def _checksum(directory: Path) -> int:
+    """Of a slot's log and routes."""
+    found = 0
+    for name in _LOGGED:
+        found = zlib.crc32((directory / name).read_bytes(), found)
+    return found
 
 
 def _unpickled(path: Path) -> Any:

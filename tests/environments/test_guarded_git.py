@@ -5,28 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from guarded_workspace import within
+from guarded_workspace import repository, said, within
 from users_git import git
 
-from etude.environments.base import Sandbox
 from etude.environments.local.workspace import ConfinedWorkspace
 
 
 @pytest.fixture
 def project(outer: Path) -> Path:
-    root = outer / "project"
-    root.mkdir()
-    (root / "a.txt").write_text("a\n")
-    git(root, "init", "-q")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "first")
-    return root
-
-
-async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
-    done = await workspace.exec(command)
-    assert done.exit_code == code, done.output.decode()
-    return done.output.decode()
+    return repository(outer)
 
 
 def test_what_git_cannot_do_leaves_what_the_documentation_says(project: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guarded_workspace import within
+from guarded_workspace import said, within
 from pydantic import ValidationError
 from users_git import git
 
@@ -32,12 +32,6 @@ def project(outer: Path) -> Path:
     git(root, "add", "-A")
     git(root, "commit", "-qm", "first")
     return root
-
-
-async def said(workspace: Sandbox, command: str, code: int = 0) -> str:
-    done = await workspace.exec(command)
-    assert done.exit_code == code, done.output.decode()
-    return done.output.decode()
 
 
 def test_the_workspace_is_the_users_directory_by_both_names(project: Path) -> None:
