@@ -236,7 +236,6 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
         async def whole() -> tuple[Tally, int, list[str]]:
             opened = NamespaceBackend(NamespaceConfig(limits="cgroup" if os.geteuid() == 0 else "rlimit"))
             try:
-                await many(range(seed, seed + 1), opened, 1)
                 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 others = _children()  # the backend's
                 tally = await many(range(seed, seed + states), opened, at_once, forks)
