@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
     {"durable", "errors", "plain"},
-    {"records", "config", "search", "host"},
+    {"records", "config", "search", "host", "plugins"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},

@@ -215,7 +215,7 @@ def _words_for_user(record: Record) -> str:
 def _tool_definitions(about: Mapping[str, Any]) -> list[Json] | None:
     """Of Etude's own tools; those of MCP servers are in no log."""
     tools = {tool.name: tool for tool in TOOLSETS.get(about.get("toolset", ""), ())}
-    names = [name for name in about.get("tools", ()) if name in tools]
+    names = [name for name in about.get("tools", ()) if name in tools]  # others may not be installed here
     return [{"type": "function", "function": tools[name].json_schema()} for name in names] or None
 
 

@@ -7,23 +7,25 @@ recipe is a TOML file in recipes/ with these tables; an unknown key is refused w
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from etude.config import Config
-from etude.engine.config import EngineChoice, EngineConfig
+from etude.engine.config import EngineConfig
+from etude.engine.opening import EngineChoice
 from etude.environments.backends import BackendConfig
 from etude.environments.cluster.settings import LaunchConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.harness.config import HarnessConfig
 from etude.models.config import ExpertFormat
+from etude.plugins import named
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
 from etude.rollouts.fleet_config import FleetConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
-from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.families import family
 from etude.trainer.config import FinetuneConfig, TrainerConfig
 from etude.weights.publisher import PublisherConfig
 from etude.weights.store import StoreConfig
@@ -72,8 +74,9 @@ class RolloutConfig(Config):
     """Attempts at a sample that may be lost with the process that had it, beside those."""
     max_infra_failures: int = Field(32, ge=1)
     """Infrastructure failures in a row that end the run."""
-    family: FamilyName = "ladder"
-    """What is trained on and evaluated: `tasks.ladder`, or `tasks.trail`, which outgrows its context."""
+    family: Annotated[str, named("families")] = "ladder"
+    """What is trained on and evaluated: `ladder`, `trail`, which outgrows its context, or another of the group
+    `etude.families`, or package.module:attribute."""
     rungs: tuple[int, ...] = Field((1, 2, 3, 4, 5), min_length=1)
     """Which rungs of the family training tasks come from, in turns; repeat one to weigh it more."""
     tasks: tuple[Path, ...] = ()
@@ -86,7 +89,7 @@ class RolloutConfig(Config):
     def _known(self) -> RolloutConfig:
         if self.tasks and "rungs" in self.model_fields_set:
             raise ValueError("rungs: are the family's, and rollouts.tasks is trained on; leave one of them out")
-        known = FAMILIES[self.family].rungs
+        known = family(self.family).rungs
         if absent := sorted(set(self.rungs) - set(known)):
             raise ValueError(f"rungs: no rung {absent[0]} in the {self.family}; there are {known}")
         return self

@@ -19,7 +19,7 @@ from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import EvaluationConfig
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import Order
-from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.families import family as family_of
 
 RETRIES = 2
 
@@ -42,10 +42,10 @@ class Judged:
     """Turns with two or more reading calls."""
 
 
-def evaluation_set(config: EvaluationConfig, family: FamilyName = "ladder") -> list[Task]:
+def evaluation_set(config: EvaluationConfig, family: str = "ladder") -> list[Task]:
     """The family's tasks, held-out ones and real code, always the same tasks in the same order."""
-    tasks = FAMILIES[family].evaluation("eval", config.per_rung)
-    tasks += FAMILIES[family].evaluation("heldout", config.heldout_per_rung)
+    tasks = family_of(family).evaluation("eval", config.per_rung)
+    tasks += family_of(family).evaluation("heldout", config.heldout_per_rung)
     if config.real:
         from etude.tasks.realcode import real_tasks
 
