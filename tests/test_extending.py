@@ -65,3 +65,51 @@ def test_a_backend_of_somebody_elses_is_opened_by_its_name(outside):
     assert "there" in said and "RoomyBackend 3" in said
     looked = outside("-m", "etude.cli.main", "environments", "doctor", "--backend", "roomy", "--set", "times=5")
     assert "5 times as much is there" in looked
+
+
+TOOL = """
+import asyncio
+from count_lines import COUNT_LINES
+from etude.environments.backends import open_backend
+from etude.environments.base import SandboxSpec
+from etude.harness.schema import ToolCall
+from etude.harness.tools import ToolConfig, run_calls
+
+async def main():
+    backend = open_backend()
+    try:
+        box = await backend.create(SandboxSpec(files={"a.txt": b"one\\ntwo\\n"}))
+        calls = [ToolCall("count_lines", {"path": path}, "") for path in ("a.txt", "b.txt")]
+        said = []
+        tools = {"count_lines": COUNT_LINES}
+        await run_calls(calls, tools, box, ToolConfig(), lambda index, result: said.append((index, result.text)))
+        print(sorted(said))
+    finally:
+        await backend.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_tool_of_somebody_elses_answers_the_model(outside):
+    assert "[(0, '2'), (1, 'error: there is no /workspace/b.txt')]" in outside("-c", TOOL)
+
+
+MASK = """
+import torch
+from far import far
+from etude.trainer.config import LossConfig
+from etude.trainer.losses import MASKS, Sampled, policy_loss
+
+MASKS["far"] = far
+config = LossConfig(mask="off").model_copy(update={"mask": "far"})
+logps = torch.tensor([-2.0, -2.0, -2.0], requires_grad=True)
+ones, segment = torch.ones(3), torch.zeros(3, dtype=torch.long)
+terms = policy_loss(logps, torch.zeros(3), Sampled(torch.tensor([-2.5, -3.5, -0.5]), ones, ones, segment), config)
+terms.loss.backward()
+print(terms.sums["masked"], (logps.grad != 0).tolist())
+"""
+
+
+def test_a_mask_of_somebody_elses_decides_what_is_trained_on(outside):
+    assert "2.0 [True, False, False]" in outside("-c", MASK)
