@@ -175,3 +175,23 @@ def test_a_key_that_is_not_there_is_found(keys):
 def test_every_page_is_in_the_index():
     linked = set(re.findall(r"\]\((\w+\.md)", (ROOT / "docs/index.md").read_text()))
     assert {page.name for page in ROOT.glob("docs/*.md")} - linked - {"index.md"} == set()
+
+
+WALK = {
+    "etude/trainer/losses.py": "def policy_loss(",
+    "etude/rollouts/loop.py": "def learn(",
+    "etude/harness/protocol.py": "def parse_message(",
+    "etude/rewards/reward.py": "reward = tests",
+    "docs/weights.md": "## A manifest",
+    "docs/extending.md": "## A sandbox backend",
+}
+
+
+@pytest.mark.parametrize("place", WALK)
+def test_a_newcomer_finds_it_one_file_after_the_readme(place):
+    assert f"]({place})" in (ROOT / "README.md").read_text()
+    assert WALK[place] in (ROOT / place).read_text()
+
+
+def test_the_readme_is_a_screen_and_a_half():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 80
