@@ -42,6 +42,13 @@ def broken(page: Path) -> list[str]:
     return lost
 
 
+@each_page
+def test_every_file_that_is_named_is_there(page):
+    named = re.findall(r"(?<![\w/.~-])((?:etude|benchmarks|recipes|tools|docs)/[\w./-]*\w)", page.read_text())
+    files = [name for name in named if "." in name.rpartition("/")[2]]
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
 def typed(page: Path) -> list[str]:
     """The command lines that a page shows in its code blocks, to be typed as they stand."""
     blocks = "\n".join(FENCED.findall(page.read_text())).replace("\\\n", " ")
