@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from etude.engine.plugin import EnginePlugin, EngineTable
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 class EngineConfig(EngineTable):
     """Our own engine: the size of its cache, steps and batch."""
+
+    replicas: ClassVar[int] = 1
+    update_deadline_s: ClassVar[float] = 60.0
+    """New weights go in between two steps; this is for a machine that is busy."""
 
     kind: Literal["etude"] = "etude"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from etude.config import Config
 
@@ -22,7 +22,7 @@ class EngineTable(Config):
     kind: str = ""
     """The plug-in's name; every config of one has its own as the default."""
 
-    if TYPE_CHECKING:  # a config may have either as a key, a property or a class variable
+    if TYPE_CHECKING:  # a config has each as a key, a property or a class variable
 
         @property
         def replicas(self) -> int:
@@ -31,10 +31,6 @@ class EngineTable(Config):
         @property
         def update_deadline_s(self) -> float:
             """New weights that are not served after this long are an error."""
-
-    else:
-        replicas: ClassVar[int] = 1
-        update_deadline_s: ClassVar[float] = 60.0
 
     @property
     def features(self) -> tuple[str, ...]:

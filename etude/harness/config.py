@@ -1,7 +1,7 @@
 """What an agent is given: its tools, and how long its messages, answers and contexts may be.
 
-Owns `HarnessConfig` and `SummaryConfig`. Both are part of what a trained model is, so a recipe and a release carry
-them. The defaults are those of training; the product has its own.
+Owns `HarnessConfig` and `SummaryConfig`. Both are part of what a model was trained with, so a recipe contains them. The
+defaults are those of training; the product has its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The engine's server as a process: its config, its application, and how it starts and stops.
 
 Owns what is served (a checkpoint, and the weight store it follows), the order of starting and of stopping: at SIGTERM
-nobody new is let in, what is under way has `drain_s`, then it ends with what it has. Who may come in is the environment
-server's guard; put something that speaks TLS before it where it does not listen on loopback alone.
+new requests are refused, running ones have `drain_s`, then they end with what they have. Access is checked by the
+environment server's guard; put something that speaks TLS before it where it does not listen on loopback alone.
 """
 
 from __future__ import annotations
