@@ -337,7 +337,8 @@ class Judge:
         """What git opens for the sake of the repository that it finds; and what it runs, where no rule of the user's
         allows the command: it runs in the sandbox, as what they have allowed does."""
         moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
-        ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in (".", *moved)}
+        moved = [".", *moved, *itertools.accumulate(moved, posixpath.join)]
+        ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in moved}
         for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
             if built_in and (why := obeyed(here)):
                 yield Reason("ask", command.raw, why)
