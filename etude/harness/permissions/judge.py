@@ -24,19 +24,28 @@ from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
-from etude.harness.permissions.gitways import INSTEAD, written
+from etude.harness.permissions.gitways import INSTEAD, ignored, written
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
-from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots, takes_untracked
+from etude.harness.permissions.reading import (
+    ONE_WORD,
+    finds,
+    finds_links,
+    follows,
+    opens,
+    passes_over,
+    roots,
+    takes_untracked,
+)  # fmt: skip
 from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
-from etude.harness.permissions.unreadable import Denied, denied
+from etude.harness.permissions.unreadable import Denied, denied, met
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import rules_others
 from etude.harness.permissions.words import Values
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
-_MOST_WALKED = 20_000
+_READS_ALL = {"grep", "codebase_search"}
 _READS = "it only reads and prints"
 _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
@@ -132,11 +141,15 @@ class Judge:
             top = os.path.realpath(self._place.lies(posixpath.expanduser(name)))
             for found in self._left().below(top):
                 yield Reason("ask", name, f"{found} lies below it: rule {self._left().by_path[found]}")
+            if tool in _READS_ALL:
+                yield from self._met(top, [tool, name], links=False, content=True, listed=True)
 
     def _ruled(self, tool: str, piece: str, target: Target | None) -> Reason | None:
         """What the first rule that matches says, a user's rules going before the built-in ones."""
         for rule, built_in in self._rules_on(tool):
             if target is None or rule.matches_path(target.path, target.relative):
+                if built_in and rule.verdict == "allow":
+                    break
                 remember = _for_good(kind_of(tool), target) if built_in and target else ""
                 return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
         if target is not None and kind_of(tool) == "read":
@@ -149,7 +162,7 @@ class Judge:
     def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
         """The rules that are about a tool at all, and whether they are built in."""
         if tool not in self._on:
-            more = builtin.ASK if self._config.builtin else ()
+            more = (*builtin.NO_SECRETS, *builtin.ASK) if self._config.builtin else ()
             both = [*((rule, False) for rule in self._rules), *((rule, True) for rule in more)]
             self._on[tool] = [(rule, built_in) for rule, built_in in both if rule.names(tool)]
         return self._on[tool]
@@ -382,23 +395,29 @@ class Judge:
                     continue
                 rule = self._left().by_path[found]
                 yield Reason("ask", " ".join(word or "…" for word in words), f"it reads {found}: rule {rule}")
-            if links:
-                wanted = found_links(words) if words[0] == "find" else re.compile("")
-                yield from self._links(top, wanted)
+            yield from self._met(top, words, links, kind == "below")
 
-    def _links(self, top: str, wanted: re.Pattern[str] | None) -> Iterator[Reason]:
-        """The first link below a directory that may not be followed unasked."""
-        for count, (directory, directories, files) in enumerate(os.walk(top) if wanted is not None else ()):
-            if count > _MOST_WALKED:
-                yield Reason("ask", top, "it holds too many directories to look at the links in them")
-                return
-            for name in (*directories, *files):
-                path = os.path.join(directory, name)
-                if wanted is not None and os.path.islink(path) and wanted.match(name):
-                    refused = [reason for reason in self._argument(path, [WORKSPACE]) if reason.verdict != "allow"]
-                    if refused:
-                        yield refused[0]
-                        return
+    def _met(
+        self, top: str, words: Sequence[str | None], links: bool, content: bool, listed: bool = False
+    ) -> Iterator[Reason]:
+        """The first that a walk comes to and that may not be read unasked: where a link leads, and, where the content
+        of files is read, what the built-in rules take for a secret. To hide such from commands would break the
+        project's own: its server reads `.env`."""
+        piece, wanted = " ".join(word or "…" for word in words), finds(words) if words[0] == "find" else re.compile("")
+        links &= words[0] != "find" or finds_links(words)
+        content &= self._config.builtin
+        for path in met(
+            top,
+            lambda name: links and wanted.match(name) is not None,
+            lambda name: content and builtin.SECRETS.match(name) is not None and not passes_over(words, name),
+            builtin.PACKAGES,
+        ):
+            if path is None:
+                yield Reason("ask", top, "it holds too many directories to look at what lies in them")
+            elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
+                for reason in self._argument(path, [WORKSPACE]):
+                    yield Reason("ask", piece, f"it reads {path}: {reason.by}", reason.remember)
+                    return
 
     def _command(self, tool: str, command: Simple, settled: Sequence[str | None]) -> Reason:
         words = [word.text for word in command.words]

@@ -155,17 +155,50 @@ def follows(words: Sequence[str | None]) -> bool:
     return letters is None or long or bool(short & set(letters) if words[0] != "find" else {"-L", "-H"} & set(known))
 
 
-def found_links(words: Sequence[str | None]) -> re.Pattern[str] | None:
-    """The names of links that a `find` could give to a command; None where it gives no links."""
+_EITHER = {"-o", "-or", "!", "-not", ",", "(", "-L", "-follow", "-newerXY"}
+_RG_PLAIN = re.compile(
+    r"-[acFHhIiLlNnoPpqSsvwxe]+|-[ABCm]\d*|-t\w*|--type=\w+|--(type|files|count|color|heading|no-heading|line-number|"
+    r"files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?"
+)
+"""With these options alone ripgrep passes over what a dot hides."""
+_CHOSEN = re.compile(r"--(in|ex)clude=([\w.*?-]*)(?:\{([\w.*?,-]+)\})?([\w.*?-]*)")
+_ALONE = re.compile(r"grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)(=.*)|[^-].*")
+"""What takes no word behind it."""
+
+
+def finds(words: Sequence[str | None]) -> re.Pattern[str]:
+    """The names of what a `find` could give to a command."""
     known = [word or "" for word in words]
-    if {"-o", "-or", "!", "-not", ",", "(", "-L", "-follow", "-newerXY"} & set(known):
-        return re.compile("", re.DOTALL)
-    pairs = list(itertools.pairwise(known))
-    if ("-type", "f") in pairs or ("-type", "d") in pairs:
-        return None
-    named = [value for option, value in pairs if option == "-name"]
-    plain = named and "\\" not in named[0]  # find takes a backslash in a pattern, fnmatch does not
+    named = [value for option, value in itertools.pairwise(known) if option == "-name" and not _EITHER & set(known)]
+    plain = named and not set(named[0]) & set("\\\0")  # find takes a backslash in a pattern, fnmatch does not
     return re.compile(fnmatch.translate(named[0]) if plain else "", re.DOTALL)
+
+
+def finds_links(words: Sequence[str | None]) -> bool:
+    """Whether links are among it."""
+    pairs = set(itertools.pairwise(word or "" for word in words))
+    return bool(_EITHER & set(words)) or not {("-type", "f"), ("-type", "d")} & pairs
+
+
+def passes_over(words: Sequence[str | None], name: str) -> bool:
+    """Whether a command that reads all below something is certain to open no file of this name there."""
+    known = [(word or "").removeprefix("\0") for word in words]
+    if known[0] == "find":
+        return not finds(words).match(name)
+    if known[0] == "rg":
+        return name.startswith(".") and all(map(_RG_PLAIN.fullmatch, (word for word in known if word[:1] == "-")))
+    chosen = [(before, _CHOSEN.fullmatch(word)) for before, word in itertools.pairwise(known)]
+    unread = any(word.startswith(("--in", "--ex")) and not _ALONE.fullmatch(word) for word in known)
+    globs = [found for before, found in chosen if found and _ALONE.fullmatch(before)]
+    if unread or not globs or "--" in known or len(globs) < sum(found is not None for _, found in chosen):
+        return False
+    matching = [found[1] for found in globs if any(fnmatch.fnmatchcase(name, glob) for glob in _each(found))]
+    return (matching[-1] == "ex") if matching else globs[0][1] == "in"  # the last counts, as GNU grep has it
+
+
+def _each(chosen: re.Match[str]) -> list[str]:
+    """A shell makes several options of one with braces."""
+    return [f"{chosen[2]}{middle}{chosen[4]}" for middle in (chosen[3] or "").split(",")]
 
 
 def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequence[str]) -> bool:
