@@ -34,7 +34,7 @@ READ = (
     "tar cf - .", "cp -r . /tmp/etude-secret && cat /tmp/etude-secret/.env", "python3 -c 'print(open(\".env\").read())'",
 )  # fmt: skip
 HARMLESS = (
-    "grep -rn secret src", "grep -rn --include=*.py secret .", "grep -rn --include='*.py' --include=*.md secret .", "rg secret src", "find . -name '*.py' -exec grep secret {} +", "ls -R",
+    "grep -rn secret src",  "grep -rn --include='*.py' --include=*.md secret .", "rg secret src", "find . -name '*.py' -exec grep secret {} +", "ls -R",
     "git status", "git ls-files", "grep -rn secret sample", "cat sample/.env.example", "ls -la", "wc -l src/*", "grep -r secret packages",
 )  # fmt: skip
 
