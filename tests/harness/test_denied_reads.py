@@ -151,6 +151,7 @@ def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
 def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial: Trial) -> None:
     (trial.project / ".env").unlink()
     (trial.project / "hard").unlink()
+    (trial.project / "opt" / ".env").unlink()  # which the built-in rules ask about
     hidden = [str(trial.project / "infra" / "secrets"), str(trial.project / "hard-key"), str(trial.home / ".codex")]
     judge = Judge(
         PermissionConfig(deny=("read(.env)", "read(infra/secrets/**)", "read(~/.codex/**)")),

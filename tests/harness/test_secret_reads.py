@@ -21,9 +21,11 @@ READ = (
     "grep -r secret .", "grep -rn secret", "grep -R secret .", "grep -d recurse secret .", "grep -rh --include=.e* secret",
     "grep -r --include=*.py --include=*.key secret .", "grep -r --exclude=*.py secret .", "grep -r --exclude=*.key --include=* secret .",
     "grep -re --include=*.py -e secret .", "grep -r --exclude=.env --exclude=*.key --incl=* secret .", "cd certs && grep -r secret",
+    "grep -r --exclude='{.env,*.key}' secret .", "grep -r --include={*.py,.env} secret .",
+    "grep -re --exclude=.env -e secret .", "grep -r secret --exclude=*.key -- .", "egrep -r --include={*.key,*.py} secret .",
     "grep -r secret certs", "X=certs; grep -r secret $X", "for d in src certs; do grep -r secret $d; done", "grep -r secret c*",
     "rg secret", "rg secret certs", "rg --hidden secret", "rg -uu secret", "rg -. secret", "rg -g .env secret", "rg --glob '.e*' secret",
-    "rg -uuu secret .", 
+    "rg -uuu secret .",
     "find . -type f -exec cat {} +", "find . -name '.e*' -exec cat {} ';'", "find certs -exec grep -h secret {} +", "find . -name .e* -exec cat {} +",
     "find . -not -name x -type f -exec cat {} +", "find . -iname '*.KEY' -exec tail {} +", "find . -type f -execdir cat {} ';'",
     "find . -type f | xargs cat", "find . -type f -print0 | xargs -0 grep secret", "cat $(find . -type f)", "grep -r secret linked/",
@@ -34,7 +36,9 @@ READ = (
     "tar cf - .", "cp -r . /tmp/etude-secret && cat /tmp/etude-secret/.env", "python3 -c 'print(open(\".env\").read())'",
 )  # fmt: skip
 HARMLESS = (
-    "grep -rn secret src",  "grep -rn --include='*.py' --include=*.md secret .", "rg secret src", "find . -name '*.py' -exec grep secret {} +", "ls -R",
+    "grep -rn secret src", "grep -rn --include=*.py secret .", "grep -rn --include='*.py' --include=*.md secret .", "rg secret src",
+    "grep -r --exclude=.env --exclude='*.key' secret .", "grep -r --exclude=*.key --exclude=.e* secret .", "egrep -r --include=*.{py,md} secret .",
+    "grep -r --include=* --exclude=.env --exclude=*.key secret .", "find . -name '*.py' -exec grep secret {} +", "ls -R",
     "git status", "git ls-files", "grep -rn secret sample", "cat sample/.env.example", "ls -la", "wc -l src/*", "grep -r secret packages",
 )  # fmt: skip
 

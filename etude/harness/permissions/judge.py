@@ -27,21 +27,13 @@ from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tre
 from etude.harness.permissions.gitways import INSTEAD, ignored, written
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
-from etude.harness.permissions.reading import (
-    ONE_WORD,
-    finds,
-    finds_links,
-    follows,
-    opens,
-    passes_over,
-    roots,
-    takes_untracked,
-)  # fmt: skip
+from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
-from etude.harness.permissions.unreadable import Denied, denied, met
+from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import rules_others
+from etude.harness.permissions.walks import met, starts
 from etude.harness.permissions.words import Values
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
@@ -256,10 +248,10 @@ class Judge:
             end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
-        for word, found in zip(command.words[1:], names[1:], strict=True):
+        for at, (word, found) in enumerate(zip(command.words[1:], names[1:], strict=True), 1):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
-            for name in found or ():
+            for name in () if chooses(words, at) else found or ():
                 passed = back or (words[0] in _PRINTS and word.parts is not None)
                 yield from self._argument(name, directories, outside=not passed)
         if reason.verdict == "allow":
@@ -348,7 +340,9 @@ class Judge:
         built_in: bool,
     ) -> Iterator[Reason]:
         """What git opens for the sake of the repository that it finds; and what it runs, where no rule of the user's
-        allows the command: it runs in the sandbox, as what they have allowed does."""
+        allows the command: it runs in the sandbox, as what they have allowed does. Only files that the user's rules
+        speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
+        every clone and `git show` has it. What is not tracked, git's readers do not open."""
         moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
         moved = [".", *moved, *itertools.accumulate(moved, posixpath.join)]
         ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in moved}
@@ -379,22 +373,11 @@ class Judge:
         links: bool,
     ) -> Iterator[Reason]:
         """Everything below what a command names is read: the files that rules speak of, and where links lead."""
-        if self._place.root is None:
-            return
-        given = roots(words) or ["."]
-        if all(name.startswith(("\0<(", "\0>(")) for name in given):
-            return
-        stands_for = {word: found or [] for word, found in zip(words, names, strict=True)}
-        named = [name for word in given for name in stands_for.get(word, [word])]
-        tops = {self._place.lies(name, place) for name in named or ["."] for place in directories if place is not None}
-        if not any(os.path.lexists(top) for top in tops):
-            tops = {self._place.lies(place) for place in directories if place is not None}
-        for top in sorted(os.path.realpath(top) for top in tops):
+        for top in starts(words, names, directories, self._place):
             for found in self._left().below(top):
-                if kind == "lists" and not os.path.isdir(found):
-                    continue
-                rule = self._left().by_path[found]
-                yield Reason("ask", " ".join(word or "…" for word in words), f"it reads {found}: rule {rule}")
+                if kind == "below" or os.path.isdir(found):
+                    rule = self._left().by_path[found]
+                    yield Reason("ask", _shown(words), f"it reads {found}: rule {rule}")
             yield from self._met(top, words, links, kind == "below")
 
     def _met(
@@ -403,20 +386,12 @@ class Judge:
         """The first that a walk comes to and that may not be read unasked: where a link leads, and, where the content
         of files is read, what the built-in rules take for a secret. To hide such from commands would break the
         project's own: its server reads `.env`."""
-        piece, wanted = " ".join(word or "…" for word in words), finds(words) if words[0] == "find" else re.compile("")
-        links &= words[0] != "find" or finds_links(words)
-        content &= self._config.builtin
-        for path in met(
-            top,
-            lambda name: links and wanted.match(name) is not None,
-            lambda name: content and builtin.SECRETS.match(name) is not None and not passes_over(words, name),
-            builtin.PACKAGES,
-        ):
+        for path in met(top, words, links, content and self._config.builtin):
             if path is None:
                 yield Reason("ask", top, "it holds too many directories to look at what lies in them")
             elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
                 for reason in self._argument(path, [WORKSPACE]):
-                    yield Reason("ask", piece, f"it reads {path}: {reason.by}", reason.remember)
+                    yield Reason("ask", _shown(words), f"it reads {path}: {reason.by}", reason.remember)
                     return
 
     def _command(self, tool: str, command: Simple, settled: Sequence[str | None]) -> Reason:
@@ -484,6 +459,10 @@ class Judge:
                     yield ruled
 
 
+def _shown(words: Sequence[str | None]) -> str:
+    return " ".join(word or "…" for word in words)
+
+
 def _lies_in(path: str, top: str) -> bool:
     return f"{path}/".startswith(f"{top.rstrip('/')}/")
 
@@ -496,6 +475,8 @@ def _settled(command: Simple, names: Sequence[list[str] | None]) -> list[str | N
         several = word.text is None and name in ("uniq", "xxd")
         sure = found is not None and not several and not any(name.startswith("-") for name in found)
         one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
+        if found is not None and chooses([*out, word.raw], len(out)):
+            one = word.raw  # no file has such a name: a shell leaves the pattern as it is
         out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
     return out
 

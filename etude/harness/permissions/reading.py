@@ -162,7 +162,7 @@ _RG_PLAIN = re.compile(
 )
 """With these options alone ripgrep passes over what a dot hides."""
 _CHOSEN = re.compile(r"--(in|ex)clude=([\w.*?-]*)(?:\{([\w.*?,-]+)\})?([\w.*?-]*)")
-_ALONE = re.compile(r"grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)(=.*)|[^-].*")
+_ALONE = re.compile(r"[ef]?grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)=.*|[^-].*")
 """What takes no word behind it."""
 
 
@@ -187,18 +187,27 @@ def passes_over(words: Sequence[str | None], name: str) -> bool:
         return not finds(words).match(name)
     if known[0] == "rg":
         return name.startswith(".") and all(map(_RG_PLAIN.fullmatch, (word for word in known if word[:1] == "-")))
-    chosen = [(before, _CHOSEN.fullmatch(word)) for before, word in itertools.pairwise(known)]
-    unread = any(word.startswith(("--in", "--ex")) and not _ALONE.fullmatch(word) for word in known)
-    globs = [found for before, found in chosen if found and _ALONE.fullmatch(before)]
-    if unread or not globs or "--" in known or len(globs) < sum(found is not None for _, found in chosen):
+    globs = [_CHOSEN.fullmatch(word) for at, word in enumerate(known) if chooses(known, at)]
+    found = [glob for glob in globs if glob is not None]
+    unread = None in words or any(word.startswith(("--in", "--ex")) and not _ALONE.fullmatch(word) for word in known)
+    if unread or not found or len(found) < sum(_CHOSEN.fullmatch(word) is not None for word in known):
         return False
-    matching = [found[1] for found in globs if any(fnmatch.fnmatchcase(name, glob) for glob in _each(found))]
-    return (matching[-1] == "ex") if matching else globs[0][1] == "in"  # the last counts, as GNU grep has it
+    matching = [glob[1] for glob in found if any(fnmatch.fnmatchcase(name, each) for each in _each(glob))]
+    return (matching[-1] == "ex") if matching else found[0][1] == "in"  # the last counts, as GNU grep has it
+
+
+def chooses(words: Sequence[str | None], at: int) -> bool:
+    """Whether this word is a glob by which grep chooses among what it comes to. It names no file then."""
+    known = [(word or "").removeprefix("\0") for word in words[: at + 1]]
+    grep = at > 0 and known[0] in ("grep", "egrep", "fgrep") and "--" not in known
+    return grep and bool(_CHOSEN.fullmatch(known[at]) and _ALONE.fullmatch(known[at - 1]))
 
 
 def _each(chosen: re.Match[str]) -> list[str]:
-    """A shell makes several options of one with braces."""
-    return [f"{chosen[2]}{middle}{chosen[4]}" for middle in (chosen[3] or "").split(",")]
+    """bash makes several options of one with braces, dash and quotes leave it: to exclude, those are not counted on."""
+    if chosen[3] is None or chosen[1] == "ex":
+        return [chosen[2] + (f"{{{chosen[3]}}}{chosen[4]}" if chosen[3] else "")]
+    return [f"{chosen[2]}{middle}{chosen[4]}" for middle in chosen[3].split(",")]
 
 
 def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,6 @@ from etude.harness.permissions.rules import PermissionConfig, Rule
 _MAX_FOUND = 500
 _MOST_SEEN = 200_000
 """Names looked at for one rule."""
-_MOST_WALKED = 20_000
-"""Directories looked at below one that a command goes through."""
 
 
 @dataclass(frozen=True)
@@ -76,23 +74,6 @@ def unreadable(config: PermissionConfig, root: Path) -> tuple[str, ...]:
     if len(found) > _MAX_FOUND:
         raise ConfigError(f"deny: more than {_MAX_FOUND} files of {root} may not be read; deny their directories")
     return tuple(path.removeprefix(f"{top}/") for path in found if path != top and path != "/")
-
-
-def met(
-    top: str, links: Callable[[str], bool], others: Callable[[str], bool], passed: Set[str]
-) -> Iterator[str | None]:
-    """What a walk from here comes to, of links and of anything, by these of their names, the latter not in directories
-    that are `passed`; a None at the end where there may be more."""
-    for count, (directory, directories, files) in enumerate(os.walk(top)):
-        if count > _MOST_WALKED:
-            yield None
-            return
-        here = passed.isdisjoint(directory.removeprefix(top).split("/"))
-        for name in (*directories, *files):
-            path = os.path.join(directory, name)
-            if (here and others(name)) or (links(name) and os.path.islink(path)):
-                yield path
-        directories[:] = [name for name in directories if name not in passed or links(name)]
 
 
 def _matching(rule: Rule, root: Path) -> Iterator[str | None]:
