@@ -9,6 +9,7 @@ command that is not understood writes nothing. The guard then refuses what is no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -69,6 +70,18 @@ def written(command: Simple, before: Sequence[Simple], lies: Callable[[str], str
             yield from ((found.top / name, why) for name in names)
     except (EtudeError, OSError):  # the command will meet it, and say so better
         return
+
+
+def ignored(path: Path) -> bool:
+    """Whether git passes over a file when it lists what there is: the tools that search do so too."""
+    with contextlib.suppress(EtudeError, OSError):
+        if (found := find(path.parent)) is not None and found.top is not None:
+            aside = Aside(found)
+            place = Place(aside.git_dir, found.top, aside.index)
+            listed = ("ls-files", "-co", "--exclude-standard", "--", os.path.relpath(path, found.top))
+            ran = run_git_now("--literal-pathspecs", *listed, at=place, deadline_s=_DEADLINE_S)
+            return ran.code == 0 and not ran.output
+    return False
 
 
 def _asked(command: Simple) -> tuple[str, _Asked | None]:
