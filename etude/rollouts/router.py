@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import Completion, SampleRequest
-from etude.rollouts.links import EngineGone, Link
+from etude.rollouts.links import Link
+from etude.rollouts.worker import WorkerGone
 
 SLACK = 8
 """Sessions that an engine may hold beyond its share, so that a small group stays together."""
@@ -187,7 +188,7 @@ class RemoteSampler:
                 completion = await self._sampled(member, request)
             except (ContextOverflow, InvalidRequest):
                 raise
-            except EngineGone as error:
+            except WorkerGone as error:
                 failure = error
                 self.router.gone(member.name)
                 self._leave(member.name)
@@ -232,14 +233,14 @@ class RemoteSampler:
                     await self._changed.wait()
 
     async def _sampled(self, member: Member, request: SampleRequest) -> Completion:
-        """Raises EngineGone too when the fleet says so, whatever the engine does."""
+        """Raises WorkerGone too when the fleet says so, whatever the engine does."""
         task = asyncio.ensure_future(member.link.sample(request, self.sample_deadline_s))
         under_way = self._under_way.setdefault(member.name, set())
         under_way.add(task)
         try:
             await asyncio.wait({task})
             if task.cancelled():  # by `_leave`
-                raise EngineGone(f"{member.name} does not serve any more")
+                raise WorkerGone(f"{member.name} does not serve any more")
             return task.result()
         except (ContextOverflow, InvalidRequest):
             raise  # the session may go on with what is cached of it

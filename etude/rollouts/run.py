@@ -21,24 +21,24 @@ from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller
-from etude.rollouts.desk import Desk
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import Ledger
 from etude.rollouts.lines import append
-from etude.rollouts.live import Changes, Server
+from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
 from etude.rollouts.moves import Moves
+from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
 from etude.rollouts.proof import used
+from etude.rollouts.ray_process import within
 from etude.rollouts.report import write_report
 from etude.rollouts.sample import Sample
 from etude.rollouts.schedule import schedule_of
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_directories, of_family
 from etude.rollouts.view import View, ViewState
-from etude.rollouts.waiting import within
 from etude.rollouts.watch import Watch
 
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
@@ -68,8 +68,8 @@ class Run:
             await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory)
             try:
-                desk = Desk(self.changes, self.cluster, lambda: self.controller, self._note)
-                async with Server(self.directory, desk.answer):
+                operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note)
+                async with ControlSocket(self.directory, operator.answer):
                     return await self._phases(started)
             except asyncio.CancelledError:
                 raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
@@ -276,7 +276,7 @@ class Run:
             **{name: training[name] for name in KEPT},
             "delivery": self.stats.delivery(),
             "restarts": restarts_of(self.directory / "metrics.jsonl"),
-            "hung": self.cluster.health.hung,
+            "hung": self.cluster.restarts.hung,
             "fleet": {name: int(engine.get(name, 0)) for name in FLEET}, "lending": self.cluster.fleet.lending(),
             "samples": training["samples"],
             "lost": training["samples"]["lost"],

@@ -12,8 +12,8 @@ from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
 from etude.harness.sampler import SampleRequest
-from etude.rollouts.links import EngineGone
 from etude.rollouts.router import MUCH_OVER, OVER, SLACK, Member, RemoteSampler, Router, View
+from etude.rollouts.worker import WorkerGone
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from small_models import random_decoder
@@ -34,7 +34,7 @@ class Near:
             raise DeadlineExceeded("an engine to sample", deadline_s) from None
         except EtudeError as error:
             if "closed" in str(error):
-                raise EngineGone("the engine died") from None
+                raise WorkerGone("the engine died") from None
             raise
 
     async def drop(self, session):
