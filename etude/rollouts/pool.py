@@ -141,7 +141,7 @@ class Pool(Workers[RayProcess]):
         """
         what = f"a process of the {self.policy.kind} pool to be there"
         serving = await self.until(self.serving, BUSY * self.restarts.config.start_deadline_s, what)
-        process = self.placed[order] = min((each.process for each in serving), key=lambda process: process.load)
+        process = self.placed[order] = min((each.process for each in serving), key=lambda process: process.orders)
         try:
             yield process
         finally:
@@ -154,14 +154,14 @@ class Pool(Workers[RayProcess]):
         return self._answer(process, process.call(method, *arguments, seconds=seconds, what=what))
 
     async def _answer(self, process: RayProcess, asked: Awaitable[Any]) -> Any:
-        process.load += 1
+        process.orders += 1
         try:
             return await asked
         except (WorkerGone, WorkerAway) as error:
             self.lost(process, str(error))
             raise WorkerGone(str(error)) from None
         finally:
-            process.load -= 1
+            process.orders -= 1
             self.change()
 
     async def cancel(self, orders: Iterable[str]) -> None:
@@ -196,7 +196,7 @@ class Pool(Workers[RayProcess]):
     async def _drained(self, process: RayProcess, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                while process.load:
+                while process.orders:
                     await self._changed.wait()
         except TimeoutError:
             return  # what it still does fails as if it had died, and is done again elsewhere

@@ -53,7 +53,7 @@ class RayProcess:
     def __init__(self, name: str, actor: Any, group: str | None = None) -> None:
         """`group` is the concurrency group of the actor that answers while it works."""
         self.name, self.actor, self._group = name, actor, group
-        self.load = 0
+        self.orders = 0
         """Work that it has, as whoever gives it counts."""
         self._identity: Identity | None = None
 
