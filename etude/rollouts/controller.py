@@ -20,7 +20,7 @@ from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import InfraFailed, Version, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
-from etude.rollouts.ledger import Ledger
+from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.restore import account, restored
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.schedule import schedule_of
@@ -39,7 +39,7 @@ class Controller:
         cluster: Cluster,
         tasks: TaskStream,
         stats: RunStats,
-        ledger: Ledger,
+        ledger: GroupLedger,
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         """`saved` is the controller's state in the newest checkpoint; None where there is none."""

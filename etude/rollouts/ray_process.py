@@ -55,7 +55,7 @@ class RayProcess:
         self.name, self.actor, self._group = name, actor, group
         self.orders = 0
         """Work that it has, as whoever gives it counts."""
-        self._identity: Identity | None = None
+        self.identity: Identity | None = None
 
     def call(self, method: str, *arguments: Any, seconds: float, what: str) -> Awaitable[Any]:
         """Ask it now; await it for the answer. Raises WorkerGone, WorkerAway, or DeadlineExceeded naming `what`."""
@@ -66,7 +66,7 @@ class RayProcess:
         return getattr(self.actor, method).remote(*arguments)
 
     async def started(self, deadline_s: float) -> None:
-        self._identity = await self._who(deadline_s, f"{self.name} to start")
+        self.identity = await self._who(deadline_s, f"{self.name} to start")
 
     async def answers(self, deadline_s: float) -> None:
         await self._who(deadline_s, f"{self.name} to answer")
@@ -81,7 +81,7 @@ class RayProcess:
                 raise self._gone(error) from None
 
     def computes(self) -> bool:
-        who = self._identity
+        who = self.identity
         return who is not None and who.host == socket.gethostname() and runnable(who.pid)
 
     async def close(self) -> None:
@@ -90,8 +90,8 @@ class RayProcess:
 
     def kill(self) -> None:
         """Also one that is stopped, if it is on this machine."""
-        if self._identity is not None:
-            kill(self._identity)
+        if self.identity is not None:
+            kill(self.identity)
         ray.kill(self.actor)
 
     async def _who(self, seconds: float, what: str) -> Identity:

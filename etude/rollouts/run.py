@@ -24,7 +24,7 @@ from etude.rollouts.controller import Controller
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
-from etude.rollouts.ledger import Ledger
+from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.lines import append
 from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
@@ -206,7 +206,7 @@ class Run:
         budget = config.rollouts
         source = of_directories(budget.tasks) if budget.tasks else of_family(budget.family, budget.rungs, config.seed)
         stream = TaskStream(source, config.seed, budget.by_difficulty, state.get("stream"))
-        ledger = Ledger(self.directory / "ledger")
+        ledger = GroupLedger(self.directory / "ledger")
         controller = Controller(config, self.cluster, stream, self.stats, ledger, state)
         self.controller = self.watch.controller = controller
         if config.faults.journal:

@@ -203,7 +203,7 @@ class Worker(Generic[P]):
                 if self.state == "resting" and not self.replaced:
                     self._take("end")
                 elif self.state == "resting":
-                    await self.restarts.pause(self.policy.kind, f"{self.process.name}: {self.why}")
+                    await self.restarts.pause(self.policy.kind, self.why)
                     self._take("rested")
         except (EtudeError, OSError) as error:
             self._fail(error)
