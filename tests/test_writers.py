@@ -125,7 +125,7 @@ NOT_TRIED = {
     "rewards/legible.py": MEMORY,
     "rewards/mining/adopt.py": SCRATCH,
     "rewards/realset.py": "makes a file of this repository, for who works on it",
-    "rollouts/plan/probe.py": SCRATCH,
+    "rollouts/plan/planner.py": SCRATCH,
     "tasks/inside/databases.py": INSIDE,
     "tasks/inside/guard.py": INSIDE,
     "tasks/inside/pytests.py": INSIDE,

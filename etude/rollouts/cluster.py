@@ -32,7 +32,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
 from etude.rollouts.pool import Pool
-from etude.rollouts.router import View
+from etude.rollouts.router import FleetView
 from etude.rollouts.sample import Sample, failed
 from etude.rollouts.session import UNJUDGED, Order
 from etude.rollouts.slots import State
@@ -105,7 +105,7 @@ class Cluster:
         made.see.remote(self.fleet.view())
         return made
 
-    def _tell(self, view: View) -> None:
+    def _tell(self, view: FleetView) -> None:
         """Every session worker, of the engines that there are."""
         for worker in self.sessions.ready:
             worker.process.tell("see", view)

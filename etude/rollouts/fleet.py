@@ -7,7 +7,7 @@ leave at any time, and whenever the serving ones change every session worker is 
 do). Engines of another's come and go by a hook (`Lender`): whoever lends them adds and removes them.
 
 Owns engine processes and what is known of them; knows no session and no token. Talks to: links (the engines), and
-whoever is told the `View`s.
+whoever is told the `FleetView`s.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from etude.records import Version
 from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Kind, Restarts
-from etude.rollouts.links import Engine, Link, Loaded, RayLink, Swap, counts
+from etude.rollouts.links import FleetEngine, Link, Loaded, RayLink, Swap, counts
 from etude.rollouts.pool import Workers
 from etude.rollouts.ray_process import STOP_S
-from etude.rollouts.router import Member, View
-from etude.rollouts.worker import Event, State, Worker, WorkerGone
+from etude.rollouts.router import FleetView, Member
+from etude.rollouts.worker import Event, Worker, WorkerGone, WorkerState
 
 FLEET = (
     "engines", "engines_joined", "engines_left", "engines_lost", "engines_replaced", "spares_used", "loads_tried_again",
@@ -70,7 +70,7 @@ class Fleet:
 
     def __init__(self, config: RunConfig, store: str, restarts: Restarts) -> None:
         self.config, self.store, self.restarts = config, store, restarts
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[str, FleetEngine] = {}
         """Those there are, of those too that start."""
         spares = restarts.config.spare_engines
         if spares and not isinstance(config.engine, EngineConfig):
@@ -82,7 +82,7 @@ class Fleet:
         self.on_joining: Callable[[Mapping[str, Any], list[Swap]], object] = lambda published, swaps: None
         """Told what came of the version that an engine takes up before it serves; `deliver` tells of all others."""
         self.counters: Counter[str] = Counter()
-        self.listeners: list[Callable[[View], None]] = []
+        self.listeners: list[Callable[[FleetView], None]] = []
         """Told the view whenever it changes, and every second."""
         self._put: tuple[Any, Version] | None = None
         self._past: Counter[str] = Counter()
@@ -148,13 +148,13 @@ class Fleet:
         if (failure := self.own.failure or self._failure) is not None:
             raise failure
 
-    def add(self, link: Link) -> Engine:
+    def add(self, link: Link) -> FleetEngine:
         """Take in an engine of another's; it serves once it has the newest version."""
         policy = _Lent(self, link)
         self.lent[link.name] = Worker(policy, 0, self.restarts, self._took, replaced=False)
         return self.engines[link.name]
 
-    def remove(self, engine: Engine, why: str) -> None:
+    def remove(self, engine: FleetEngine, why: str) -> None:
         """An engine of another's is out of the fleet, and whoever samples there goes elsewhere."""
         if (worker := self.lent.get(engine.name)) is not None:
             worker.why = why
@@ -188,7 +188,7 @@ class Fleet:
         name = f"engine-{self._made}"
         self._made += 1
         link = RayLink(name, engine_actor.EngineActor.options(name=name).remote(self.config, self.store, place))
-        self.engines[name] = Engine(name, link)
+        self.engines[name] = FleetEngine(name, link)
         return link
 
     async def prepare(self, process: Link) -> None:
@@ -208,7 +208,7 @@ class Fleet:
         if engine.stood_still_s(time.monotonic()) > stall_s:
             raise WorkerGone(f"{engine.name} held requests and computed nothing for {stall_s:.0f} s")
 
-    def _took(self, worker: Worker[Link], event: Event, before: State) -> None:
+    def _took(self, worker: Worker[Link], event: Event, before: WorkerState) -> None:
         """A worker's state has changed."""
         own = worker.process.name not in self.lent
         if event == "rested":
@@ -255,7 +255,7 @@ class Fleet:
             return Swap(engine.name, None, time.monotonic() - told_at, lost=True)
         return Swap(engine.name, loaded, time.monotonic() - told_at)
 
-    async def _load(self, engine: Engine, published: Mapping[str, Any]) -> Loaded | None:
+    async def _load(self, engine: FleetEngine, published: Mapping[str, Any]) -> Loaded | None:
         """Tried again until it has had its time or a newer version is to be loaded: the store may be away for a while.
         None where the engine has a later version. Raises WeightError where its root is not the trainer's.
         """
@@ -311,7 +311,7 @@ class Fleet:
             for each, state in self._states()
         ]  # fmt: skip
 
-    def _states(self) -> list[tuple[Engine, str]]:
+    def _states(self) -> list[tuple[FleetEngine, str]]:
         """Every engine, and what it does in words: a spare one is ready and does not serve."""
         serving = self._serving()
         return [
@@ -320,7 +320,7 @@ class Fleet:
             if (engine := self.engines.get(worker.process.name)) is not None
         ]
 
-    def view(self) -> View:
+    def view(self) -> FleetView:
         """The engines as session workers are to see them."""
         states = self._states()
         there = [(each, state == "leaving") for each, state in states if state in ("serving", "leaving")]
@@ -330,7 +330,7 @@ class Fleet:
         known = [f"{each.name} is {state}" for each, state in states]
         failure = self.own.failure or self._failure
         said = None if failure is None else str(failure)
-        return View(self._number, tuple(members), ", ".join([*known, self._loss]).strip(", "), said)
+        return FleetView(self._number, tuple(members), ", ".join([*known, self._loss]).strip(", "), said)
 
     def tell(self) -> None:
         """Say to whoever listens which engines there are now."""
@@ -363,7 +363,7 @@ class Fleet:
         """What came of the lending of engines; None without any."""
         return None if self.lender is None else self.lender.told()
 
-    async def _told(self, engine: Engine) -> Mapping[str, float]:
+    async def _told(self, engine: FleetEngine) -> Mapping[str, float]:
         with suppress(EtudeError):  # one that cannot be asked has told this before
             engine.look(await engine.link.stats(STOP_S), time.monotonic())
         return {} if engine.gone else engine.stats
@@ -391,7 +391,7 @@ class _Lent:
         self.fleet, self.link = fleet, link
 
     def open(self, place: int) -> Link:
-        self.fleet.engines[self.link.name] = Engine(self.link.name, self.link, lent=True)
+        self.fleet.engines[self.link.name] = FleetEngine(self.link.name, self.link, lent=True)
         return self.link
 
     async def prepare(self, process: Link) -> None:

@@ -1,6 +1,6 @@
 """The engines of a run as its fleet and its sessions know them: how each is reached, and what is known of it.
 
-Owns the `Link` protocol and the one over Ray, to an engine process of the run's own; and `Engine`, what the fleet
+Owns the `Link` protocol and the one over Ray, to an engine process of the run's own; and `FleetEngine`, what the fleet
 remembers of one between two looks at it. An engine that is gone for good (`worker.WorkerGone`) is told apart from every
 other failure, so that neither the fleet nor the router knows what is behind a link. Decides nothing. Talks to:
 actors.engine.
@@ -79,7 +79,7 @@ class Swap:
 
 
 @dataclass(eq=False)
-class Engine:
+class FleetEngine:
     """One engine, from its start to its end. Times are of the monotonic clock."""
 
     name: str

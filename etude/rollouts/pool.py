@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.faults import BUSY, Kind, Restarts
 from etude.rollouts.ray_process import STOP_S, RayProcess
-from etude.rollouts.worker import Event, Policy, Process, State, Worker, WorkerAway, WorkerGone
+from etude.rollouts.worker import Event, Policy, Process, Worker, WorkerAway, WorkerGone, WorkerState
 
 P = TypeVar("P", bound=Process)
 
@@ -25,7 +25,7 @@ class Workers(Generic[P]):
 
     def __init__(
         self, policy: Policy[P], size: int, spares: int, restarts: Restarts,
-        on_event: Callable[[Worker[P], Event, State], object] = lambda worker, event, before: None,
+        on_event: Callable[[Worker[P], Event, WorkerState], object] = lambda worker, event, before: None,
     ) -> None:  # fmt: skip
         self.policy, self.size, self.spares, self.restarts, self._on_event = policy, size, spares, restarts, on_event
         self.ready: list[Worker[P]] = []
@@ -58,7 +58,7 @@ class Workers(Generic[P]):
         for worker in list(self.all):
             worker.lost(process, why)
 
-    def _took(self, worker: Worker[P], event: Event, before: State) -> None:
+    def _took(self, worker: Worker[P], event: Event, before: WorkerState) -> None:
         if before == "ready":
             self.spares_used += event == "died" and worker in self.serving() and len(self.ready) > self.size
             self.ready.remove(worker)

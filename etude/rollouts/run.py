@@ -16,12 +16,11 @@ from typing import Any
 from etude.durable import write_whole
 from etude.errors import ConfigError, Interrupted
 from etude.records import Task, Version, solved
-from etude.rollouts.actors.control import ControlActor
-from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
+from etude.rollouts.control import ControlActor
 from etude.rollouts.controller import Controller
-from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
+from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate, summarise
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import GroupLedger
@@ -35,7 +34,7 @@ from etude.rollouts.proof import used
 from etude.rollouts.ray_process import within
 from etude.rollouts.report import write_report
 from etude.rollouts.sample import Sample
-from etude.rollouts.schedule import schedule_of
+from etude.rollouts.schedule import schedule_of, training_minutes
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_directories, of_family
 from etude.rollouts.view import View, ViewState
@@ -236,7 +235,7 @@ class Run:
         await self.cluster.trainer.save_model(model)
         training["samples"] = await controller.end()
         _write(path, training)
-        self.cluster.trajectories.keep_only([])  # what was under way at the end is not gone on with
+        self.cluster.trajectories.clear()  # what was under way at the end is not gone on with
         return training
 
     async def _gauges(self) -> dict[str, Any]:
@@ -266,8 +265,6 @@ class Run:
     async def _summary(
         self, base: list[Judged], after: list[Judged], control: list[Judged], training: dict[str, Any], wall_s: float
     ) -> dict[str, Any]:
-        from etude.rollouts.summary import summarise
-
         engine = (await self.cluster.stats())["engine"]
         restored = bool(self.stats.counters["samples_restored"])
         counters = self.stats.prove_use(used(self.config, training["steps"], restored), engine)

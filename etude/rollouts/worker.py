@@ -28,12 +28,12 @@ from typing import Generic, Literal, Protocol, TypeVar, get_args
 from etude.errors import DeadlineExceeded, EtudeError, SandboxError
 from etude.rollouts.faults import BUSY, Kind, Restarts
 
-State = Literal["starting", "ready", "resting", "leaving", "gone"]
+WorkerState = Literal["starting", "ready", "resting", "leaving", "gone"]
 Event = Literal["ready", "died", "renew", "leave", "rested", "end"]
 
-STATES: tuple[State, ...] = get_args(State)
+STATES: tuple[WorkerState, ...] = get_args(WorkerState)
 ENDED = "it is closed, or the run cannot have it any more; not from gone"
-TABLE: dict[tuple[State, Event], tuple[State, str]] = {
+TABLE: dict[tuple[WorkerState, Event], tuple[WorkerState, str]] = {
     ("starting", "ready"): ("ready", "its process has answered, and is as far as its policy wants it"),
     ("starting", "died"): ("resting", "its process ended, or was not ready in time"),
     ("ready", "died"): ("resting", "its process ended, did not answer, or is of no use any more"),
@@ -120,7 +120,7 @@ class Worker(Generic[P]):
 
     def __init__(
         self, policy: Policy[P], place: int, restarts: Restarts,
-        on_event: Callable[[Worker[P], Event, State], object] = lambda worker, event, before: None,
+        on_event: Callable[[Worker[P], Event, WorkerState], object] = lambda worker, event, before: None,
         replaced: bool = True,
     ) -> None:  # fmt: skip
         """`place` is what the policy opens its processes with; `on_event` is told of each event, with the state before
@@ -128,7 +128,7 @@ class Worker(Generic[P]):
         """
         self.policy, self.place, self.restarts, self.on_event = policy, place, restarts, on_event
         self.replaced = replaced
-        self.state: State = "starting"
+        self.state: WorkerState = "starting"
         self.failure: EtudeError | OSError | None = None
         self.why = ""
         """Why its last process is gone."""

@@ -12,7 +12,7 @@ from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
 from etude.harness.sampler import SampleRequest
-from etude.rollouts.router import MUCH_OVER, OVER, SLACK, Member, RemoteSampler, Router, View
+from etude.rollouts.router import MUCH_OVER, OVER, SLACK, FleetView, Member, RemoteSampler, Router
 from etude.rollouts.worker import WorkerGone
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
@@ -42,7 +42,7 @@ class Near:
 
 
 def view(number, *members, state="all is well", failure=None):
-    return View(number, members, state, failure)
+    return FleetView(number, members, state, failure)
 
 
 def member(name, speed=1.0, link=None, leaving=False):

@@ -60,7 +60,7 @@ def test_samples_go_one_checkpoint_after_their_group_has_ended(tmp_path):
     assert store.slots() == ["g1/0", "g1/1", "g11/0"]
     store.ended([])
     assert store.slots() == ["g11/0"]
-    store.keep_only([])
+    store.clear()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from etude.errors import ConfigError, EtudeError
 from etude.rollouts.config import BorrowingConfig
 from etude.rollouts.fleet import Fleet
 from etude.rollouts.lending.loan_link import LendingServer, LoanLink, Refused
-from etude.rollouts.links import Engine
+from etude.rollouts.links import FleetEngine
 
 _LEND_S = 60.0
 """For a server to keep its users' weights aside."""
@@ -80,7 +80,7 @@ class Borrower:
         self.heard: dict[str, dict[str, Any]] = {}
         """What each server said last."""
         self._servers = {url: LendingServer(url, config.token_file) for url in config.servers}
-        self._ours: dict[str, Engine] = {}
+        self._ours: dict[str, FleetEngine] = {}
         self._avoided: dict[str, float] = {}
         """Servers whose engines were of no use, and until when none is asked of them."""
         self._low_since: float | None = None
@@ -140,7 +140,7 @@ class Borrower:
         willing = told["unwilling"] is None and self._avoided.get(server.url, 0.0) < time.monotonic()
         return Seen(server.url, told["users"], lent, server.url in self._ours, willing)
 
-    def _recalled(self, url: str, engine: Engine) -> None:
+    def _recalled(self, url: str, engine: FleetEngine) -> None:
         """It went without our doing."""
         del self._ours[url]
         self._fleet.remove(engine, "its users took it back")
@@ -175,7 +175,7 @@ class Borrower:
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
 
-    async def _returned(self, engine: Engine) -> None:
+    async def _returned(self, engine: FleetEngine) -> None:
         began = time.monotonic()
         try:
             await engine.link.close()
