@@ -57,8 +57,8 @@ from etude.rollouts.fleet import Fleet
 from etude.rollouts.router import RemoteSampler
 from etude.rollouts.session import Order, play
 from etude.tasks.ladder import ladder_task
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
-from etude.weights.store import open_store
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "etude-tiny"
 END_S, ROLLOUT_S, ANSWER_S = 30.0, 240.0, 120.0

@@ -88,7 +88,7 @@ TRIED = {
     "weights/kept.py": "a relay's cache",
     "weights/relay.py": "a server's token",
     "weights/signing.py": "signing keys",
-    "weights/store.py": "the weight store",
+    "weights/opening.py": "the weight store",
 }
 """By which row of tests/prove a module's way of writing is tried."""
 NOT_TRIED = {

@@ -41,10 +41,10 @@ from etude.rollouts.sample import sample_of
 from etude.rollouts.trajectory_store import KeptTrajectory, TrajectoryStore
 from etude.tasks.harbor import read_task, write_task
 from etude.trainer import checkpoint
+from etude.weights.opening import open_store
 from etude.weights.pins import Pins
 from etude.weights.publisher import Publisher
 from etude.weights.signing import make_keys
-from etude.weights.store import open_store
 
 ROOT = Path(__file__).parents[2]
 PAD = "x" * 3000

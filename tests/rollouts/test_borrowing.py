@@ -17,8 +17,8 @@ from etude.rollouts.fleet import Fleet, places_of
 from etude.rollouts.lending.borrower import Decision, Seen, decide, is_low
 from etude.rollouts.lending.loan_link import LendingServer, LoanLink
 from etude.rollouts.router import RemoteSampler
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
-from etude.weights.store import open_store
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from engine_serving import TOKEN, serving

@@ -27,7 +27,7 @@ class EngineActor(Living):
         from etude.engine.updates import WeightUpdates
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
-        from etude.weights.store import open_store
+        from etude.weights.opening import open_store
         from etude.weights.subscriber import Subscriber
 
         torch.set_num_threads(1)
