@@ -27,7 +27,7 @@ from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import member_of
 
 if TYPE_CHECKING:
-    from etude.rollouts.fleet_engine import Swap
+    from etude.rollouts.links import Swap
 
 HISTORY = 400
 _FROM_USAGE = (

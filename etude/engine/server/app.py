@@ -47,7 +47,8 @@ from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.expert_format import set_expert_format
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.opening import open_store
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 
