@@ -197,7 +197,7 @@ class Routes:
     async def part(self, request: Request) -> Response:
         query = _query(request)
         path, skip = _path(query), _number(query, "skip", 0)
-        async with self.node.use(request.path_params["id"]) as live:
+        async with self.node.use(request.path_params["id"], awake=False) as live:
             return Response(part_body(await live.box.part(path, skip)), media_type="application/octet-stream")
 
     # ----------------------------------------------------------------------------------------------------------------
