@@ -18,7 +18,7 @@ framework are still what they were then.
 
 import builtins
 import sys
-from _functools import _lru_cache_wrapper
+from _functools import _lru_cache_wrapper  # ty: ignore[import-not-found]  # of C; it has no stub
 from _thread import RLock
 
 TOOLS = ("builtins", "operator", "unittest", "pytest", "_pytest", "pluggy")
