@@ -8,7 +8,6 @@ environment server's guard; put something that speaks TLS before it where it doe
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +42,7 @@ from etude.environments.server.http import respond
 from etude.environments.server.openapi import served
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.errors import EtudeError
+from etude.host.home import default_home
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
@@ -63,7 +63,7 @@ class ServeConfig(Config):
     origins: tuple[str, ...] = ()
     """The web pages that may use it; programs send no Origin."""
     token_file: Path | None = None
-    """None: below XDG_STATE_HOME or ~/.local/state. Made when it is not there."""
+    """None: below ETUDE_HOME, or the user's directory for state. Made when it is not there."""
     name: str | None = None
     """What the model is called in requests. None: the name of its directory."""
     max_body_mb: int = Field(8, ge=1)
@@ -96,7 +96,7 @@ class ServeConfig(Config):
 
 def default_state_dir() -> Path:
     """Where a server of this user keeps its token."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "engine"
+    return default_home() / "engine"
 
 
 def application(service: Service, config: ServeConfig, token: str) -> Starlette:
