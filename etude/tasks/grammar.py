@@ -326,10 +326,11 @@ def draw_arguments(rng: random.Random, types: tuple[str, ...]) -> list[Any]:
 
 
 def draw_wide_arguments(rng: random.Random, types: tuple[str, ...]) -> list[Any]:
-    """Of the same types, and of any size that a hidden case may have."""
+    """Of the same types, and of any size that a hidden case may have: half of them close to nothing."""
+    low, high = rng.choice(((-4, 9), (-30, 99)))
     draw: dict[str, Callable[[], Any]] = {
-        "int": lambda: rng.randint(-30, 99),
-        "list": lambda: [rng.randint(-30, 99) for _ in range(rng.randint(0, 7))],
+        "int": lambda: rng.randint(low, high),
+        "list": lambda: [rng.randint(low, high) for _ in range(rng.randint(0, 7))],
         "str": lambda: "".join(rng.choice("abcxyzABZ  ") for _ in range(rng.randint(0, 6))),
     }
     return [draw[kind]() for kind in types]

@@ -62,7 +62,7 @@ LADDER = {
     4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=0.85, turns=(7, 8)),
     5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=(9, 10)),
 }
-MOST_DRAWN, WIDE = 80, 6
+MOST_DRAWN, WIDE = 120, 8
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
 
