@@ -9,7 +9,7 @@ from etude.rewards.verifier import verify
 from etude.tasks.check import CheckCase, verifier_for
 from etude.tasks.grammar import break_it, bug_names, draw_wide_arguments, make_function, neighbours
 from etude.tasks.ladder import telling_cases
-from etude.tasks.verifiers import Unseen, calls_verifier, suite_verifier, with_unseen
+from etude.tasks.verifiers import Unseen, armed, calls_verifier, suite_verifier, with_unseen
 
 SUITE = """
 from m import area
@@ -60,6 +60,11 @@ def test_what_passes_the_tests_alone_is_not_paid(run, cheat):
     assert verdict_of(run, TESTS, CHEATS[cheat]).reward == 1.0  # it does cheat
     verdict = verdict_of(run, BOTH, CHEATS[cheat])
     assert verdict.reason == "failed", verdict
+
+
+def test_a_verifier_made_before_is_judged_as_it_was():
+    assert "unseen" not in eval(armed(TESTS).files["/tests/secret"])
+    assert with_unseen(TESTS, Unseen([])) == TESTS
 
 
 def test_both_must_be_right(run):
