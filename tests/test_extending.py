@@ -65,3 +65,10 @@ def test_a_backend_of_somebody_elses_is_opened_by_its_name(outside):
     assert "there" in said and "RoomyBackend 3" in said
     looked = outside("-m", "etude.cli.main", "environments", "doctor", "--backend", "roomy", "--set", "times=5")
     assert "5 times as much is there" in looked
+
+
+def test_an_installation_older_than_its_code_says_so():
+    """As an editable one is, when entry points came with a pull: its metadata know no backend."""
+    script = "import importlib.metadata as m; m.entry_points = lambda **group: (); import etude.environments.backends"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "run `pip install -e .` again" in done.stderr.splitlines()[-1]

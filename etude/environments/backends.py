@@ -29,6 +29,10 @@ LOCAL = {name: plugin for name, plugin in PLUGINS.items() if plugin.probe is not
 DEFAULT = "namespace"
 AWAY_S = 120.0
 """How long `open_when_there` waits."""
+if DEFAULT not in PLUGINS:  # an editable installation whose metadata are older than its code
+    raise MissingDependency(
+        f"no entry point {GROUP}:{DEFAULT} is installed: run `pip install -e .` again in etude's directory"
+    )
 
 
 def _kind(table: Any) -> str:
