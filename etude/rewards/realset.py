@@ -34,6 +34,7 @@ from etude.tasks import realcode
 from etude.tasks.mutate import mutations_of
 from etude.tasks.realcode import RealRecord, task_of
 from etude.tasks.slices import NotSliceable, SourceModule, SourcePackage, Symbol, slice_of
+from etude.tasks.verifiers import Unseen
 
 SIZE = 40
 MOST_PACKAGE_CHARS = 1500
@@ -221,8 +222,9 @@ async def sound_records(subject: Subject, backend: Backend) -> list[RealRecord]:
 async def _unseen(record: RealRecord, backend: Backend) -> tuple[tuple[str, str], ...]:
     task = task_of(record)
     right, away = {**task.files, **task.solution}, [realcode.CHECK, f"{record.test_module}.py"]
-    calls = await unseen_calls(right, record.module, record.function, realcode.CHECK, away, backend)
-    return tuple((repr(arguments), repr(value)) for _, _, arguments, value in calls)
+    request = {"functions": [(record.module, record.function)], "check": realcode.CHECK}
+    asked = await unseen_calls(right, request, Unseen((), away), task.verifier, backend)
+    return tuple((repr(arguments), repr(value)) for _, _, arguments, value in asked.calls)
 
 
 def choose(records: list[RealRecord], size: int) -> list[RealRecord]:

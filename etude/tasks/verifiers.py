@@ -44,13 +44,13 @@ def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0, away: Sequenc
 
     Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts. About 10 ms.
     """
-    return _sealed({"program": _program("calls"), **_asked(calls), **({"away": list(away)} if away else {})}, timeout_s)
+    return _sealed(_asked(Unseen(calls, away)), timeout_s)
 
 
 def calls_of(verifier: Verifier) -> list[Call]:
     """What a `calls_verifier` asks."""
     secret = ast.literal_eval(verifier.files["/tests/secret"].decode())
-    return [(*call, secret["expected"][key]) for key, call in secret["request"].items()]
+    return [(*secret["request"][key], value) for key, value in secret["expected"].items()]
 
 
 def with_unseen(verifier: Verifier, unseen: Unseen) -> Verifier:
@@ -58,17 +58,17 @@ def with_unseen(verifier: Verifier, unseen: Unseen) -> Verifier:
     there are none."""
     if not unseen.calls:
         return verifier
-    run: dict[str, Any] = {"program": _program("calls"), **_asked(unseen.calls), "away": list(unseen.away)}
-    if unseen.environment:
-        run["request"]["environment"] = unseen.environment
-    return _sealed({**ast.literal_eval(verifier.files["/tests/secret"].decode()), "unseen": run}, verifier.timeout_s)
+    secret = ast.literal_eval(verifier.files["/tests/secret"].decode())
+    return _sealed({**secret, "unseen": _asked(unseen)}, verifier.timeout_s)
 
 
-def _asked(calls: Sequence[Call]) -> dict[str, dict[Any, Any]]:
-    return {
-        "request": {index: (module, name, list(given)) for index, (module, name, given, _) in enumerate(calls)},
-        "expected": {index: value for index, (*_, value) in enumerate(calls)},
-    }
+def _asked(unseen: Unseen) -> dict[str, Any]:
+    request: dict[Any, Any] = {"environment": unseen.environment} if unseen.environment else {}
+    for index, (module, name, given, _) in enumerate(unseen.calls):
+        request[index] = (module, name, list(given))
+    expected = {index: value for index, (*_, value) in enumerate(unseen.calls)}
+    away = {"away": list(unseen.away)} if unseen.away else {}
+    return {"program": _program("calls"), "request": request, "expected": expected, **away}
 
 
 def suite_verifier(source: str, name: str, tests: Sequence[str], timeout_s: float = 20.0) -> Verifier:

@@ -12,8 +12,9 @@ MOST_ITEMS = 10_000
 def run(request, report, _observe):
     if "environment" in request:
         sys.path.append(request.pop("environment"))
-        sys.path.insert(0, "/workspace/src")
-    sys.path.insert(0, "/workspace")
+        sys.path[:0] = ["/workspace/src", "/workspace"]  # as `pytests` has it
+    else:
+        sys.path.insert(0, "/workspace")
     for key, (module, function, arguments) in request.items():
         try:
             __import__(module)

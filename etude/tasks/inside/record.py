@@ -1,9 +1,11 @@
-"""Draws calls of a function that its tests do not make, where a task is made: run by itself, with the right files.
+"""Draws calls of functions that their tests do not make, where a task is made: run by itself, with the right files.
 
-Reads {"module", "function", "check": the path of a script that runs the tests} in /tests/request. What the tests pass
-to the function is recorded while they run; arguments are drawn from it, in which numbers stay between the smallest and
-the largest that was seen there. Kept are plain arguments that no test passed and whose values are plain and exact.
-Writes [(arguments, value)] to /logs/drawn, as Python writes it.
+Reads a Python literal in /tests/request: "functions", [(module, name)], and how tests are run: "check", the path of a
+script that runs them, or the request of `pytests`, whose text is in /tests/pytests.py. What tests pass to a function is
+recorded while they run, of pytest's only what a test module passes itself: functions that it does not call are nobody's
+promise. Arguments are drawn from that, in which numbers stay between the smallest and the largest that was seen there.
+Kept are plain arguments that no test passed and whose values are plain and exact. Writes [(module, name, arguments,
+value)] to /logs/drawn, as Python writes it.
 """
 
 import ast
@@ -13,49 +15,72 @@ import runpy
 import signal
 import sys
 
+WORKSPACE = "/workspace"
 TRIES, MOST, LONGEST, CPU_S = 400, 12, 600, 0.3
 
 
 def main():
     with open("/tests/request", encoding="utf-8") as told:
         request = ast.literal_eval(told.read())
-    os.chdir("/workspace")
-    sys.path.insert(0, "/workspace")
+    os.chdir(WORKSPACE)
     given = recorded(request)
-    function = getattr(sys.modules[request["module"]], request["function"])
     signal.signal(signal.SIGVTALRM, too_long)
-    rng, found = random.Random(repr(given)), {}
-    for _ in range(TRIES if given else 0):
+    chosen = []
+    for module, name in request["functions"]:
+        if given[module, name]:
+            function = getattr(sys.modules[module], name)
+            chosen += [(module, name, *call) for call in unseen(function, given[module, name])]
+    with open("/logs/drawn", "w", encoding="utf-8") as written:
+        written.write(repr(chosen))
+
+
+def unseen(function, given):
+    """[(arguments, value)], of each value two at most."""
+    rng, found, known = random.Random(repr(given)), {}, {repr(values) for values in given}
+    for _ in range(TRIES):
         text = repr(drawn(rng, given))
-        value = answer(function, text) if text not in map(repr, given) else None
+        value = answer(function, text) if text not in known else None
         if value is not None and len(text) + len(value) < LONGEST and value == answer(function, text):
             found.setdefault(value, {}).setdefault(text)
     chosen = [(ast.literal_eval(text), ast.literal_eval(value)) for value in found for text in [*found[value]][:2]]
-    with open("/logs/drawn", "w", encoding="utf-8") as written:
-        written.write(repr(chosen[:MOST]))
+    return chosen[:MOST]
 
 
 def recorded(request):
-    """Positional arguments of every call, those that are plain."""
-    found = []
+    """By function the positional arguments of every call, those that are plain."""
+    found = {(module, name): [] for module, name in request["functions"]}
+    callers = [f"{WORKSPACE}/{path}" for path in request.get("modules", ())]
 
     def seen(frame, event, _):
         code = frame.f_code
-        if event == "call" and code.co_name == request["function"] and code.co_filename.startswith("/workspace"):
-            values = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
-            if code.co_flags & 4:
-                values += frame.f_locals.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
-            if plain(values) and values not in found:
-                found.append(ast.literal_eval(repr(values)))
+        calls = found.get((frame.f_globals.get("__name__"), code.co_qualname)) if event == "call" else None
+        if calls is None or (callers and frame.f_back and frame.f_back.f_code.co_filename not in callers):
+            return
+        values = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
+        if code.co_flags & 4:
+            values += frame.f_locals.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+        if plain(values) and repr(values) not in map(repr, calls):
+            calls.append(ast.literal_eval(repr(values)))
 
     sys.setprofile(seen)
     try:
-        runpy.run_path(request["check"], run_name="__main__")
+        run_tests(request)
     except SystemExit:
         pass
     finally:
         sys.setprofile(None)
     return found
+
+
+def run_tests(request):
+    if "check" in request:
+        sys.path.insert(0, WORKSPACE)
+        runpy.run_path(request["check"], run_name="__main__")
+        return
+    space: dict = {"__name__": "pytests"}
+    with open("/tests/pytests.py", encoding="utf-8") as text:
+        exec(compile(text.read(), "pytests", "exec"), space)
+    space["outcomes"](request, space["Seen"]({}))
 
 
 def drawn(rng, given):
