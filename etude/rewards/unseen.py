@@ -1,7 +1,7 @@
 """Calls that no test makes, with the values of the reference solution: made in sandboxes, where a task is made.
 
 Owns `unseen_calls` and `ask_unseen`, which gives a task of a repository such calls. They are kept only if a verifier
-finds the solution right by them, in other processes. A function whose arguments or values are no plain data has none,
+finds the solution right by the tests and them, twice. A function whose arguments or values are no plain data has none,
 and neither has one that a right solution may well have otherwise: a method, one that no test calls by its name, one
 whose parameters the solution changed, and a new one, unless the instruction says how it is called.
 """
