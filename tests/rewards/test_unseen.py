@@ -41,11 +41,11 @@ def area(a, b):
         return int(re.search(rf"area\\({{a}}, {{b}}\\) == (-?\\d+)", tests.read())[1])
 """,
     "takes hold of the process that runs the tests": """
-import builtins
+import builtins, gc
 def area(a, b):
     return a + b
 if hasattr(builtins, "_equal_"):
-    kind, values = type(builtins._equal_.__self__), iter([12, 20])
+    [kind], values = (each for each in gc.get_objects() if getattr(each, "__name__", "") == "Observer"), iter([12, 20])
     said = kind.say
     kind.say = lambda self, site, text: said(self, site, f"= {next(values)}" if text[0] == "=" else text)
 """,
