@@ -68,7 +68,7 @@ class Etude(InProcess):
         self.decoder, self.said = decoder, list[Completion]()
 
     def prepare(self) -> None:
-        self.engine = TorchEngine(self.decoder, EngineConfig(cache_tokens=PAGE * 1024, request_deadline_s=1200.0))
+        self.engine = TorchEngine(self.decoder, EngineConfig(cache_tokens=PAGE * 1024), request_s=1200.0)
 
     def generate(self, prompts: Prompts, new: int) -> None:
         async def everyone() -> list[Completion]:

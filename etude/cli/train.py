@@ -39,6 +39,7 @@ def _supervise(options: argparse.Namespace) -> int:
     from etude.rollouts.supervisor import Supervisor, command_of
 
     recipe = load_part(options.recipe, Supervised, options.set)
+    recipe.deadlines.apply()
     directory = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
     sets = [part for override in options.set for part in ("--set", override)]
     flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]

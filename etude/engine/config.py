@@ -14,7 +14,7 @@ class EngineConfig(Config):
     """Our own engine: the size of its cache, steps and batch."""
 
     replicas: ClassVar[int] = 1
-    update_deadline_s: ClassVar[float] = 60.0
+    update_s: ClassVar[float] = 60.0
     """New weights go in between two steps; this is for a machine that is busy."""
 
     kind: Literal["etude"] = "etude"
@@ -25,8 +25,6 @@ class EngineConfig(Config):
     """Most tokens of one forward; what decode rows leave goes to prefill."""
     max_running: int = 128
     """Most sequences decoded together."""
-    request_deadline_s: float = 120.0
-    """A request that has no result after this long fails."""
     in_flight: Literal["keep", "recompute"] = "keep"
     """What becomes of keys and values that older weights computed when new ones go in: they are kept, which costs
     nothing, or every sequence computes its own anew before its next token. Sampled tokens and their routes stay.
@@ -34,8 +32,6 @@ class EngineConfig(Config):
     lookup_tokens: int = 0
     """Speculation by prompt lookup: most tokens guessed a step and sequence, fewer where they would cost more than they
     save; 0 turns it off. It changes no token."""
-    lookup_ngram: int = 1
-    """So many tokens must have been said before, in the same order, for what followed them to be guessed."""
     further_tokens: int = 0
     """Speculation by the layer that a checkpoint has for the token after the next (DeepSeek-V3's do): most tokens
     guessed a step and sequence; 0 turns it off. It changes no token."""

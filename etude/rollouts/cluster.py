@@ -19,12 +19,13 @@ import psutil
 import ray
 from ray.exceptions import RayError
 
+from etude.deadlines import scaled
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded
 from etude.records import InfraFailed, Version
 from etude.rollouts.actors import sessions
 from etude.rollouts.config import RunConfig
-from etude.rollouts.faults import Restarts
+from etude.rollouts.faults import DRAIN_S, Restarts
 from etude.rollouts.fleet import Fleet
 from etude.rollouts.health import Health, Patient
 from etude.rollouts.pool import Member, Pool
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 _NO_SPARE_WORKERS = ("prestart_worker_first_driver", "enable_worker_prestart")
 """Workers that Ray starts before anybody asks are of no use to actors with an environment of their own."""
+
+_BESIDE_S = 120.0
+"""For what a rollout does beside its session, whose own limit ends it first: a sandbox to start, its state to keep."""
 
 
 class Cluster:
@@ -69,13 +73,14 @@ class Cluster:
         self.evaluated = TrajectoryStore(directory / "evaluated")
         """Sessions of evaluations: they stay there, to be read."""
         self.placed: dict[str, Member] = {}
-        self.health = Health(config.faults, self._patients)
+        self.health = Health(self._patients)
         self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, config: RunConfig, directory: Path) -> Cluster:
         """Start Ray on this machine and all actors; returns when each has answered."""
         os.environ |= {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        config.deadlines.apply()
         root = str(Path(__file__).parents[2])
         ray.init(
             num_cpus=2,
@@ -86,7 +91,12 @@ class Cluster:
             configure_logging=False,
             _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
             runtime_env={
-                "env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+                "env_vars": {
+                    "PYTHONPATH": root,
+                    "OMP_NUM_THREADS": "1",
+                    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                    **config.deadlines.variables(),
+                }
             },
         )
         sandboxes = None
@@ -123,9 +133,9 @@ class Cluster:
     async def _played(self, order: Order, moved: Callable[[State], object]) -> Sample | None:
         member = await self.sessions.place()
         self.placed[order.id] = member
-        deadline = order.task.limits.wall_s + 120
+        patience_s = order.task.limits.wall_s + scaled(_BESIDE_S)
         try:
-            playing = self.sessions.call(member, "play", order, seconds=deadline, what=f"rollout {order.id}")
+            playing = self.sessions.call(member, "play", order, seconds=patience_s, what=f"rollout {order.id}")
             beginning = asyncio.ensure_future(_told(member.actor.begins.remote(order.id), moved, "running"))
             try:
                 return await playing
@@ -145,7 +155,7 @@ class Cluster:
             here = [rollout for rollout in ids if self.placed.get(rollout) is member]
             what = "a session worker to cancel rollouts"
             with contextlib.suppress(DIED):  # then they have ended
-                await self.sessions.call(member, "cancel", here, seconds=STOP_S, what=what)
+                await self.sessions.call(member, "cancel", here, seconds=scaled(STOP_S), what=what)
         await self.rewards.cancel(ids)
 
     async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
@@ -157,15 +167,15 @@ class Cluster:
 
     async def replace(self, kind: str) -> int:
         """Let processes of a kind that start now take over from those there are; returns how many there were. Sessions
-        and verdicts under way are finished where they began, within `faults.drain_s`.
+        and verdicts under way are finished where they began, within `faults.DRAIN_S`.
         """
         if kind == "trainer":
             await self.trainer.replace()
             return 1
         if kind == "engine":
-            return await self.fleet.replace(self.config.faults.drain_s)
+            return await self.fleet.replace(scaled(DRAIN_S))
         pools = {"sessions": self.sessions, "rewards": self.rewards.pool}
-        return await pools[kind].replace(self.config.faults.drain_s)
+        return await pools[kind].replace(scaled(DRAIN_S))
 
     async def stats(self) -> dict[str, Any]:
         """Of all engines together, what workers count of their sessions' ways among it, and of each session worker."""

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig
 from etude.engine.config import EngineChoice, EngineConfig
 from etude.environments.backends import BackendConfig
 from etude.environments.cluster.settings import LaunchConfig
@@ -22,9 +23,8 @@ from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
 from etude.rollouts.fleet_config import FleetConfig
 from etude.rollouts.groups import GroupConfig
-from etude.tasks.expert import CLEAN, ExpertConfig
 from etude.tasks.families import FAMILIES, FamilyName
-from etude.trainer.config import FinetuneConfig, TrainerConfig
+from etude.trainer.config import TrainerConfig
 from etude.weights.publisher import PublisherConfig
 from etude.weights.store import StoreConfig
 from etude.weights.subscriber import SubscriberConfig
@@ -55,21 +55,14 @@ class RolloutConfig(Config):
     """Processes that run sessions."""
     reward_workers: int = Field(1, ge=1)
     """Processes that judge what those have sealed."""
-    trajectory_every: int = Field(1, ge=0)
-    """Turns between two checkpoints of a session, from which another worker can go on with it. 0: none are made."""
     temperature: float = Field(1.0, gt=0)
     max_steps: int = Field(1000, ge=1)
     max_minutes: float = Field(6.0, gt=0)
     """Of training."""
     total_minutes: float | None = Field(None, gt=0)
     """Of the whole run: training gets what evaluations and control leave of it, and no more than `max_minutes`."""
-    sample_deadline_s: float = 180.0
-    batch_deadline_s: float = 300.0
-    """Longest wait for enough groups for one step."""
     attempts: int = Field(3, ge=1)
     """At a sample, before infrastructure has failed it for good."""
-    lost_attempts: int = Field(8, ge=0)
-    """Attempts at a sample that may be lost with the process that had it, beside those."""
     max_infra_failures: int = Field(32, ge=1)
     """Infrastructure failures in a row that end the run."""
     family: FamilyName = "ladder"
@@ -102,16 +95,18 @@ class EvaluationConfig(Config):
     real: bool = True
     """Also the real-code set."""
     temperature: float = Field(1.0, ge=0)
+    """Of sampling there; 0 takes the likeliest token."""
     concurrency: int = Field(96, ge=1)
+    """Sessions under way at once."""
 
 
 class ControlConfig(Config):
     """Supervised fine-tuning on clean demonstrations, at the CPU time reinforcement learning took."""
 
     enabled: bool = True
+    """Costs as much CPU time again as training did."""
     demonstrations: int = Field(1500, ge=1)
-    expert: ExpertConfig = CLEAN
-    finetune: FinetuneConfig = FinetuneConfig()
+    """How many are recorded."""
 
 
 class RunConfig(Config):
@@ -119,6 +114,7 @@ class RunConfig(Config):
 
     name: str
     seed: int = 0
+    deadlines: DeadlineConfig = DeadlineConfig()
     model: ModelSource = ModelSource()
     environment: BackendConfig = NamespaceConfig()
     cluster: LaunchConfig | None = None

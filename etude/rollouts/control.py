@@ -17,7 +17,9 @@ from etude.models.expert_format import set_expert_format
 from etude.models.state import Bits, export_bits
 from etude.records import Task
 from etude.rollouts.config import RunConfig
+from etude.tasks.expert import CLEAN
 from etude.tasks.ladder import ladder_task
+from etude.trainer.config import FinetuneConfig
 from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
 from etude.trainer.finetune import finetune
@@ -30,7 +32,7 @@ def fine_tuned_control(config: RunConfig, cpu_seconds: float, directory: Path) -
     started = _cpu_seconds()
     documents = asyncio.run(_demonstrations(config, ChatRenderer(tokenizer)))
     spent = _cpu_seconds() - started
-    metrics = finetune(decoder, documents, config.control.finetune, cpu_seconds - spent, config.seed)
+    metrics = finetune(decoder, documents, FinetuneConfig(), cpu_seconds - spent, config.seed)
     save_checkpoint(decoder, directory, tokenizer)
     return export_bits(decoder), metrics | {"demonstrations": float(len(documents)), "recording_cpu_s": spent}
 
@@ -48,7 +50,7 @@ async def _demonstrations(config: RunConfig, chat: ChatRenderer) -> list[Documen
             [control_task(config, index) for index in range(config.control.demonstrations)],
             backend,
             chat,
-            config.control.expert,
+            CLEAN,
             config.harness,
             seed=config.seed,
         )

@@ -16,11 +16,20 @@ from typing import Literal
 from pydantic import Field
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig
 from etude.errors import EtudeError
 from etude.rollouts.lines import append, rows
 
 Kind = Literal["controller", "trainer", "engine", "sessions", "rewards"]
 
+START_S = 300.0
+"""A process that is not ready so long after it was started is taken for dead: on a cold disk torch alone takes one."""
+DRAIN_S = 120.0
+"""How long a process that is replaced by new code may finish what it has begun: most sessions are over by then."""
+PING_S = 30.0
+"""A process that does not answer for so long is killed and replaced: a pause of a busy machine is far shorter."""
+PINGS = 6
+"""How often within that time each is asked: a hang is found hardly later than the deadline."""
 BUSY = 10
 """So many deadlines may pass while a process computes, or waits for its turn to, before it is said to hang."""
 
@@ -37,7 +46,7 @@ class BudgetConfig(Config):
 
 
 class FaultConfig(Config):
-    """What a run bears: restarts of each kind of process, spare processes, and how soon one that hangs is found."""
+    """What a run bears: restarts of each kind of process, and spare processes."""
 
     controller: BudgetConfig = BudgetConfig()
     trainer: BudgetConfig = BudgetConfig()
@@ -48,16 +57,8 @@ class FaultConfig(Config):
     """Engine processes that are ready to take the place of one that died."""
     spare_sessions: int = Field(0, ge=0)
     """The same of session workers."""
-    start_deadline_s: float = Field(300.0, gt=0)
-    """A process that is not ready so long after it was started is taken for dead."""
-    drain_s: float = Field(120.0, ge=0)
-    """How long a process that is replaced by new code may finish what it has begun."""
     journal: bool = False
     """Write every move of every sample to moves.jsonl in the run's directory, for whoever follows it."""
-    ping_every_s: float = Field(5.0, gt=0)
-    """How often every process is asked whether it lives."""
-    ping_deadline_s: float = Field(30.0, gt=0)
-    """One that does not answer for so long is killed and replaced."""
 
 
 class Supervised(Config):
@@ -65,6 +66,7 @@ class Supervised(Config):
 
     name: str
     seed: int = 0
+    deadlines: DeadlineConfig = DeadlineConfig()
     faults: FaultConfig = FaultConfig()
 
 

@@ -20,12 +20,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.engine.config import EngineConfig
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
 from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
-from etude.rollouts.faults import BUSY, Restarts
+from etude.rollouts.faults import BUSY, PING_S, PINGS, START_S, Restarts
 from etude.rollouts.fleet_engine import Engine, State, Swap, counts
 from etude.rollouts.lending import Borrower
 from etude.rollouts.links import EngineGone, Loaded, RayLink
@@ -38,6 +39,12 @@ FLEET = (
     "engines_given_back", "engines_recalled",
 )  # fmt: skip
 """What a run's summary tells of its engines, and of the ways of its sessions to them."""
+LOAD_S = 180.0
+"""An engine may take so long to fetch a version, tries included: a store that is away is back by then, or is not. To
+serve it has its own limit (`engine.update_s`)."""
+STALL_S = 180.0
+"""An engine that holds requests and computes nothing for so long is killed and replaced: its longest step takes
+seconds."""
 _AGAIN_S = 0.5
 _BEAT_S = 1.0
 """How often session workers are told which engines there are, whether or not that has changed: one may be new."""
@@ -83,7 +90,7 @@ class Fleet:
         self._later(self._beat())
         await self._until(
             lambda: not any(each.state == "starting" for each in first),
-            self.restarts.config.start_deadline_s,
+            scaled(START_S),
             "the engines to start",
         )
         dead = next((each for each in first if each.state == "gone"), None)
@@ -95,9 +102,7 @@ class Fleet:
         if not isinstance(self.config.engine, EngineConfig):
             raise ConfigError("engine.urls: says which engines there are; start the run with another list")
         engine = self._begin(self._made, "serving")
-        await self._until(
-            lambda: engine.state != "starting", self.restarts.config.start_deadline_s, f"{engine.name} to start"
-        )
+        await self._until(lambda: engine.state != "starting", scaled(START_S), f"{engine.name} to start")
         self.counters["engines_joined"] += 1
         return engine.name
 
@@ -219,8 +224,8 @@ class Fleet:
 
     async def _mind(self, engine: Engine) -> None:
         """Bring an engine to its goal, and look after it from then on. Raises what is wrong with it."""
-        await engine.link.started(self.restarts.config.start_deadline_s)
-        engine.look(await engine.link.stats(self.restarts.config.start_deadline_s), time.monotonic())
+        await engine.link.started(scaled(START_S))
+        engine.look(await engine.link.stats(scaled(START_S)), time.monotonic())
         while (newest := self.newest) is not None and (engine.loaded is None or engine.loaded < newest["version"]):
             told_at = time.monotonic()
             loaded = await self._load(engine, newest)
@@ -235,9 +240,9 @@ class Fleet:
             self._serve(engine)
         self._change()
         while True:
-            await asyncio.sleep(self.restarts.config.ping_every_s)
+            await asyncio.sleep(scaled(PING_S) / PINGS)
             engine.look(await self._answer(engine), time.monotonic())
-            stall_s = self.config.fleet.stall_s
+            stall_s = scaled(STALL_S)
             if engine.stood_still_s(time.monotonic()) > stall_s:
                 raise DeadlineExceeded(f"{engine.name} to compute what it holds", stall_s)
 
@@ -245,7 +250,7 @@ class Fleet:
         """What it tells of itself. One that cannot be reached is asked again until it has had its time, and so is one
         that waits for its turn on a busy machine, for as long as that is likely.
         """
-        patience_s, began = self.restarts.config.ping_deadline_s, time.monotonic()
+        patience_s, began = scaled(PING_S), time.monotonic()
         while True:
             try:
                 return await engine.link.stats(patience_s)
@@ -264,7 +269,7 @@ class Fleet:
     async def _drained(self, engine: Engine, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            stats = await engine.link.stats(STOP_S)
+            stats = await engine.link.stats(scaled(STOP_S))
             if not stats.get("running") and not stats.get("waiting"):
                 return
             await asyncio.sleep(0.05)
@@ -302,9 +307,9 @@ class Fleet:
         None where the engine has a later version. Raises WeightError where its root is not the trainer's.
         """
         version = Version(published["version"])
-        end = time.monotonic() + self.config.fleet.load_deadline_s
+        end = time.monotonic() + scaled(LOAD_S)
         while True:
-            seconds = max(end - time.monotonic(), 0.1) + self.config.engine.update_deadline_s
+            seconds = max(end - time.monotonic(), 0.1) + scaled(self.config.engine.update_s)
             try:
                 loaded = await engine.link.load(version, seconds)
                 break
@@ -339,7 +344,7 @@ class Fleet:
     async def _put_into(self, engine: Engine) -> None:
         assert self._put is not None
         if isinstance(engine.link, RayLink):
-            await engine.link.put(*self._put, self.config.engine.update_deadline_s)
+            await engine.link.put(*self._put, scaled(self.config.engine.update_s))
 
     def about(self) -> list[dict[str, Any]]:
         """Every engine: whose it is, what it does, the version it has taken (None: what it was started with), speed."""
@@ -401,7 +406,7 @@ class Fleet:
 
     async def _told(self, engine: Engine) -> Mapping[str, float]:
         with suppress(EtudeError):  # one that cannot be asked has told this before
-            engine.look(await engine.link.stats(STOP_S), time.monotonic())
+            engine.look(await engine.link.stats(scaled(STOP_S)), time.monotonic())
         return engine.stats if engine.name in self.engines else {}
 
     # --- waiting ------------------------------------------------------------------------------------------------------

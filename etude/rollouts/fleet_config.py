@@ -30,8 +30,6 @@ class BorrowingConfig(Config):
     """Some are given back as soon as those that serve users have more each, until they would not."""
     steady_s: float = Field(5.0, ge=0)
     """For how long the traffic must have been low before one is borrowed."""
-    poll_s: float = Field(0.25, gt=0)
-    """How often the servers are asked for their load."""
 
     @model_validator(mode="after")
     def _apart(self) -> BorrowingConfig:
@@ -41,16 +39,9 @@ class BorrowingConfig(Config):
 
 
 class FleetConfig(Config):
-    """How many engines, and how long is waited for them."""
+    """How many engines, and whose."""
 
     engines: int | None = Field(None, ge=0)
     """Engine processes of the run's own, each with all weights. None: one, or one for each server in `engine.urls`. 0
     where `lending` gives it some: the run then waits while all are with their users."""
     lending: BorrowingConfig | None = None
-    deadline_s: float = Field(240.0, gt=0)
-    """How long a turn waits in all for an engine that serves: all may have died, or be lent back."""
-    load_deadline_s: float = Field(180.0, gt=0)
-    """How long an engine may take to fetch a version, tries included; to serve it has its own limit
-    (`engine.update_deadline_s`)."""
-    stall_s: float = Field(180.0, gt=0)
-    """An engine that holds requests and computes nothing for so long is killed and replaced."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import ray
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded
-from etude.rollouts.faults import BUSY, FaultConfig
+from etude.rollouts.faults import BUSY, PING_S, PINGS
 from etude.rollouts.processes import Identity, kill, own_identity, runnable
 from etude.rollouts.waiting import DIED, within
 
@@ -64,8 +65,8 @@ class Patient:
 class Health:
     """Asks all processes over and over. `counters` of a run: `hung` (ended because they did not answer)."""
 
-    def __init__(self, config: FaultConfig, patients: Callable[[], Iterable[Patient]]) -> None:
-        self.config, self.patients = config, patients
+    def __init__(self, patients: Callable[[], Iterable[Patient]]) -> None:
+        self.patients, self.patience_s = patients, scaled(PING_S)
         self.hung = 0
 
     async def run(self) -> None:
@@ -77,18 +78,18 @@ class Health:
                 for patient in self.patients():
                     if patient.identity is not None and patient.identity not in looking:
                         looking[patient.identity] = asyncio.create_task(self._look(patient))
-                await asyncio.sleep(self.config.ping_every_s)
+                await asyncio.sleep(self.patience_s / PINGS)
         finally:
             for task in looking.values():
                 task.cancel()
 
     async def _look(self, patient: Patient) -> None:
         """Ask one process. Work that waits for its turn on a busy machine is no hang, for as long as that is likely."""
-        call = identify(patient.actor, 2 * BUSY * self.config.ping_deadline_s, patient.name, patient.group)
+        call = identify(patient.actor, 2 * BUSY * self.patience_s, patient.name, patient.group)
         asked = asyncio.ensure_future(call)
         try:
             for _ in range(BUSY):
-                if (await asyncio.wait({asked}, timeout=self.config.ping_deadline_s))[0]:
+                if (await asyncio.wait({asked}, timeout=self.patience_s))[0]:
                     asked.result()
                     return
                 if not computes(patient.identity):

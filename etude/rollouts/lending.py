@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.fleet_config import BorrowingConfig
 from etude.rollouts.fleet_engine import Engine
@@ -25,6 +26,8 @@ from etude.rollouts.loan_link import LoanLink, Refused, Server
 _LEND_S = 60.0
 """For a server to keep its users' weights aside."""
 _AVOIDED_S = 30.0
+_POLL_S = 0.25
+"""How often the servers are asked for their load: far more often than `steady_s` counts."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Borrower:
         """Until cancelled."""
         while True:
             await self.look(time.monotonic())
-            await asyncio.sleep(self.config.poll_s)
+            await asyncio.sleep(_POLL_S)
 
     async def look(self, now: float) -> None:
         """Ask every server once, and act on it. One that does not answer serves nobody, and is lent nothing."""
@@ -152,7 +155,7 @@ class Borrower:
     async def _borrow(self, url: str) -> None:
         server = Server(url, self.config.token_file)
         try:
-            told = await server.post("/loan", "lend its engine", _LEND_S, self._asking)
+            told = await server.post("/loan", "lend its engine", scaled(_LEND_S), self._asking)
         except Refused as error:
             await server.close()
             if error.code != "not_lent":

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from ray.exceptions import ActorUnavailableError, RayActorError
 
+from etude.deadlines import scaled
 from etude.errors import EtudeError
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
@@ -94,7 +95,7 @@ class RayLink:
 
     async def started(self, deadline_s: float) -> None:
         what = f"{self.name} to start"
-        self._identity = await self._asked(identify(self.actor, deadline_s, what), deadline_s + STOP_S, what)
+        self._identity = await self._asked(identify(self.actor, deadline_s, what), deadline_s + scaled(STOP_S), what)
 
     async def ended(self) -> str:
         while True:
@@ -110,7 +111,7 @@ class RayLink:
 
     async def close(self) -> None:
         try:
-            await self._asked(self.actor.close.remote(), STOP_S, f"{self.name} to close")
+            await self._asked(self.actor.close.remote(), scaled(STOP_S), f"{self.name} to close")
             let_go(self.actor)
         except BaseException:
             self.kill()

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError, SandboxError
-from etude.rollouts.faults import BUSY, Kind, Restarts
+from etude.rollouts.faults import BUSY, START_S, Kind, Restarts
 from etude.rollouts.health import Patient, end, identify, let_go
 from etude.rollouts.processes import Identity
 from etude.rollouts.waiting import DIED, STOP_S, within
@@ -40,7 +41,7 @@ class Pool:
         Its actor has `stats()`, which answers once it is ready, and `close()`.
         """
         self.kind, self.restarts, self.size = kind, restarts, size
-        self._make, self._numbers, self._start_s = make, itertools.count(), restarts.config.start_deadline_s
+        self._make, self._numbers, self._start_s = make, itertools.count(), scaled(START_S)
         self._coming = [self._new() for _ in range(size + spares)]
         self.members: list[Member] = []
         self.spares: list[Member] = []
@@ -95,7 +96,10 @@ class Pool:
     async def each(self, method: str, *arguments: Any, what: str) -> list[Any]:
         """What every process answers; those that die meanwhile are left out."""
         answers = await asyncio.gather(
-            *(self.call(member, method, *arguments, seconds=STOP_S, what=what) for member in list(self.members)),
+            *(
+                self.call(member, method, *arguments, seconds=scaled(STOP_S), what=what)
+                for member in list(self.members)
+            ),
             return_exceptions=True,
         )
         for answer in answers:
@@ -174,7 +178,9 @@ class Pool:
 
     async def _closed(self, member: Member) -> None:
         try:
-            await within(member.actor.close.remote(), STOP_S, f"process {member.number} of {self.kind} to close")
+            await within(
+                member.actor.close.remote(), scaled(STOP_S), f"process {member.number} of {self.kind} to close"
+            )
             let_go(member.actor)
         except DIED:
             return

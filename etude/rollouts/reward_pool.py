@@ -15,6 +15,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded
 from etude.records import InfraFailed
 from etude.rewards.fresh import ATTEMPTS
@@ -79,4 +80,4 @@ class RewardPool:
             here = [rollout for rollout in ids if self.placed.get(rollout) is member]
             with contextlib.suppress(DIED):  # then they have ended
                 what = "a reward worker to cancel verdicts"
-                await self.pool.call(member, "cancel", here, seconds=STOP_S, what=what)
+                await self.pool.call(member, "cancel", here, seconds=scaled(STOP_S), what=what)

@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded
 from etude.records import Version
 from etude.rollouts.actors import trainer
 from etude.rollouts.config import RunConfig
-from etude.rollouts.faults import Restarts
+from etude.rollouts.faults import START_S, Restarts
 from etude.rollouts.health import end, identify
 from etude.rollouts.processes import Identity
 from etude.rollouts.sample import SampleGroup
 from etude.rollouts.waiting import DIED, STEP_S, STOP_S, within
+from etude.weights.background import PUBLISHED_S
 
 RESUME_S, PUBLISH_S, SAVE_S = 120.0, 120.0, 60.0
 
@@ -65,17 +67,19 @@ class TrainerProcess:
 
     async def publish(self) -> dict[str, Any]:
         """Put the present version into the store, and wait until it is there."""
-        return await self._asked(lambda actor: actor.publish.remote(), PUBLISH_S, "the trainer to publish its version")
+        return await self._asked(
+            lambda actor: actor.publish.remote(), scaled(PUBLISH_S), "the trainer to publish its version"
+        )
 
     async def published(self, version: Version) -> dict[str, Any]:
         """Wait until that version, or a later one in its place, is in the store."""
-        seconds = self.config.publisher.deadline_s + STOP_S  # the trainer's own error says more, and comes first
+        seconds = scaled(PUBLISHED_S) + scaled(STOP_S)  # the trainer's own error says more, and comes first
         what = f"version {version} to be published"
         return await self._asked(lambda actor: actor.published.remote(version), seconds, what)
 
     async def save_model(self, directory: Path) -> None:
         what = "the trainer to save its model"
-        await self._asked(lambda actor: actor.save_model.remote(directory), SAVE_S, what)
+        await self._asked(lambda actor: actor.save_model.remote(directory), scaled(SAVE_S), what)
 
     async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
         """One optimizer step on these groups; returns its metrics, whichever process made it."""
@@ -86,7 +90,9 @@ class TrainerProcess:
         while True:
             actor = await self._taken_in()
             try:
-                metrics = await within(actor.step.remote(asked.groups, asked.state), STEP_S, "the trainer's step")
+                metrics = await within(
+                    actor.step.remote(asked.groups, asked.state), scaled(STEP_S), "the trainer's step"
+                )
             except (DIED, DeadlineExceeded) as error:
                 await self._replace(actor, str(error))
                 if self._version == asked.before:
@@ -149,17 +155,17 @@ class TrainerProcess:
         state = await self._resumed(actor)
         for asked in self._since:
             if asked.before >= self._version:
-                metrics = await within(actor.step.remote(asked.groups, asked.state), STEP_S, "a step to be made again")
+                metrics = await within(
+                    actor.step.remote(asked.groups, asked.state), scaled(STEP_S), "a step to be made again"
+                )
                 self._version = Version(metrics["version"])
-        await within(actor.hand_over.remote(), RESUME_S, "the trainer to hand its version over")
+        await within(actor.hand_over.remote(), scaled(RESUME_S), "the trainer to hand its version over")
         if state is not None:
             self.on_resumed(state)
 
     async def _resumed(self, actor: Any) -> dict[str, Any] | None:
-        self.identity = await identify(
-            actor, self.restarts.config.start_deadline_s, "the trainer's process to start", "health"
-        )
-        state = await within(actor.resume.remote(), RESUME_S, "the trainer to load its checkpoint")
+        self.identity = await identify(actor, scaled(START_S), "the trainer's process to start", "health")
+        state = await within(actor.resume.remote(), scaled(RESUME_S), "the trainer to load its checkpoint")
         self._saved = state["line"] if state else None
         self._version = Version(state["line"]["version"]) if state else Version(0)
         return state

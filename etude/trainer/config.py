@@ -191,7 +191,6 @@ class TrainerConfig(Config):
     warmup_steps: int = 0
     final_lr_share: float = 1.0
     """The learning rate falls linearly to this share of itself over the run's budget; 1 keeps it constant."""
-    gradient_clip: float = 1.0
     divergence_target: float | None = Field(None, gt=0)
     """A step on a batch whose k3 (an estimate of its divergence from what sampled it) is larger takes a learning
     rate smaller in proportion: a policy that has run ahead waits for samples of its own. None: no step does."""
@@ -200,10 +199,6 @@ class TrainerConfig(Config):
     witness_tokens: int = Field(1024, ge=0)
     """Tokens a step, context included, that are recomputed with the older version that sampled them, so that every step
     says whether trainer and sampler agree; 0: none."""
-    witness_versions: int = Field(6, ge=1)
-    """How many versions are kept for it, at 2 bytes a parameter: more than samples may be old."""
-    max_skipped: int = 3
-    """Steps in a row that may be skipped for a gradient that is not finite."""
     threads: int = 1
     ranks: int = Field(1, ge=1)
     """Processes that share a step's pieces and the publishing of its version. The weights' bits do not depend on it; a

@@ -26,7 +26,7 @@ from etude.weights.forms import Array
 from etude.weights.manifest import Bits, Delta, root_of
 from etude.weights.pins import Pins
 from etude.weights.retention import Retention
-from etude.weights.shards import Shard, ShardedChain
+from etude.weights.shards import PARTS_S, Shard, ShardedChain
 from etude.weights.signing import Keys, load_keys, name_of
 from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber
@@ -40,11 +40,14 @@ class _Merge:
     publishes: int = 0
 
 
+CHUNK_ELEMENTS = 1 << 20
+"""Elements of a chunk, the unit of encoding and of corruption reports: some milliseconds' work, so that cores share a
+tensor, and its own overhead is nothing."""
+
+
 class PublisherConfig(Config):
     """How versions are cut, coded, merged and kept."""
 
-    chunk_elements: int = Field(1 << 20, ge=1, lt=1 << 31)
-    """Elements of a chunk: the unit of encoding and of corruption reports."""
     policy: Policy = "small"
     """Whether every codec is tried for the shortest payload, or only the fastest."""
     threads: int = Field(1, ge=1)
@@ -65,8 +68,6 @@ class PublisherConfig(Config):
     """The newest so many versions stay as they are, and pinned ones fetchable (`etude weights pin`). Of older ones only
     what leads to these is left: merged deltas and anchors, and single deltas where there are no others.
     """
-    parts_s: float = Field(300.0, gt=0)
-    """How long the ranks of a sharded trainer wait for each other's parts of a version."""
     signing_key: Path | None = None
     """A private key (PEM, Ed25519) that every manifest is signed with; `etude weights keygen` makes one."""
     trusted_keys: tuple[Path, ...] = ()
@@ -75,8 +76,6 @@ class PublisherConfig(Config):
     """What a step does when the last version is still being written and one more waits: wait for room, so that the
     chain has every version; or take the place of the one that waits, which is then never published.
     """
-    deadline_s: float = Field(300.0, gt=0)
-    """Longest wait for a version to be in the store, or for room to hand one over."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +109,13 @@ class Publisher:
         config: PublisherConfig | None = None,
         keys: Keys | None = None,
         shard: Shard | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+        parts_s: float = PARTS_S,
     ) -> None:
-        self.config = config or PublisherConfig()
+        """`parts_s` is how long the ranks wait for each other's parts of a version."""
+        self.config, self._chunk_elements = config or PublisherConfig(), chunk_elements
         keys = keys or load_keys(self.config.signing_key, self.config.trusted_keys)
-        self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, self.config.parts_s)
+        self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, parts_s)
         self.counters: Counter[str] = Counter()
         self._whole = Chain(store, keys)
         self._pins, self._retention = Pins(self._whole), Retention(self._whole, self.config.keep)
@@ -261,7 +263,7 @@ class Publisher:
     def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
         self.chain.id = self.chain.id or self.chain.new_id()
         config = self.config
-        return make_delta(self.chain.id, version, bits, parent, config.chunk_elements, config.policy, config.threads)
+        return make_delta(self.chain.id, version, bits, parent, self._chunk_elements, config.policy, config.threads)
 
     def _check_parent(self) -> None:
         """A version must not be published on one that was taken away meanwhile: nobody could follow."""

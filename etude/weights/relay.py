@@ -41,7 +41,7 @@ from etude.errors import DeadlineExceeded, WeightError
 from etude.weights.kept import Kept
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.relay_operations import openapi
-from etude.weights.store import MissingObject, Store, StoreConfig, open_store
+from etude.weights.store import PARALLEL, MissingObject, Store, StoreConfig, open_store
 
 T = TypeVar("T")
 _PACK = re.compile(r"versions/\d{8,}/([0-9a-f]{64})\.pack")
@@ -76,7 +76,7 @@ class Relay:
 
     def __init__(self, store: Store, config: RelayConfig) -> None:
         self.counters: Counter[str] = Counter()
-        self._store, self._kept = store, Kept(config.directory, int(config.most_gb * 1e9), 2 * store.config.parallel)
+        self._store, self._kept = store, Kept(config.directory, int(config.most_gb * 1e9), 2 * PARALLEL)
         self._tags: dict[str, str] = {}
         """Key → the store's tag for what is kept of it."""
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from obstore.store import LocalStore, MemoryStore, from_url
 from pydantic import Field
 
 from etude.config import Config
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, WeightError
 
 T = TypeVar("T")
@@ -48,17 +50,29 @@ _REFUSED = (
 )
 
 
-class StoreConfig(Config):
-    """How long a store may take, in what pieces it is read and written, and through whom."""
+PARALLEL = 8
+"""Blocks of one object under way at the same time: one connection seldom fills a link, and eight do."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a store may take, before `[deadlines] scale`."""
 
     deadline_s: float = 30.0
-    """A request that still fails after this long, retries included, is an error."""
-    request_timeout_s: float = Field(15.0, gt=0)
-    """A remote store may be silent for this long; and sending it one block may take so long."""
+    """A request that still fails after this long, retries included, is an error: a store that restarts is back."""
+    silence_s: float = 15.0
+    """A remote store may be silent for so long, and sending it one block may take so long; less than the deadline, so
+    that a request is made again at least once."""
+
+
+PATIENCE = Patience()
+
+
+class StoreConfig(Config):
+    """What a remote store is told, in what pieces it is read and written, and through whom."""
+
     block_bytes: int = Field(4 << 20, ge=1 << 10)
     """Large objects go in requests of this size, each tried again by itself: less for a slow link."""
-    parallel: int = Field(8, ge=1, le=256)
-    """Blocks of one object under way at the same time."""
     options: dict[str, str] = Field(default_factory=dict)
     """For a remote store, in obstore's terms: region, endpoint, …; credentials come from the usual environment."""
     relay: str | None = None
@@ -75,9 +89,15 @@ class Store:
     """One store, opened by `open_store`. Safe to use from several threads and processes."""
 
     def __init__(
-        self, backend: obstore.store.ObjectStore, url: str, directory: Path | None, config: StoreConfig
+        self,
+        backend: obstore.store.ObjectStore,
+        url: str,
+        directory: Path | None,
+        config: StoreConfig,
+        patience: Patience = PATIENCE,
     ) -> None:
         self.url, self.config = url, config
+        self.deadline_s = scaled(patience.deadline_s)
         self._backend, self._directory = backend, directory
 
     def put(self, key: str, data: bytes, *, create: bool = False) -> bool:
@@ -87,7 +107,7 @@ class Store:
             if create or len(data) <= self.config.block_bytes:
                 obstore.put(self._backend, key, data, mode="create" if create else "overwrite", use_multipart=False)
             else:
-                size, at_once = max(self.config.block_bytes, _LEAST_PART), self.config.parallel
+                size, at_once = max(self.config.block_bytes, _LEAST_PART), PARALLEL
                 obstore.put(self._backend, key, data, use_multipart=True, chunk_size=size, max_concurrency=at_once)
 
         try:
@@ -195,7 +215,7 @@ class Store:
             except (failures.GenericError, failures.JoinError, OSError) as error:
                 self._raise_if_lasting(what, error)
                 waited = time.monotonic() - started
-                if waited + pause > self.config.deadline_s:
+                if waited + pause > self.deadline_s:
                     raise DeadlineExceeded(f"{self.url} to {what}", waited, _first_line(error)) from None
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -212,24 +232,24 @@ class Store:
             raise WeightError(f"weight store {self.url}: could not {what}: {_OS_REFUSED[code]}") from None
 
 
-def open_store(url: str | Path, config: StoreConfig | None = None) -> Store:
+def open_store(url: str | Path, config: StoreConfig | None = None, patience: Patience = PATIENCE) -> Store:
     """Open a directory (a path or file://, made if absent), memory://, or what obstore knows: s3://, gs://, az://, …
 
     Raises WeightError if it cannot be opened.
     """
     config, text = config or StoreConfig(), str(url)
     try:
-        opened = _open(text, config)
+        opened = _open(text, config, patience)
     except (failures.BaseError, OSError, ValueError) as error:
         raise WeightError(f"weight store {text} cannot be opened: {_first_line(error)}") from None
     if config.relay is None:
-        return Store(*opened, config)
+        return Store(*opened, config, patience)
     from etude.weights.relayed import RelayedStore  # it is a store itself
 
-    return RelayedStore(*opened, config)
+    return RelayedStore(*opened, config, patience)
 
 
-def _open(text: str, config: StoreConfig) -> tuple[obstore.store.ObjectStore, str, Path | None]:
+def _open(text: str, config: StoreConfig, patience: Patience) -> tuple[obstore.store.ObjectStore, str, Path | None]:
     """What obstore makes of a URL, what the store is called, and its directory if it is one."""
     parsed = urlparse(text)
     if parsed.scheme in ("", "file"):
@@ -237,14 +257,14 @@ def _open(text: str, config: StoreConfig) -> tuple[obstore.store.ObjectStore, st
         return LocalStore(prefix=directory, mkdir=True), str(directory), directory
     if parsed.scheme == "memory":
         return MemoryStore(), text, None
-    silence = timedelta(seconds=config.request_timeout_s)
+    silence = timedelta(seconds=scaled(patience.silence_s))
     settings: dict[str, Any] = {
         "config": config.options,
         "client_options": {
             "allow_http": any(value.startswith("http://") for value in config.options.values()),
             "connect_timeout": silence,
             "read_timeout": silence,  # a connection that is silent is given up before one that is slow
-            "timeout": timedelta(seconds=max(config.deadline_s, config.request_timeout_s)),
+            "timeout": timedelta(seconds=scaled(max(patience.deadline_s, patience.silence_s))),
         },
         "retry_config": {"max_retries": 0},  # one place retries, and it is `Store`
     }

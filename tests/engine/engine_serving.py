@@ -12,7 +12,7 @@ from etude.engine.config import EngineConfig
 from etude.engine.server.app import ServeConfig, application
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
-from etude.engine.torch_engine import TorchEngine
+from etude.engine.torch_engine import REQUEST_S, TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.models.chat import ChatRenderer
 from etude.weights.store import open_store
@@ -45,10 +45,10 @@ class Serving:
 
 
 @contextmanager
-def serving(decoder=None, tokenizer=None, store=None, engine=None, **config):
+def serving(decoder=None, tokenizer=None, store=None, engine=None, request_s=REQUEST_S, **config):
     """A server for as long as the block lasts."""
     settings = ServeConfig(engine=engine or EngineConfig(cache_tokens=8192), **config)
-    made = TorchEngine(decoder or random_decoder(), settings.engine)
+    made = TorchEngine(decoder or random_decoder(), settings.engine, request_s)
     service = Service(
         engine=made,
         chat=ChatRenderer(tokenizer or shipped_tokenizer()),

@@ -244,7 +244,7 @@ def test_a_swap_that_does_not_fit_changes_nothing():
 
 
 def test_what_does_not_fit_is_refused_and_a_stuck_engine_is_named():
-    engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096, request_deadline_s=0.2))
+    engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096), request_s=0.2)
     with pytest.raises(ContextOverflow, match="256"):
         asyncio.run(engine.sample(request("a", range(3, 128), 200)))
     engine.pause()

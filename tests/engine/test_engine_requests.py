@@ -92,7 +92,7 @@ def test_cancelling_a_session_spares_what_it_asks_for_next(engine):
 
 
 def test_a_deadline_gives_the_pages_back():
-    engine = TorchEngine(random_decoder(), CONFIG.model_copy(update={"request_deadline_s": 0.1}))
+    engine = TorchEngine(random_decoder(), CONFIG, request_s=0.1)
 
     async def scenario():
         engine.pause()

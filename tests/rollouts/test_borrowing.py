@@ -98,7 +98,7 @@ def test_sessions_are_sampled_by_what_is_lent_and_go_on_after_users_took_it_back
 
     async def scenario(server):
         lending = {
-            "servers": [server.url], "token_file": str(tmp_path / "token"), "keep": 0, "steady_s": 0.0, "poll_s": 0.01,
+            "servers": [server.url], "token_file": str(tmp_path / "token"), "keep": 0, "steady_s": 0.0,
         }  # fmt: skip
         config = recipe(engines=0, lending=lending)
         fleet = Fleet(config, str(tmp_path / "run"), Restarts(config.faults, tmp_path / "metrics.jsonl"))

@@ -68,7 +68,7 @@ def test_stale_groups_are_dropped_when_they_would_be_trained_on(pool_of):
 
 
 def test_stragglers_do_not_hold_a_group(pool_of):
-    pool = pool_of(size=4, early_close_share=0.75, straggler_s=5)
+    pool = pool_of(size=4, straggler_s=5)
     ids = sent(pool, 0)
     for slot, reward in zip(ids[:3], [0, 1, 0], strict=True):
         come_in(pool, slot, reward, now=10.0)

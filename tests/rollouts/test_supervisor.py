@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from etude.rollouts.faults import restarts_of
+from etude.deadlines import DeadlineConfig
+from etude.rollouts.faults import PING_S, restarts_of
 
 ROOT = Path(__file__).parents[2]
 ABOVE = """
@@ -22,7 +23,7 @@ from etude.rollouts.faults import FaultConfig, Restarts
 from etude.rollouts.supervisor import Supervisor
 directory, command = Path(sys.argv[1]), sys.argv[2:]
 budget = {"restarts": 3, "first_pause_s": 0.01}
-faults = FaultConfig.model_validate({"controller": budget, "ping_every_s": 0.05, "ping_deadline_s": 2})
+faults = FaultConfig.model_validate({"controller": budget})
 restarts = Restarts(faults, directory / "metrics.jsonl")
 try:
     sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts).run())
@@ -53,7 +54,11 @@ def start(directory, life):
     (directory / "life.py").write_text(LIFE + life)
     command = [sys.executable, "-c", ABOVE, str(directory), sys.executable, str(directory / "life.py"), str(directory)]
     return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), **DeadlineConfig(scale=2 / PING_S).variables()},
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

@@ -266,8 +266,8 @@ class Fuzzer:
     # --- stores -------------------------------------------------------------------------------------------------------
 
     def _published(self, keys: Keys) -> Store:
-        config = PublisherConfig(merge_over=(2, 4), merge="always", anchor_every=3, chunk_elements=300)
-        publisher = Publisher(open_store("memory://"), config, keys)
+        config = PublisherConfig(merge_over=(2, 4), merge="always", anchor_every=3)
+        publisher = Publisher(open_store("memory://"), config, keys, chunk_elements=300)
         for version, bits in enumerate(self.chain):
             publisher.publish(V(version), bits)
         chain = publisher.chain

@@ -319,7 +319,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
 def test_wait_for(tmp_path: Path) -> None:
     chain = make_chain(2)
     publisher = publish(tmp_path, chain[:1])
-    subscriber = Subscriber(open_store(tmp_path), SubscriberConfig(poll_s=0.01))
+    subscriber = Subscriber(open_store(tmp_path))
     with pytest.raises(DeadlineExceeded, match=r"version 1 in .*: the newest is 0"):
         subscriber.wait_for(V(1), 0.05)
     later = threading.Timer(0.1, publisher.publish, (V(1), chain[1]))

@@ -26,7 +26,7 @@ from etude.weights.inspect import verify
 from etude.weights.manifest import root_of
 from etude.weights.pins import Pins
 from etude.weights.publisher import Publisher
-from etude.weights.store import Store, StoreConfig, open_store
+from etude.weights.store import Patience, Store, StoreConfig, open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version
@@ -228,7 +228,7 @@ class MortalStore:
     def store(self) -> Store:
         options = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
         options["endpoint"] = f"http://127.0.0.1:{self.port}"
-        return open_store("s3://bucket/run", StoreConfig(deadline_s=60, request_timeout_s=5, options=options))
+        return open_store("s3://bucket/run", StoreConfig(options=options), Patience(60, 5))
 
     def doom(self, request: int, phase: str) -> None:
         """From now on the process dies at that request, and another one takes its place."""

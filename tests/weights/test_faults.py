@@ -16,7 +16,7 @@ from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.inspect import verify
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.store import Patience, StoreConfig, open_store
 from etude.weights.subscriber import Subscriber
 
 V = Version
@@ -107,7 +107,7 @@ def test_a_store_that_never_answers() -> None:
             "region": "test",
             "skip_signature": "true",
         }
-        store = open_store("s3://bucket/run", StoreConfig(deadline_s=0.5, request_timeout_s=0.3, options=options))
+        store = open_store("s3://bucket/run", StoreConfig(options=options), Patience(0.5, 0.3))
         with pytest.raises(DeadlineExceeded, match="for s3://bucket/run to list versions/"):
             Subscriber(store).latest()
 

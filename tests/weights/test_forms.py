@@ -195,8 +195,8 @@ def histories(draw: st.DrawFn) -> list[Bits]:
     ]
 
 
-def published(history: list[Bits], config: PublisherConfig) -> Store:
-    publisher = Publisher(open_store("memory://"), config)
+def published(history: list[Bits], config: PublisherConfig, chunk_elements: int = 64) -> Store:
+    publisher = Publisher(open_store("memory://"), config, chunk_elements=chunk_elements)
     for version, bits in enumerate(history):
         result = publisher.publish(V(version), bits)
         assert result.root == root_of(bits)
@@ -206,17 +206,18 @@ def published(history: list[Bits], config: PublisherConfig) -> Store:
 
 CONFIGS = st.builds(
     PublisherConfig,
-    chunk_elements=st.sampled_from([1, 7, 64]),
     policy=st.sampled_from(["small", "fast"]),
     merge_over=st.sampled_from([(), (2,), (2, 4), (3, 5)]),
     anchor_every=st.sampled_from([1, 3, 100]),
 )
 
 
-@given(history=histories(), config=CONFIGS, data=st.data())
+@given(history=histories(), config=CONFIGS, elements=st.sampled_from([1, 7, 64]), data=st.data())
 @settings(max_examples=60)
-def test_any_updates_through_any_chain(history: list[Bits], config: PublisherConfig, data: st.DataObject) -> None:
-    store = published(history, config)
+def test_any_updates_through_any_chain(
+    history: list[Bits], config: PublisherConfig, elements: int, data: st.DataObject
+) -> None:
+    store = published(history, config, elements)
     assert verify(store).ok
     subscriber, held, version = Subscriber(store), None, None
     for target in data.draw(st.lists(st.integers(0, len(history) - 1), min_size=1, max_size=6)):
@@ -292,7 +293,7 @@ def test_the_forms_an_engine_serves() -> None:
         rounded = weights.bfloat16()
         history.append(served(rounded))
         matrices.append(mxfp8.dequantise(mxfp8.quantise(rounded)))
-    store = published(history, PublisherConfig(merge_over=(5,), merge="always", chunk_elements=1000))
+    store = published(history, PublisherConfig(merge_over=(5,), merge="always"), chunk_elements=1000)
     late, result = Subscriber(store).fetch(history[0], V(0), V(5))
     assert result.path == (5,)
     assert same(late, history[5])

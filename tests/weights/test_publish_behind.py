@@ -26,7 +26,7 @@ from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, hash_of, root_of
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.shards import Shard
-from etude.weights.store import Store, StoreConfig, open_store
+from etude.weights.store import Patience, Store, open_store
 from etude.weights.subscriber import Subscriber
 
 V = Version
@@ -119,7 +119,7 @@ def test_the_copies_of_many_versions_take_three_sets_of_arrays(tmp_path: Path) -
 
 
 def test_a_third_version_waits_for_room_and_says_so(tmp_path: Path, gate: threading.Event) -> None:
-    with publishing(tmp_path, deadline_s=60) as background:
+    with publishing(tmp_path) as background:
         for version in (0, 1):
             background.put(V(version), copy_of(CHAIN[version]))
 
@@ -136,7 +136,7 @@ def test_a_third_version_waits_for_room_and_says_so(tmp_path: Path, gate: thread
 
 
 def test_a_wait_for_a_store_that_does_not_answer_ends(tmp_path: Path, gate: threading.Event) -> None:
-    background = BackgroundPublisher(Publisher(open_store(tmp_path), PublisherConfig(deadline_s=0.1)))
+    background = BackgroundPublisher(Publisher(open_store(tmp_path)), deadline_s=0.1)
     for version in (0, 1):
         background.put(V(version), copy_of(CHAIN[version]))
     with pytest.raises(DeadlineExceeded, match=r"room to publish version 2: .*publisher\.when_behind"):
@@ -165,8 +165,8 @@ def test_a_later_version_takes_the_place_of_one_that_waits(tmp_path: Path, gate:
 
 def test_a_failed_publish_is_told_to_all_and_can_be_made_again(tmp_path: Path) -> None:
     (tmp_path / "versions").write_text("in the way")
-    store = open_store(tmp_path, StoreConfig(deadline_s=0.2))
-    background = BackgroundPublisher(Publisher(store, PublisherConfig(deadline_s=1.0)))
+    store = open_store(tmp_path, patience=Patience(0.2))
+    background = BackgroundPublisher(Publisher(store), deadline_s=1.0)
     background.put(V(0), copy_of(CHAIN[0]))
     for call in (lambda: background.published(V(0)), lambda: background.put(V(1), copy_of(CHAIN[1]))):
         with pytest.raises(EtudeError, match="versions/"):
@@ -180,7 +180,7 @@ def test_a_failed_publish_is_told_to_all_and_can_be_made_again(tmp_path: Path) -
 
 def test_a_store_that_is_away_for_longer_than_a_request_bears_is_asked_again(tmp_path: Path) -> None:
     (tmp_path / "versions").write_text("in the way")
-    background = BackgroundPublisher(Publisher(open_store(tmp_path, StoreConfig(deadline_s=0.1))))
+    background = BackgroundPublisher(Publisher(open_store(tmp_path, patience=Patience(0.1))))
     background.put(V(0), copy_of(CHAIN[0]))
     deadline = time.monotonic() + 60
     while background.counters["asked_again"] < 3:

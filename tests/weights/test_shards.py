@@ -42,11 +42,13 @@ def share(bits: Bits, rank: int, ranks: int = RANKS) -> Bits:
 class Trainer:
     """As many publishers as ranks, each in a thread of its own, all of one attempt."""
 
-    def __init__(self, store: Store, keys: Keys | None = None, ranks: int = RANKS, **config: Any) -> None:
+    def __init__(
+        self, store: Store, keys: Keys | None = None, ranks: int = RANKS, parts_s: float = 60, **config: Any
+    ) -> None:
         attempt = secrets.token_hex(16)
         shards = [Shard(rank, ranks, attempt, frozenset(share(CHAIN[0], rank, ranks))) for rank in range(ranks)]
         self.publishers = [
-            Publisher(store, PublisherConfig(**{"parts_s": 60, **config}), keys, shard) for shard in shards
+            Publisher(store, PublisherConfig(**config), keys, shard, parts_s=parts_s) for shard in shards
         ]
         self._threads = [ThreadPoolExecutor(1) for _ in shards]
 
@@ -197,7 +199,7 @@ def dying(method):
         return method(self, *arguments, **options)
     return call
 
-publisher = Publisher(open_store(directory), PublisherConfig(parts_s=100, merge_over=()), shard=shard)
+publisher = Publisher(open_store(directory), PublisherConfig(merge_over=()), shard=shard, parts_s=100)
 publisher.resume()
 Store.put, Store.delete = dying(Store.put), dying(Store.delete)
 publisher.publish(1, share(CHAIN[1], rank, 2))
