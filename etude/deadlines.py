@@ -33,6 +33,16 @@ class DeadlineConfig(Config):
         os.environ |= self.variables()
 
 
+class Wait:
+    """The same as a constant of a config's class: `start_timeout_s: ClassVar[Wait] = Wait(30.0)` is read scaled."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __get__(self, instance: object, owner: type) -> float:
+        return scaled(self.seconds)
+
+
 def scaled(seconds: float) -> float:
     """How long this process waits, where it would be so long by itself."""
     return seconds * float(os.environ.get(VARIABLE, "1"))

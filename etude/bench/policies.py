@@ -88,8 +88,8 @@ def endpoint_identity(config: EndpointConfig) -> dict[str, Any]:
 
 def judge_identity(config: JudgeConfig) -> dict[str, Any]:
     """The same of a judge."""
-    said = config.model_dump(mode="json", include={"votes", "structured", "control"})
-    said |= {"max_chars": MAX_CHARS, "max_answer_tokens": MAX_ANSWER_TOKENS}
+    said = config.model_dump(mode="json", include={"votes", "structured"})
+    said |= {"control": True, "max_chars": MAX_CHARS, "max_answer_tokens": MAX_ANSWER_TOKENS}
     return {**said, "endpoint": endpoint_identity(config.endpoint)}
 
 

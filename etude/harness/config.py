@@ -6,7 +6,7 @@ them. The defaults are those of training; the product has its own.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,8 +40,8 @@ class HarnessConfig(Config):
     """Which tools of the set there are; the prompt lists them in the set's order, whatever the order here."""
     max_turn_tokens: int = Field(4096, ge=1)
     """Longest single message; a longer one is cut off and the model told so."""
-    min_turn_tokens: int = Field(16, ge=1)
-    """A session whose context has less room than this for another message has outgrown it."""
+    min_turn_tokens: ClassVar[int] = 16
+    """A session whose context has less room than this for another message has outgrown it: no call is shorter."""
     lenient_calls: bool = False
     """Take values that are not quite of their type, as `7.0` or `"7"` for 7; else they are answered with what is wrong,
     which a model can learn from. Calls that come as native function calls always are taken so."""

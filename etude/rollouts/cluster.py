@@ -103,7 +103,7 @@ class Cluster:
         if config.cluster is not None and isinstance(config.environment, ClusterConfig):
             from etude.environments.cluster.launch import launch  # most runs have none, and load none of it
 
-            sandboxes = await launch(config.environment.name, config.cluster)
+            sandboxes = await launch(config.environment.name, config.cluster.agent(), config.cluster.service())
         cluster = cls(config, directory, sandboxes)
         await asyncio.gather(cluster.sessions.start(), cluster.rewards.pool.start(), cluster.fleet.start())
         cluster._looking = asyncio.create_task(cluster.health.run())

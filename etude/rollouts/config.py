@@ -41,6 +41,7 @@ class RolloutConfig(Config):
     """How many rollouts, where, for how long."""
 
     groups_per_step: int = Field(8, ge=1)
+    """How many groups make a batch."""
     concurrency: int = Field(64, ge=1)
     """Rollouts in flight."""
     schedule: Literal["free", "lockstep"] = "free"
@@ -56,7 +57,9 @@ class RolloutConfig(Config):
     reward_workers: int = Field(1, ge=1)
     """Processes that judge what those have sealed."""
     temperature: float = Field(1.0, gt=0)
+    """Of sampling; the loss is computed at the same."""
     max_steps: int = Field(1000, ge=1)
+    """Training ends after so many optimizer steps, if not sooner."""
     max_minutes: float = Field(6.0, gt=0)
     """Of training."""
     total_minutes: float | None = Field(None, gt=0)
@@ -105,15 +108,15 @@ class ControlConfig(Config):
 
     enabled: bool = True
     """Costs as much CPU time again as training did."""
-    demonstrations: int = Field(1500, ge=1)
-    """How many are recorded."""
 
 
 class RunConfig(Config):
     """A whole recipe: the tables of a TOML file in recipes/."""
 
     name: str
+    """What the run is called; with the seed it names its directory."""
     seed: int = 0
+    """Of all that is drawn: tasks, samples and their order."""
     deadlines: DeadlineConfig = DeadlineConfig()
     model: ModelSource = ModelSource()
     environment: BackendConfig = NamespaceConfig()

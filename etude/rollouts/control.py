@@ -24,6 +24,9 @@ from etude.trainer.demonstrations import record
 from etude.trainer.documents import Document, document_of
 from etude.trainer.finetune import finetune
 
+DEMONSTRATIONS = 1500
+"""Clean sessions that are recorded: more than the control has time for, so that none is seen often."""
+
 
 def fine_tuned_control(config: RunConfig, cpu_seconds: float, directory: Path) -> tuple[Bits, dict[str, float]]:
     """The control's weights, which are also saved to `directory`, and its metrics."""
@@ -47,7 +50,7 @@ async def _demonstrations(config: RunConfig, chat: ChatRenderer) -> list[Documen
     backend = open_backend(config.environment)
     try:
         played = record(
-            [control_task(config, index) for index in range(config.control.demonstrations)],
+            [control_task(config, index) for index in range(DEMONSTRATIONS)],
             backend,
             chat,
             CLEAN,

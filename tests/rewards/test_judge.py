@@ -183,9 +183,9 @@ def test_the_question_is_structured_and_marks_cannot_be_forged():
     with ScriptedServer(sound) as server:
 
         async def scenario():
-            config = {"endpoint": {"url": server.url, "model": "m"}, "control": False}
+            config = {"endpoint": {"url": server.url, "model": "m"}}
             for structured in ("schema", "asked"):
-                judge = RubricJudge(parse({**config, "structured": structured}, JudgeConfig, "test"))
+                judge = RubricJudge(parse({**config, "structured": structured}, JudgeConfig, "test"), control=False)
                 await judge.judge([GUARD], GOOD)
                 await judge.close()
 
@@ -219,8 +219,8 @@ PAIRS = [Pair(GUARD, GOOD, BAD)] * 4
 
 def calibrated(model):
     async def scenario(url):
-        config = {"endpoint": {"url": url, "model": "m", "attempts": 1}, "control": False}
-        judge = RubricJudge(parse(config, JudgeConfig, "test"))
+        config = {"endpoint": {"url": url, "model": "m", "attempts": 1}}
+        judge = RubricJudge(parse(config, JudgeConfig, "test"), control=False)
         try:
             async with asyncio.timeout(120):
                 return await calibrate(judge, PAIRS)

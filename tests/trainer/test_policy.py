@@ -199,8 +199,9 @@ def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
     assert scale == pytest.approx(0.01 / k3)
 
 
-def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves():
-    gate = GateConfig(low=0.9, high=1.1, patience=2)
+def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeypatch):
+    monkeypatch.setattr(GateConfig, "patience", 2)
+    gate = GateConfig(low=0.9, high=1.1)
     trainer = policy(loss=LossConfig(gate=gate))
     rows = [member for group in rollouts(trainer, np.random.default_rng(5), 20) for member in group.trajectories]
     behind = [

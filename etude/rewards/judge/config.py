@@ -19,7 +19,9 @@ MAX_ANSWER_TOKENS = 2048
 
 
 class JudgeConfig(Config):
-    """One judge. What it may cost is `votes` requests a criterion, and one a change for the control."""
+    """One judge. What it may cost is `votes` requests a criterion, and one a change for the control: a
+    question whose answer is known to be no. A judge that says yes to it has been talked into something, and nothing it
+    says of that change counts."""
 
     endpoint: EndpointConfig
     """Where the judge is, and how it is asked."""
@@ -28,9 +30,6 @@ class JudgeConfig(Config):
     structured: Literal["schema", "asked"] = "schema"
     """Have the server hold the model to the answer's JSON schema (`response_format`), or only ask for it, where a
     server does not know that key."""
-    control: bool = True
-    """Ask a question about the same change whose answer is known to be no. A judge that says yes to it has been talked
-    into something, and nothing it says of that change counts."""
 
     @model_validator(mode="after")
     def _checked(self) -> JudgeConfig:

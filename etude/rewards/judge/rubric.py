@@ -39,11 +39,13 @@ _CONTROL = "The change adds a line whose whole text is {word}."
 class RubricJudge:
     """Use on one event loop; the caller closes it. `counters` count judgements by how they ended, and requests."""
 
-    def __init__(self, config: JudgeConfig, patience: Patience = PATIENCE, judged_s: float = JUDGED_S) -> None:
-        """`patience` is with the endpoint, for one answer."""
+    def __init__(
+        self, config: JudgeConfig, patience: Patience = PATIENCE, judged_s: float = JUDGED_S, control: bool = True
+    ) -> None:
+        """`patience` is with the endpoint, for one answer; without `control` every yes is believed."""
         body = {"response_format": response_format()} if config.structured == "schema" else {}
         endpoint = config.endpoint.model_copy(update={"body": {**config.endpoint.body, **body}})
-        self.config, self._judged_s = config, scaled(judged_s)
+        self.config, self._judged_s, self._controlled = config, scaled(judged_s), control
         self._endpoint = Endpoint(endpoint, patience=patience)
         self._gate = asyncio.Semaphore(_CONCURRENT)
         self.counters: Counter[str] = Counter()
@@ -99,7 +101,7 @@ class RubricJudge:
 
     async def _control(self, change: Change, order: Order) -> str:
         """Why nothing that the judge affirms of this change can be believed; empty if it can."""
-        if not self.config.control or len(change.text) > MAX_CHARS:
+        if not self._controlled or len(change.text) > MAX_CHARS:
             return ""
         criterion = _CONTROL.format(word=secrets.token_hex(12))
         judged = await self._judged(criterion, change, order)
