@@ -15,7 +15,7 @@ PACKAGE = ROOT / "etude"
 LEVELS = [
     {"durable", "errors", "plain", "retired"},
     {"config"},
-    {"records", "deadlines", "search", "host"},
+    {"records", "deadlines", "explain", "search", "host"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Tag
 
 from etude.config import Config
+from etude.deadlines import Wait
 from etude.engine.foreign.config import SglangConfig, VllmConfig
 
 
@@ -14,6 +15,8 @@ class EngineConfig(Config):
     """Our own engine: the size of its cache, steps and batch."""
 
     replicas: ClassVar[int] = 1
+    request_s: ClassVar[Wait] = Wait(120.0)
+    """A request that has no result after this long fails: a long message of a small model on one core takes less."""
     update_s: ClassVar[float] = 60.0
     """New weights go in between two steps; this is for a machine that is busy."""
 

@@ -19,7 +19,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-from etude.deadlines import scaled
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
 from etude.engine.forward import Forward, fits
@@ -34,8 +33,6 @@ from etude.kernels.paged_attention import PAGE
 from etude.models.decoder import Decoder
 from etude.records import BASE_VERSION, Version
 
-REQUEST_S = 120.0
-"""A request that has no result after this long fails: a long message of a small model on one core takes less."""
 _SCORED_ROWS = 64
 """Most prompt tokens scored at once: a row is as wide as the vocabulary."""
 
@@ -43,11 +40,7 @@ _SCORED_ROWS = 64
 class TorchEngine:
     """Implements `harness.sampler.Sampler`. Safe to call from any thread or event loop."""
 
-    def __init__(
-        self, decoder: Decoder, config: EngineConfig, version: Version = BASE_VERSION, request_s: float = REQUEST_S
-    ) -> None:
-        """A request that has no result after `request_s` fails."""
-        self.request_s = scaled(request_s)
+    def __init__(self, decoder: Decoder, config: EngineConfig, version: Version = BASE_VERSION) -> None:
         self.decoder, self.config, self.version = decoder, config, version
         self._on_arrays = Forward(decoder)
         self.cache = PagedCache(decoder.config, config.cache_tokens // PAGE)
@@ -108,13 +101,13 @@ class TorchEngine:
             self._work_since = self._work_since or time.perf_counter()
             self._wake.notify()
         try:
-            async with asyncio.timeout(self.request_s):
+            async with asyncio.timeout(self.config.request_s):
                 return await asyncio.wrap_future(running.future)
         except TimeoutError:
             mode = "paused" if self._paused else "stepping"
             state = f"{len(self._running)} running, {len(self._waiting)} waiting, {mode}"
             what = f"tokens for {request.session_id or 'a request'}"
-            raise DeadlineExceeded(what, self.request_s, state) from None
+            raise DeadlineExceeded(what, self.config.request_s, state) from None
         finally:
             if running.future.cancel():  # it had not ended
                 with self._wake:

@@ -21,11 +21,13 @@ class RemoteConfig(BackendTable):
 
     kind: Literal["remote"] = "remote"
     url: str = Field(pattern=r"^https?://[^/]+(/.*)?$")
+    """Where the server listens."""
     token_file: Path | None = None
     """None: where a server of this user on this machine keeps its own."""
     backend: str | None = None
+    """Sandboxes are on the server's backend of this name, or there are none."""
     isolation: Literal["namespace", "container", "vm"] | None = None
-    """Sandboxes are on the server's backend of this name, or of this isolation level, or there are none."""
+    """Sandboxes are on a backend of this isolation level, or there are none."""
     ttl_s: ClassVar[float | None] = None
     """Of sandboxes whose spec names none: what ends them should this process be killed. None: the server's own."""
     unreachable_s: ClassVar[Wait] = Wait(30.0)

@@ -34,6 +34,7 @@ class RoutedConfig(BackendTable):
 
     kind: Literal["routed"] = "routed"
     places: tuple[PlaceConfig, ...] = Field(min_length=1)
+    """Tables of kind "remote" or "cluster", which all offer the same."""
     away_s: ClassVar[float] = 30.0
     """How long a place that could not be reached, or was full, gets nothing new while another may."""
 

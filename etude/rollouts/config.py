@@ -31,6 +31,8 @@ from etude.weights.subscriber import SubscriberConfig
 
 
 class ModelSource(Config):
+    """The model that training begins with."""
+
     path: Path = Path("models/etude-tiny")
     """A checkpoint directory in a published layout; relative to the repository's root or absolute."""
     expert_format: ExpertFormat = "plain"
@@ -80,7 +82,7 @@ class RolloutConfig(Config):
 
     @model_validator(mode="after")
     def _known(self) -> RolloutConfig:
-        if self.tasks and "rungs" in self.model_fields_set:
+        if self.tasks and self.rungs != RolloutConfig.model_fields["rungs"].default:
             raise ValueError("rungs: are the family's, and rollouts.tasks is trained on; leave one of them out")
         known = FAMILIES[self.family].rungs
         if absent := sorted(set(self.rungs) - set(known)):

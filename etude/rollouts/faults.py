@@ -40,9 +40,11 @@ class BudgetConfig(Config):
     restarts: int = Field(8, ge=0)
     """So many within `within_s`; one more ends the run."""
     within_s: float = Field(600.0, gt=0)
+    """Restarts that are longer ago count no more."""
     first_pause_s: float = Field(0.2, ge=0)
     """Before the first restart; twice as long before each further one within the time."""
     longest_pause_s: float = Field(20.0, ge=0)
+    """No pause is longer."""
 
 
 class FaultConfig(Config):

@@ -22,6 +22,7 @@ class BorrowingConfig(Config):
     servers: tuple[Url, ...] = Field(min_length=1)
     """All that share the users' traffic, behind one load balancer: their load decides together."""
     token_file: Path | None = None
+    """Holds the token that the servers ask for; None: they ask for none."""
     keep: int = Field(1, ge=0)
     """So many are left to users at any time."""
     borrow_below: float = Field(1.0, ge=0)

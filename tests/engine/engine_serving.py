@@ -12,7 +12,7 @@ from etude.engine.config import EngineConfig
 from etude.engine.server.app import ServeConfig, application
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
-from etude.engine.torch_engine import REQUEST_S, TorchEngine
+from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.models.chat import ChatRenderer
 from etude.weights.store import open_store
@@ -44,11 +44,18 @@ class Serving:
         return False
 
 
+def waiting(request_s, config):
+    """The same config, of an engine whose requests may take so long."""
+    return type("Waiting", (EngineConfig,), {"__module__": __name__, "request_s": request_s})(**config.model_dump())
+
+
 @contextmanager
-def serving(decoder=None, tokenizer=None, store=None, engine=None, request_s=REQUEST_S, **config):
+def serving(decoder=None, tokenizer=None, store=None, engine=None, request_s=None, **config):
     """A server for as long as the block lasts."""
     settings = ServeConfig(engine=engine or EngineConfig(cache_tokens=8192), **config)
-    made = TorchEngine(decoder or random_decoder(), settings.engine, request_s)
+    made = TorchEngine(
+        decoder or random_decoder(), settings.engine if request_s is None else waiting(request_s, settings.engine)
+    )
     service = Service(
         engine=made,
         chat=ChatRenderer(tokenizer or shipped_tokenizer()),

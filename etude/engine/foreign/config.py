@@ -27,6 +27,7 @@ class ForeignConfig(Config):
     wrong layer shows in their mean, and little to compute."""
 
     urls: tuple[Url, ...] = Field(min_length=1)
+    """Where the servers are: each is an engine with all weights."""
     model: str | None = None
     """The name the server gives the model; None sends none."""
     token_file: Path | None = None

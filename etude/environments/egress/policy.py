@@ -34,6 +34,7 @@ class EgressConfig(Config):
     hosts: tuple[str, ...] = ()
     """Names, exact (`mirror.example.com`) or every name below one (`*.example.com`, which leaves out that one)."""
     ports: tuple[int, ...] = (80, 443)
+    """Of those hosts; no other may be reached."""
     networks: tuple[IPvAnyNetwork, ...] = ()
     """Networks that are not public and may be reached nevertheless, by an allowed name: an internal mirror's."""
     drop_headers: ClassVar[tuple[str, ...]] = ("authorization", "cookie")

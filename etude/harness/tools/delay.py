@@ -29,7 +29,9 @@ class DelayConfig(Config):
     """What every call waits for before it is made."""
 
     median_s: float = Field(gt=0)
+    """Half of all calls wait for less."""
     p99_s: float = Field(gt=0)
+    """One call in a hundred waits for longer."""
 
     @model_validator(mode="after")
     def _ordered(self) -> DelayConfig:
