@@ -68,7 +68,8 @@ class Key:
         )
 
     @property
-    def type(self) -> str:
+    def holds(self) -> str:
+        """The kind of value, in words."""
         return "table" if self.tables else _type(self.field.annotation)
 
 
@@ -170,7 +171,7 @@ class Explained:
         if here and holder is not None and key.name != "kind":  # of several kinds, what this one's own config says
             key = Key(path, type(holder), type(holder).model_fields[key.name], key.kinds)
         own = type(value) if isinstance(value, Config) else None
-        said = {"key": path, "type": key.type, "doc": key.doc, "kinds": list(key.kinds), "here": here}
+        said = {"key": path, "type": key.holds, "doc": key.doc, "kinds": list(key.kinds), "here": here}
         if key.tables:
             inside = [each for each in self.keys.values() if each.path.rpartition(".")[0] == path]
             if own is not None and len(key.tables) > 1:
@@ -247,7 +248,7 @@ def page(schema: type[Config]) -> str:
             table = above
         default = "must be given" if key.field.is_required() else _or_unset(plain(key.default))
         only = f" Only where `kind` is {', '.join(key.kinds)}." if key.kinds else ""
-        cells = (f"`{key.name}`", key.type, default if "\n" not in default else "…", f"{key.doc}{only}")
+        cells = (f"`{key.name}`", key.holds, default if "\n" not in default else "…", f"{key.doc}{only}")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).lstrip("\n") + "\n"
 

@@ -85,7 +85,8 @@ RETIRED: dict[str, dict[str, str]] = {
         concurrent=(8, "small servers take no more without a queue"),
     ),
     "QualityConfig": _fixed(max_message_chars=(1500, "a screen says what was done")),
-    "RolloutConfig": _waits(sample_deadline_s=180, batch_deadline_s=300)
+    "RolloutConfig": {"reward_workers": "write workers, which says how many there are of both"}
+    | _waits(sample_deadline_s=180, batch_deadline_s=300)
     | _fixed(
         trajectory_every=(1, "a turn costs more than its checkpoint"),
         lost_attempts=(8, "what always kills its process must not go on for ever"),
@@ -99,7 +100,8 @@ RETIRED: dict[str, dict[str, str]] = {
     | _fixed(ping_every_s=("a sixth of the deadline", "a hang is then found hardly later than that")),
     "BorrowingConfig": _fixed(poll_s=("0.25 s", "steady_s says how soon traffic counts as low")),
     "FleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
-    "GroupConfig": _fixed(
+    "GroupConfig": {"drop_overlong": 'write overlong = "drop"'}
+    | _fixed(
         early_close_share=(0.75, "straggler_s says how long the rest is waited for"),
         min_scored=(2, "one alone has nothing to be compared with"),
     ),
@@ -107,8 +109,11 @@ RETIRED: dict[str, dict[str, str]] = {
         betas=("(0.9, 0.98)", "runs are too short for longer averages"),
         weight_decay=(0, "a policy is to stay near what it was"),
     ),
-    "GateConfig": _fixed(
-        max_rejected=(0.05, "low and high set how much is rejected"),
+    "AdvantageConfig": {"train_overlong": 'write overlong = "leave"'},
+    "KLConfig": {"coefficient": "write weight"},
+    "GateConfig": dict.fromkeys(("low", "high"), "write band = [low, high]")
+    | _fixed(
+        max_rejected=(0.05, "the band sets how much is rejected"),
         patience=(8, "fewer steps can be chance"),
     ),
     "TrainerConfig": _fixed(

@@ -55,9 +55,7 @@ class RolloutConfig(Config):
     by_difficulty: bool = False
     """Draw rungs, or tasks of `tasks`, by how uncertain their outcome is (`tasks.curriculum`), not in turns."""
     workers: int = Field(1, ge=1)
-    """Processes that run sessions."""
-    reward_workers: int = Field(1, ge=1)
-    """Processes that judge what those have sealed."""
+    """Processes that run sessions, and as many that judge what those have sealed."""
     temperature: float = Field(1.0, gt=0)
     """Of sampling; the loss is computed at the same."""
     max_steps: int = Field(1000, ge=1)

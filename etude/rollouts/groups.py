@@ -59,9 +59,9 @@ class GroupConfig(Config):
     """
     drop_zero_variance: bool = True
     """Whether a group whose rewards are all alike is dropped, and replaced: it has no gradient."""
-    drop_overlong: bool = False
-    """A rollout that a limit of its task cut leaves its group before the baseline, as infrastructure failures do; else
-    it keeps its verdict.
+    overlong: Literal["keep", "drop"] = "keep"
+    """What becomes of a rollout that a limit of its task cut: it keeps its verdict, or leaves its group before the
+    baseline, as infrastructure failures do.
     """
 
 
@@ -162,7 +162,7 @@ class GroupPool:
         group = self.open[sample.group_id]
         if isinstance(sample.outcome, InfraFailed):
             self._lose(group, sample.id, "infra")
-        elif self.config.drop_overlong and isinstance(sample.outcome, Truncated):
+        elif self.config.overlong == "drop" and isinstance(sample.outcome, Truncated):
             self._lose(group, sample.id, "overlong")
         else:
             group.outstanding.discard(sample.id)

@@ -55,6 +55,6 @@ def used_in_time(config: RunConfig) -> list[str]:
         "witnessed_tokens": config.trainer.witness_tokens > 0 and (free or config.rollouts.lag > 0),
         "quality_judged": bool(rewards.quality.looked_at),
         "criteria_judged": rewards.judge is not None,
-        "truncated": config.groups.drop_overlong,
+        "truncated": config.groups.overlong == "drop",
     }
     return [*(name for name, is_wanted in wanted.items() if is_wanted), *config.trainer.features]

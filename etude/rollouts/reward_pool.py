@@ -42,7 +42,7 @@ class RewardPool:
             return rewards.RewardWorker.remote(config)
 
         self.config = config
-        self.pool = Pool("rewards", worker, config.rollouts.reward_workers, 0, restarts)
+        self.pool = Pool("rewards", worker, config.rollouts.workers, 0, restarts)
         self.placed: dict[str, Member] = {}
 
     async def judge(self, order: Order, sample: Sample, moved: Callable[[State], object]) -> Sample | None:

@@ -32,20 +32,32 @@ class GateConfig(Config):
     the literature run from 1% to a factor of 2: `gate_p01` and `gate_p99` in a run's own metrics say where to put it.
     """
 
-    low: float = Field(0.99, gt=0, lt=1)
-    """Where the band begins."""
-    high: float = Field(1.01, gt=1)
-    """Where it ends."""
+    band: tuple[float, float] = (0.99, 1.01)
+    """Where it begins and ends."""
     max_rejected: ClassVar[float] = 0.05
     """A step that rejects a larger share of its segments raises the alarm: `gate_alarm` in its metrics."""
     patience: ClassVar[int] = 8
     """Steps in a row under alarm that end the run: fewer can be chance."""
 
+    @model_validator(mode="after")
+    def _holds_one(self) -> GateConfig:
+        if not 0 < self.low < 1 < self.high:
+            raise ValueError(f"band = {self.band}: must hold 1, the weight of a segment whose policy has not moved")
+        return self
+
+    @property
+    def low(self) -> float:
+        return self.band[0]
+
+    @property
+    def high(self) -> float:
+        return self.band[1]
+
 
 class KLConfig(Config):
     """A pull towards the model that training began with, of which a frozen copy is kept."""
 
-    coefficient: float = Field(1e-3, gt=0)
+    weight: float = Field(1e-3, gt=0)
     """How hard it pulls."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """With d = logp - reference logp. k1: d is taken from the token's advantage. k2: d^2 / 2 is added to the loss. k3:
@@ -143,9 +155,9 @@ class AdvantageConfig(Config):
     """What advantages are divided by: the deviation of their group's rewards (GRPO, arXiv 2402.03300), which inflates
     small differences in groups that are nearly equal, or that of all advantages of the batch.
     """
-    train_overlong: bool = True
-    """False: a rollout that a limit of its task cut counts in the baseline with its verdict, but its own advantage
-    is 0 (`groups.drop_overlong` takes it out of the group altogether).
+    overlong: Literal["train", "leave"] = "train"
+    """`leave`: a rollout that a limit of its task cut counts in the baseline with its verdict, but its own advantage
+    is 0 (`groups.overlong` takes it out of the group altogether).
     """
 
     @property
@@ -154,7 +166,7 @@ class AdvantageConfig(Config):
         chosen = {
             "leave_one_out_rollouts": self.baseline == "leave_one_out",
             "normalised_rollouts": self.normalise != "none",
-            "overlong_rollouts": not self.train_overlong,
+            "overlong_rollouts": self.overlong == "leave",
         }
         return tuple(name for name, wanted in chosen.items() if wanted)
 

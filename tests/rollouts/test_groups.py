@@ -40,7 +40,7 @@ def test_infrastructure_failures_leave_before_the_baseline(pool_of):
 
 @pytest.mark.parametrize(("drop", "left"), [(False, [0, 1, 0, 1]), (True, [0, 1])])
 def test_a_rollout_that_a_limit_cut_keeps_its_verdict_or_leaves_before_the_baseline(pool_of, drop, left):
-    pool = pool_of(size=4, drop_overlong=drop)
+    pool = pool_of(size=4, overlong="drop" if drop else "keep")
     for at, slot in enumerate(sent(pool, 0)):
         played = rollout(slot, at % 2)
         cut = replace(played, outcome=Truncated("turns", float(at % 2), {})) if at > 1 else played

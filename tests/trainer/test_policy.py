@@ -201,7 +201,7 @@ def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
 
 def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeypatch):
     monkeypatch.setattr(GateConfig, "patience", 2)
-    gate = GateConfig(low=0.9, high=1.1)
+    gate = GateConfig(band=(0.9, 1.1))
     trainer = policy(loss=LossConfig(gate=gate))
     rows = [member for group in rollouts(trainer, np.random.default_rng(5), 20) for member in group.trajectories]
     behind = [
@@ -219,9 +219,7 @@ def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeyp
 
 
 def test_the_reference_is_the_model_that_training_began_with():
-    trainer = policy(
-        loss=LossConfig(token_budget=64, kl=KLConfig(coefficient=10.0, estimator="k2")), router_replay=True
-    )
+    trainer = policy(loss=LossConfig(token_budget=64, kl=KLConfig(weight=10.0, estimator="k2")), router_replay=True)
     free, rng = policy(router_replay=True), np.random.default_rng(6)
     first, free_rng = train_on(trainer, rng)[1], np.random.default_rng(6)
     train_on(free, free_rng)

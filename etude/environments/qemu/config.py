@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from etude.deadlines import scaled
 from etude.environments.base import Backend
 from etude.environments.finding import Finding
 from etude.environments.plugin import Plugin
@@ -19,12 +18,8 @@ class QemuConfig(MachineConfig):
     """`tcg` emulates the processor: it runs anywhere, and 10 to 50 times slower. Neither stands in for the other."""
 
     @property
-    def boot_timeout_s(self) -> float:
-        return scaled(60.0 if self.accel == "kvm" else 180.0)
-
-    @property
-    def start_timeout_s(self) -> float:
-        return scaled(30.0 if self.accel == "kvm" else 90.0)
+    def slowness(self) -> float:
+        return 1.0 if self.accel == "kvm" else 3.0
 
 
 def _open(config: QemuConfig) -> Backend:

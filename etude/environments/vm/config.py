@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from etude.deadlines import Wait
+from etude.deadlines import Wait, scaled
 from etude.environments import store
 from etude.environments.images.store import ImagesConfig
 from etude.environments.plugin import BackendTable
@@ -36,14 +36,25 @@ class MachineConfig(BackendTable):
     """How many kinds of machines (image and size) are kept ready; each takes about 100 MiB."""
     concurrent_starts: ClassVar[int] = 4
     """More at once would only share the processors."""
-    boot_timeout_s: ClassVar[Wait] = Wait(60.0)
-    """A guest boots in seconds."""
-    start_timeout_s: ClassVar[Wait] = Wait(30.0)
-    """From a copy of a machine's memory: a tenth of a second."""
     file_timeout_s: ClassVar[Wait] = Wait(60.0)
     stop_timeout_s: ClassVar[Wait] = Wait(15.0)
     copy_timeout_s: ClassVar[Wait] = Wait(120.0)
     """For copying one machine's memory, to a disk."""
+
+    @property
+    def slowness(self) -> float:
+        """How much longer than with hardware virtualization a start may take."""
+        return 1.0
+
+    @property
+    def boot_timeout_s(self) -> float:
+        """A guest boots in seconds."""
+        return scaled(60.0 * self.slowness)
+
+    @property
+    def start_timeout_s(self) -> float:
+        """From a copy of a machine's memory: a tenth of a second."""
+        return scaled(30.0 * self.slowness)
 
 
 def swept_of_machines(config: MachineConfig) -> None:
