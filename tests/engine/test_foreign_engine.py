@@ -57,6 +57,12 @@ def config_of(kind, url, directory, **more):
     return KINDS[kind][1](urls=(url,), weights_dir=directory, tolerance=0.01, **more)
 
 
+@pytest.fixture(autouse=True)
+def short_probe(monkeypatch):
+    """What the small model says differs by less, and less surely, over a longer one."""
+    monkeypatch.setattr(ForeignConfig, "probe_tokens", 64)
+
+
 @pytest.fixture(params=["vllm", "sglang"])
 def kind(request):
     return request.param
