@@ -96,10 +96,14 @@ RETIRED: dict[str, dict[str, str]] = {
         expert=("the clean one", "the control is to see no slips"),
         finetune=("its defaults", "the control is one that every run can be compared with"),
     ),
-    "FaultConfig": _waits(start_deadline_s=300, drain_s=120, ping_deadline_s=30)
+    "FaultConfig": dict.fromkeys(
+        ("controller", "trainer", "engine", "sessions", "rewards"),
+        "write faults.restarts, faults.within_s and faults.longest_pause_s, which hold for each kind of process",
+    )
+    | _waits(start_deadline_s=300, drain_s=120, ping_deadline_s=30)
     | _fixed(ping_every_s=("a sixth of the deadline", "a hang is then found hardly later than that")),
     "BorrowingConfig": _fixed(poll_s=("0.25 s", "steady_s says how soon traffic counts as low")),
-    "FleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
+    "EngineFleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
     "GroupConfig": {"drop_overlong": 'write overlong = "drop"'}
     | _fixed(
         early_close_share=(0.75, "straggler_s says how long the rest is waited for"),

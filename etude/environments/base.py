@@ -156,7 +156,7 @@ class Sandbox(Protocol):
     """One isolated machine holding one task.
 
     Every method raises SandboxError when the sandbox itself has failed; while it is paused, so do all but `resume`,
-    `snapshot`, `fork` and `destroy`.
+    `part`, `snapshot`, `fork` and `destroy`.
     """
 
     @property
@@ -255,6 +255,7 @@ class Sandbox(Protocol):
 
     async def pause(self) -> None:
         """Stop every process until `resume`; the time-outs of commands stand still. Fine when it is paused already.
+        SandboxSpoiled where they cannot be brought to a stand.
 
         What the task had stopped itself stays stopped after `resume`. A command that is killed meanwhile does nothing
         any more, and is gone at the latest then."""

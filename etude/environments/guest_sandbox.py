@@ -106,8 +106,11 @@ class GuestSandbox:
         return await self._channel.pack(path, self._wait_s)
 
     async def part(self, path: str, skip: int = 0) -> Part:
-        await self._awake()
-        return await self._channel.pack_part(path, skip, self._spec.resources, self._wait_s)
+        async with self._still:
+            if not self._paused:
+                return await self._pack(path, skip)
+            async with self._heard():
+                return await self._pack(path, skip)
 
     async def metrics(self) -> Metrics:
         await self._awake()
@@ -165,6 +168,11 @@ class GuestSandbox:
     async def _thaw(self) -> None:
         await self._channel.thaw(self._wait_s)
 
+    @asynccontextmanager
+    async def _heard(self) -> AsyncGenerator[None]:
+        """The agent answers, while every command goes on standing still. It does so anyway where it runs by itself."""
+        yield
+
     # ----------------------------------------------------------------------------------------------------------------
 
     async def _ended(self) -> None:
@@ -173,6 +181,9 @@ class GuestSandbox:
         except BaseException:
             self._ending = None  # else whoever asks again is told of the same failure for ever
             raise
+
+    async def _pack(self, path: str, skip: int) -> Part:
+        return await self._channel.pack_part(path, skip, self._spec.resources, self._wait_s)
 
     def _copier(self) -> Backend:
         if self._backend is None:

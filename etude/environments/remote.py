@@ -5,7 +5,6 @@ Owns `RemoteConfig`, and where a server of this user is found; `client` holds th
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,6 +13,7 @@ from pydantic import Field
 from etude.deadlines import Wait
 from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
+from etude.host.home import default_home
 
 
 class RemoteConfig(BackendTable):
@@ -37,8 +37,8 @@ class RemoteConfig(BackendTable):
 
 
 def default_state_dir() -> Path:
-    """Where a server remembers, below XDG_STATE_HOME or ~/.local/state."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "environments"
+    """Where a server remembers."""
+    return default_home() / "environments"
 
 
 def _open(config: RemoteConfig) -> Backend:

@@ -1,6 +1,6 @@
 """How often the processes of a run may die, and how long is waited before each is started anew.
 
-Owns the table `[faults]` of a recipe, the budgets of restarts by kind of process, and the count of restarts of a run:
+Owns the table `[faults]` of a recipe, the budget of restarts that each kind of process has, and their count:
 one line of kind "restart" in its metrics.jsonl for each, so that the count outlives every process of the run. Starts
 and stops nothing; loads neither torch nor Ray, for the supervisor uses it too.
 """
@@ -9,52 +9,52 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from etude.config import Config
-from etude.deadlines import DeadlineConfig
+from etude.deadlines import DeadlineConfig, scaled
 from etude.errors import EtudeError
 from etude.rollouts.lines import append, rows
 
 Kind = Literal["controller", "trainer", "engine", "sessions", "rewards"]
 
-START_S = 300.0
-"""A process that is not ready so long after it was started is taken for dead: on a cold disk torch alone takes one."""
-DRAIN_S = 120.0
-"""How long a process that is replaced by new code may finish what it has begun: most sessions are over by then."""
-PING_S = 30.0
-"""A process that does not answer for so long is killed and replaced: a pause of a busy machine is far shorter."""
-PINGS = 6
-"""How often within that time each is asked: a hang is found hardly later than the deadline."""
 BUSY = 10
 """So many deadlines may pass while a process computes, or waits for its turn to, before it is said to hang."""
+FIRST_PAUSE_S = 0.2
+"""Before the first restart within the time."""
 
 
-class BudgetConfig(Config):
-    """How often one kind of process may be started anew, and after which pause."""
+@dataclass(frozen=True)
+class Patience:
+    """How long a run waits for its processes, before `[deadlines] scale`."""
 
-    restarts: int = Field(8, ge=0)
-    """So many within `within_s`; one more ends the run."""
-    within_s: float = Field(600.0, gt=0)
-    """Restarts that are longer ago count no more."""
-    first_pause_s: float = Field(0.2, ge=0)
-    """Before the first restart; twice as long before each further one within the time."""
-    longest_pause_s: float = Field(20.0, ge=0)
-    """No pause is longer."""
+    start_s: float = 300.0
+    """A process that is not ready so long after its start is taken for dead: on a cold disk torch alone takes one."""
+    drain_s: float = 120.0
+    """How long a process that is replaced by new code may finish what it has begun: most sessions are over by then."""
+    ping_s: float = 30.0
+    """A process that does not answer for so long is killed and replaced: a pause of a busy machine is far shorter."""
+    ping_every_s: float = 5.0
+    """How often each is asked: a hang is found hardly later than the deadline."""
+
+
+PATIENCE = Patience()
 
 
 class FaultConfig(Config):
-    """What a run bears: restarts of each kind of process, and spare processes."""
+    """What a run bears: restarts of its processes, and spare ones."""
 
-    controller: BudgetConfig = BudgetConfig()
-    trainer: BudgetConfig = BudgetConfig()
-    engine: BudgetConfig = BudgetConfig()
-    sessions: BudgetConfig = BudgetConfig()
-    rewards: BudgetConfig = BudgetConfig()
+    restarts: int = Field(8, ge=0)
+    """So often within `within_s` may processes of one kind be started anew; once more ends the run."""
+    within_s: float = Field(600.0, gt=0)
+    """Restarts that are longer ago count no more."""
+    longest_pause_s: float = Field(20.0, ge=0)
+    """The pause before a restart doubles with each one within the time, up to this."""
     spare_engines: int = Field(0, ge=0)
     """Engine processes that are ready to take the place of one that died."""
     spare_sessions: int = Field(0, ge=0)
@@ -76,32 +76,16 @@ class RestartBudgetSpent(EtudeError):
     """A kind of process died more often than the recipe allows."""
 
 
-class Budget:
-    """The restarts of one kind of process. Times are of the monotonic clock."""
-
-    def __init__(self, kind: Kind, config: BudgetConfig) -> None:
-        self.kind, self.config = kind, config
-        self.at: deque[float] = deque()
-
-    def spend(self, now: float, why: str) -> float:
-        """Take one restart; returns the seconds to wait before it. Raises RestartBudgetSpent."""
-        while self.at and now - self.at[0] > self.config.within_s:
-            self.at.popleft()
-        if len(self.at) >= self.config.restarts:
-            raise RestartBudgetSpent(
-                f"the {self.kind} died {len(self.at) + 1} times within {self.config.within_s:.0f} s, the last time: "
-                f"{why}; what is saved can be resumed once that is mended, and faults.{self.kind}.restarts allows more"
-            )
-        self.at.append(now)
-        return min(self.config.first_pause_s * 2 ** (len(self.at) - 1), self.config.longest_pause_s)
-
-
 class Restarts:
-    """All budgets of a run, and the lines that tell of restarts."""
+    """The restarts of a run, by kind of process, and the lines that tell of them."""
 
-    def __init__(self, config: FaultConfig, metrics: Path) -> None:
+    def __init__(self, config: FaultConfig, metrics: Path, patience: Patience = PATIENCE) -> None:
         self.config, self.metrics = config, metrics
-        self._budgets: dict[Kind, Budget] = {}
+        self.start_s, self.drain_s = scaled(patience.start_s), scaled(patience.drain_s)
+        self.ping_s, self.ping_every_s = scaled(patience.ping_s), scaled(patience.ping_every_s)
+        self.hung = 0
+        """Processes that were killed because they did not answer."""
+        self._at: dict[Kind, deque[float]] = defaultdict(deque)
 
     async def pause(self, kind: Kind, why: str) -> None:
         """Count one restart and wait as long as it must. Raises RestartBudgetSpent."""
@@ -109,13 +93,20 @@ class Restarts:
 
     def spend(self, kind: Kind, why: str) -> float:
         """Count one restart; returns the seconds to wait before it. Raises RestartBudgetSpent."""
-        budget = self._budgets.setdefault(kind, Budget(kind, getattr(self.config, kind)))
-        pause_s = budget.spend(time.monotonic(), why)
+        config, at, now = self.config, self._at[kind], time.monotonic()
+        while at and now - at[0] > config.within_s:
+            at.popleft()
+        if len(at) >= config.restarts:
+            raise RestartBudgetSpent(
+                f"the {kind} died {len(at) + 1} times within {config.within_s:.0f} s, the last time: {why}; what is "
+                "saved can be resumed once that is mended, and faults.restarts allows more"
+            )
+        at.append(now)
         self.note(kind, why)
-        return pause_s
+        return min(FIRST_PAUSE_S * 2 ** (len(at) - 1), config.longest_pause_s)
 
     def note(self, kind: Kind, why: str) -> None:
-        """Write a restart down that no budget is asked for, such as a replacement by an operator."""
+        """Write a restart down that is not counted against the budget, such as a replacement by an operator."""
         append(self.metrics, {"kind": "restart", "process": kind, "why": why, "at": time.time()})
 
 

@@ -3,9 +3,9 @@
 Owns the controller's process and all that it leaves behind: as the reaper of its descendants this process inherits
 whatever a dead controller had started (Ray's processes, sandboxes), and ends it before the next life begins; what
 sandboxes leave on disk is swept when the next life opens its backend, or by the command after the last. A controller
-that does not answer on its socket for `faults.PING_S` is killed. An error that the controller can name is its last
-word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
-`[faults.controller]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
+that does not answer on its socket for `faults.Patience.ping_s` is killed. An error that the controller can name is its
+last word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
+`[faults]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import psutil
 
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
-from etude.rollouts.faults import BUSY, PING_S, PINGS, Restarts
+from etude.rollouts.faults import BUSY, Restarts
 from etude.rollouts.live import SOCKET, ask
 from etude.rollouts.processes import runnable
 
@@ -80,7 +80,7 @@ class Supervisor:
             if code is not None:
                 controller.returncode = code
                 return code
-            told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, scaled(PING_S) / PINGS)
+            told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, self.restarts.ping_every_s)
             if told is None and self._hangs(controller.pid):
                 os.kill(controller.pid, signal.SIGKILL)
             if told is None or told.si_signo == signal.SIGCHLD:
@@ -104,8 +104,8 @@ class Supervisor:
             return False  # it is not there yet, or not any more
         else:
             self.missed = 0
-        patience_s = scaled(PING_S) * (BUSY if runnable(pid) else 1)
-        self.hung = self.missed * (scaled(PING_S) / PINGS + _ASK_S) > patience_s
+        patience_s = self.restarts.ping_s * (BUSY if runnable(pid) else 1)
+        self.hung = self.missed * (self.restarts.ping_every_s + _ASK_S) > patience_s
         return self.hung
 
     def _clean(self) -> None:

@@ -31,7 +31,7 @@ class Hosted:
         """One of the methods of a sandbox that ask and are answered."""
         if method not in _CALLS:
             raise ConfigError(f"{method}: a sandbox has no such call")
-        async with self._agent.use(sandbox) as live:
+        async with self._agent.use(sandbox, awake=method != "part") as live:
             return await getattr(live.box, method)(*arguments)
 
     async def exec(self, sandbox: str, body: ExecBody) -> ExecResult:

@@ -179,7 +179,7 @@ class Routes:
 
     async def remove(self, request: Request) -> Response:
         query = _query(request)
-        path, recursive = _path(query), query.get("recursive", "false") == "true"
+        path, recursive = _path(query), _yes(query, "recursive")
         return await self._on(request, lambda live, _: live.box.remove(path, recursive))
 
     async def entries(self, request: Request) -> Response:
@@ -197,7 +197,7 @@ class Routes:
     async def part(self, request: Request) -> Response:
         query = _query(request)
         path, skip = _path(query), _number(query, "skip", 0)
-        async with self.node.use(request.path_params["id"]) as live:
+        async with self.node.use(request.path_params["id"], awake=False) as live:
             return Response(part_body(await live.box.part(path, skip)), media_type="application/octet-stream")
 
     # ----------------------------------------------------------------------------------------------------------------
@@ -271,13 +271,19 @@ def _checked(key: str) -> str:
 
 def _query(request: Request) -> dict[str, str]:
     """The parameters, names that are not UTF-8 kept as Python keeps those of files."""
-    return dict(parse_qsl(request.url.query, errors="surrogateescape"))
+    return dict(parse_qsl(request.url.query, keep_blank_values=True, errors="surrogateescape"))
 
 
 def _path(query: dict[str, str]) -> str:
-    if not query.get("path", "").startswith("/"):
-        raise ConfigError("path: give an absolute path inside the sandbox")
+    if not query.get("path", "").startswith("/") or "\0" in query["path"]:
+        raise ConfigError("path: give an absolute path inside the sandbox, without NUL")
     return query["path"]
+
+
+def _yes(query: dict[str, str], name: str) -> bool:
+    if (said := query.get(name, "false")) not in ("true", "false"):
+        raise ConfigError(f"{name}: {said[:40]!r} must be true or false")
+    return said == "true"
 
 
 def _number(query: dict[str, str], name: str, default: int) -> int:
