@@ -188,7 +188,7 @@ class Versions:
 async def rollouts_process(options: argparse.Namespace, home: Path, urls: list[str]) -> None:
     """The run, in a process of its own: a line on its input begins a turn, the next one ends it."""
     lending = {
-        "servers": urls, "token_file": f"{home}/token", "keep": options.keep, "borrow_below": 1.0,
+        "urls": urls, "token_file": f"{home}/token", "keep": options.keep, "borrow_below": 1.0,
         "return_above": 1.5, "steady_s": options.server_quiet,
     }  # fmt: skip
     tool, store = {"max_observation_bytes": 1500}, f"{home}/run/weights"

@@ -102,7 +102,8 @@ RETIRED: dict[str, dict[str, str]] = {
     )
     | _waits(start_deadline_s=300, drain_s=120, ping_deadline_s=30)
     | _fixed(ping_every_s=("a sixth of the deadline", "a hang is then found hardly later than that")),
-    "BorrowingConfig": _fixed(poll_s=("0.25 s", "steady_s says how soon traffic counts as low")),
+    "BorrowingConfig": {"servers": "write urls"}
+    | _fixed(poll_s=("0.25 s", "steady_s says how soon traffic counts as low")),
     "EngineFleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
     "GroupConfig": {"drop_overlong": 'write overlong = "drop"'}
     | _fixed(
@@ -126,8 +127,13 @@ RETIRED: dict[str, dict[str, str]] = {
         max_skipped=(3, "three steps in a row are no bad luck"),
     ),
     "PublisherConfig": _waits(parts_s=300, deadline_s=300)
-    | _fixed(chunk_elements=("2^20", "that is some milliseconds' work for one core")),
-    "StoreConfig": _waits(deadline_s=30, request_timeout_s=15)
+    | _fixed(
+        chunk_elements=("2^20", "that is some milliseconds' work for one core"),
+        merge_over=("(8, 32)", "who is late then needs a few fetches"),
+        anchor_every=(256, "a full copy weighs as much as a hundred deltas"),
+    ),
+    "StoreConfig": {"relay_token_file": "write token_file"}
+    | _waits(deadline_s=30, request_timeout_s=15)
     | _fixed(parallel=(8, "eight connections fill a link; block_bytes suits a slow one")),
     "SubscriberConfig": _fixed(poll_s=("0.05 s", "a listing of a remote store takes about as long")),
 }

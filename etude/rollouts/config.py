@@ -42,7 +42,7 @@ class BorrowingConfig(Config):
 
     opens: ClassVar[str] = "etude.rollouts.lending.borrower:Borrower"
     """The `fleet.Lender` that a fleet opens by it: nothing else of the run knows of it."""
-    servers: tuple[Url, ...] = Field(min_length=1)
+    urls: tuple[Url, ...] = Field(min_length=1)
     """All that share the users' traffic, behind one load balancer: their load decides together."""
     token_file: Path | None = None
     """Holds the token that the servers ask for; None: they ask for none."""

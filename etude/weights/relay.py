@@ -62,7 +62,7 @@ class RelayConfig(Config):
     hosts: tuple[str, ...] = LOOPBACK
     """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
     token_file: Path
-    """Made when it is not there; replicas name a copy of it as `relay_token_file`."""
+    """Made when it is not there; replicas name a copy of it as `weight_store.token_file`."""
     directory: Path
     """Where blocks are kept."""
     most_gb: float = Field(64.0, gt=0)

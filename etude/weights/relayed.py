@@ -81,8 +81,8 @@ class RelayedStore(Store):
 
 def _open_relay(config: StoreConfig, patience: Patience) -> Store:
     """The relay as a store of its own, which is given up soon when it is down, and late while it fetches."""
-    if config.relay is None or config.relay_token_file is None:
-        raise ConfigError("relay_token_file: a relay is used with its token; name the file that holds it")
+    if config.relay is None or config.token_file is None:
+        raise ConfigError("weight_store.token_file: a relay is used with its token; name the file that holds it")
     longest = timedelta(seconds=scaled(patience.deadline_s + patience.silence_s))
     backend = HTTPStore(
         config.relay,
@@ -91,7 +91,7 @@ def _open_relay(config: StoreConfig, patience: Patience) -> Store:
             "connect_timeout": timedelta(seconds=_CONNECT_S),
             "read_timeout": longest,
             "timeout": longest,
-            "default_headers": {"authorization": f"Bearer {read_token(config.relay_token_file)}"},
+            "default_headers": {"authorization": f"Bearer {read_token(config.token_file)}"},
         },
         retry_config={"max_retries": 0},
     )

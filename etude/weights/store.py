@@ -74,7 +74,7 @@ class StoreConfig(Config):
     """For a remote store, in obstore's terms: region, endpoint, …; credentials come from the usual environment."""
     relay: str | None = None
     """The URL of this site's relay (`etude weights relay`): what is read comes through it, as long as it answers."""
-    relay_token_file: Path | None = None
+    token_file: Path | None = None
     """The file that holds the relay's token."""
 
 

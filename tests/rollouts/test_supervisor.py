@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from etude.config import parse
+from etude.deadlines import DeadlineConfig
 from etude.errors import ConfigError
 from etude.rollouts.faults import (
     FIRST_PAUSE_S,
@@ -184,3 +185,10 @@ def test_kinds_share_the_keys_and_not_the_budget(tmp_path):
 def test_pauses_double_up_to_the_longest(tmp_path):
     restarts = Restarts(FaultConfig(longest_pause_s=1.0), tmp_path / "metrics.jsonl")
     assert [restarts.spend("trainer", "it died") for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_one_factor_scales_what_processes_are_waited_for(tmp_path, monkeypatch):
+    for name, value in DeadlineConfig(scale=2).variables().items():
+        monkeypatch.setenv(name, value)
+    slow = Restarts(FaultConfig(), tmp_path / "metrics.jsonl")
+    assert (slow.start_s, slow.drain_s, slow.ping_s, slow.ping_every_s) == (600, 240, 60, 10)

@@ -98,7 +98,7 @@ async def _serve_region(link: Link, directory: Path, options: dict[str, str], to
     while not server.started:
         await asyncio.sleep(0.01)
     url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    settings = StoreConfig(**wide, relay=url, relay_token_file=token)
+    settings = StoreConfig(**wide, relay=url, token_file=token)
     stores = [open_store("s3://bucket/run", settings, patience) for _ in range(2)]
     engines = [TorchEngine(decoder(), EngineConfig(cache_tokens=4096)) for _ in stores]
     updates = [
@@ -167,8 +167,9 @@ class Trainer:
         self.publishers = [
             Publisher(
                 s3.store(deadline_s=60, request_timeout_s=30),
-                PublisherConfig(merge_over=(4,), merge="always"),
+                PublisherConfig(merge="always"),
                 shard=Shard(rank, RANKS, attempt, frozenset(names[rank::RANKS])),
+                merge_over=(4,),
             )
             for rank in range(RANKS)
         ]

@@ -56,7 +56,7 @@ def test_full_disk(small_disk: Path) -> None:
 def test_s3_by_url(s3: S3Server) -> None:
     """The same protocol over a real socket, create-only manifests and deletions included."""
     chain = make_chain(6)
-    publisher = Publisher(s3.store(), PublisherConfig(anchor_every=2, keep=2))
+    publisher = Publisher(s3.store(), PublisherConfig(keep=2), anchor_every=2)
     for version, bits in enumerate(chain):
         publisher.publish(V(version), bits)
     assert len(s3.keys()) >= 4

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from weight_samples import make_chain, move_bits, same
+from weight_samples import make_chain, move_bits, publisher_on, same
 
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
@@ -50,7 +50,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @contextmanager
 def publishing(directory: Path, **config: Any) -> Iterator[BackgroundPublisher]:
-    background = BackgroundPublisher(Publisher(open_store(directory), PublisherConfig(**config)))
+    background = BackgroundPublisher(publisher_on(open_store(directory), **config))
     yield background
     background.close()
 
@@ -88,7 +88,7 @@ def test_a_step_waits_for_its_copy_and_for_nothing_else(tmp_path: Path, gate: th
 
 def test_arrays_that_a_publisher_keeps_are_not_copied_and_come_back(tmp_path: Path) -> None:
     chain = CHAIN[:4]
-    publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=()))
+    publisher = Publisher(open_store(tmp_path), merge_over=())
     handed = [{name: array.copy() for name, array in bits.items()} for bits in chain]
     for version, bits in enumerate(handed):
         publisher.publish(V(version), bits, keep=True)

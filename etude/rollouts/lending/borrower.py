@@ -82,7 +82,7 @@ class Borrower:
         """Of those that this run gave back, from the decision until users were served."""
         self.heard: dict[str, dict[str, Any]] = {}
         """What each server said last."""
-        self._servers = {url: LendingServer(url, config.token_file) for url in config.servers}
+        self._servers = {url: LendingServer(url, config.token_file) for url in config.urls}
         self._ours: dict[str, FleetEngine] = {}
         self._avoided: dict[str, float] = {}
         """Servers whose engines were of no use, and until when none is asked of them."""
@@ -158,7 +158,7 @@ class Borrower:
         except Refused as error:
             await server.close()
             if error.code != "not_lent":
-                raise ConfigError(f"fleet.lending.servers: {error}") from None
+                raise ConfigError(f"fleet.lending.urls: {error}") from None
             self.counters["loans_refused"] += 1
             return
         except EtudeError:
