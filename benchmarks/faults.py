@@ -47,7 +47,7 @@ def faulted(directory: Path, options: argparse.Namespace) -> dict[str, object]:
     recipe = (
         "rollouts.schedule=lockstep", "rollouts.lag=1", f"rollouts.max_steps={STEPS}", "rollouts.max_minutes=10000",
         "rollouts.concurrency=8", "rollouts.attempts=100000", "rollouts.max_infra_failures=1000000",
-        "faults.journal=true", "faults.ping_every_s=0.5", "faults.ping_deadline_s=5", "faults.start_deadline_s=60",
+        "faults.journal=true", "deadlines.scale=0.2",
         *RESTARTS,
     )  # fmt: skip
     started = time.monotonic()

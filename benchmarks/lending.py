@@ -135,7 +135,7 @@ class Rollouts:
     def __init__(self, config: RunConfig, store: str, metrics: Path, backend: Backend, chat: ChatRenderer) -> None:
         self.config, self.backend, self.chat = config, backend, chat
         self.fleet = Fleet(config, store, Restarts(config.faults, metrics))
-        self.sampler = RemoteSampler(config.rollouts.sample_deadline_s, config.fleet.deadline_s)
+        self.sampler = RemoteSampler()
         self.fleet.listeners.append(self.sampler.update)
         self.counters: Counter[str] = Counter()
         self.ending = False
@@ -188,8 +188,8 @@ class Versions:
 async def rollouts_process(options: argparse.Namespace, home: Path, urls: list[str]) -> None:
     """The run, in a process of its own: a line on its input begins a turn, the next one ends it."""
     lending = {
-        "servers": urls, "token_file": f"{home}/token", "keep": options.keep, "borrow_below": 1.0,
-        "return_above": 1.5, "steady_s": options.server_quiet, "poll_s": 0.05,
+        "urls": urls, "token_file": f"{home}/token", "keep": options.keep, "borrow_below": 1.0,
+        "return_above": 1.5, "steady_s": options.server_quiet,
     }  # fmt: skip
     tool, store = {"max_observation_bytes": 1500}, f"{home}/run/weights"
     recipe = {"name": "lending", "harness": {"tool": tool}, "fleet": {"engines": 0, "lending": lending}}

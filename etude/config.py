@@ -11,15 +11,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from etude.errors import ConfigError
+from etude.retired import RETIRED
 
 
 class Config(BaseModel):
     """A frozen, strict config. Construct it directly in Python, or from TOML with `load_recipe`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_gone(cls, raw: Any) -> Any:
+        """Refuse a key that there was by saying what became of it."""
+        for each in cls.__mro__ if isinstance(raw, dict) else ():
+            for key, said in RETIRED.get(each.__name__, {}).items():
+                if key in raw and key not in cls.model_fields:
+                    raise PydanticCustomError("gone", "key {key} is gone: {said}", {"key": key, "said": said})
+        return raw
 
 
 C = TypeVar("C", bound=Config)
@@ -83,7 +95,7 @@ def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
             table = fields[part].annotation if part in fields else None
     path = ".".join(where)
     if item["type"] != "extra_forbidden":
-        return f"{path}: {item['msg']}"
+        return f"{path}: {item['msg']}" if path else item["msg"]
     return f"{path}: unknown key; known here: {', '.join(sorted(getattr(table, 'model_fields', {})))}"
 
 

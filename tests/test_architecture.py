@@ -13,8 +13,9 @@ from etude.rollouts.sample import Sample
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
-    {"durable", "errors", "plain"},
-    {"records", "config", "search", "host", "plugins"},
+    {"durable", "errors", "plain", "retired"},
+    {"config"},
+    {"records", "deadlines", "explain", "search", "host", "plugins"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},

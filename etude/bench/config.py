@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig
 from etude.engine.config import EngineConfig
 from etude.environments.backends import BackendConfig
 from etude.environments.namespace import NamespaceConfig
@@ -121,6 +122,7 @@ class BenchConfig(Config):
     judge: JudgeConfig | None = None
     """A model that judges every attempt: intent, instructions, restraint, quality, and the task's own rubric."""
     limits: LimitsConfig = LimitsConfig()
+    deadlines: DeadlineConfig = DeadlineConfig()
     environment: BackendConfig = NamespaceConfig()
     concurrency: int = Field(8, ge=1)
     """Attempts under way at once."""

@@ -29,6 +29,7 @@ from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import SessionResult, run_dialogue, token_dialogue
 from etude.records import Task
 from etude.rewards.judge import JudgeConfig
+from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
 from etude.tasks.expert import CLEAN, FAREWELL, Expert, ExpertConfig
 
 AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
@@ -81,13 +82,14 @@ def identity(config: AnyPolicy) -> dict[str, Any]:
 
 def endpoint_identity(config: EndpointConfig) -> dict[str, Any]:
     """What decides an endpoint's answers; not where a key is read from, nor how long is waited."""
-    silent = {"key_env", "key_file", "headers", "connect_s", "silence_s", "deadline_s", "attempts", "longest_pause_s"}
+    silent = {"key_env", "key_file", "headers", "attempts"}
     return config.model_dump(mode="json", exclude=silent)
 
 
 def judge_identity(config: JudgeConfig) -> dict[str, Any]:
     """The same of a judge."""
-    said = config.model_dump(mode="json", include={"votes", "structured", "control", "max_chars", "max_answer_tokens"})
+    said = config.model_dump(mode="json", include={"votes", "structured"})
+    said |= {"control": True, "max_chars": MAX_CHARS, "max_answer_tokens": MAX_ANSWER_TOKENS}
     return {**said, "endpoint": endpoint_identity(config.endpoint)}
 
 

@@ -36,7 +36,9 @@ def run(options: argparse.Namespace) -> int:
 
     def load() -> AgentConfig:
         file = options.config or (config_file() if config_file().exists() else None)
-        return load_recipe(file, AgentConfig, overrides)
+        config = load_recipe(file, AgentConfig, overrides)
+        config.deadlines.apply()
+        return config
 
     if sys.stdin.isatty():
         say("etude acp speaks with an editor; docs/acp.md says how to set one up. Ctrl-D ends it.", sys.stderr)

@@ -143,7 +143,9 @@ def _config(options: argparse.Namespace) -> AgentConfig:
     given = [("endpoint.url", options.endpoint), ("endpoint.model", options.model)]
     given += [("ranking.tests", options.tests), ("ranking.lints", options.lints)]
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
-    return load_recipe(file, AgentConfig, overrides)
+    config = load_recipe(file, AgentConfig, overrides)
+    config.deadlines.apply()
+    return config
 
 
 def _session(options: argparse.Namespace, store: SessionStore, directory: Path) -> str | None:

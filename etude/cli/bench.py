@@ -72,7 +72,9 @@ def _config(options: argparse.Namespace) -> BenchConfig:
     elif options.solution is not None:
         given |= {"policy.kind": "solution", "policy.skill": options.solution}
     said += [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    return load_recipe(options.config, BenchConfig, said)
+    config = load_recipe(options.config, BenchConfig, said)
+    config.deadlines.apply()
+    return config
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -62,6 +62,7 @@ def _serve(options: argparse.Namespace) -> int:
     from etude.environments.server.app import ServerConfig, serve
 
     config = load_recipe(options.config, ServerConfig, options.set)
+    config.deadlines.apply()
 
     def ready(url: str) -> None:
         said = {"url": url, "token_file": str(config.token_path)}

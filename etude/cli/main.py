@@ -19,6 +19,7 @@ from etude.plain import plain_event, plain_traceback, say
 
 COMMANDS = {
     "train": "run a recipe: evaluate, train, evaluate, report",
+    "config": "print a recipe with every value in effect, and what differs from the defaults",
     "plan": "say what a recipe would do on this machine, and what would do more",
     "runs": "change a run while it goes on: set keys, replace processes",
     "pretrain": "make a base model: record sessions, mid-train, save",

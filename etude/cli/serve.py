@@ -23,6 +23,7 @@ def run(options: argparse.Namespace) -> int:
     from etude.engine.server.app import ServeConfig, serve
 
     config = load_recipe(options.config, ServeConfig, options.set)
+    config.deadlines.apply()
 
     def ready(url: str) -> None:
         said = {"url": url, "model": config.name or options.model.resolve().name, "token_file": str(config.token_path)}

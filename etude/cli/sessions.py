@@ -45,6 +45,7 @@ def _serve(options: argparse.Namespace) -> int:
     config = load_recipe(options.config, SessionsConfig, options.set)
     file = options.agent or (config_file() if config_file().exists() else None)
     agent = load_recipe(file, AgentConfig, options.agent_set)
+    agent.deadlines.apply()
 
     def ready(url: str) -> None:
         said = {"url": url, "token_file": str(config.token_path)}

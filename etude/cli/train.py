@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
     )
+    parser.add_argument("--explain", metavar="KEY", help="say what a key does and where its value is from; run nothing")
     parser.add_argument("--json", action="store_true", help="print nothing but the final JSON line")
     parser.add_argument(
         "--unsupervised", action="store_true", help="in this process: if it dies, nothing starts it again"
@@ -30,7 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.explain is not None:
+        return _explain(options)
     return _run(options) if options.unsupervised else _supervise(options)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from etude.explain import Explained, told
+    from etude.rollouts.config import RunConfig
+
+    said = Explained(options.recipe, RunConfig, options.set).explain(options.explain)
+    say(json.dumps(said) if options.json else told(said))
+    return 0
 
 
 def _supervise(options: argparse.Namespace) -> int:
@@ -39,6 +51,7 @@ def _supervise(options: argparse.Namespace) -> int:
     from etude.rollouts.supervisor import Supervisor, command_of
 
     recipe = load_part(options.recipe, Supervised, options.set)
+    recipe.deadlines.apply()
     directory = options.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
     sets = [part for override in options.set for part in ("--set", override)]
     flags = [flag for flag, given in (("--resume", options.resume), ("--json", options.json)) if given]

@@ -173,8 +173,8 @@ def _open_publisher(options: argparse.Namespace) -> Any:
     from etude.weights.signing import load_keys
 
     never = 1 << 40  # merged deltas, anchors and deletion are the run's own publisher's to decide
-    config = PublisherConfig(merge_over=(), anchor_every=never, keep=never)
-    return Publisher(open_store(options.store), config, load_keys(options.key, options.trust))
+    store, keys = open_store(options.store), load_keys(options.key, options.trust)
+    return Publisher(store, PublisherConfig(keep=never), keys, merge_over=(), anchor_every=never)
 
 
 _ACTIONS = {

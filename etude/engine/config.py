@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from etude.deadlines import Wait
 from etude.engine.plugin import EnginePlugin, EngineTable
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ class EngineConfig(EngineTable):
     """Our own engine: the size of its cache, steps and batch."""
 
     replicas: ClassVar[int] = 1
-    update_deadline_s: ClassVar[float] = 60.0
+    request_s: ClassVar[Wait] = Wait(120.0)
+    """A request that has no result after this long fails: a long message of a small model on one core takes less."""
+    update_s: ClassVar[float] = 60.0
     """New weights go in between two steps; this is for a machine that is busy."""
 
     kind: Literal["etude"] = "etude"
@@ -26,8 +29,6 @@ class EngineConfig(EngineTable):
     """Most tokens of one forward; what decode rows leave goes to prefill."""
     max_running: int = 128
     """Most sequences decoded together."""
-    request_deadline_s: float = 120.0
-    """A request that has no result after this long fails."""
     in_flight: Literal["keep", "recompute"] = "keep"
     """What becomes of keys and values that older weights computed when new ones go in: they are kept, which costs
     nothing, or every sequence computes its own anew before its next token. Sampled tokens and their routes stay.
@@ -35,8 +36,6 @@ class EngineConfig(EngineTable):
     lookup_tokens: int = 0
     """Speculation by prompt lookup: most tokens guessed a step and sequence, fewer where they would cost more than they
     save; 0 turns it off. It changes no token."""
-    lookup_ngram: int = 1
-    """So many tokens must have been said before, in the same order, for what followed them to be guessed."""
     further_tokens: int = 0
     """Speculation by the layer that a checkpoint has for the token after the next (DeepSeek-V3's do): most tokens
     guessed a step and sequence; 0 turns it off. It changes no token."""

@@ -29,7 +29,7 @@ class EngineTable(Config):
             """How many engines there are, each with all weights."""
 
         @property
-        def update_deadline_s(self) -> float:
+        def update_s(self) -> float:
             """New weights that are not served after this long are an error."""
 
     @property

@@ -35,6 +35,9 @@ FURTHER = "further"
 FIXED_ROWS = 8
 """A step costs about as much before its first token as so many tokens cost: one guessed where few run is nearly free,
 where many run it costs what any token does."""
+LOOKUP_NGRAM = 1
+"""So many tokens must have been said before, in the same order, for what followed them to be guessed: `Odds` drops
+lookups that guess badly sooner than a longer match would pay."""
 _FADE = 0.98
 """What a guess weighs for each one after it."""
 
@@ -89,7 +92,7 @@ class Speculation:
         if self.config.lookup_tokens:
             most = min(most, self.config.lookup_tokens)
             if sequence.lookup is None:
-                sequence.lookup = Lookup(self.config.lookup_ngram)
+                sequence.lookup = Lookup(LOOKUP_NGRAM)
             found += (each.guess(sequence.token_ids, most) for each in (sequence.lookup, self.habits))
         return [guess for guess in found if guess.tokens]
 

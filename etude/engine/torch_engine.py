@@ -101,13 +101,13 @@ class TorchEngine:
             self._work_since = self._work_since or time.perf_counter()
             self._wake.notify()
         try:
-            async with asyncio.timeout(self.config.request_deadline_s):
+            async with asyncio.timeout(self.config.request_s):
                 return await asyncio.wrap_future(running.future)
         except TimeoutError:
             mode = "paused" if self._paused else "stepping"
             state = f"{len(self._running)} running, {len(self._waiting)} waiting, {mode}"
             what = f"tokens for {request.session_id or 'a request'}"
-            raise DeadlineExceeded(what, self.config.request_deadline_s, state) from None
+            raise DeadlineExceeded(what, self.config.request_s, state) from None
         finally:
             if running.future.cancel():  # it had not ended
                 with self._wake:

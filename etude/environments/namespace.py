@@ -23,10 +23,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
-from pydantic import Field
-
+from etude.deadlines import Wait
 from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Metrics, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
@@ -54,6 +53,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+CACHED_LAYERS = 256
+"""Tasks' files that are kept for the next sandbox of the same task: more than a run has tasks under way."""
+
+
 class NamespaceConfig(BackendTable):
     """How namespace sandboxes are made; the defaults need root, or a delegated cgroup."""
 
@@ -75,27 +78,30 @@ class NamespaceConfig(BackendTable):
     """What a sandbox may reach: `hosts`, where its spec names none; the rest of it in any case."""
     limits: Literal["cgroup", "rlimit"] = "cgroup"
     """`rlimit` limits memory per process and CPU not at all: weaker, for where no cgroup can be written."""
-    first_uid: int = Field(FIRST_UID, ge=1)
-    """Who sandboxes are on the host when we are root: users and groups from here on that own nothing, 65536 each."""
-    uid_ranges: int = Field(RANGES, ge=1)
-    """So many sandboxes have users, and so the kernel's quotas of a user, to themselves; more share them. 1: all do."""
-    cached_layers: int = Field(256, ge=1)
-    concurrent_starts: int = Field(8, ge=1)
-    start_timeout_s: float = Field(30.0, gt=0)
-    file_timeout_s: float = Field(30.0, gt=0)
-    stop_timeout_s: float = Field(15.0, gt=0)
-    disk_timeout_s: float = Field(120.0, gt=0)
-    """For copying or removing one sandbox's files."""
+    concurrent_starts: ClassVar[int] = 8
+    """More at once only wait for each other: mounts of one kernel take turns."""
+    start_timeout_s: ClassVar[Wait] = Wait(30.0)
+    """A start takes a tenth of a second, and a hundred at once on a busy machine some."""
+    file_timeout_s: ClassVar[Wait] = Wait(30.0)
+    stop_timeout_s: ClassVar[Wait] = Wait(15.0)
+    disk_timeout_s: ClassVar[Wait] = Wait(120.0)
+    """For copying or removing one sandbox's files, which may be a gigabyte of small ones."""
 
 
 class NamespaceBackend:
     """Makes namespace sandboxes. Opening one sweeps what killed processes left, and fails if limits cannot be set."""
 
     def __init__(
-        self, config: NamespaceConfig | None = None, resolve: Resolver | None = None, sweep: bool = True
+        self,
+        config: NamespaceConfig | None = None,
+        resolve: Resolver | None = None,
+        sweep: bool = True,
+        uid_ranges: int = RANGES,
+        cached_layers: int = CACHED_LAYERS,
     ) -> None:
         """`resolve` looks up the names that sandboxes ask their proxies for; None: as this machine does. Without
-        `sweep` what killed processes left is let be."""
+        `sweep` what killed processes left is let be. `uid_ranges` sandboxes have users, and so the kernel's quotas of
+        a user, to themselves; more share them."""
         self.config = config or NamespaceConfig()
         self.egress: Counter[str] = Counter()
         """What became of sandboxes' requests to their proxies: "allowed", or the reason of a refusal."""
@@ -104,11 +110,11 @@ class NamespaceBackend:
         state_dir = self.config.state_dir or store.default_state_dir()
         if sweep:
             store.sweep(state_dir)
-        self.store = store.Store(state_dir, self.config.cached_layers)
+        self.store = store.Store(state_dir, cached_layers)
         self.groups: cgroups.CgroupTree | None = None
         self.roots = Roots(program, self.store.root, self.config.images, tuple(self.config.binds))
         try:
-            self.uids = open_uids(program, self.store.root, self.config.first_uid, self.config.uid_ranges)
+            self.uids = open_uids(program, self.store.root, FIRST_UID, uid_ranges)
             if self.config.limits == "cgroup":
                 self.groups = cgroups.open_tree(self.store.instance)
                 self.store.note_groups(self.groups.bases)

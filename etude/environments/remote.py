@@ -6,10 +6,11 @@ Owns `RemoteConfig`, and where a server of this user is found; `client` holds th
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from etude.deadlines import Wait
 from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.host.home import default_home
@@ -20,17 +21,19 @@ class RemoteConfig(BackendTable):
 
     kind: Literal["remote"] = "remote"
     url: str = Field(pattern=r"^https?://[^/]+(/.*)?$")
+    """Where the server listens."""
     token_file: Path | None = None
     """None: where a server of this user on this machine keeps its own."""
     backend: str | None = None
+    """Sandboxes are on the server's backend of this name, or there are none."""
     isolation: Literal["namespace", "container", "vm"] | None = None
-    """Sandboxes are on the server's backend of this name, or of this isolation level, or there are none."""
-    ttl_s: float | None = Field(None, gt=0)
+    """Sandboxes are on a backend of this isolation level, or there are none."""
+    ttl_s: ClassVar[float | None] = None
     """Of sandboxes whose spec names none: what ends them should this process be killed. None: the server's own."""
-    unreachable_s: float = Field(30.0, gt=0)
-    """How long to go on trying to reach a server that does not answer."""
-    busy_s: float = Field(600.0, gt=0)
-    """How long to come again to a server that says it is busy or restarting."""
+    unreachable_s: ClassVar[Wait] = Wait(30.0)
+    """How long to go on trying to reach a server that does not answer: one that is started anew is back."""
+    busy_s: ClassVar[Wait] = Wait(600.0)
+    """How long to come again to a server that says it is busy or restarting: it may be full for minutes."""
 
 
 def default_state_dir() -> Path:

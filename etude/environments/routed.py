@@ -13,7 +13,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import structlog
 from pydantic import Field
@@ -34,7 +34,8 @@ class RoutedConfig(BackendTable):
 
     kind: Literal["routed"] = "routed"
     places: tuple[PlaceConfig, ...] = Field(min_length=1)
-    away_s: float = Field(30.0, gt=0)
+    """Tables of kind "remote" or "cluster", which all offer the same."""
+    away_s: ClassVar[float] = 30.0
     """How long a place that could not be reached, or was full, gets nothing new while another may."""
 
 

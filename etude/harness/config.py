@@ -7,14 +7,14 @@ defaults are those of training; the product has its own.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from etude.config import Config
 from etude.errors import ConfigError
 from etude.harness.tools import AGENT_ONLY, TOOLSETS, Tool, ToolConfig
-from etude.harness.tools.delay import DelayConfig, delayed
+from etude.harness.tools.delay import Delay, delayed
 from etude.plugins import find, known
 
 
@@ -44,16 +44,23 @@ class HarnessConfig(Config):
     may stand others, of the group `etude.tools` or as package.module:attribute, which the prompt lists last."""
     max_turn_tokens: int = Field(4096, ge=1)
     """Longest single message; a longer one is cut off and the model told so."""
-    min_turn_tokens: int = Field(16, ge=1)
-    """A session whose context has less room than this for another message has outgrown it."""
+    min_turn_tokens: ClassVar[int] = 16
+    """A session whose context has less room than this for another message has outgrown it: no call is shorter."""
     lenient_calls: bool = False
     """Take values that are not quite of their type, as `7.0` or `"7"` for 7; else they are answered with what is wrong,
     which a model can learn from. Calls that come as native function calls always are taken so."""
     summary: SummaryConfig | None = None
     """None: a session that outgrows its context ends."""
     tool: ToolConfig = ToolConfig()
-    delay: DelayConfig | None = None
-    """Makes every call wait, to rehearse a run whose tools are slow; None: as fast as they are."""
+    delay: tuple[PositiveFloat, PositiveFloat] | None = None
+    """Makes every call wait, to rehearse a run whose tools are slow: the median in seconds, and for how long one in a
+    hundred waits. None: as fast as they are."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> HarnessConfig:
+        if self.delay is not None and self.delay[1] < self.delay[0]:
+            raise ValueError(f"delay: {self.delay[1]} is less than the median, {self.delay[0]}")
+        return self
 
     @model_validator(mode="after")
     def _known(self) -> HarnessConfig:
@@ -73,7 +80,7 @@ class HarnessConfig(Config):
         chosen += [find("tools", name) for name in self._added()]
         if twice := [name for name, count in Counter(tool.name for tool in chosen).items() if count > 1]:
             raise ConfigError(f"harness.tools: two tools are called {twice[0]}")
-        return {tool.name: tool if self.delay is None else delayed(tool, self.delay) for tool in chosen}
+        return {tool.name: tool if self.delay is None else delayed(tool, Delay(*self.delay)) for tool in chosen}
 
     def _added(self) -> list[str]:
         """Tools that are not of the set."""

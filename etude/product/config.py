@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig
 from etude.environments.local import WorkspaceConfig
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.cost import Price
@@ -38,6 +39,7 @@ class AgentConfig(Config):
     """The sign before what prices come to."""
     harness: HarnessConfig = HarnessConfig(toolset="agent", max_turn_tokens=16_000)
     workspace: WorkspaceConfig = WorkspaceConfig()
+    deadlines: DeadlineConfig = DeadlineConfig()
     mcp: McpConfig = McpConfig()
     """Servers whose tools the agent has beside its own. They are the user's to name, never a repository's."""
 

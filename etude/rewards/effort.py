@@ -41,24 +41,38 @@ class Effort:
     turns: int
 
 
+@dataclass(frozen=True)
+class Weights:
+    """What x counts each kind of effort for. All that is sampled weighs the same, and turns more than calls, which pays
+    for parallel calls."""
+
+    thinking: float = 1.0
+    call_tokens: float = 1.0
+    output: float = 0.0
+    """What a tool answers is not the model's doing, and reading before editing is to be encouraged."""
+    final: float = 1.0
+    calls: float = 0.25
+    turns: float = 1.0
+    token_unit: float = 100.0
+    """So many tokens weigh as much as a turn: a short message with a call."""
+
+
+WEIGHTS = Weights()
+
+
 class EffortConfig(Config):
-    """The penalty is `min(cap, scale * C(x))`, with x the sum of tokens, each kind by its weight, / token_unit, and of
-    calls and turns by theirs."""
+    """The penalty is `min(cap, scale * C(x))` on solved rollouts, with x the rollout's weighted effort (`Weights`)."""
 
     enabled: bool = True
+    """False: effort costs nothing."""
     scale: float = Field(0.02, ge=0)
+    """What the first unit of effort costs: about a hundred tokens, or a turn."""
     cap: float = Field(0.5, ge=0, lt=1)
     """Below 1, so that a solved rollout is worth more than an unsolved one whatever it cost."""
     k: float = Field(0.25, gt=0)
+    """How soon C bends: from x = 1 / k on, more effort costs noticeably less each."""
     q: float = Field(0.5, ge=0)
-    token_unit: float = Field(100.0, gt=0)
-    thinking_weight: float = Field(1.0, ge=0)
-    call_tokens_weight: float = Field(1.0, ge=0)
-    output_weight: float = Field(0.0, ge=0)
-    """0: what a tool answers is not the model's doing, and reading before editing is to be encouraged."""
-    final_weight: float = Field(1.0, ge=0)
-    calls_weight: float = Field(0.25, ge=0)
-    turns_weight: float = Field(1.0, ge=0)
+    """How far it bends: 0 is a straight line, 1 a logarithm, more is bounded."""
 
 
 def concave_cost(x: float, k: float, q: float) -> float:
@@ -68,15 +82,15 @@ def concave_cost(x: float, k: float, q: float) -> float:
     return math.expm1((1.0 - q) * math.log1p(k * x)) / (k * (1.0 - q))
 
 
-def effort_of(effort: Effort, config: EffortConfig) -> float:
+def effort_of(effort: Effort, weights: Weights = WEIGHTS) -> float:
     """x: the weighted effort of a rollout. Turns cost more than calls, which pays for parallel calls."""
     tokens = (
-        config.thinking_weight * effort.thinking_tokens
-        + config.call_tokens_weight * effort.call_tokens
-        + config.output_weight * effort.output_tokens
-        + config.final_weight * effort.final_tokens
+        weights.thinking * effort.thinking_tokens
+        + weights.call_tokens * effort.call_tokens
+        + weights.output * effort.output_tokens
+        + weights.final * effort.final_tokens
     )
-    return tokens / config.token_unit + config.calls_weight * effort.calls + config.turns_weight * effort.turns
+    return tokens / weights.token_unit + weights.calls * effort.calls + weights.turns * effort.turns
 
 
 def effort_in(session: SessionResult) -> Effort:

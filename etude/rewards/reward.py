@@ -41,9 +41,11 @@ class RewardConfig(Config):
 
     effort: EffortConfig = EffortConfig()
     malformed_penalty: float = Field(0.02, ge=0)
+    """For each tool call that is not in the right form."""
     malformed_cap: float = Field(0.1, ge=0)
     """Small and bounded: malformed calls stay in the data as negatives, but a solved rollout stays worth most."""
     unfinished_penalty: float = Field(0.0, ge=0)
+    """For a session that a limit of its task cut."""
     punish_touched: bool = False
     """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
     audit: Literal["off", "watch", "punish"] = "off"
@@ -99,7 +101,7 @@ def score(
 
 def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[str, float]:
     effort, usage = config.effort, session.usage
-    x = effort_of(effort_in(session), effort) if passed and effort.enabled else 0.0
+    x = effort_of(effort_in(session)) if passed and effort.enabled else 0.0
     cost = min(effort.cap, effort.scale * concave_cost(x, effort.k, effort.q)) if passed and effort.enabled else 0.0
     return {
         "tests": float(passed),

@@ -22,6 +22,7 @@ import psutil
 import ray
 from ray.exceptions import RayError
 
+from etude.deadlines import scaled
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded
 from etude.records import InfraFailed
@@ -67,9 +68,7 @@ class Cluster:
         self.trainer = TrainerWorker(config, store, directory, self.restarts)
         rollouts, spares = config.rollouts, config.faults.spare_sessions
         self.sessions = Pool("sessions", self._session_worker, rollouts.workers, spares, self.restarts)
-        self.rewards = Pool(
-            "rewards", lambda: rewards.RewardWorker.remote(config), rollouts.reward_workers, 0, self.restarts
-        )
+        self.rewards = Pool("rewards", lambda: rewards.RewardWorker.remote(config), rollouts.workers, 0, self.restarts)
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.evaluated = TrajectoryStore(directory / "evaluated")
         """Sessions of evaluations: they stay there, to be read."""
@@ -78,6 +77,7 @@ class Cluster:
     async def start(cls, config: RunConfig, directory: Path) -> Cluster:
         """Start Ray on this machine and all workers; returns when those that play, judge and sample are ready."""
         os.environ |= {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+        config.deadlines.apply()
         root = str(Path(__file__).parents[2])
         ray.init(
             num_cpus=2,
@@ -88,14 +88,19 @@ class Cluster:
             configure_logging=False,
             _system_config=dict.fromkeys(_NO_SPARE_WORKERS, False),
             runtime_env={
-                "env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+                "env_vars": {
+                    "PYTHONPATH": root,
+                    "OMP_NUM_THREADS": "1",
+                    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                    **config.deadlines.variables(),
+                }
             },
         )
         sandboxes = None
         if config.cluster is not None and isinstance(config.environment, ClusterConfig):
             from etude.environments.cluster.launch import launch  # most runs have none, and load none of it
 
-            sandboxes = await launch(config.environment.name, config.cluster)
+            sandboxes = await launch(config.environment.name, config.cluster.agent(), config.cluster.service())
         cluster = cls(config, directory, sandboxes)
         await asyncio.gather(cluster.sessions.start(), cluster.rewards.start(), cluster.fleet.start())
         return cluster
@@ -125,7 +130,7 @@ class Cluster:
 
     async def _played(self, order: Order, moved: Callable[[State], object]) -> Sample | None:
         async with self.sessions.given(order.id) as process:
-            seconds = order.task.limits.wall_s + PLAYED_S
+            seconds = order.task.limits.wall_s + scaled(PLAYED_S)
             playing = self.sessions.call(process, "play", order, seconds=seconds, what=f"rollout {order.id}")
             beginning = asyncio.ensure_future(_told(process.tell("begins", order.id), moved, "running"))
             try:
@@ -139,7 +144,7 @@ class Cluster:
                 beginning.cancel()
 
     async def _judged(self, order: Order, sample: Sample, moved: Callable[[State], object]) -> Sample | None:
-        seconds, lost = ATTEMPTS * (1 + PATIENCE) * order.task.verifier.timeout_s + JUDGED_S, ""
+        seconds, lost = ATTEMPTS * (1 + PATIENCE) * order.task.verifier.timeout_s + scaled(JUDGED_S), ""
         for _ in range(self.config.rollouts.attempts):
             async with self.rewards.given(order.id) as process:
                 moved("rewarding")
@@ -157,7 +162,7 @@ class Cluster:
         async with self.rewards.given(order.id) as process:
             what = f"a control of {order.id}"
             try:
-                return await self.rewards.call(process, "blame", order, why, seconds=JUDGED_S, what=what)
+                return await self.rewards.call(process, "blame", order, why, seconds=scaled(JUDGED_S), what=what)
             except LOST as error:
                 what = f"{why}; nor does its control end: {error}"
                 return replace(sample, outcome=InfraFailed(what, retryable=False))
@@ -171,9 +176,9 @@ class Cluster:
 
     async def renew(self, kind: str) -> int:
         """Let processes of a kind that start now take over from those there are; returns how many there were. Sessions
-        and verdicts under way are finished where they began, within `faults.drain_s`.
+        and verdicts under way are finished where they began, within `faults.Patience.drain_s`.
         """
-        drain_s = self.config.faults.drain_s
+        drain_s = self.restarts.drain_s
         if kind == "trainer":
             await self.trainer.renew()
             return 1

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig
 from etude.engine.config import EngineConfig
 from etude.engine.opening import EngineChoice
 from etude.environments.backends import BackendConfig
@@ -23,9 +24,8 @@ from etude.plugins import named
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
 from etude.rollouts.groups import GroupConfig
-from etude.tasks.expert import CLEAN, ExpertConfig
 from etude.tasks.families import family
-from etude.trainer.config import FinetuneConfig, TrainerConfig
+from etude.trainer.config import TrainerConfig
 from etude.weights.publisher import PublisherConfig
 from etude.weights.store import StoreConfig
 from etude.weights.subscriber import SubscriberConfig
@@ -42,9 +42,10 @@ class BorrowingConfig(Config):
 
     opens: ClassVar[str] = "etude.rollouts.lending.borrower:Borrower"
     """The `fleet.Lender` that a fleet opens by it: nothing else of the run knows of it."""
-    servers: tuple[Url, ...] = Field(min_length=1)
+    urls: tuple[Url, ...] = Field(min_length=1)
     """All that share the users' traffic, behind one load balancer: their load decides together."""
     token_file: Path | None = None
+    """Holds the token that the servers ask for; None: they ask for none."""
     keep: int = Field(1, ge=0)
     """So many are left to users at any time."""
     borrow_below: float = Field(1.0, ge=0)
@@ -53,8 +54,6 @@ class BorrowingConfig(Config):
     """Some are given back as soon as those that serve users have more each, until they would not."""
     steady_s: float = Field(5.0, ge=0)
     """For how long the traffic must have been low before one is borrowed."""
-    poll_s: float = Field(0.25, gt=0)
-    """How often the servers are asked for their load."""
 
     @model_validator(mode="after")
     def _apart(self) -> BorrowingConfig:
@@ -64,22 +63,17 @@ class BorrowingConfig(Config):
 
 
 class EngineFleetConfig(Config):
-    """How many engines, and how long is waited for them."""
+    """How many engines, and whose."""
 
     engines: int | None = Field(None, ge=0)
     """Engine processes of the run's own, each with all weights. None: one, or one for each server in `engine.urls`. 0
     where `lending` gives it some: the run then waits while all are with their users."""
     lending: BorrowingConfig | None = None
-    deadline_s: float = Field(240.0, gt=0)
-    """How long a turn waits in all for an engine that serves: all may have died, or be lent back."""
-    load_deadline_s: float = Field(180.0, gt=0)
-    """How long an engine may take to fetch a version, tries included; to serve it has its own limit
-    (`engine.update_deadline_s`)."""
-    stall_s: float = Field(180.0, gt=0)
-    """An engine that holds requests and computes nothing for so long is killed and replaced."""
 
 
 class ModelSource(Config):
+    """The model that training begins with."""
+
     path: Path = Path("models/etude-tiny")
     """A checkpoint directory in a published layout; relative to the repository's root or absolute."""
     expert_format: ExpertFormat = "plain"
@@ -90,6 +84,7 @@ class RolloutConfig(Config):
     """How many rollouts, where, for how long."""
 
     groups_per_step: int = Field(8, ge=1)
+    """How many groups make a batch."""
     concurrency: int = Field(64, ge=1)
     """Rollouts in flight."""
     schedule: Literal["free", "lockstep"] = "free"
@@ -99,26 +94,19 @@ class RolloutConfig(Config):
     lag: int = Field(0, ge=0, le=1)
     """In lockstep: how many steps ahead of the trainer is sampled."""
     by_difficulty: bool = False
-    """Draw rungs, or tasks of `tasks`, by how uncertain their outcome is (`tasks.curriculum`), not in turns."""
+    """Draw rungs, or tasks of `tasks`, by how uncertain their outcome is (`etude/tasks/curriculum.py`), not in turn."""
     workers: int = Field(1, ge=1)
-    """Processes that run sessions."""
-    reward_workers: int = Field(1, ge=1)
-    """Processes that judge what those have sealed."""
-    trajectory_every: int = Field(1, ge=0)
-    """Turns between two checkpoints of a session, from which another worker can go on with it. 0: none are made."""
+    """Processes that run sessions, and as many that judge what those have sealed."""
     temperature: float = Field(1.0, gt=0)
+    """Of sampling; the loss is computed at the same."""
     max_steps: int = Field(1000, ge=1)
+    """Training ends after so many optimizer steps, if not sooner."""
     max_minutes: float = Field(6.0, gt=0)
     """Of training."""
     total_minutes: float | None = Field(None, gt=0)
     """Of the whole run: training gets what evaluations and control leave of it, and no more than `max_minutes`."""
-    sample_deadline_s: float = 180.0
-    batch_deadline_s: float = 300.0
-    """Longest wait for enough groups for one step."""
     attempts: int = Field(3, ge=1)
     """At a sample, before infrastructure has failed it for good."""
-    lost_attempts: int = Field(8, ge=0)
-    """Attempts at a sample that may be lost with the process that had it, beside those."""
     max_infra_failures: int = Field(32, ge=1)
     """Infrastructure failures in a row that end the run."""
     family: Annotated[str, named("families")] = "ladder"
@@ -134,7 +122,7 @@ class RolloutConfig(Config):
 
     @model_validator(mode="after")
     def _known(self) -> RolloutConfig:
-        if self.tasks and "rungs" in self.model_fields_set:
+        if self.tasks and self.rungs != RolloutConfig.model_fields["rungs"].default:
             raise ValueError("rungs: are the family's, and rollouts.tasks is trained on; leave one of them out")
         known = family(self.family).rungs
         if absent := sorted(set(self.rungs) - set(known)):
@@ -152,23 +140,26 @@ class EvaluationConfig(Config):
     real: bool = True
     """Also the real-code set."""
     temperature: float = Field(1.0, ge=0)
+    """Of sampling there; 0 takes the likeliest token."""
     concurrency: int = Field(96, ge=1)
+    """Sessions under way at once."""
 
 
 class ControlConfig(Config):
     """Supervised fine-tuning on clean demonstrations, at the CPU time reinforcement learning took."""
 
     enabled: bool = True
-    demonstrations: int = Field(1500, ge=1)
-    expert: ExpertConfig = CLEAN
-    finetune: FinetuneConfig = FinetuneConfig()
+    """Costs as much CPU time again as training did."""
 
 
 class RunConfig(Config):
     """A whole recipe: the tables of a TOML file in recipes/."""
 
     name: str
+    """What the run is called; with the seed it names its directory."""
     seed: int = 0
+    """Of all that is drawn: tasks, samples and their order."""
+    deadlines: DeadlineConfig = DeadlineConfig()
     model: ModelSource = ModelSource()
     environment: BackendConfig = NamespaceConfig()
     cluster: LaunchConfig | None = None

@@ -15,12 +15,17 @@ from etude.environments.backends import open_backend
 from etude.environments.cluster.calls import actor
 from etude.records import Task
 from etude.rollouts.config import RunConfig
+from etude.tasks.expert import CLEAN
 from etude.tasks.ladder import ladder_task
+from etude.trainer.config import FinetuneConfig
 
 if TYPE_CHECKING:
     from etude.models.chat import ChatRenderer
     from etude.models.state import Bits
     from etude.trainer.documents import Document
+
+DEMONSTRATIONS = 1500
+"""Clean sessions that are recorded: more than the control has time for, so that none is seen often."""
 
 
 @actor(num_cpus=0)
@@ -49,7 +54,7 @@ def fine_tuned_control(config: RunConfig, cpu_seconds: float, directory: Path) -
     started = _cpu_seconds()
     documents = asyncio.run(_demonstrations(config, ChatRenderer(tokenizer)))
     spent = _cpu_seconds() - started
-    metrics = finetune(decoder, documents, config.control.finetune, cpu_seconds - spent, config.seed)
+    metrics = finetune(decoder, documents, FinetuneConfig(), cpu_seconds - spent, config.seed)
     save_checkpoint(decoder, directory, tokenizer)
     return export_bits(decoder), metrics | {"demonstrations": float(len(documents)), "recording_cpu_s": spent}
 
@@ -67,10 +72,10 @@ async def _demonstrations(config: RunConfig, chat: ChatRenderer) -> list[Documen
     backend = open_backend(config.environment)
     try:
         played = record(
-            [control_task(config, index) for index in range(config.control.demonstrations)],
+            [control_task(config, index) for index in range(DEMONSTRATIONS)],
             backend,
             chat,
-            config.control.expert,
+            CLEAN,
             config.harness,
             seed=config.seed,
         )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import InfraFailed, Version, solved
 from etude.rollouts.cluster import Cluster
@@ -28,6 +29,15 @@ from etude.rollouts.session import Order
 from etude.rollouts.slots import Slot, group_id
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream
+
+BATCH_S = 300.0
+"""Longest wait for enough groups for one step: longer than the longest session of a task may take."""
+LOST_ATTEMPTS = 8
+"""Attempts at a sample that may be lost with the process that had it, beside those that may fail: a death is nobody's
+verdict on the sample, but what always kills its process must not go on for ever."""
+CHECKPOINT_TURNS = 1
+"""Turns between two checkpoints of a session, from which another worker can go on with it: a turn costs
+more than one."""
 
 
 class Controller:
@@ -73,7 +83,7 @@ class Controller:
 
     async def take_groups(self) -> list[SampleGroup] | None:
         """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
-        deadline = time.monotonic() + self.config.rollouts.batch_deadline_s
+        deadline = time.monotonic() + scaled(BATCH_S)
         while True:
             if self.failure is not None:
                 raise self.failure
@@ -86,7 +96,7 @@ class Controller:
             if time.monotonic() > deadline:
                 counts = {name: count for name, count in self.slots.counts().items() if count}
                 state = f"{len(self.rollouts)} rollouts out, {len(self.pool.ready)} groups ready, slots {counts}"
-                raise DeadlineExceeded("enough scored groups for a step", self.config.rollouts.batch_deadline_s, state)
+                raise DeadlineExceeded("enough scored groups for a step", scaled(BATCH_S), state)
             await self.changes(1.0)
 
     async def step(self, groups: list[SampleGroup]) -> dict[str, Any]:
@@ -270,7 +280,7 @@ class Controller:
             rollouts.temperature,
             attempt,
             self.cluster.trajectories.directory,
-            rollouts.trajectory_every,
+            CHECKPOINT_TURNS,
         )
         sample = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
         return None if sample is None else replace(sample, seconds=time.monotonic() - begun)
@@ -297,7 +307,7 @@ class Controller:
     def failed(self, slot: Slot, sample: Sample, why: InfraFailed) -> None:
         """An attempt came to nothing: the slot has another, which goes on from what is kept, or is dropped."""
         budget = self.config.rollouts
-        if why.lost and slot.died < budget.lost_attempts:
+        if why.lost and slot.died < LOST_ATTEMPTS:
             self.stats.counters["attempts_lost"] += 1
             self.slots.lose(slot.id, died=True)
             return

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig, scaled
 from etude.errors import EtudeError
 from etude.rollouts.lines import append, rows
 
@@ -27,40 +29,38 @@ FIRST_PAUSE_S = 0.2
 """Before the first restart within the time."""
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long a run waits for its processes, before `[deadlines] scale`."""
+
+    start_s: float = 300.0
+    """A process that is not ready so long after its start is taken for dead: on a cold disk torch alone takes one."""
+    drain_s: float = 120.0
+    """How long a process that is replaced by new code may finish what it has begun: most sessions are over by then."""
+    ping_s: float = 30.0
+    """A process that does not answer for so long is killed and replaced: a pause of a busy machine is far shorter."""
+    ping_every_s: float = 5.0
+    """How often each is asked: a hang is found hardly later than the deadline."""
+
+
+PATIENCE = Patience()
+
+
 class FaultConfig(Config):
-    """What a run bears: restarts, spare processes, and how soon a process that hangs is found."""
+    """What a run bears: restarts of its processes, and spare ones."""
 
     restarts: int = Field(8, ge=0)
     """So often within `within_s` may processes of one kind be started anew; once more ends the run."""
     within_s: float = Field(600.0, gt=0)
+    """Restarts that are longer ago count no more."""
     longest_pause_s: float = Field(20.0, ge=0)
     """The pause before a restart doubles with each one within the time, up to this."""
     spare_engines: int = Field(0, ge=0)
     """Engine processes that are ready to take the place of one that died."""
     spare_sessions: int = Field(0, ge=0)
     """The same of session workers."""
-    start_deadline_s: float = Field(300.0, gt=0)
-    """A process that is not ready so long after it was started is taken for dead."""
-    drain_s: float = Field(120.0, ge=0)
-    """How long a process that is replaced by new code may finish what it has begun."""
     journal: bool = False
     """Write every move of every sample to moves.jsonl in the run's directory, for whoever follows it."""
-    ping_every_s: float = Field(5.0, gt=0)
-    """How often every process is asked whether it lives."""
-    ping_deadline_s: float = Field(30.0, gt=0)
-    """One that does not answer for so long is killed and replaced."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_budget(cls, table: Any) -> Any:
-        """Each kind of process had a table of its own once."""
-        for kind in get_args(Kind):
-            if isinstance(table, dict) and kind in table:
-                raise ValueError(
-                    f"{kind}: every kind of process has the same budget now; in place of the table faults.{kind} write "
-                    "faults.restarts, faults.within_s and faults.longest_pause_s"
-                )
-        return table
 
 
 class Supervised(Config):
@@ -68,6 +68,7 @@ class Supervised(Config):
 
     name: str
     seed: int = 0
+    deadlines: DeadlineConfig = DeadlineConfig()
     faults: FaultConfig = FaultConfig()
 
 
@@ -78,8 +79,10 @@ class RestartBudgetSpent(EtudeError):
 class Restarts:
     """The restarts of a run, by kind of process, and the lines that tell of them."""
 
-    def __init__(self, config: FaultConfig, metrics: Path) -> None:
+    def __init__(self, config: FaultConfig, metrics: Path, patience: Patience = PATIENCE) -> None:
         self.config, self.metrics = config, metrics
+        self.start_s, self.drain_s = scaled(patience.start_s), scaled(patience.drain_s)
+        self.ping_s, self.ping_every_s = scaled(patience.ping_s), scaled(patience.ping_every_s)
         self.hung = 0
         """Processes that were killed because they did not answer."""
         self._at: dict[Kind, deque[float]] = defaultdict(deque)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from etude.deadlines import scaled
 from etude.engine.config import EngineConfig
 from etude.errors import ConfigError, EtudeError, WeightError
 from etude.records import Version
@@ -38,6 +39,12 @@ FLEET = (
     "engines_given_back", "engines_recalled",
 )  # fmt: skip
 """What a run's summary tells of its engines, and of the ways of its sessions to them."""
+LOAD_S = 180.0
+"""An engine may take so long to fetch a version, tries included: a store that is away is back by then, or is not. To
+serve it has its own limit (`engine.update_s`)."""
+STALL_S = 180.0
+"""An engine that holds requests and computes nothing for so long is killed and replaced: its longest step takes
+seconds."""
 _AGAIN_S = 0.5
 _BEAT_S = 1.0
 """How often session workers are told which engines there are, whether or not that has changed: one may be new."""
@@ -177,7 +184,7 @@ class Fleet:
         end = time.monotonic() + seconds
         with suppress(EtudeError):
             while time.monotonic() < end:
-                stats = await link.stats(STOP_S)
+                stats = await link.stats(scaled(STOP_S))
                 if not stats.get("running") and not stats.get("waiting"):
                     return
                 await asyncio.sleep(0.05)
@@ -194,7 +201,7 @@ class Fleet:
     async def prepare(self, process: Link) -> None:
         """It has the newest version. Weights that are wrong in one of the run's own would be so in the next one too."""
         engine = self.engines[process.name]
-        engine.look(await process.stats(self.restarts.config.start_deadline_s), time.monotonic())
+        engine.look(await process.stats(self.restarts.start_s), time.monotonic())
         while (newest := self.newest) is not None and (engine.loaded is None or engine.loaded < newest["version"]):
             told_at = time.monotonic()
             loaded = await self._load(engine, newest)
@@ -203,7 +210,7 @@ class Fleet:
             await self._put_into(process)
 
     async def look(self, process: Link, deadline_s: float) -> None:
-        engine, stall_s = self.engines[process.name], self.config.fleet.stall_s
+        engine, stall_s = self.engines[process.name], scaled(STALL_S)
         engine.look(await process.stats(deadline_s), time.monotonic())
         if engine.stood_still_s(time.monotonic()) > stall_s:
             raise WorkerGone(f"{engine.name} held requests and computed nothing for {stall_s:.0f} s")
@@ -260,9 +267,9 @@ class Fleet:
         None where the engine has a later version. Raises WeightError where its root is not the trainer's.
         """
         version = Version(published["version"])
-        end = time.monotonic() + self.config.fleet.load_deadline_s
+        end = time.monotonic() + scaled(LOAD_S)
         while True:
-            seconds = max(end - time.monotonic(), 0.1) + self.config.engine.update_deadline_s
+            seconds = max(end - time.monotonic(), 0.1) + scaled(self.config.engine.update_s)
             try:
                 loaded = await engine.link.load(version, seconds)
                 break
@@ -296,7 +303,7 @@ class Fleet:
     async def _put_into(self, link: Link) -> None:
         assert self._put is not None
         if isinstance(link, RayLink):
-            await link.put(*self._put, self.config.engine.update_deadline_s)
+            await link.put(*self._put, scaled(self.config.engine.update_s))
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
@@ -365,7 +372,7 @@ class Fleet:
 
     async def _told(self, engine: FleetEngine) -> Mapping[str, float]:
         with suppress(EtudeError):  # one that cannot be asked has told this before
-            engine.look(await engine.link.stats(STOP_S), time.monotonic())
+            engine.look(await engine.link.stats(scaled(STOP_S)), time.monotonic())
         return {} if engine.gone else engine.stats
 
     def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -31,6 +31,13 @@ from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, slot_i
 DropReason = Literal["zero_variance", "too_few_scored", "stale"]
 
 
+EARLY_CLOSE_SHARE = 0.75
+"""Once so many of a group have come in, its stragglers have `straggler_s`: a quarter may be missing and the others
+still say what a task's mean is."""
+MIN_SCORED = 2
+"""One alone has nothing to be compared with."""
+
+
 class GroupConfig(Config):
     """The size of a group and when it closes, is dropped, is too old."""
 
@@ -38,12 +45,8 @@ class GroupConfig(Config):
     """Rollouts of one task."""
     oversample: int = Field(0, ge=0)
     """Rollouts that are sent out beyond `size`: once `size` are scored the group closes, and the others are dropped."""
-    early_close_share: float = 0.75
-    """A group may close without its stragglers once this share of its members has come in."""
     straggler_s: float = 20.0
-    """How long after that share came in the others are waited for."""
-    min_scored: int = 2
-    """Fewest scored members a group needs."""
+    """How long after three quarters of a group came in the others are waited for; then it closes without them."""
     max_staleness: int = 4
     """How many versions old the oldest token of a group may be when it is trained on."""
     when_stale: Literal["drop", "wait"] = "drop"
@@ -55,9 +58,10 @@ class GroupConfig(Config):
     is over quickly would be trained on far more often than what takes long. 1: whatever is ready.
     """
     drop_zero_variance: bool = True
-    drop_overlong: bool = False
-    """A rollout that a limit of its task cut leaves its group before the baseline, as infrastructure failures do; else
-    it keeps its verdict.
+    """Whether a group whose rewards are all alike is dropped, and replaced: it has no gradient."""
+    overlong: Literal["keep", "drop"] = "keep"
+    """What becomes of a rollout that a limit of its task cut: it keeps its verdict, or leaves its group before the
+    baseline, as infrastructure failures do.
     """
 
 
@@ -158,13 +162,13 @@ class GroupPool:
         group = self.open[sample.group_id]
         if isinstance(sample.outcome, InfraFailed):
             self._lose(group, sample.id, "infra")
-        elif self.config.drop_overlong and isinstance(sample.outcome, Truncated):
+        elif self.config.overlong == "drop" and isinstance(sample.outcome, Truncated):
             self._lose(group, sample.id, "overlong")
         else:
             group.outstanding.discard(sample.id)
             group.members[sample.id] = sample
         settled = len(group.slots) - len(group.outstanding)
-        if group.quorum_since is None and settled >= self.config.early_close_share * self.config.size:
+        if group.quorum_since is None and settled >= EARLY_CLOSE_SHARE * self.config.size:
             group.quorum_since = now
         if len(group.members) >= self.config.size or not group.outstanding:
             self._close_early(group)
@@ -211,7 +215,7 @@ class GroupPool:
         self.ready.sort(key=lambda each: each.index)
 
     def _fate(self, members: tuple[Sample, ...]) -> str:
-        if len(members) < self.config.min_scored:
+        if len(members) < MIN_SCORED:
             return "too_few_scored"
         alike = len({reward_of(member.outcome) for member in members}) == 1
         return "zero_variance" if alike and self.config.drop_zero_variance else "ready"

@@ -28,11 +28,9 @@ LIVE = {
     "groups.size": "groups that are opened from now on",
     "groups.max_staleness": "the next batch",
     "groups.straggler_s": "all open groups",
-    "groups.early_close_share": "all open groups",
     "rollouts.concurrency": "what is sent out from now on",
     "rollouts.rungs": "tasks that are drawn from now on",
     "rollouts.max_steps": "the end of training",
-    "rollouts.batch_deadline_s": "the next batch",
     "rollouts.max_infra_failures": "the next failure",
 }
 """Keys that may change in a running job, and from when on they hold."""

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.faults import BUSY, Kind, Restarts
 from etude.rollouts.ray_process import STOP_S, RayProcess
@@ -119,7 +120,7 @@ class Actors:
         return RayProcess(f"process {place} of {self.kind}", self._start())
 
     async def prepare(self, process: RayProcess) -> None:
-        seconds = self._restarts.config.start_deadline_s
+        seconds = self._restarts.start_s
         await process.call("stats", seconds=seconds, what=f"{process.name} to start")
 
     async def look(self, process: RayProcess, deadline_s: float) -> None:
@@ -140,7 +141,7 @@ class Pool(Workers[RayProcess]):
         what keeps it from being there.
         """
         what = f"a process of the {self.policy.kind} pool to be there"
-        serving = await self.until(self.serving, BUSY * self.restarts.config.start_deadline_s, what)
+        serving = await self.until(self.serving, BUSY * self.restarts.start_s, what)
         process = self.placed[order] = min((each.process for each in serving), key=lambda process: process.orders)
         try:
             yield process
@@ -172,12 +173,17 @@ class Pool(Workers[RayProcess]):
                 here.setdefault(process, []).append(order)
         for process, names in here.items():
             with contextlib.suppress(WorkerGone):  # then they have ended
-                await self.call(process, "cancel", names, seconds=STOP_S, what=f"{process.name} to cancel orders")
+                await self.call(
+                    process, "cancel", names, seconds=scaled(STOP_S), what=f"{process.name} to cancel orders"
+                )
 
     async def each(self, method: str) -> list[Any]:
         """What every process that gets work answers; those that die meanwhile are left out."""
         processes = [worker.process for worker in self.serving()]
-        calls = (self.call(each, method, seconds=STOP_S, what=f"{each.name} to answer {method}") for each in processes)
+        calls = (
+            self.call(each, method, seconds=scaled(STOP_S), what=f"{each.name} to answer {method}")
+            for each in processes
+        )
         answers = await asyncio.gather(*calls, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, WorkerGone):

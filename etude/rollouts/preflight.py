@@ -48,7 +48,7 @@ async def preflight(config: RunConfig, directory: Path) -> None:
 def _local_backends(config: RunConfig) -> tuple[BackendTable, ...]:
     """Those that this machine must offer; in a cluster it is one machine of several, all alike."""
     if config.cluster is not None:
-        return config.cluster.agent.node.backends
+        return config.cluster.backends
     return (config.environment,) if plugin_of(config.environment).probe is not None else ()
 
 

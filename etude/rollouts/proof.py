@@ -33,7 +33,7 @@ def used_at_once(config: RunConfig) -> list[str]:
         "routes_replayed": config.trainer.router_replay,
         "low_precision_rows_trained": low_precision,
         "low_precision_rows_sampled": low_precision,
-        "checkpoints": bool(config.rollouts.trajectory_every),
+        "checkpoints": True,
         "summaries": summarised,
         "summary_tokens_masked": summarised and masked,
         "summary_tokens_trained": summarised and not masked,
@@ -56,6 +56,6 @@ def used_in_time(config: RunConfig) -> list[str]:
         "quality_judged": bool(rewards.quality.looked_at),
         "own_parts": bool(rewards.parts),
         "criteria_judged": rewards.judge is not None,
-        "truncated": config.groups.drop_overlong,
+        "truncated": config.groups.overlong == "drop",
     }
     return [*(name for name, is_wanted in wanted.items() if is_wanted), *config.trainer.features]

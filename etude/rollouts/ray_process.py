@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.processes import Identity, kill, own_identity, runnable
 from etude.rollouts.worker import NotStarted, WorkerAway, WorkerGone
@@ -85,7 +86,7 @@ class RayProcess:
         return who is not None and who.host == socket.gethostname() and runnable(who.pid)
 
     async def close(self) -> None:
-        await self.call("close", seconds=STOP_S, what=f"{self.name} to close")
+        await self.call("close", seconds=scaled(STOP_S), what=f"{self.name} to close")
         ray.kill(self.actor)  # in order, so that Ray does not report a death
 
     def kill(self) -> None:

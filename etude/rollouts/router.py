@@ -22,11 +22,16 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from etude.deadlines import scaled
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import Completion, SampleRequest
 from etude.rollouts.links import Link
 from etude.rollouts.worker import WorkerGone
 
+SAMPLE_S = 180.0
+"""For one try of a turn on one engine: more than the engine itself gives a request, whose own error then says more."""
+ENGINE_S = 240.0
+"""How long a turn waits in all for an engine that serves: all may have died, or be lent back."""
 SLACK = 8
 """Sessions that an engine may hold beyond its share, so that a small group stays together."""
 OVER = 1.25
@@ -161,9 +166,9 @@ def ranked(session: str, members: dict[str, Member]) -> list[str]:
 class RemoteSampler:
     """The harness's `Sampler` over the engines of a run. Use on one event loop."""
 
-    def __init__(self, sample_deadline_s: float, engine_deadline_s: float) -> None:
+    def __init__(self, sample_deadline_s: float = SAMPLE_S, engine_deadline_s: float = ENGINE_S) -> None:
         """`sample_deadline_s` is for one try on one engine, `engine_deadline_s` for all waiting of a turn for one."""
-        self.sample_deadline_s, self.engine_deadline_s = sample_deadline_s, engine_deadline_s
+        self.sample_deadline_s, self.engine_deadline_s = scaled(sample_deadline_s), scaled(engine_deadline_s)
         self.router = Router()
         self._changed = asyncio.Event()
         self._under_way: dict[str, set[asyncio.Task[Completion]]] = {}

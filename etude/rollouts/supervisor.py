@@ -3,9 +3,9 @@
 Owns the controller's process and all that it leaves behind: as the reaper of its descendants this process inherits
 whatever a dead controller had started (Ray's processes, sandboxes), and ends it before the next life begins; what
 sandboxes leave on disk is swept when the next life opens its backend, or by the command after the last. A controller
-that does not answer on its socket for as long as `[faults]` says is killed. An error that the controller can name is
-its last word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
-`[faults.controller]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
+that does not answer on its socket for `faults.Patience.ping_s` is killed. An error that the controller can name is its
+last word, and so is the user's Ctrl-C; only a death by signal or by a bug is answered with a new life, as often as
+`[faults]` allows. Small on purpose: loads neither torch nor Ray, and has one thread.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.faults import BUSY, Restarts
 from etude.rollouts.live import SOCKET, ask
@@ -31,7 +32,7 @@ CRASHED = 70
 _SUBREAPER, _DIE_WITH_PARENT = 36, 1  # of prctl(2)
 _SENT_BY_A_PROCESS = 0  # si_code of kill(2); a terminal's Ctrl-C reaches the controller without us
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_CLEAN_S, _PING_S = 30.0, 1.0
+_CLEAN_S, _ASK_S = 30.0, 1.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -79,7 +80,7 @@ class Supervisor:
             if code is not None:
                 controller.returncode = code
                 return code
-            told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, self.restarts.config.ping_every_s)
+            told = signal.sigtimedwait({*_FORWARDED, signal.SIGCHLD}, self.restarts.ping_every_s)
             if told is None and self._hangs(controller.pid):
                 os.kill(controller.pid, signal.SIGKILL)
             if told is None or told.si_signo == signal.SIGCHLD:
@@ -92,24 +93,24 @@ class Supervisor:
         """Look at it once. It is asked from when it has opened its socket; what is counted is how often it did not
         answer, and not the time, which goes on while all of us are stopped.
         """
-        config, directory = self.restarts.config, self.begun.parent
+        directory = self.begun.parent
         if not (directory / SOCKET).exists():
             return False
         try:
-            ask(directory, {"command": "ping"}, _PING_S)
+            ask(directory, {"command": "ping"}, _ASK_S)
         except DeadlineExceeded:
             self.missed += 1
         except EtudeError:
             return False  # it is not there yet, or not any more
         else:
             self.missed = 0
-        patience_s = config.ping_deadline_s * (BUSY if runnable(pid) else 1)
-        self.hung = self.missed * (config.ping_every_s + _PING_S) > patience_s
+        patience_s = self.restarts.ping_s * (BUSY if runnable(pid) else 1)
+        self.hung = self.missed * (self.restarts.ping_every_s + _ASK_S) > patience_s
         return self.hung
 
     def _clean(self) -> None:
         """End all that a controller has left running, and wait until it is gone; one that ended well leaves nothing."""
-        deadline = time.monotonic() + _CLEAN_S
+        deadline = time.monotonic() + scaled(_CLEAN_S)
         while left := psutil.Process().children(recursive=True):
             for process in left:
                 try:
@@ -119,7 +120,7 @@ class Supervisor:
             _reaped(0)
             if time.monotonic() > deadline:
                 names = ", ".join(sorted({process.name() for process in left if process.is_running()}))
-                raise DeadlineExceeded(f"what a dead controller has left to end ({names})", _CLEAN_S)
+                raise DeadlineExceeded(f"what a dead controller has left to end ({names})", scaled(_CLEAN_S))
             time.sleep(0.02)
 
     def _rest(self, seconds: float) -> None:

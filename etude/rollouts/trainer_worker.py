@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded
 from etude.records import Version
 from etude.rollouts.actors import trainer
@@ -22,6 +23,7 @@ from etude.rollouts.faults import Kind, Restarts
 from etude.rollouts.ray_process import STOP_S, RayProcess
 from etude.rollouts.sample import SampleGroup
 from etude.rollouts.worker import Worker, WorkerAway, WorkerGone
+from etude.weights.background import PUBLISHED_S
 
 STEP_S, RESUME_S, PUBLISH_S, SAVE_S = 600.0, 120.0, 120.0, 60.0
 
@@ -58,15 +60,15 @@ class TrainerWorker:
 
     async def publish(self) -> dict[str, Any]:
         """Put the present version into the store, and wait until it is there."""
-        return await self._ask("publish", seconds=PUBLISH_S, what="the trainer to publish its version")
+        return await self._ask("publish", seconds=scaled(PUBLISH_S), what="the trainer to publish its version")
 
     async def published(self, version: Version) -> dict[str, Any]:
         """Wait until that version, or a later one in its place, is in the store."""
-        seconds = self.config.publisher.deadline_s + STOP_S  # the trainer's own error says more, and comes first
+        seconds = scaled(PUBLISHED_S + STOP_S)  # the trainer's own error says more, and comes first
         return await self._ask("published", version, seconds=seconds, what=f"version {version} to be published")
 
     async def save_model(self, directory: Path) -> None:
-        await self._ask("save_model", directory, seconds=SAVE_S, what="the trainer to save its model")
+        await self._ask("save_model", directory, seconds=scaled(SAVE_S), what="the trainer to save its model")
 
     async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
         """One optimizer step on these groups; returns its metrics, whichever process made it."""
@@ -86,7 +88,9 @@ class TrainerWorker:
                 assert self.saved is not None
                 return self.saved["line"]  # a process saved it, and died before it could say so
             try:
-                return await process.call("step", asked.groups, asked.state, seconds=STEP_S, what="the trainer's step")
+                return await process.call(
+                    "step", asked.groups, asked.state, seconds=scaled(STEP_S), what="the trainer's step"
+                )
             except (WorkerGone, WorkerAway, DeadlineExceeded) as error:
                 self.worker.lost(process, str(error))
 
@@ -114,14 +118,14 @@ class TrainerWorker:
         for again.
         """
         what = "the trainer to load its checkpoint"
-        state = self.saved = await process.call("resume", seconds=RESUME_S, what=what)
+        state = self.saved = await process.call("resume", seconds=scaled(RESUME_S), what=what)
         self._version = Version(state["line"]["version"]) if state else Version(0)
         for asked in self._since:
             if asked.before >= self._version:
                 what = "a step to be made again"
-                metrics = await process.call("step", asked.groups, asked.state, seconds=STEP_S, what=what)
+                metrics = await process.call("step", asked.groups, asked.state, seconds=scaled(STEP_S), what=what)
                 self._version = Version(metrics["version"])
-        await process.call("hand_over", seconds=RESUME_S, what="the trainer to hand its version over")
+        await process.call("hand_over", seconds=scaled(RESUME_S), what="the trainer to hand its version over")
         if state is not None:
             self.on_resumed(state)
 

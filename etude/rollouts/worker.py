@@ -140,7 +140,7 @@ class Worker(Generic[P]):
 
     async def ready(self) -> P:
         """Its process, once it is ready. Raises what it failed of, or DeadlineExceeded."""
-        seconds = BUSY * self.restarts.config.start_deadline_s
+        seconds = BUSY * self.restarts.start_s
         try:
             async with asyncio.timeout(seconds):
                 while self.state != "ready":
@@ -232,19 +232,19 @@ class Worker(Generic[P]):
 
     async def _mind(self, process: P) -> None:
         """Bring a process as far as it must be, and look after it from then on. Raises what is wrong with it."""
-        await process.started(self.restarts.config.start_deadline_s)
+        await process.started(self.restarts.start_s)
         await self.policy.prepare(process)
         self._was_ready = True
         self._take("ready")
         while True:
-            await asyncio.sleep(self.restarts.config.ping_every_s)
+            await asyncio.sleep(self.restarts.ping_every_s)
             await self._answer(process)
 
     async def _answer(self, process: P) -> None:
         """One that cannot be reached is asked again until it has had its time, and so is one that waits for its turn
         on a busy machine, for as long as that is likely.
         """
-        patience_s, began = self.restarts.config.ping_deadline_s, time.monotonic()
+        patience_s, began = self.restarts.ping_s, time.monotonic()
         while True:
             try:
                 return await self.policy.look(process, patience_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,13 +16,17 @@ class OptimizerConfig(Config):
     """Which optimizer, and how fast."""
 
     name: Literal["muon", "adamw"] = "muon"
+    """`muon`: Muon for matrices and AdamW for the rest. `adamw`: AdamW for all."""
     lr: float = 0.02
     """Learning rate of the matrices: Muon's, or AdamW's when that has them."""
     scalar_lr: float = 3e-3
     """AdamW's learning rate for embeddings, norms and routers beside Muon."""
     momentum: float = 0.95
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.0
+    """Muon's."""
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.98)
+    """AdamW's: runs are short, and a second moment over a thousand steps would never settle."""
+    weight_decay: ClassVar[float] = 0.0
+    """A policy is to stay near what it was, and decay pulls it elsewhere."""
 
 
 class GateConfig(Config):
@@ -30,18 +34,33 @@ class GateConfig(Config):
     the literature run from 1% to a factor of 2: `gate_p01` and `gate_p99` in a run's own metrics say where to put it.
     """
 
-    low: float = Field(0.99, gt=0, lt=1)
-    high: float = Field(1.01, gt=1)
-    max_rejected: float = Field(0.05, ge=0, le=1)
+    band: tuple[float, float] = (0.99, 1.01)
+    """Where it begins and ends."""
+    max_rejected: ClassVar[float] = 0.05
     """A step that rejects a larger share of its segments raises the alarm: `gate_alarm` in its metrics."""
-    patience: int = Field(8, ge=1)
-    """Steps in a row under alarm that end the run."""
+    patience: ClassVar[int] = 8
+    """Steps in a row under alarm that end the run: fewer can be chance."""
+
+    @model_validator(mode="after")
+    def _holds_one(self) -> GateConfig:
+        if not 0 < self.low < 1 < self.high:
+            raise ValueError(f"band = {self.band}: must hold 1, the weight of a segment whose policy has not moved")
+        return self
+
+    @property
+    def low(self) -> float:
+        return self.band[0]
+
+    @property
+    def high(self) -> float:
+        return self.band[1]
 
 
 class KLConfig(Config):
     """A pull towards the model that training began with, of which a frozen copy is kept."""
 
-    coefficient: float = Field(1e-3, gt=0)
+    weight: float = Field(1e-3, gt=0)
+    """How hard it pulls."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """With d = logp - reference logp. k1: d is taken from the token's advantage. k2: d^2 / 2 is added to the loss. k3:
     exp(-d) - 1 + d is. On samples of the policy itself k1 and k2 have the gradient of the KL divergence, k3 has not.
@@ -66,11 +85,14 @@ class LossConfig(Config):
     importance_floor: float = Field(0.0, ge=0)
     """f of the formula; cap and floor near 1 make it CISPO's (arXiv 2506.13585)."""
     mask: MaskName = "tv"
+    """The trust region: which tokens get no gradient because the policy has moved too far at them. `losses` has the
+    formulas; `off` lets every token through."""
     trust: float | None = Field(None, gt=0)
     """Where the masks `tv` (a probability) and `kl` (nats) begin; None: 0.2 and 0.05."""
     band: tuple[float, float] | None = None
     """The weights that the masks `ratio` and `band` let through; None: (0.8, 1.28) and (0.5, 5)."""
     gate: GateConfig | None = None
+    """Leaves whole segments out beside it; None: none."""
     normaliser: Literal["constant", "tokens", "trajectory", "prompt"] = "constant"
     """`tokens`: the batch's own count of sampled tokens. `trajectory`: every trajectory weighs the same, whatever its
     length. `prompt`: every group does (ScaleRL, arXiv 2510.13786)."""
@@ -79,7 +101,9 @@ class LossConfig(Config):
     damping: float = Field(0.0, ge=0)
     """Weight of (logp - behaviour logp)^2 / 2, a pull towards the sampler's policy."""
     kl: KLConfig | None = None
+    """A pull towards the first policy; None: none."""
     entropy_bonus: float = 0.0
+    """Weight of the policy's entropy, a push to keep sampling broadly."""
 
     @model_validator(mode="after")
     def _no_key_is_ignored(self) -> LossConfig:
@@ -144,9 +168,9 @@ class AdvantageConfig(Config):
     """What advantages are divided by: the deviation of their group's rewards (GRPO, arXiv 2402.03300), which inflates
     small differences in groups that are nearly equal, or that of all advantages of the batch.
     """
-    train_overlong: bool = True
-    """False: a rollout that a limit of its task cut counts in the baseline with its verdict, but its own advantage
-    is 0 (`groups.drop_overlong` takes it out of the group altogether).
+    overlong: Literal["train", "leave"] = "train"
+    """`leave`: a rollout that a limit of its task cut counts in the baseline with its verdict, but its own advantage
+    is 0 (`groups.overlong` takes it out of the group altogether).
     """
 
     @property
@@ -155,7 +179,7 @@ class AdvantageConfig(Config):
         chosen = {
             "baselined_rollouts": self.baseline != "mean",
             "normalised_rollouts": self.normalise != "none",
-            "overlong_rollouts": not self.train_overlong,
+            "overlong_rollouts": self.overlong == "leave",
         }
         return tuple(name for name, wanted in chosen.items() if wanted)
 
@@ -199,12 +223,13 @@ class TrainerConfig(Config):
     advantages: AdvantageConfig = AdvantageConfig()
     credit: CreditConfig = CreditConfig()
     router_replay: bool = True
+    """Train each token with the experts that its sampler chose for it, where they are plausible."""
     replay_margin: float = 4.0
     """Plausibility filter: how far, in router logits, a replayed expert may lie below the router's own last choice."""
     warmup_steps: int = 0
+    """Over so many steps the learning rate rises to its value."""
     final_lr_share: float = 1.0
     """The learning rate falls linearly to this share of itself over the run's budget; 1 keeps it constant."""
-    gradient_clip: float = 1.0
     divergence_target: float | None = Field(None, gt=0)
     """A step on a batch whose k3 (an estimate of its divergence from what sampled it) is larger takes a learning
     rate smaller in proportion: a policy that has run ahead waits for samples of its own. None: no step does."""
@@ -213,11 +238,8 @@ class TrainerConfig(Config):
     witness_tokens: int = Field(1024, ge=0)
     """Tokens a step, context included, that are recomputed with the older version that sampled them, so that every step
     says whether trainer and sampler agree; 0: none."""
-    witness_versions: int = Field(6, ge=1)
-    """How many versions are kept for it, at 2 bytes a parameter: more than samples may be old."""
-    max_skipped: int = 3
-    """Steps in a row that may be skipped for a gradient that is not finite."""
     threads: int = 1
+    """Of the arithmetic, in each rank."""
     ranks: int = Field(1, ge=1)
     """Processes that share a step's pieces and the publishing of its version. The weights' bits do not depend on it; a
     batch of fewer pieces (`piece_tokens`) than ranks leaves some of them idle."""

@@ -44,7 +44,7 @@ def credited(groups: Sequence[Group], config: AdvantageConfig, credit: CreditCon
         values = [[(each / deviation).astype(np.float32) for each in shares] for shares in values]
     if config.normalise != "none":
         used["normalised_rollouts"] = paid
-    if not config.train_overlong:
+    if config.overlong == "leave":
         cut = [[isinstance(each.outcome, Truncated) for each in group.trajectories] for group in groups]
         used["overlong_rollouts"] = sum(map(sum, cut))
         values = [

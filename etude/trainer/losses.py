@@ -157,7 +157,7 @@ def _reward_penalty(logps_S: Tensor, said: Sampled, config: LossConfig) -> Tenso
     if config.kl is None or config.kl.estimator != "k1":
         return torch.zeros_like(said.advantages_S)
     assert said.reference_S is not None, "the trainer keeps a reference where the config has a KL"
-    return config.kl.coefficient * (logps_S.detach() - said.reference_S)
+    return config.kl.weight * (logps_S.detach() - said.reference_S)
 
 
 def _pulls(logps_S: Tensor, entropies_S: Tensor, said: Sampled, shares_S: Tensor, config: LossConfig) -> Tensor:
@@ -171,7 +171,7 @@ def _pulls(logps_S: Tensor, entropies_S: Tensor, said: Sampled, shares_S: Tensor
         assert said.reference_S is not None, "the trainer keeps a reference where the config has a KL"
         apart_S = logps_S - said.reference_S
         terms_S = 0.5 * apart_S.square() if config.kl.estimator == "k2" else torch.expm1(-apart_S) + apart_S
-        total = total + config.kl.coefficient * (terms_S * shares_S).sum()
+        total = total + config.kl.weight * (terms_S * shares_S).sum()
     return total
 
 

@@ -294,7 +294,7 @@ class RankedPublishing:
     def put(self, version: Version, snapshot: Snapshot) -> HandOver:
         self._followers.tell("put")
         own = self._own.put(version, snapshot)
-        costs = [own, *self._followers.hear("to copy its tensors", self._own.config.deadline_s)]
+        costs = [own, *self._followers.hear("to copy its tensors", self._own.deadline_s)]
         return HandOver(max(cost.snapshot_ms for cost in costs), max(cost.stall_ms for cost in costs))
 
     def published(self, version: Version) -> Publication:
@@ -308,7 +308,7 @@ class RankedPublishing:
         """Publish what was handed over, then end the other ranks."""
         self._followers.tell("close")
         self._own.close()
-        self._followers.hear("to publish the last version", self._own.config.deadline_s)
+        self._followers.hear("to publish the last version", self._own.deadline_s)
         self._followers.close()
         dist.destroy_process_group()
 

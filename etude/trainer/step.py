@@ -36,6 +36,13 @@ from etude.weights.manifest import Bits
 if TYPE_CHECKING:
     from etude.trainer.ranks import Ranks
 
+WITNESS_VERSIONS = 6
+"""How many versions the witness keeps, at 2 bytes a parameter: more than samples may be old by default."""
+MAX_SKIPPED = 3
+"""Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
+GRADIENT_CLIP = 1.0
+"""Largest norm of a gradient: the field's habit. Muon's steps do not depend on it, AdamW's only at spikes."""
+
 
 @dataclass(frozen=True)
 class _Worked:
@@ -65,7 +72,7 @@ class Trainer:
         round_to_bf16(self.policy)
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.optimizer = build_optimizer(self.masters, config.optimizer)
-        self.witness = Witness(config.witness_tokens, config.witness_versions)
+        self.witness = Witness(config.witness_tokens, WITNESS_VERSIONS)
         self.version = Version(0)
         self.skipped = self.alarms = 0
         self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
@@ -193,11 +200,11 @@ class Trainer:
         """Gradients to the masters, one optimizer step, the policy rounded anew."""
         for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
             master.grad, parameter.grad = parameter.grad, None
-        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.parameters(), self.config.gradient_clip))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.parameters(), GRADIENT_CLIP))
         if not np.isfinite(norm):
             self.optimizer.zero_grad()
             self.skipped += 1
-            if self.skipped >= self.config.max_skipped:
+            if self.skipped >= MAX_SKIPPED:
                 raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
             return norm
         self.skipped = 0

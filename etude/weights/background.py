@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from etude.deadlines import scaled
 from etude.errors import ConfigError, DeadlineExceeded, WeightError
 from etude.records import BASE_VERSION, Version
 from etude.weights.manifest import Bits
@@ -25,6 +26,9 @@ from etude.weights.shards import ShardedChain
 
 Snapshot = Callable[[Bits | None], Bits]
 """Copies the weights into the arrays given, or into new ones, and returns them."""
+PUBLISHED_S = 300.0
+"""Longest wait for a version to be in the store, or for room to hand one over: a store that is away that long ends the
+run, which can be resumed."""
 _REMEMBERED = 64
 """Publications that can still be asked for; whoever waits for one asks long before so many more are made."""
 
@@ -61,13 +65,14 @@ class BackgroundPublisher:
     their place), asked_again (times that the store had been away for as long as one request bears).
     """
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Publisher, deadline_s: float = PUBLISHED_S) -> None:
+        """`deadline_s` is the longest wait for a version to be in the store, or for room to hand one over."""
         if publisher.config.when_behind == "replace" and isinstance(publisher.chain, ShardedChain):
             raise ConfigError(
                 "publisher.when_behind: ranks that publish together publish the same versions, and each would replace "
                 'others; set it to "wait"'
             )
-        self.publisher, self.config = publisher, publisher.config
+        self.publisher, self.config, self.deadline_s = publisher, publisher.config, scaled(deadline_s)
         self.counters: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._spare: list[Bits | None] = [None, None]
@@ -150,9 +155,9 @@ class BackgroundPublisher:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join(self.config.deadline_s)
+        self._thread.join(self.deadline_s)
         if self._thread.is_alive():
-            raise DeadlineExceeded("the last versions to be published", self.config.deadline_s)
+            raise DeadlineExceeded("the last versions to be published", self.deadline_s)
 
     def _room(self, version: Version) -> tuple[Bits | None, float]:
         """Arrays for a copy (None: to be made), and the seconds that waiting for them took. Holds the lock."""
@@ -168,9 +173,9 @@ class BackgroundPublisher:
 
     def _wait(self, until: Callable[[], bool], what: str) -> None:
         """Until it is so, with the lock held. Raises DeadlineExceeded, or the error that ended a publish."""
-        if not self._changed.wait_for(lambda: until() or self._failure is not None, self.config.deadline_s):
-            hint = "the store is slow: raise publisher.deadline_s, or set publisher.when_behind to replace"
-            raise DeadlineExceeded(what, self.config.deadline_s, hint)
+        if not self._changed.wait_for(lambda: until() or self._failure is not None, self.deadline_s):
+            hint = "the store is slow: raise deadlines.scale, or set publisher.when_behind to replace"
+            raise DeadlineExceeded(what, self.deadline_s, hint)
         if not until():
             self._raise_failure()
 
@@ -199,12 +204,12 @@ class BackgroundPublisher:
         """A store that is away for longer than one request bears is asked again, as long as a version may take: its
         error says more than that of whoever waits here, and comes first.
         """
-        least_s = self.publisher.chain.store.config.deadline_s
+        least_s = self.publisher.chain.store.deadline_s
         while True:
             try:
                 return self.publisher.publish(copy.version, copy.bits, keep=True)
             except DeadlineExceeded:
-                if time.perf_counter() - copy.made_at + least_s > self.config.deadline_s:
+                if time.perf_counter() - copy.made_at + least_s > self.deadline_s:
                     raise
                 self.counters["asked_again"] += 1
 

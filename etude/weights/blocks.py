@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import NamedTuple
 
-from etude.weights.store import Store
+from etude.weights.store import PARALLEL, Store
 
 Span = tuple[int, int]
 
@@ -55,7 +55,7 @@ def read_spans(store: Store, objects: Sequence[Wanted], *, again: bool = False) 
         for piece in pieces:
             bring(piece)
     else:
-        with ThreadPoolExecutor(min(store.config.parallel, len(pieces)), "weight-blocks") as pool:
+        with ThreadPoolExecutor(min(PARALLEL, len(pieces)), "weight-blocks") as pool:
             for _ in pool.map(bring, pieces):  # the first failure cancels what has not begun
                 pass
     return [[_view(span, found, block) for span in wanted.spans] for wanted, found in zip(objects, runs, strict=True)]

@@ -14,25 +14,26 @@ import obstore
 from obstore import exceptions as failures
 from obstore.store import LocalStore, MemoryStore, from_url
 
+from etude.deadlines import scaled
 from etude.errors import WeightError
 from etude.weights.relayed import RelayedStore
-from etude.weights.store import Store, StoreConfig, first_line
+from etude.weights.store import PATIENCE, Patience, Store, StoreConfig, first_line
 
 
-def open_store(url: str | Path, config: StoreConfig | None = None) -> Store:
+def open_store(url: str | Path, config: StoreConfig | None = None, patience: Patience = PATIENCE) -> Store:
     """Open a directory (a path or file://, made if absent), memory://, or what obstore knows: s3://, gs://, az://, …
 
     Raises WeightError if it cannot be opened.
     """
     config, text = config or StoreConfig(), str(url)
     try:
-        opened = _opened(text, config)
+        opened = _opened(text, config, patience)
     except (failures.BaseError, OSError, ValueError) as error:
         raise WeightError(f"weight store {text} cannot be opened: {first_line(error)}") from None
-    return Store(*opened, config) if config.relay is None else RelayedStore(*opened, config)
+    return (Store if config.relay is None else RelayedStore)(*opened, config, patience)
 
 
-def _opened(text: str, config: StoreConfig) -> tuple[obstore.store.ObjectStore, str, Path | None]:
+def _opened(text: str, config: StoreConfig, patience: Patience) -> tuple[obstore.store.ObjectStore, str, Path | None]:
     """What obstore makes of a URL, what the store is called, and its directory if it is one."""
     parsed = urlparse(text)
     if parsed.scheme in ("", "file"):
@@ -40,14 +41,14 @@ def _opened(text: str, config: StoreConfig) -> tuple[obstore.store.ObjectStore, 
         return LocalStore(prefix=directory, mkdir=True), str(directory), directory
     if parsed.scheme == "memory":
         return MemoryStore(), text, None
-    silence = timedelta(seconds=config.request_timeout_s)
+    silence = timedelta(seconds=scaled(patience.silence_s))
     settings: dict[str, Any] = {
         "config": config.options,
         "client_options": {
             "allow_http": any(value.startswith("http://") for value in config.options.values()),
             "connect_timeout": silence,
             "read_timeout": silence,  # a connection that is silent is given up before one that is slow
-            "timeout": timedelta(seconds=max(config.deadline_s, config.request_timeout_s)),
+            "timeout": timedelta(seconds=scaled(max(patience.deadline_s, patience.silence_s))),
         },
         "retry_config": {"max_retries": 0},  # one place retries, and it is `Store`
     }

@@ -9,10 +9,10 @@ Talks to: chain, delta, retention, pins, and subscriber to find the last state a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ from etude.weights.forms import Array
 from etude.weights.manifest import Bits, Delta, root_of
 from etude.weights.pins import Pins
 from etude.weights.retention import Retention
-from etude.weights.shards import Shard, ShardedChain
+from etude.weights.shards import PARTS_S, Shard, ShardedChain
 from etude.weights.signing import Keys, load_keys, name_of
 from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber
@@ -40,33 +40,32 @@ class _Merge:
     publishes: int = 0
 
 
+CHUNK_ELEMENTS = 1 << 20
+"""Elements of a chunk, the unit of encoding and of corruption reports: some milliseconds' work, so that cores share a
+tensor, and its own overhead is nothing."""
+MERGE_OVER = (8, 32)
+"""Every so many publishes, one delta over all of them may be stored beside the last one's own: values that are back at
+what they were vanish from it, and who is late catches up in a few fetches. Costs a copy of the weights for each."""
+ANCHOR_EVERY = 256
+"""A full copy is stored beside the delta when the last one is this many publishes old. Merged deltas serve who is late;
+a full copy serves who holds nothing, lets old versions be deleted, and weighs as much as a hundred deltas."""
+
+
 class PublisherConfig(Config):
     """How versions are cut, coded, merged and kept."""
 
-    chunk_elements: int = Field(1 << 20, ge=1, lt=1 << 31)
-    """Elements of a chunk: the unit of encoding and of corruption reports."""
     policy: Policy = "small"
     """Whether every codec is tried for the shortest payload, or only the fastest."""
     threads: int = Field(1, ge=1)
     """Chunks of a version that are encoded at the same time."""
-    merge_over: tuple[Annotated[int, Field(ge=2)], ...] = (8, 32)
-    """Every so many publishes, one delta over all of them may be stored beside the last one's own: values that are back
-    at what they were vanish from it, and who is late catches up in a few fetches. Costs a copy of the weights for each.
-    """
     merge: Literal["needed", "always"] = "needed"
     """Whether merged deltas are stored for whoever may come late, or only while a version from before their start is
     pinned or leased: somebody is late then, and will go that way. Ranks that publish together always store them.
-    """
-    anchor_every: int = Field(256, ge=1)
-    """A full copy is stored beside the delta when the last one is this many publishes old. Merged deltas serve who is
-    late; a full copy serves who holds nothing, lets old versions be deleted, and weighs as much as a hundred deltas.
     """
     keep: int = Field(64, ge=1)
     """The newest so many versions stay as they are, and pinned ones fetchable (`etude weights pin`). Of older ones only
     what leads to these is left: merged deltas and anchors, and single deltas where there are no others.
     """
-    parts_s: float = Field(300.0, gt=0)
-    """How long the ranks of a sharded trainer wait for each other's parts of a version."""
     signing_key: Path | None = None
     """A private key (PEM, Ed25519) that every manifest is signed with; `etude weights keygen` makes one."""
     trusted_keys: tuple[Path, ...] = ()
@@ -75,8 +74,6 @@ class PublisherConfig(Config):
     """What a step does when the last version is still being written and one more waits: wait for room, so that the
     chain has every version; or take the place of the one that waits, which is then never published.
     """
-    deadline_s: float = Field(300.0, gt=0)
-    """Longest wait for a version to be in the store, or for room to hand one over."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +107,16 @@ class Publisher:
         config: PublisherConfig | None = None,
         keys: Keys | None = None,
         shard: Shard | None = None,
+        chunk_elements: int = CHUNK_ELEMENTS,
+        parts_s: float = PARTS_S,
+        merge_over: Sequence[int] = MERGE_OVER,
+        anchor_every: int = ANCHOR_EVERY,
     ) -> None:
-        self.config = config or PublisherConfig()
+        """`parts_s` is how long the ranks wait for each other's parts of a version."""
+        self.config, self._chunk_elements = config or PublisherConfig(), chunk_elements
+        self._merge_over, self._anchor_every = merge_over, anchor_every
         keys = keys or load_keys(self.config.signing_key, self.config.trusted_keys)
-        self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, self.config.parts_s)
+        self.chain = Chain(store, keys) if shard is None else ShardedChain(store, shard, keys, parts_s)
         self.counters: Counter[str] = Counter()
         self._whole = Chain(store, keys)
         self._pins, self._retention = Pins(self._whole), Retention(self._whole, self.config.keep)
@@ -148,7 +151,7 @@ class Publisher:
             self._held = Held(newest, root, copy_bits(bits))
             anchor = max([version for version, names in listing.items() if ANCHOR in names], default=visible[0])
             self._since_anchor = sum(version > anchor for version in listing)
-        self._merges = {over: _Merge(self._held) for over in self.config.merge_over} if self._held else {}
+        self._merges = {over: _Merge(self._held) for over in self._merge_over} if self._held else {}
         self._attached = True
         return self._held.version if self._held else None
 
@@ -181,7 +184,7 @@ class Publisher:
         merged_bytes = self._write_merged(self._held)
         if former is not None and all(merge.base is not former for merge in self._merges.values()):
             self._spare = former.bits
-        due = not full and (anchor or self._since_anchor >= self.config.anchor_every)
+        due = not full and (anchor or self._since_anchor >= self._anchor_every)
         anchor_bytes = self._write_anchor() if due else 0
         if self._leads and (merged_bytes or anchor_bytes):
             self._sweep()
@@ -261,7 +264,7 @@ class Publisher:
     def _encode(self, version: Version, bits: Bits, parent: Held | None) -> tuple[Delta, bytes]:
         self.chain.id = self.chain.id or self.chain.new_id()
         config = self.config
-        return make_delta(self.chain.id, version, bits, parent, config.chunk_elements, config.policy, config.threads)
+        return make_delta(self.chain.id, version, bits, parent, self._chunk_elements, config.policy, config.threads)
 
     def _check_parent(self) -> None:
         """A version must not be published on one that was taken away meanwhile: nobody could follow."""
@@ -304,7 +307,7 @@ class Publisher:
         touched on the way are back at their old value. After a restart its count begins anew.
         """
         written = 0
-        for over in self.config.merge_over:
+        for over in self._merge_over:
             merge = self._merges.setdefault(over, _Merge(newest))
             if merge.base is newest:
                 continue

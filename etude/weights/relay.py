@@ -42,7 +42,7 @@ from etude.weights.kept import Kept
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.opening import open_store
 from etude.weights.relay_operations import openapi
-from etude.weights.store import MissingObject, Store, StoreConfig
+from etude.weights.store import PARALLEL, MissingObject, Store, StoreConfig
 
 T = TypeVar("T")
 _PACK = re.compile(r"versions/\d{8,}/([0-9a-f]{64})\.pack")
@@ -62,7 +62,7 @@ class RelayConfig(Config):
     hosts: tuple[str, ...] = LOOPBACK
     """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
     token_file: Path
-    """Made when it is not there; replicas name a copy of it as `relay_token_file`."""
+    """Made when it is not there; replicas name a copy of it as `weight_store.token_file`."""
     directory: Path
     """Where blocks are kept."""
     most_gb: float = Field(64.0, gt=0)
@@ -77,7 +77,7 @@ class Relay:
 
     def __init__(self, store: Store, config: RelayConfig) -> None:
         self.counters: Counter[str] = Counter()
-        self._store, self._kept = store, Kept(config.directory, int(config.most_gb * 1e9), 2 * store.config.parallel)
+        self._store, self._kept = store, Kept(config.directory, int(config.most_gb * 1e9), 2 * PARALLEL)
         self._tags: dict[str, str] = {}
         """Key → the store's tag for what is kept of it."""
 

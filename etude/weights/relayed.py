@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from obstore.store import HTTPStore
 
+from etude.deadlines import scaled
 from etude.environments.connection import read_token
 from etude.errors import ConfigError, DeadlineExceeded
-from etude.weights.store import Store, StoreConfig
+from etude.weights.store import Patience, Store, StoreConfig
 
 T = TypeVar("T")
 _CONNECT_S = 2.0
@@ -35,10 +36,10 @@ _MOST_LISTING_BYTES = 64 << 20
 class RelayedStore(Store):
     """`counters`: relay_reads (answered by the relay), relay_detours (it did not answer, and the store was read)."""
 
-    def __init__(self, backend: Any, url: str, directory: Path | None, config: StoreConfig) -> None:
-        super().__init__(backend, url, directory, config)
+    def __init__(self, backend: Any, url: str, directory: Path | None, config: StoreConfig, patience: Patience) -> None:
+        super().__init__(backend, url, directory, config, patience)
         self.counters: Counter[str] = Counter()
-        self._relay = _open_relay(config)
+        self._relay = _open_relay(config, patience)
         self._shunned_until = 0.0
 
     def get(self, key: str, most_bytes: int, *, again: bool = False) -> bytes:
@@ -78,20 +79,20 @@ class RelayedStore(Store):
         return direct()
 
 
-def _open_relay(config: StoreConfig) -> Store:
+def _open_relay(config: StoreConfig, patience: Patience) -> Store:
     """The relay as a store of its own, which is given up soon when it is down, and late while it fetches."""
-    if config.relay is None or config.relay_token_file is None:
-        raise ConfigError("relay_token_file: a relay is used with its token; name the file that holds it")
-    patience = timedelta(seconds=config.deadline_s + config.request_timeout_s)
+    if config.relay is None or config.token_file is None:
+        raise ConfigError("weight_store.token_file: a relay is used with its token; name the file that holds it")
+    longest = timedelta(seconds=scaled(patience.deadline_s + patience.silence_s))
     backend = HTTPStore(
         config.relay,
         client_options={
             "allow_http": True,
             "connect_timeout": timedelta(seconds=_CONNECT_S),
-            "read_timeout": patience,
-            "timeout": patience,
-            "default_headers": {"authorization": f"Bearer {read_token(config.relay_token_file)}"},
+            "read_timeout": longest,
+            "timeout": longest,
+            "default_headers": {"authorization": f"Bearer {read_token(config.token_file)}"},
         },
         retry_config={"max_retries": 0},
     )
-    return Store(backend, f"relay {config.relay}", None, config.model_copy(update={"deadline_s": _RETRY_S}))
+    return Store(backend, f"relay {config.relay}", None, config, Patience(_RETRY_S))

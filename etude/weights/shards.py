@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.chain import MANIFEST, Chain, key_of, pack_key
@@ -22,6 +23,8 @@ from etude.weights.manifest import MOST_MANIFEST_BYTES, Delta, dump, load, root_
 from etude.weights.signing import Keys
 from etude.weights.store import MissingObject, Store
 
+PARTS_S = 300.0
+"""How long ranks wait for each other's parts of a version: they end a step together, and the slowest store decides."""
 _ATTEMPT = re.compile(r"[0-9a-f]{32}")
 _PART = b"etude-weights part\0"
 """In front of a part, so that none passes for a manifest, whoever signed it."""
@@ -53,9 +56,9 @@ class ShardedChain(Chain):
     before any rank goes on.
     """
 
-    def __init__(self, store: Store, shard: Shard, keys: Keys | None = None, deadline_s: float = 300.0) -> None:
+    def __init__(self, store: Store, shard: Shard, keys: Keys | None = None, deadline_s: float = PARTS_S) -> None:
         super().__init__(store, keys, lambda names: shard.names)
-        self.shard, self._deadline_s = shard, deadline_s
+        self.shard, self._deadline_s = shard, scaled(deadline_s)
         self._whole = Chain(store, keys)
 
     def new_id(self) -> str:

@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from obstore import exceptions as failures
 from pydantic import Field
 
 from etude.config import Config
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, WeightError
 
 T = TypeVar("T")
@@ -45,22 +47,34 @@ _REFUSED = (
 )
 
 
-class StoreConfig(Config):
-    """How long a store may take, in what pieces it is read and written, and through whom."""
+PARALLEL = 8
+"""Blocks of one object under way at the same time: one connection seldom fills a link, and eight do."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a store may take, before `[deadlines] scale`."""
 
     deadline_s: float = 30.0
-    """A request that still fails after this long, retries included, is an error."""
-    request_timeout_s: float = Field(15.0, gt=0)
-    """A remote store may be silent for this long; and sending it one block may take so long."""
+    """A request that still fails after this long, retries included, is an error: a store that restarts is back."""
+    silence_s: float = 15.0
+    """A remote store may be silent for so long, and sending it one block may take so long; less than the deadline, so
+    that a request is made again at least once."""
+
+
+PATIENCE = Patience()
+
+
+class StoreConfig(Config):
+    """What a remote store is told, in what pieces it is read and written, and through whom."""
+
     block_bytes: int = Field(4 << 20, ge=1 << 10)
     """Large objects go in requests of this size, each tried again by itself: less for a slow link."""
-    parallel: int = Field(8, ge=1, le=256)
-    """Blocks of one object under way at the same time."""
     options: dict[str, str] = Field(default_factory=dict)
     """For a remote store, in obstore's terms: region, endpoint, …; credentials come from the usual environment."""
     relay: str | None = None
     """The URL of this site's relay (`etude weights relay`): what is read comes through it, as long as it answers."""
-    relay_token_file: Path | None = None
+    token_file: Path | None = None
     """The file that holds the relay's token."""
 
 
@@ -72,9 +86,15 @@ class Store:
     """One store, opened by `open_store`. Safe to use from several threads and processes."""
 
     def __init__(
-        self, backend: obstore.store.ObjectStore, url: str, directory: Path | None, config: StoreConfig
+        self,
+        backend: obstore.store.ObjectStore,
+        url: str,
+        directory: Path | None,
+        config: StoreConfig,
+        patience: Patience = PATIENCE,
     ) -> None:
         self.url, self.config = url, config
+        self.deadline_s = scaled(patience.deadline_s)
         self._backend, self._directory = backend, directory
 
     def put(self, key: str, data: bytes, *, create: bool = False) -> bool:
@@ -84,7 +104,7 @@ class Store:
             if create or len(data) <= self.config.block_bytes:
                 obstore.put(self._backend, key, data, mode="create" if create else "overwrite", use_multipart=False)
             else:
-                size, at_once = max(self.config.block_bytes, _LEAST_PART), self.config.parallel
+                size, at_once = max(self.config.block_bytes, _LEAST_PART), PARALLEL
                 obstore.put(self._backend, key, data, use_multipart=True, chunk_size=size, max_concurrency=at_once)
 
         try:
@@ -192,7 +212,7 @@ class Store:
             except (failures.GenericError, failures.JoinError, OSError) as error:
                 self._raise_if_lasting(what, error)
                 waited = time.monotonic() - started
-                if waited + pause > self.config.deadline_s:
+                if waited + pause > self.deadline_s:
                     raise DeadlineExceeded(f"{self.url} to {what}", waited, first_line(error)) from None
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)

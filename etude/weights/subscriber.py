@@ -52,11 +52,13 @@ class _StepFailed(Exception):
         self.step, self.error = step, error
 
 
+POLL_S = 0.05
+"""Pause between two looks at the store while waiting for a version: a listing costs a remote store about as long."""
+
+
 class SubscriberConfig(Config):
     """What is read, how it is checked, and in how many threads."""
 
-    poll_s: float = 0.05
-    """Pause between two looks at the store while waiting for a version."""
     max_raw_bytes: int = 64 << 30
     """Largest model accepted: a forged manifest cannot make this process allocate more."""
     threads: int = Field(1, ge=1)
@@ -127,7 +129,7 @@ class Subscriber:
                 newest = self.chain.versions()[-1:]
                 hint = f"the newest is {newest[0]}" if newest else "nothing is published there"
                 raise DeadlineExceeded(f"version {version} in {self.chain.store.url}", timeout_s, hint)
-            time.sleep(min(self.config.poll_s, timeout_s))
+            time.sleep(min(POLL_S, timeout_s))
 
     def fetch(
         self, current_bits: Mapping[str, Array] | None, current_version: Version | None, target: Version

@@ -44,11 +44,18 @@ class Serving:
         return False
 
 
+def waiting(request_s, config):
+    """The same config, of an engine whose requests may take so long."""
+    return type("Waiting", (EngineConfig,), {"__module__": __name__, "request_s": request_s})(**config.model_dump())
+
+
 @contextmanager
-def serving(decoder=None, tokenizer=None, store=None, engine=None, **config):
+def serving(decoder=None, tokenizer=None, store=None, engine=None, request_s=None, **config):
     """A server for as long as the block lasts."""
     settings = ServeConfig(engine=engine or EngineConfig(cache_tokens=8192), **config)
-    made = TorchEngine(decoder or random_decoder(), settings.engine)
+    made = TorchEngine(
+        decoder or random_decoder(), settings.engine if request_s is None else waiting(request_s, settings.engine)
+    )
     service = Service(
         engine=made,
         chat=ChatRenderer(tokenizer or shipped_tokenizer()),

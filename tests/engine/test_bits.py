@@ -167,7 +167,7 @@ def test_speculation_changes_no_token_and_no_bit(temperature):
         ]
 
     plain, expected = play()
-    counters, said = play(lookup_tokens=8, lookup_ngram=1)
+    counters, said = play(lookup_tokens=8)
     assert said == expected
     assert 0 < counters["guessed_right"] < counters["guessed_tokens"]
     assert not plain["guessed_tokens"]

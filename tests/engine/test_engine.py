@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from engine_serving import waiting
 from small_models import random_decoder
 
 from etude.engine.config import EngineConfig
@@ -244,7 +245,7 @@ def test_a_swap_that_does_not_fit_changes_nothing():
 
 
 def test_what_does_not_fit_is_refused_and_a_stuck_engine_is_named():
-    engine = TorchEngine(decoder(), EngineConfig(cache_tokens=4096, request_deadline_s=0.2))
+    engine = TorchEngine(decoder(), waiting(0.2, EngineConfig(cache_tokens=4096)))
     with pytest.raises(ContextOverflow, match="256"):
         asyncio.run(engine.sample(request("a", range(3, 128), 200)))
     engine.pause()

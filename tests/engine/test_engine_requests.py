@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from engine_serving import waiting
 from small_models import random_decoder
 
 from etude.engine.config import EngineConfig
@@ -92,7 +93,7 @@ def test_cancelling_a_session_spares_what_it_asks_for_next(engine):
 
 
 def test_a_deadline_gives_the_pages_back():
-    engine = TorchEngine(random_decoder(), CONFIG.model_copy(update={"request_deadline_s": 0.1}))
+    engine = TorchEngine(random_decoder(), waiting(0.1, CONFIG))
 
     async def scenario():
         engine.pause()

@@ -13,7 +13,7 @@ from small_models import random_decoder
 
 from etude.config import parse
 from etude.engine.config import EngineConfig
-from etude.engine.foreign.config import SglangConfig, VllmConfig
+from etude.engine.foreign.config import ForeignConfig, SglangConfig, VllmConfig
 from etude.engine.foreign.engine import ForeignEngine
 from etude.engine.foreign.http import ServerRefused
 from etude.engine.opening import open_engine
@@ -54,7 +54,13 @@ async def until(seen):
 
 
 def config_of(kind, url, directory, **more):
-    return KINDS[kind][1](urls=(url,), weights_dir=directory, probe_tokens=64, tolerance=0.01, **more)
+    return KINDS[kind][1](urls=(url,), weights_dir=directory, tolerance=0.01, **more)
+
+
+@pytest.fixture(autouse=True)
+def short_probe(monkeypatch):
+    """What the small model says differs by less, and less surely, over a longer one."""
+    monkeypatch.setattr(ForeignConfig, "probe_tokens", 64)
 
 
 @pytest.fixture(params=["vllm", "sglang"])
@@ -220,8 +226,9 @@ def test_a_busy_server_is_asked_again(serve):
     assert engine.stats()["retries"] > 0
 
 
-def test_waits_end_and_say_for_what(serve):
-    stand_in, engine = serve(request_deadline_s=3.0)
+def test_waits_end_and_say_for_what(serve, monkeypatch):
+    monkeypatch.setattr(ForeignConfig, "request_s", 3.0)
+    stand_in, engine = serve()
     stand_in.engine.pause()
     with pytest.raises(DeadlineExceeded, match="sample for a"):
         sample(engine, request("a", range(3, 9), 4))
@@ -279,8 +286,9 @@ def test_answers_of_a_server_that_cannot(kind, tmp_path, status, said, error, ma
         engine.close()
 
 
-def test_nobody_there_is_a_deadline(kind, tmp_path):
-    config = config_of(kind, "http://127.0.0.1:9", tmp_path, request_deadline_s=0.4)
+def test_nobody_there_is_a_deadline(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(ForeignConfig, "request_s", 0.4)
+    config = config_of(kind, "http://127.0.0.1:9", tmp_path)
     engine = ForeignEngine(config, decoder(), config.urls[0])
     with pytest.raises(DeadlineExceeded, match=r"127\.0\.0\.1:9"):
         sample(engine, request("a", range(3, 9), 4))

@@ -452,14 +452,12 @@ def test_silence_is_broken_while_a_stream_waits(monkeypatch):
 
 
 def test_a_deadline_is_an_event_in_a_stream_and_a_504_without():
-    impatient = ROOM.model_copy(update={"request_deadline_s": 0.2})
-
     async def scenario(http):
         server.service.engine.pause()
         refused(await http.post(GENERATE, json=ask(2)), 504, "deadline_exceeded", "paused")
         told = said_in((await http.post(GENERATE, json=ask(2, stream=True))).text)
         assert json.loads(told[-1])["error"]["code"] == "deadline_exceeded"
 
-    with serving(engine=impatient) as server:
+    with serving(engine=ROOM, request_s=0.2) as server:
         over(server, scenario)
         assert server.at_rest()

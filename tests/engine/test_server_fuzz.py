@@ -13,7 +13,7 @@ from etude.engine.server.openapi import OPERATIONS, openapi
 def server():
     """Of a model with a short context, so that what is asked for is soon there, and with little room."""
     model = random_decoder(0, SHAPE.model_copy(update={"max_context": 96}))
-    room = EngineConfig(cache_tokens=2048, max_running=8, request_deadline_s=30)
+    room = EngineConfig(cache_tokens=2048, max_running=8)
     with serving(model, engine=room, max_waiting=8) as made:
         yield made
         assert made.at_rest()

@@ -30,7 +30,7 @@ NEAR = 1e-3
 """Two choices closer than this are a tie for fp32 in another order."""
 ROUTER_TIE = 1e-4
 """A router that chose by less than this may choose otherwise in another order; one context in a hundred has such."""
-ROOM = EngineConfig(cache_tokens=2304, step_tokens=128, max_running=24, request_deadline_s=STUCK_S)
+ROOM = EngineConfig(cache_tokens=2304, step_tokens=128, max_running=24)
 MOST_NEW = 90
 
 
@@ -157,7 +157,7 @@ def spread(spans):
 @pytest.mark.timeout(STUCK_S * 2 + 120)
 def test_a_busy_server_says_no_wrong_token_and_loses_nothing(tmp_path, monkeypatch):
     torch.set_num_threads(1)
-    with serving(random_decoder(0), store=tmp_path, engine=ROOM, max_waiting=24) as server:
+    with serving(random_decoder(0), store=tmp_path, engine=ROOM, request_s=STUCK_S, max_waiting=24) as server:
         engine = server.service.engine
         soak, witness = Soak(server, tmp_path), Witness(monkeypatch, engine)
         asyncio.run(soak.run())

@@ -129,7 +129,7 @@ def test_of_several_guesses_the_kind_that_is_mostly_right_is_taken():
     phrases = [[rng.randrange(200) for _ in range(12)] for _ in range(3)]
     prompts = [[*chain.from_iterable(rng.choices(phrases, k=6)), rng.randrange(200)] for _ in range(24)]
     _, expected = play(model, prompts, 0.0)
-    counters, said = play(model, prompts, 0.0, lookup_tokens=8, lookup_ngram=1, further_tokens=1)
+    counters, said = play(model, prompts, 0.0, lookup_tokens=8, further_tokens=1)
     assert said == expected
     assert 0 < counters["further_guessed"] < counters["guessed_tokens"] / 2  # a layer that has learnt nothing
 

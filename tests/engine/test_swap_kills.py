@@ -27,14 +27,14 @@ BITS = [export_bits(random_decoder(seed)) for seed in range(6)]
 @pytest.mark.parametrize("point", POINTS)
 def test_an_engine_killed_while_it_takes_up_a_version(point, tmp_path):
     store, log = tmp_path / "store", tmp_path / "log"
-    publisher = Publisher(open_store(store), PublisherConfig(merge_over=()))
+    publisher = Publisher(open_store(store), merge_over=())
     for version in range(3):
         publisher.publish(Version(version), BITS[version])
     assert killed(store, log, point, range(1, 3))
     assert log.read_text() == f"1 {root_of(BITS[1])} [1]\n"
     leases = Pins(Chain(open_store(store))).live()
     assert [lease.version for lease in leases] == [2]  # what it was about to serve, or did
-    again = Publisher(open_store(store), PublisherConfig(keep=1, merge_over=(), anchor_every=1))
+    again = Publisher(open_store(store), PublisherConfig(keep=1), merge_over=(), anchor_every=1)
     for version in range(3, 6):
         again.publish(Version(version), BITS[version])
     report = verify(open_store(store))

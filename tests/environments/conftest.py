@@ -25,8 +25,8 @@ from etude.environments.qemu.config import QemuConfig
 def run(tmp_path):
     """Run `scenario(backend)` on a fresh event loop and backend, within a deadline."""
 
-    def runner(scenario, config=None, deadline_s=200.0):
-        return within(deadline_s, lambda: NamespaceBackend(config or NamespaceConfig()), scenario)
+    def runner(scenario, config=None, deadline_s=200.0, **given):
+        return within(deadline_s, lambda: NamespaceBackend(config or NamespaceConfig(), **given), scenario)
 
     return runner
 
@@ -100,7 +100,7 @@ def machine_images(tmp_path_factory):
 def machine_config(machine_images):
     """A config for virtual machines that run here, emulated."""
     program("qemu-system-x86_64", "qemu-system-x86")
-    return QemuConfig(accel="tcg", image="machine", images=machine_images, boot_timeout_s=180, start_timeout_s=90)
+    return QemuConfig(accel="tcg", image="machine", images=machine_images)
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,9 @@ class Served:
         return self.config.token_path.read_text().strip()
 
     def remote(self, **given):
-        return RemoteConfig(url=self.url, token_file=self.config.token_path, **given)
+        waits = {name: given.pop(name) for name in ("busy_s", "unreachable_s") if name in given}
+        asked = type("Asked", (RemoteConfig,), {"__module__": __name__, **waits})
+        return asked(url=self.url, token_file=self.config.token_path, **given)
 
     def client(self, **given):
         return RemoteBackend(self.remote(**given))

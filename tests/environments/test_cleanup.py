@@ -87,7 +87,7 @@ def test_what_stood_still_when_its_controller_was_killed_is_swept(tmp_path, limi
     assert instance not in cgroups.instances()
 
 
-def test_a_paused_sandbox_whose_agent_is_killed_is_removed_at_once(run):
+def test_a_paused_sandbox_whose_agent_is_killed_is_removed_at_once(run, monkeypatch):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
         await box.exec("(setsid sleep 600 &)")
@@ -98,7 +98,8 @@ def test_a_paused_sandbox_whose_agent_is_killed_is_removed_at_once(run):
         await box.destroy()
         assert found.stdout and not [line for line in leftovers() if f"{box.id}:" in line]
 
-    run(scenario, NamespaceConfig(stop_timeout_s=900))  # who waits for what is dead waits longer than this test may
+    monkeypatch.setattr(NamespaceConfig, "stop_timeout_s", 900)
+    run(scenario)  # who waits for what is dead waits longer than this test may
 
 
 def test_close_leaves_nothing_whatever_was_running(tmp_path):
@@ -166,7 +167,7 @@ def test_snapshots_and_layers_are_removed_when_unused(run):
             assert not list(snapshots.iterdir())
         assert len(list(layers.iterdir())) <= 3
 
-    run(scenario, NamespaceConfig(cached_layers=2))
+    run(scenario, cached_layers=2)
 
 
 def test_only_instances_are_swept(tmp_path):

@@ -116,13 +116,15 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(run):
     run(scenario)
 
 
-def test_a_start_past_its_deadline_names_it(run):
+def test_a_start_past_its_deadline_names_it(run, monkeypatch):
+    monkeypatch.setattr(NamespaceConfig, "start_timeout_s", 1e-4)
+
     async def scenario(backend):
         with pytest.raises(DeadlineExceeded, match="to start"):
             await backend.create(SandboxSpec())
         assert not list((backend.store.root / "b").iterdir())
 
-    run(scenario, NamespaceConfig(start_timeout_s=1e-4))
+    run(scenario)
 
 
 def test_unknown_image_and_backend_protocol(run):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from etude.environments.base import SandboxSpec
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.namespace import NamespaceBackend
 from etude.environments.uids import FIRST_UID, RANGE, Uids
 from etude.errors import ConfigError
 
@@ -35,7 +35,7 @@ def test_no_sandbox_uses_up_what_the_kernel_gives_a_user(run, ranges):
         left = int((await two.exec(USE_UP.format(0))).output)
         assert taken > 0 and left == (0 if ranges == 1 else taken)
 
-    run(scenario, NamespaceConfig(uid_ranges=ranges))
+    run(scenario, uid_ranges=ranges)
 
 
 def test_files_are_the_sandboxs_own_in_each_of_a_line_of_forks(run):
@@ -79,4 +79,4 @@ def test_numbers_on_disk():
 
 def test_more_users_than_there_are_is_refused():
     with pytest.raises(ConfigError, match="uid_ranges"):
-        NamespaceBackend(NamespaceConfig(uid_ranges=60_000))
+        NamespaceBackend(uid_ranges=60_000)

@@ -48,7 +48,7 @@ def test_large_files_are_read_a_stretch_at_a_time(in_sandbox: Run) -> None:
     large = "".join(f"line {number} é\n" for number in range(1, 20_001)).encode()
 
     async def scenario(sandbox: Sandbox) -> None:
-        config = ToolConfig(max_observation_bytes=400, max_file_bytes=1000)
+        config = SmallFiles(max_observation_bytes=400)
         head, middle, end, past, binary = await answers(
             sandbox,
             call("read_file", path="large"),
@@ -179,3 +179,7 @@ def test_writing(in_sandbox: Run) -> None:
         assert await sandbox.read_file("/workspace/new/deep/d.py") == b"x = 1\n"
 
     in_sandbox(scenario, FILES)
+
+
+class SmallFiles(ToolConfig):
+    max_file_bytes = 1000

@@ -9,11 +9,11 @@ from etude.config import parse
 from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
 from etude.harness.tools.base import Tool
-from etude.harness.tools.delay import DelayConfig, delayed
+from etude.harness.tools.delay import Delay, delayed
 
 
 def test_draws_have_the_median_and_the_tail_that_were_asked_for():
-    config = DelayConfig(median_s=0.1, p99_s=3.0)
+    config = Delay(median_s=0.1, p99_s=3.0)
     drawn = [config.at(call) for call in range(1, 20_001)]
     assert np.quantile(drawn, [0.5, 0.99]) == pytest.approx([0.1, 3.0], rel=0.01)
     halves = np.mean(drawn[:200]), np.mean(drawn[200:400])
@@ -25,7 +25,7 @@ def test_a_delayed_tool_answers_the_same_later():
         return f"read {arguments['path']}"
 
     tool = Tool("read_file", "reads", (), reads_only=True, run=answer)
-    slow = delayed(tool, DelayConfig(median_s=0.02, p99_s=0.02))
+    slow = delayed(tool, Delay(median_s=0.02, p99_s=0.02))
 
     async def timed():
         started = asyncio.get_running_loop().time()
@@ -40,8 +40,8 @@ def test_a_delayed_tool_answers_the_same_later():
 
 def test_a_config_delays_every_tool_and_refuses_a_tail_below_the_median():
     plain = HarnessConfig()
-    slow = HarnessConfig(delay=DelayConfig(median_s=0.1, p99_s=3))
+    slow = HarnessConfig(delay=(0.1, 3))
     assert list(slow.chosen()) == list(plain.chosen())
     assert all(slow.chosen()[name].run is not tool.run for name, tool in plain.chosen().items())
     with pytest.raises(ConfigError, match="less than the median"):
-        parse({"delay": {"median_s": 1, "p99_s": 0.5}}, HarnessConfig, "recipe")
+        parse({"delay": [1, 0.5]}, HarnessConfig, "recipe")

@@ -20,6 +20,7 @@ from etude.harness.endpoint.chat import ChatReader
 from etude.harness.endpoint.client import encode, silence
 from etude.harness.endpoint.responses import ResponsesReader
 from etude.harness.endpoint.said import Fault, Said, Usage
+from etude.harness.endpoint.wire import PATIENCE, Patience
 from etude.harness.schema import Parameter, ToolSchema
 
 LOOK = ToolSchema("look", "Look.", (Parameter("path", "Where."), Parameter("line", "", "integer", required=False)))
@@ -29,12 +30,12 @@ Script = Iterable[Reply] | Callable[[Json], Reply]
 
 
 def asked(
-    script: Script, messages: int = 1, told: list[Delta] | None = None, **config: Any
+    script: Script, messages: int = 1, told: list[Delta] | None = None, patience: Patience = PATIENCE, **config: Any
 ) -> tuple[list[Said], ScriptedServer, Endpoint]:
     """Ask so many messages of a scripted server, each after the ones before, and return them."""
 
     async def whole(server: ScriptedServer) -> tuple[list[Said], Endpoint]:
-        endpoint = Endpoint(EndpointConfig(**{"url": server.url, "model": "m", **config}))
+        endpoint = Endpoint(EndpointConfig(**{"url": server.url, "model": "m", **config}), patience=patience)
         said: list[Said] = []
         items = [encode(item) for item in endpoint.dialect.opening("Be good.", "Hello.")]
         try:
@@ -317,7 +318,8 @@ def test_no_event_makes_a_reader_fail_otherwise_than_it_says(data: st.DataObject
 def test_a_message_that_broke_is_asked_for_anew(dialect: str, broken: Reply) -> None:
     told: list[Delta] = []
     script = itertools.chain([broken], itertools.repeat(GOOD))
-    [said], server, endpoint = asked(script, dialect=dialect, told=told, silence_s=1.0 if broken.stall_s else 60.0)
+    patience = Patience(silence_s=1.0 if broken.stall_s else 60.0)
+    [said], server, endpoint = asked(script, dialect=dialect, told=told, patience=patience)
     assert said.text == "I look." and len(said.calls) == 2
     assert len(server.requests) - 1 == endpoint.counters["retries"] >= 1
     at = max(at for at, each in enumerate(told) if isinstance(each, Again))
@@ -338,12 +340,12 @@ def test_who_fails_always_is_given_up(dialect: str) -> None:
 
 def test_every_wait_has_a_deadline_that_says_what_for() -> None:
     silent = r"waited .* for http://.*/chat/completions to write a message: silence for 0.2 s, after 2 attempts"
-    refused(lambda _: Reply("x", stall_s=1.0), DeadlineExceeded, silent, silence_s=0.2, attempts=2)
+    refused(lambda _: Reply("x", stall_s=1.0), DeadlineExceeded, silent, patience=Patience(silence_s=0.2), attempts=2)
     whole = r"waited 3.0 s for .* to write a message: status 503"
     refused(lambda _: Reply(status=503, headers={"retry-after": "0"}, stall_s=0.4), DeadlineExceeded, whole,
-            deadline_s=3.0, attempts=1000)  # fmt: skip
+            patience=Patience(message_s=3.0), attempts=1000)  # fmt: skip
     pause = [Reply(status=429, headers={"retry-after": "3600"})]  # refused without waiting: a test has less time
-    refused(pause, DeadlineExceeded, "asks for a pause of 3600 s", deadline_s=3000)
+    refused(pause, DeadlineExceeded, "asks for a pause of 3600 s", patience=Patience(message_s=3000))
 
 
 def test_a_stream_that_trickles_is_not_silent() -> None:
@@ -356,7 +358,7 @@ def test_a_stream_that_trickles_is_not_silent() -> None:
                 yield event
 
     async def whole(server: ScriptedServer) -> Said:
-        endpoint = Endpoint(EndpointConfig(url=server.url, model="m", silence_s=2.0, attempts=1))
+        endpoint = Endpoint(EndpointConfig(url=server.url, model="m", attempts=1), patience=Patience(silence_s=2.0))
         try:
             return await endpoint.ask([], [], 5, "s", silence)
         finally:

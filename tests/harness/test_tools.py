@@ -62,7 +62,7 @@ def test_large_and_odd_files_stay_within_bounds(in_sandbox: Run) -> None:
     files = {"long": lines.encode(), "wide": b"x" * 5000, "binary": b"\x7fELF\0\1", "latin": b"caf\xe9\n", "empty": b""}
 
     async def scenario(sandbox: Sandbox) -> None:
-        config = ToolConfig(max_observation_bytes=300, max_file_bytes=20_000)
+        config = SmallFiles(max_observation_bytes=300)
         long, rest, wide, binary, latin, empty = await answers(
             sandbox,
             call("read_file", path="long"),
@@ -274,3 +274,7 @@ def test_every_tool_describes_itself() -> None:
         function = tool.json_schema()
         assert list(function["parameters"]["properties"]) == [*tool.required, *tool.optional]
         assert all(field["description"] for field in function["parameters"]["properties"].values())
+
+
+class SmallFiles(ToolConfig):
+    max_file_bytes = 20_000

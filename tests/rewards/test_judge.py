@@ -13,11 +13,13 @@ import pytest
 
 from etude.config import parse
 from etude.errors import ConfigError
+from etude.harness.endpoint.wire import Patience
 from etude.rewards.judge import Change, JudgeConfig, Judged, NotJudged, RubricJudge
 from etude.rewards.judge.calibration import CalibrationLimits, Pair, Share, calibrate
 from etude.rewards.judge.injection import without_advances
 from etude.rewards.judge.outcomes import change_of
 from etude.rewards.judge.question import Answer, NoAnswer, Question, read_answer
+from etude.rewards.judge.rubric import JUDGED_S
 
 sys.path.append(str(Path(__file__).parents[1] / "harness"))
 from scripted_openai import Reply, ScriptedServer
@@ -49,12 +51,13 @@ def sound(body):
     return answer(body, guarded, "+x = a / b if b else 0" if guarded else "")
 
 
-def judged(model, change, rubric=(GUARD,), **config):
+def judged(model, change, rubric=(GUARD,), message_s=20.0, judged_s=JUDGED_S, **config):
     """The result of a rubric, and the judge's counters."""
 
     async def scenario(url):
-        endpoint = {"url": url, "model": "scripted", "attempts": 1, "deadline_s": 20.0, **config.pop("endpoint", {})}
-        judge = RubricJudge(parse({"endpoint": endpoint, **config}, JudgeConfig, "test"))
+        endpoint = {"url": url, "model": "scripted", "attempts": 1, **config.pop("endpoint", {})}
+        settings = parse({"endpoint": endpoint, **config}, JudgeConfig, "test")
+        judge = RubricJudge(settings, Patience(message_s=message_s), judged_s)
         try:
             async with asyncio.timeout(60):
                 return await judge.judge(rubric, change), judge.counters
@@ -125,9 +128,9 @@ def test_a_slow_judge_is_late():
     def slow(body):
         return Reply(sound(body).text, stall_s=5.0)
 
-    result, _ = judged(slow, GOOD, endpoint={"deadline_s": 0.3})
+    result, _ = judged(slow, GOOD, message_s=0.3)
     assert [each.why for each in result.problems] == ["late"]
-    result, _ = judged(slow, GOOD, deadline_s=0.3)
+    result, _ = judged(slow, GOOD, judged_s=0.3)
     assert [each.why for each in result.problems] == ["late"]
 
 
@@ -161,7 +164,7 @@ def test_votes_need_a_majority():
 
 
 def test_a_change_that_does_not_fit_is_not_judged_by_half():
-    result, counters = judged(sound, Change("t", ("+x\n" * 1000,)), max_chars=1000)
+    result, counters = judged(sound, Change("t", ("+x\n" * 30_000,)))
     assert [each.why for each in result.problems] == ["too long"] and counters["requests"] == 0
 
 
@@ -180,9 +183,9 @@ def test_the_question_is_structured_and_marks_cannot_be_forged():
     with ScriptedServer(sound) as server:
 
         async def scenario():
-            config = {"endpoint": {"url": server.url, "model": "m"}, "control": False}
+            config = {"endpoint": {"url": server.url, "model": "m"}}
             for structured in ("schema", "asked"):
-                judge = RubricJudge(parse({**config, "structured": structured}, JudgeConfig, "test"))
+                judge = RubricJudge(parse({**config, "structured": structured}, JudgeConfig, "test"), control=False)
                 await judge.judge([GUARD], GOOD)
                 await judge.close()
 
@@ -216,8 +219,8 @@ PAIRS = [Pair(GUARD, GOOD, BAD)] * 4
 
 def calibrated(model):
     async def scenario(url):
-        config = {"endpoint": {"url": url, "model": "m", "attempts": 1}, "control": False}
-        judge = RubricJudge(parse(config, JudgeConfig, "test"))
+        config = {"endpoint": {"url": url, "model": "m", "attempts": 1}}
+        judge = RubricJudge(parse(config, JudgeConfig, "test"), control=False)
         try:
             async with asyncio.timeout(120):
                 return await calibrate(judge, PAIRS)

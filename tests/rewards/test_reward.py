@@ -15,7 +15,7 @@ from etude.harness.prompt import render_call
 from etude.harness.session import SessionResult
 from etude.records import Cheated, InfraFailed, Scored, Task, Truncated, Verifier, reward_of, solved
 from etude.rewards.audit import Finding, Report
-from etude.rewards.effort import Effort, EffortConfig, concave_cost, effort_in, effort_of
+from etude.rewards.effort import Effort, EffortConfig, Weights, concave_cost, effort_in, effort_of
 from etude.rewards.judge import JudgeConfig, Judged, NotJudged, RubricResult
 from etude.rewards.judgement import Judgement
 from etude.rewards.quality import Quality, QualityConfig, Style
@@ -68,20 +68,17 @@ def test_cost_is_continuous_where_the_formula_changes(x, k):
 
 
 def test_effort_is_the_weighted_sum_of_six_quantities():
-    config = EffortConfig(
-        token_unit=100, thinking_weight=1, call_tokens_weight=2, output_weight=0.5, final_weight=3, calls_weight=0.25,
-        turns_weight=1,
-    )  # fmt: skip
+    weights = Weights(token_unit=100, thinking=1, call_tokens=2, output=0.5, final=3, calls=0.25, turns=1)
     effort = Effort(100, 50, 300, 20, 6, 4)
-    assert effort_of(effort, config) == (100 + 100 + 150 + 60) / 100 + 1.5 + 4
-    assert effort_of(replace(effort, turns=2), config) < effort_of(effort, config)  # parallel calls are cheaper
+    assert effort_of(effort, weights) == (100 + 100 + 150 + 60) / 100 + 1.5 + 4
+    assert effort_of(replace(effort, turns=2), weights) < effort_of(effort, weights)  # parallel calls are cheaper
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 99), st.integers(0, 99))
 def test_by_default_all_that_was_sampled_weighs_the_same(thinking, called, final, calls, turns):
     effort = Effort(thinking, called, 12_345, final, calls, turns)
     plain = (thinking + called + final) / 100.0 + 0.25 * calls + 1.0 * turns
-    assert effort_of(effort, EffortConfig()) == plain  # to the bit: runs must be comparable
+    assert effort_of(effort) == plain  # to the bit: runs must be comparable
 
 
 def test_the_tokens_of_a_message_are_divided_by_its_words_and_its_calls():

@@ -27,7 +27,7 @@ from small_models import random_decoder
 from etude.engine.server.lending import LendingConfig
 from etude.harness.sampler import SampleRequest
 
-CONFIG = BorrowingConfig(servers=("http://a",), keep=1, borrow_below=1.0, return_above=2.0, steady_s=5.0)
+CONFIG = BorrowingConfig(urls=("http://a",), keep=1, borrow_below=1.0, return_above=2.0, steady_s=5.0)
 POLICY = random_decoder(1)
 
 
@@ -70,10 +70,10 @@ def recipe(**fleet):
 
 def test_what_a_recipe_may_not_say():
     with pytest.raises(ConfigError, match=r"fleet\.lending.*borrow_below"):
-        recipe(lending={"servers": ["http://a:1"], "borrow_below": 2.0, "return_above": 2.0})
+        recipe(lending={"urls": ["http://a:1"], "borrow_below": 2.0, "return_above": 2.0})
     with pytest.raises(ConfigError, match=r"fleet\.engines: 0"):
         places_of(recipe(engines=0))
-    assert places_of(recipe(engines=0, lending={"servers": ["http://a:1"]})) == 0
+    assert places_of(recipe(engines=0, lending={"urls": ["http://a:1"]})) == 0
     assert (places_of(recipe()), places_of(recipe(engines=3))) == (1, 3)
     foreign = {"kind": "vllm", "urls": ["http://a:1", "http://b:1"], "weights_dir": "/w"}
     assert places_of(parse({"name": "test", "engine": foreign}, RunConfig, "recipe")) == 2
@@ -97,7 +97,7 @@ def test_sessions_are_sampled_by_what_is_lent_and_go_on_after_users_took_it_back
 
     async def scenario(server):
         lending = {
-            "servers": [server.url], "token_file": str(tmp_path / "token"), "keep": 0, "steady_s": 0.0, "poll_s": 0.01,
+            "urls": [server.url], "token_file": str(tmp_path / "token"), "keep": 0, "steady_s": 0.0,
         }  # fmt: skip
         config = recipe(engines=0, lending=lending)
         fleet = Fleet(config, str(tmp_path / "run"), Restarts(config.faults, tmp_path / "metrics.jsonl"))

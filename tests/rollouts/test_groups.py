@@ -40,7 +40,7 @@ def test_infrastructure_failures_leave_before_the_baseline(pool_of):
 
 @pytest.mark.parametrize(("drop", "left"), [(False, [0, 1, 0, 1]), (True, [0, 1])])
 def test_a_rollout_that_a_limit_cut_keeps_its_verdict_or_leaves_before_the_baseline(pool_of, drop, left):
-    pool = pool_of(size=4, drop_overlong=drop)
+    pool = pool_of(size=4, overlong="drop" if drop else "keep")
     for at, slot in enumerate(sent(pool, 0)):
         played = rollout(slot, at % 2)
         cut = replace(played, outcome=Truncated("turns", float(at % 2), {})) if at > 1 else played
@@ -68,7 +68,7 @@ def test_stale_groups_are_dropped_when_they_would_be_trained_on(pool_of):
 
 
 def test_stragglers_do_not_hold_a_group(pool_of):
-    pool = pool_of(size=4, early_close_share=0.75, straggler_s=5)
+    pool = pool_of(size=4, straggler_s=5)
     ids = sent(pool, 0)
     for slot, reward in zip(ids[:3], [0, 1, 0], strict=True):
         come_in(pool, slot, reward, now=10.0)

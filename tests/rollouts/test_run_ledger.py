@@ -85,7 +85,14 @@ def test_a_line_that_was_being_written_is_not_there(tmp_path):
 
 # --- lives of a run ---------------------------------------------------------------------------------------------------
 
-CONFIG = RunConfig(name="test", groups=GroupConfig(size=3, max_staleness=3, early_close_share=0.6, straggler_s=1.0))
+CONFIG = RunConfig(name="test", groups=GroupConfig(size=3, max_staleness=3, straggler_s=1.0))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_of_three_may_close():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("etude.rollouts.groups.EARLY_CLOSE_SHARE", 0.6)
+        yield
 
 
 class Life:

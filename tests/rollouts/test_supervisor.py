@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from etude.config import parse
+from etude.deadlines import DeadlineConfig
 from etude.errors import ConfigError
 from etude.rollouts.faults import (
     FIRST_PAUSE_S,
@@ -27,11 +28,11 @@ ABOVE = """
 import sys
 from pathlib import Path
 from etude.errors import EtudeError
-from etude.rollouts.faults import FaultConfig, Restarts
+from etude.rollouts.faults import FaultConfig, Patience, Restarts
 from etude.rollouts.supervisor import Supervisor
 directory, command = Path(sys.argv[1]), sys.argv[2:]
-faults = FaultConfig(restarts=3, longest_pause_s=0.01, ping_every_s=0.05, ping_deadline_s=2)
-restarts = Restarts(faults, directory / "metrics.jsonl")
+faults, patience = FaultConfig(restarts=3, longest_pause_s=0.01), Patience(ping_every_s=0.05, ping_s=2)
+restarts = Restarts(faults, directory / "metrics.jsonl", patience)
 try:
     sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts).run())
 except EtudeError as error:
@@ -61,7 +62,11 @@ def start(directory, life):
     (directory / "life.py").write_text(LIFE + life)
     command = [sys.executable, "-c", ABOVE, str(directory), sys.executable, str(directory / "life.py"), str(directory)]
     return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -166,7 +171,7 @@ def test_restarts_are_counted_from_whole_lines_alone(tmp_path):
 
 @pytest.mark.parametrize("kind", ["controller", "trainer", "engine", "sessions", "rewards"])
 def test_a_budget_of_its_own_is_refused_and_what_to_write_said(kind):
-    with pytest.raises(ConfigError, match=rf"faults: .*{kind}: .*write faults\.restarts, faults\.within_s and"):
+    with pytest.raises(ConfigError, match=rf"faults: key {kind} is gone: write faults\.restarts, faults"):
         parse({"name": "test", "faults": {kind: {"restarts": 3}}}, Supervised, "recipe")
 
 
@@ -180,3 +185,10 @@ def test_kinds_share_the_keys_and_not_the_budget(tmp_path):
 def test_pauses_double_up_to_the_longest(tmp_path):
     restarts = Restarts(FaultConfig(longest_pause_s=1.0), tmp_path / "metrics.jsonl")
     assert [restarts.spend("trainer", "it died") for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_one_factor_scales_what_processes_are_waited_for(tmp_path, monkeypatch):
+    for name, value in DeadlineConfig(scale=2).variables().items():
+        monkeypatch.setenv(name, value)
+    slow = Restarts(FaultConfig(), tmp_path / "metrics.jsonl")
+    assert (slow.start_s, slow.drain_s, slow.ping_s, slow.ping_every_s) == (600, 240, 60, 10)

@@ -10,7 +10,7 @@ import ray
 from etude.environments.cluster.calls import actor
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts import worker as told
-from etude.rollouts.faults import FaultConfig, RestartBudgetSpent, Restarts, restarts_of
+from etude.rollouts.faults import FaultConfig, Patience, RestartBudgetSpent, Restarts, restarts_of
 from etude.rollouts.pool import Pool
 from etude.rollouts.ray_process import Living, NotStarted, RayProcess
 from etude.rollouts.worker import TABLE, Worker, WorkerGone, WrongEvent
@@ -83,10 +83,11 @@ def with_ray():
 def life(tmp_path):
     """Runs a scenario with a worker, and returns what that went through: (state, event, state)."""
 
-    def run(scenario, **faults):
+    def run(scenario, restarts=8, longest_pause_s=0.01, **patience):
         async def inside():
-            config = FaultConfig(**{"ping_every_s": 0.05, "ping_deadline_s": 30, "longest_pause_s": 0.01} | faults)
-            restarts, rows, changed = Restarts(config, tmp_path / "metrics.jsonl"), [], asyncio.Event()
+            config = FaultConfig(restarts=restarts, longest_pause_s=longest_pause_s)
+            often = Patience(**{"ping_every_s": 0.05} | patience)
+            budget, rows, changed = Restarts(config, tmp_path / "metrics.jsonl", often), [], asyncio.Event()
 
             def took(worker, event, before):
                 rows.append((before, event, worker.state))
@@ -97,7 +98,7 @@ def life(tmp_path):
                     changed.clear()
                     await changed.wait()
 
-            worker = Worker(Policy(tmp_path / "file"), 0, restarts, took)
+            worker = Worker(Policy(tmp_path / "file"), 0, budget, took)
             try:
                 async with asyncio.timeout(240):
                     await scenario(worker, until)
@@ -139,10 +140,10 @@ def test_one_that_is_stopped_hangs_and_is_started_anew(life):
         os.kill(await pid(worker), signal.SIGSTOP)
         await until("ready", "died", "resting")
         assert worker.restarts.hung == 1
-        worker.restarts.config = FaultConfig()
+        worker.restarts.ping_s = 30
         await worker.ready()
 
-    life(scenario, ping_deadline_s=0.3)
+    life(scenario, ping_s=0.3)
 
 
 def test_one_that_dies_while_it_starts_is_started_anew(life):
@@ -175,7 +176,7 @@ def test_what_another_would_meet_too_ends_it_at_once(life, tmp_path):
         with pytest.raises(ConfigError, match="the recipe is wrong"):
             await worker.ready()
 
-    life(scenario, ping_deadline_s=0.1)
+    life(scenario, ping_s=0.1)
     assert restarts_of(tmp_path / "metrics.jsonl") == {}
 
 
@@ -268,8 +269,8 @@ def test_what_the_table_does_not_have_is_refused(life):
 
 def pooled(tmp_path, scenario, size=1, spares=0, **faults):
     async def inside():
-        config = FaultConfig(**{"ping_every_s": 60, "longest_pause_s": 0.01} | faults)
-        restarts = Restarts(config, tmp_path / "metrics.jsonl")
+        config = FaultConfig(**{"longest_pause_s": 0.01} | faults)
+        restarts = Restarts(config, tmp_path / "metrics.jsonl", Patience(ping_every_s=60))
         pool = Pool("sessions", lambda: Counting.remote(tmp_path / "file"), size, spares, restarts)
         try:
             async with asyncio.timeout(240):

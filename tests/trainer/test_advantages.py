@@ -62,7 +62,7 @@ def test_a_batch_is_as_plain_numpy_has_it(baseline, normalise, rewards):
 
 
 def test_a_cut_rollout_counts_in_the_baseline_and_is_not_taught():
-    found, used = credit([group([1, 0, 0, 1], cut={1, 3})], AdvantageConfig(train_overlong=False))
+    found, used = credit([group([1, 0, 0, 1], cut={1, 3})], AdvantageConfig(overlong="leave"))
     np.testing.assert_allclose(found, [[0.5, 0, -0.5, 0]])
     assert used == {"overlong_rollouts": 2}
     kept, used = credit([group([1, 0, 0, 1], cut={1, 3})], AdvantageConfig())
@@ -80,7 +80,7 @@ def test_a_batch_deviation_counts_each_trajectory_once_whatever_its_segments():
 
 def test_every_switch_counts_what_it_changed():
     rows = [group([1, 0, 0, 1]), group([1, 1, 1, 1])]
-    chosen = AdvantageConfig(baseline="leave_one_out", normalise="batch", train_overlong=False)
+    chosen = AdvantageConfig(baseline="leave_one_out", normalise="batch", overlong="leave")
     _, used = credit(rows, chosen)
     assert used == {"baselined_rollouts": 4, "normalised_rollouts": 4, "overlong_rollouts": 0}
     assert set(used) == set(chosen.features)

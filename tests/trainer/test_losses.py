@@ -55,7 +55,7 @@ def plain_loss(values, shares, config):
         if config.weight == "segment":
             w = math.exp(segment)
         if config.kl and config.kl.estimator == "k1":
-            advantage -= config.kl.coefficient * (logps[t] - reference[t])
+            advantage -= config.kl.weight * (logps[t] - reference[t])
         divergence = q * math.log(q / p) + (1 - q) * math.log((1 - q) / (1 - p))
         drop = {
             "tv": (p - q > config.limit and advantage > 0) or (p - q < -config.limit and advantage < 0),
@@ -71,7 +71,7 @@ def plain_loss(values, shares, config):
         gradient[t] += config.damping * (logps[t] - behaviour[t]) * shares[t]
         loss -= config.entropy_bonus * 0.7 * shares[t]
         if config.kl and config.kl.estimator != "k1":
-            d, b = logps[t] - reference[t], config.kl.coefficient
+            d, b = logps[t] - reference[t], config.kl.weight
             loss += b * shares[t] * (d**2 / 2 if config.kl.estimator == "k2" else math.exp(-d) - 1 + d)
             gradient[t] += b * shares[t] * (d if config.kl.estimator == "k2" else 1 - math.exp(-d))
     return loss, gradient
@@ -79,8 +79,8 @@ def plain_loss(values, shares, config):
 
 WEIGHTS = [{}, {"importance_cap": 1.28, "importance_floor": 0.8}, {"weight": "segment"}, {"importance_cap": math.inf}]
 OTHERS = [
-    {}, {"gate": GateConfig(low=0.9, high=1.1)}, {"damping": 0.3, "entropy_bonus": 0.1},
-    *({"kl": KLConfig(estimator=name, coefficient=0.2)} for name in ("k1", "k2", "k3")),
+    {}, {"gate": GateConfig(band=(0.9, 1.1))}, {"damping": 0.3, "entropy_bonus": 0.1},
+    *({"kl": KLConfig(estimator=name, weight=0.2)} for name in ("k1", "k2", "k3")),
 ]  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def test_what_a_token_weighs_by_each_normaliser():
         ({"trust": 1.0}, 'mask = "off"'),
         ({"importance_cap": 1.0, "importance_floor": 1.5}, "not below importance_cap"),
         ({"normaliser": "prompt", "token_budget": 4096}, "token_budget has no effect"),
-        ({"gate": {"low": 1.2}}, "loss.gate.low"),
+        ({"gate": {"band": (1.2, 1.3)}}, "loss.gate.*must hold 1"),
     ],
 )
 def test_a_key_that_could_change_nothing_is_refused(wrong, said):

@@ -199,8 +199,9 @@ def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
     assert scale == pytest.approx(0.01 / k3)
 
 
-def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves():
-    gate = GateConfig(low=0.9, high=1.1, patience=2)
+def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeypatch):
+    monkeypatch.setattr(GateConfig, "patience", 2)
+    gate = GateConfig(band=(0.9, 1.1))
     trainer = policy(loss=LossConfig(gate=gate))
     rows = [member for group in rollouts(trainer, np.random.default_rng(5), 20) for member in group.trajectories]
     behind = [
@@ -218,9 +219,7 @@ def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves():
 
 
 def test_the_reference_is_the_model_that_training_began_with():
-    trainer = policy(
-        loss=LossConfig(token_budget=64, kl=KLConfig(coefficient=10.0, estimator="k2")), router_replay=True
-    )
+    trainer = policy(loss=LossConfig(token_budget=64, kl=KLConfig(weight=10.0, estimator="k2")), router_replay=True)
     free, rng = policy(router_replay=True), np.random.default_rng(6)
     first, free_rng = train_on(trainer, rng)[1], np.random.default_rng(6)
     train_on(free, free_rng)
@@ -297,8 +296,9 @@ def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
     assert straight.version == second.version == 6
 
 
-def test_a_gradient_that_is_not_finite_skips_the_step_and_then_stops_the_run():
-    trainer = policy(max_skipped=2)
+def test_a_gradient_that_is_not_finite_skips_the_step_and_then_stops_the_run(monkeypatch):
+    monkeypatch.setattr("etude.trainer.step.MAX_SKIPPED", 2)
+    trainer = policy()
     group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2], [0, 1], logprob=-1.0)),))
     batch = build_batch([group], [np.array([np.inf], np.float32)], Version(0))
     before = [parameter.clone() for parameter in trainer.masters.parameters()]

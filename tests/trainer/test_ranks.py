@@ -47,8 +47,7 @@ def batch_at(version, lengths=(30, 25, 28)):
 
 
 def setup_at(directory):
-    publisher = PublisherConfig(merge_over=(), parts_s=100)
-    return Setup(SHIPPED, "plain", CONFIG, 1.0, str(directory / "store"), StoreConfig(), publisher)
+    return Setup(SHIPPED, "plain", CONFIG, 1.0, str(directory / "store"), StoreConfig(), PublisherConfig())
 
 
 def ranks_at(directory):

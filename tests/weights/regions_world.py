@@ -41,7 +41,7 @@ from etude.weights.relay import Relay, RelayConfig, application
 from etude.weights.relayed import RelayedStore
 from etude.weights.shards import Shard
 from etude.weights.slices import cut
-from etude.weights.store import StoreConfig
+from etude.weights.store import Patience, StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 LINKS = (
@@ -87,9 +87,10 @@ async def _serve_region(link: Link, directory: Path, options: dict[str, str], to
     token = directory / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    wide = {"deadline_s": 4.0, "request_timeout_s": 2.0, "block_bytes": BLOCK, "parallel": 4, "options": options}
+    wide = {"block_bytes": BLOCK, "options": options}
     relay_config = RelayConfig(token_file=token, directory=directory / "kept", store=StoreConfig(**wide))
-    relay = Relay(open_store("s3://bucket/run", relay_config.store), relay_config)
+    patience = Patience(4.0, 2.0)
+    relay = Relay(open_store("s3://bucket/run", relay_config.store, patience), relay_config)
     server = uvicorn.Server(
         uvicorn.Config(application(relay, relay_config, TOKEN), port=0, lifespan="off", log_config=None)
     )
@@ -97,8 +98,8 @@ async def _serve_region(link: Link, directory: Path, options: dict[str, str], to
     while not server.started:
         await asyncio.sleep(0.01)
     url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    settings = StoreConfig(**wide, relay=url, relay_token_file=token)
-    stores = [open_store("s3://bucket/run", settings) for _ in range(2)]
+    settings = StoreConfig(**wide, relay=url, token_file=token)
+    stores = [open_store("s3://bucket/run", settings, patience) for _ in range(2)]
     engines = [TorchEngine(decoder(), EngineConfig(cache_tokens=4096)) for _ in stores]
     updates = [
         WeightUpdates(engine, Subscriber(store, SubscriberConfig()), link.name)
@@ -166,8 +167,9 @@ class Trainer:
         self.publishers = [
             Publisher(
                 s3.store(deadline_s=60, request_timeout_s=30),
-                PublisherConfig(merge_over=(4,), merge="always", parts_s=120),
+                PublisherConfig(merge="always"),
                 shard=Shard(rank, RANKS, attempt, frozenset(names[rank::RANKS])),
+                merge_over=(4,),
             )
             for rank in range(RANKS)
         ]

@@ -16,7 +16,7 @@ from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_
 from werkzeug.serving import make_server
 
 from etude.weights.opening import open_store
-from etude.weights.store import Store, StoreConfig
+from etude.weights.store import Patience, Store, StoreConfig
 
 OPTIONS = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
 
@@ -45,8 +45,8 @@ class S3Server:
         self._ask("PUT", "/bucket")
 
     def store(self, deadline_s: float = 60.0, request_timeout_s: float = 20.0, **config: Any) -> Store:
-        config |= {"deadline_s": deadline_s, "request_timeout_s": request_timeout_s, "options": self.options}
-        return open_store("s3://bucket/run", StoreConfig(**config))
+        patience = Patience(deadline_s, request_timeout_s)
+        return open_store("s3://bucket/run", StoreConfig(**config, options=self.options), patience)
 
     def reads(self, ending: str) -> int:
         """How many GETs there were of keys that end so."""

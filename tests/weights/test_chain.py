@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from weight_samples import make_bits, make_chain, move_bits, same
+from weight_samples import make_bits, make_chain, move_bits, publisher_on, same
 
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
@@ -26,7 +26,7 @@ V = Version
 
 
 def publish(directory: Path, chain: list[Bits], **config: Any) -> Publisher:
-    publisher = Publisher(open_store(directory), PublisherConfig(**config))
+    publisher = publisher_on(open_store(directory), **config)
     for version, bits in enumerate(chain):
         publisher.publish(V(version), bits)
     return publisher
@@ -85,7 +85,7 @@ def test_a_late_reader_takes_few_merged_deltas(tmp_path: Path) -> None:
 def test_merged_deltas_wait_until_somebody_is_late(tmp_path: Path) -> None:
     """A reader that follows needs none. One that stays behind, and holds its version, gets those that it will go by."""
     chain = make_chain(24)
-    publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(4,)))
+    publisher = Publisher(open_store(tmp_path), merge_over=(4,))
     reader = Subscriber(open_store(tmp_path), SubscriberConfig(lease_s=3600))
     bits, held = None, None
     for version in range(10):
@@ -105,7 +105,7 @@ def test_a_merged_delta_survives_a_restart_of_its_publisher(tmp_path: Path) -> N
     chain = make_chain(12)
     for version, bits in enumerate(chain):
         if version % 5 == 0:
-            publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(4,), merge="always"))
+            publisher = Publisher(open_store(tmp_path), PublisherConfig(merge="always"), merge_over=(4,))
         publisher.publish(V(version), bits)
     assert publisher.counters["published_merged"] == 0  # it went on from 9, which it found, and has come to 11
     subscriber = Subscriber(open_store(tmp_path))
@@ -118,7 +118,7 @@ def test_a_merged_delta_survives_a_restart_of_its_publisher(tmp_path: Path) -> N
 def test_results_and_counters(tmp_path: Path) -> None:
     chain = make_chain(4)
     store = open_store(tmp_path)
-    publisher = Publisher(store, PublisherConfig(anchor_every=2))
+    publisher = Publisher(store, anchor_every=2)
     first, *deltas = [publisher.publish(V(version), bits) for version, bits in enumerate(chain)]
     raw = sum(2 * array.size for array in chain[0].values())
     assert (first.kind, first.changed_share, first.raw_bytes) == ("full", pytest.approx(1.0, abs=0.01), raw)
@@ -319,7 +319,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
 def test_wait_for(tmp_path: Path) -> None:
     chain = make_chain(2)
     publisher = publish(tmp_path, chain[:1])
-    subscriber = Subscriber(open_store(tmp_path), SubscriberConfig(poll_s=0.01))
+    subscriber = Subscriber(open_store(tmp_path))
     with pytest.raises(DeadlineExceeded, match=r"version 1 in .*: the newest is 0"):
         subscriber.wait_for(V(1), 0.05)
     later = threading.Timer(0.1, publisher.publish, (V(1), chain[1]))
@@ -424,7 +424,7 @@ def test_two_publishers_and_one_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("anchor_every", "keep"), [(1, 1), (2, 5), (4, 3), (5, 5)])
 def test_retention_keeps_what_a_live_chain_needs(tmp_path: Path, anchor_every: int, keep: int) -> None:
     chain = make_chain(20)
-    publisher = Publisher(open_store(tmp_path), PublisherConfig(anchor_every=anchor_every, keep=keep))
+    publisher = Publisher(open_store(tmp_path), PublisherConfig(keep=keep), anchor_every=anchor_every)
     subscriber = Subscriber(open_store(tmp_path))
     for newest, bits in enumerate(chain):
         publisher.publish(V(newest), bits)
@@ -442,7 +442,7 @@ def test_retention_keeps_what_a_live_chain_needs(tmp_path: Path, anchor_every: i
 def test_retention_goes_on_after_a_restart_and_sweeps_half_written_objects(tmp_path: Path) -> None:
     chain = make_chain(12)
     for version, bits in enumerate(chain):  # a publisher that dies after each version
-        Publisher(open_store(tmp_path), PublisherConfig(anchor_every=3, keep=2)).publish(V(version), bits)
+        Publisher(open_store(tmp_path), PublisherConfig(keep=2), anchor_every=3).publish(V(version), bits)
         (tmp_path / f"versions/{version:08d}/left.pack#1").write_bytes(b"half")
     versions = sorted(int(path.name) for path in (tmp_path / "versions").iterdir())
     assert versions[0] >= 6
@@ -475,7 +475,7 @@ def test_reading_while_publishing_and_deleting(tmp_path: Path) -> None:
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    publisher = Publisher(open_store(tmp_path), PublisherConfig(anchor_every=2, keep=2))
+    publisher = Publisher(open_store(tmp_path), PublisherConfig(keep=2), anchor_every=2)
     for version in range(1, 40):
         publisher.publish(V(version), chain[version])
         time.sleep(0.005)

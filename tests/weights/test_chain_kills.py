@@ -16,8 +16,8 @@ from typing import Any
 import durable_s3
 import pytest
 import victims
-from victims import CHAIN, CONFIG
-from weight_samples import same
+from victims import CHAIN, SETTINGS
+from weight_samples import publisher_on, same
 
 from etude.errors import WeightError
 from etude.records import Version
@@ -26,8 +26,7 @@ from etude.weights.inspect import verify
 from etude.weights.manifest import root_of
 from etude.weights.opening import open_store
 from etude.weights.pins import Pins
-from etude.weights.publisher import Publisher
-from etude.weights.store import Store, StoreConfig
+from etude.weights.store import Patience, Store, StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version
@@ -35,7 +34,7 @@ ROOTS = [root_of(bits) for bits in CHAIN]
 
 
 def publish(directory: Path, versions: range) -> None:
-    publisher = Publisher(open_store(directory), CONFIG)
+    publisher = publisher_on(open_store(directory), **SETTINGS)
     for version in versions:
         publisher.publish(V(version), CHAIN[version])
 
@@ -78,7 +77,7 @@ def test_a_publisher_killed_before_every_write_and_deletion(tmp_path: Path) -> N
         newest = newest_of(directory)
         seen.append(newest)
         assert same(Subscriber(open_store(directory)).fetch(CHAIN[4], V(4), newest)[0], CHAIN[newest])
-        publisher = Publisher(open_store(directory), CONFIG)
+        publisher = publisher_on(open_store(directory), **SETTINGS)
         assert publisher.publish(V(newest), CHAIN[newest]).kind == "existing"
         for version in (newest + 1, newest + 2):  # far enough for a sweep of its own
             publisher.publish(V(version), CHAIN[version])
@@ -119,7 +118,7 @@ def test_a_rewind_killed_before_every_deletion(tmp_path: Path) -> None:
     def check(directory: Path) -> None:
         newest = newest_of(directory)
         assert same(Subscriber(open_store(directory)).fetch(None, None, newest)[0], CHAIN[newest])
-        Publisher(open_store(directory), CONFIG).rewind(V(1))
+        publisher_on(open_store(directory), **SETTINGS).rewind(V(1))
         assert newest_of(directory) == 1
 
     at_every_step(
@@ -188,7 +187,7 @@ def test_a_subscriber_killed_at_every_request(tmp_path: Path) -> None:
     def check(directory: Path) -> None:
         assert newest_of(directory) == 6
         assert len(Pins(Chain(open_store(directory))).live()) <= 2
-        publish_again = Publisher(open_store(directory), CONFIG)
+        publish_again = publisher_on(open_store(directory), **SETTINGS)
         for version in range(7, 10):
             publish_again.publish(V(version), CHAIN[version])
         assert newest_of(directory) == 9
@@ -200,7 +199,7 @@ def test_who_pins_killed_at_every_request(tmp_path: Path) -> None:
     publish(tmp_path / "store", range(7))
 
     def check(directory: Path) -> None:
-        publisher = Publisher(open_store(directory), CONFIG)
+        publisher = publisher_on(open_store(directory), **SETTINGS)
         for version in range(7, 13):
             publisher.publish(V(version), CHAIN[version])
         for pin in Pins(Chain(open_store(directory))).live():
@@ -229,7 +228,7 @@ class MortalStore:
     def store(self) -> Store:
         options = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
         options["endpoint"] = f"http://127.0.0.1:{self.port}"
-        return open_store("s3://bucket/run", StoreConfig(deadline_s=60, request_timeout_s=5, options=options))
+        return open_store("s3://bucket/run", StoreConfig(options=options), Patience(60, 5))
 
     def doom(self, request: int, phase: str) -> None:
         """From now on the process dies at that request, and another one takes its place."""
@@ -277,7 +276,7 @@ def mortal(tmp_path: Path) -> Iterator[MortalStore]:
 def test_a_store_killed_at_every_request(mortal: MortalStore, phase: str) -> None:
     """Publisher and reader go on over its deaths, before, in the middle of and after what it was asked to do."""
     store = mortal.store()
-    publisher, subscriber = Publisher(store, CONFIG), Subscriber(store)
+    publisher, subscriber = publisher_on(store, **SETTINGS), Subscriber(store)
     publisher.publish(V(0), CHAIN[0])
     held = 0
     for request in itertools.count():

@@ -17,7 +17,7 @@ from etude.records import Version
 from etude.weights.inspect import verify
 from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import StoreConfig
+from etude.weights.store import Patience, StoreConfig
 from etude.weights.subscriber import Subscriber
 
 V = Version
@@ -56,7 +56,7 @@ def test_full_disk(small_disk: Path) -> None:
 def test_s3_by_url(s3: S3Server) -> None:
     """The same protocol over a real socket, create-only manifests and deletions included."""
     chain = make_chain(6)
-    publisher = Publisher(s3.store(), PublisherConfig(anchor_every=2, keep=2))
+    publisher = Publisher(s3.store(), PublisherConfig(keep=2), anchor_every=2)
     for version, bits in enumerate(chain):
         publisher.publish(V(version), bits)
     assert len(s3.keys()) >= 4
@@ -108,7 +108,7 @@ def test_a_store_that_never_answers() -> None:
             "region": "test",
             "skip_signature": "true",
         }
-        store = open_store("s3://bucket/run", StoreConfig(deadline_s=0.5, request_timeout_s=0.3, options=options))
+        store = open_store("s3://bucket/run", StoreConfig(options=options), Patience(0.5, 0.3))
         with pytest.raises(DeadlineExceeded, match="for s3://bucket/run to list versions/"):
             Subscriber(store).latest()
 

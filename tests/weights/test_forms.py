@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from weight_samples import same
+from weight_samples import publisher_on, same
 
 from etude.errors import WeightError
 from etude.kernels import mxfp8, nvfp4
@@ -24,7 +24,7 @@ from etude.weights.forms import FORMS, Array, FormName, form_of, tagged
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
 from etude.weights.opening import open_store
-from etude.weights.publisher import Publisher, PublisherConfig
+from etude.weights.publisher import Publisher
 from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber
 
@@ -196,8 +196,8 @@ def histories(draw: st.DrawFn) -> list[Bits]:
     ]
 
 
-def published(history: list[Bits], config: PublisherConfig) -> Store:
-    publisher = Publisher(open_store("memory://"), config)
+def published(history: list[Bits], chunk_elements: int = 64, **settings: Any) -> Store:
+    publisher = publisher_on(open_store("memory://"), chunk_elements=chunk_elements, **settings)
     for version, bits in enumerate(history):
         result = publisher.publish(V(version), bits)
         assert result.root == root_of(bits)
@@ -205,19 +205,20 @@ def published(history: list[Bits], config: PublisherConfig) -> Store:
     return publisher.chain.store
 
 
-CONFIGS = st.builds(
-    PublisherConfig,
-    chunk_elements=st.sampled_from([1, 7, 64]),
+SETTINGS = st.builds(
+    dict,
     policy=st.sampled_from(["small", "fast"]),
     merge_over=st.sampled_from([(), (2,), (2, 4), (3, 5)]),
     anchor_every=st.sampled_from([1, 3, 100]),
 )
 
 
-@given(history=histories(), config=CONFIGS, data=st.data())
+@given(history=histories(), settled=SETTINGS, elements=st.sampled_from([1, 7, 64]), data=st.data())
 @settings(max_examples=60)
-def test_any_updates_through_any_chain(history: list[Bits], config: PublisherConfig, data: st.DataObject) -> None:
-    store = published(history, config)
+def test_any_updates_through_any_chain(
+    history: list[Bits], settled: dict[str, Any], elements: int, data: st.DataObject
+) -> None:
+    store = published(history, elements, **settled)
     assert verify(store).ok
     subscriber, held, version = Subscriber(store), None, None
     for target in data.draw(st.lists(st.integers(0, len(history) - 1), min_size=1, max_size=6)):
@@ -227,11 +228,11 @@ def test_any_updates_through_any_chain(history: list[Bits], config: PublisherCon
         assert all(form_of(held[name]) is form_of(history[target][name]) for name in held)
 
 
-@given(history=histories(), config=CONFIGS, seed=st.integers(0, 1 << 32))
+@given(history=histories(), settled=SETTINGS, seed=st.integers(0, 1 << 32))
 @settings(max_examples=20)
-def test_any_order_of_arrival(history: list[Bits], config: PublisherConfig, seed: int) -> None:
+def test_any_order_of_arrival(history: list[Bits], settled: dict[str, Any], seed: int) -> None:
     """A store that is copied to another one object by object, in any order: nothing but whole versions is ever read."""
-    source, copy, rng = published(history, config), open_store("memory://"), random.Random(seed)
+    source, copy, rng = published(history, **settled), open_store("memory://"), random.Random(seed)
     objects = list(source.list("versions/").items())
     rng.shuffle(objects)
     for key, size in objects:
@@ -293,7 +294,7 @@ def test_the_forms_an_engine_serves() -> None:
         rounded = weights.bfloat16()
         history.append(served(rounded))
         matrices.append(mxfp8.dequantise(mxfp8.quantise(rounded)))
-    store = published(history, PublisherConfig(merge_over=(5,), merge="always", chunk_elements=1000))
+    store = published(history, 1000, merge_over=(5,), merge="always")
     late, result = Subscriber(store).fetch(history[0], V(0), V(5))
     assert result.path == (5,)
     assert same(late, history[5])

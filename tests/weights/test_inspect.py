@@ -16,7 +16,7 @@ from etude.weights.publisher import Publisher, PublisherConfig
 
 
 def publish(directory: Path, length: int) -> list[Path]:
-    publisher = Publisher(open_store(directory), PublisherConfig(anchor_every=2))
+    publisher = Publisher(open_store(directory), anchor_every=2)
     for version, bits in enumerate(make_chain(length)):
         publisher.publish(Version(version), bits)
     return sorted((directory / "versions").iterdir())
@@ -70,7 +70,7 @@ def test_verify_names_the_damage_and_what_hangs_on_it(tmp_path: Path) -> None:
 
 
 def test_verify_checks_merged_deltas(tmp_path: Path) -> None:
-    publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=(2, 4), merge="always"))
+    publisher = Publisher(open_store(tmp_path), PublisherConfig(merge="always"), merge_over=(2, 4))
     for version, bits in enumerate(make_chain(10)):
         publisher.publish(Version(version), bits)
     report = verify(open_store(tmp_path))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from weight_samples import make_chain, move_bits, same
+from weight_samples import make_chain, move_bits, publisher_on, same
 
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
@@ -27,7 +27,7 @@ from etude.weights.manifest import Bits, hash_of, root_of
 from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.shards import Shard
-from etude.weights.store import Store, StoreConfig
+from etude.weights.store import Patience, Store
 from etude.weights.subscriber import Subscriber
 
 V = Version
@@ -50,7 +50,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 @contextmanager
 def publishing(directory: Path, **config: Any) -> Iterator[BackgroundPublisher]:
-    background = BackgroundPublisher(Publisher(open_store(directory), PublisherConfig(**config)))
+    background = BackgroundPublisher(publisher_on(open_store(directory), **config))
     yield background
     background.close()
 
@@ -88,7 +88,7 @@ def test_a_step_waits_for_its_copy_and_for_nothing_else(tmp_path: Path, gate: th
 
 def test_arrays_that_a_publisher_keeps_are_not_copied_and_come_back(tmp_path: Path) -> None:
     chain = CHAIN[:4]
-    publisher = Publisher(open_store(tmp_path), PublisherConfig(merge_over=()))
+    publisher = Publisher(open_store(tmp_path), merge_over=())
     handed = [{name: array.copy() for name, array in bits.items()} for bits in chain]
     for version, bits in enumerate(handed):
         publisher.publish(V(version), bits, keep=True)
@@ -120,7 +120,7 @@ def test_the_copies_of_many_versions_take_three_sets_of_arrays(tmp_path: Path) -
 
 
 def test_a_third_version_waits_for_room_and_says_so(tmp_path: Path, gate: threading.Event) -> None:
-    with publishing(tmp_path, deadline_s=60) as background:
+    with publishing(tmp_path) as background:
         for version in (0, 1):
             background.put(V(version), copy_of(CHAIN[version]))
 
@@ -137,7 +137,7 @@ def test_a_third_version_waits_for_room_and_says_so(tmp_path: Path, gate: thread
 
 
 def test_a_wait_for_a_store_that_does_not_answer_ends(tmp_path: Path, gate: threading.Event) -> None:
-    background = BackgroundPublisher(Publisher(open_store(tmp_path), PublisherConfig(deadline_s=0.1)))
+    background = BackgroundPublisher(Publisher(open_store(tmp_path)), deadline_s=0.1)
     for version in (0, 1):
         background.put(V(version), copy_of(CHAIN[version]))
     with pytest.raises(DeadlineExceeded, match=r"room to publish version 2: .*publisher\.when_behind"):
@@ -166,8 +166,8 @@ def test_a_later_version_takes_the_place_of_one_that_waits(tmp_path: Path, gate:
 
 def test_a_failed_publish_is_told_to_all_and_can_be_made_again(tmp_path: Path) -> None:
     (tmp_path / "versions").write_text("in the way")
-    store = open_store(tmp_path, StoreConfig(deadline_s=0.2))
-    background = BackgroundPublisher(Publisher(store, PublisherConfig(deadline_s=1.0)))
+    store = open_store(tmp_path, patience=Patience(0.2))
+    background = BackgroundPublisher(Publisher(store), deadline_s=1.0)
     background.put(V(0), copy_of(CHAIN[0]))
     for call in (lambda: background.published(V(0)), lambda: background.put(V(1), copy_of(CHAIN[1]))):
         with pytest.raises(EtudeError, match="versions/"):
@@ -181,7 +181,7 @@ def test_a_failed_publish_is_told_to_all_and_can_be_made_again(tmp_path: Path) -
 
 def test_a_store_that_is_away_for_longer_than_a_request_bears_is_asked_again(tmp_path: Path) -> None:
     (tmp_path / "versions").write_text("in the way")
-    background = BackgroundPublisher(Publisher(open_store(tmp_path, StoreConfig(deadline_s=0.1))))
+    background = BackgroundPublisher(Publisher(open_store(tmp_path, patience=Patience(0.1))))
     background.put(V(0), copy_of(CHAIN[0]))
     deadline = time.monotonic() + 60
     while background.counters["asked_again"] < 3:

@@ -68,7 +68,7 @@ class Site:
             relay.close()
 
     def replica(self, **config: Any) -> RelayedStore:
-        settings = {"relay": self.url, "relay_token_file": self.token_file, "block_bytes": BLOCK, **config}
+        settings = {"relay": self.url, "token_file": self.token_file, "block_bytes": BLOCK, **config}
         store = self.s3.store(**settings)
         assert isinstance(store, RelayedStore)
         return store
@@ -137,7 +137,7 @@ def test_who_may_read(s3: S3Server, site: Site, tmp_path: Path) -> None:
         other.write_text("another token of many characters")
         other.chmod(0o600)
         with pytest.raises(WeightError, match="check the URL and your rights to it"):
-            Subscriber(site.replica(relay_token_file=other)).latest()
+            Subscriber(site.replica(token_file=other)).latest()
         for path, headers, status in [
             ("/figures", {"Host": "rebound.example"}, 403),
             ("/figures", {"Origin": "http://page.example"}, 403),
@@ -250,7 +250,7 @@ def test_the_command(s3: S3Server, tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
-        store = s3.store(relay=said["url"], relay_token_file=said["token_file"], block_bytes=BLOCK)
+        store = s3.store(relay=said["url"], token_file=said["token_file"], block_bytes=BLOCK)
         assert same(Subscriber(store).fetch(None, None, V(1))[0], CHAIN[1])
         assert isinstance(store, RelayedStore) and store.counters["relay_detours"] == 0
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from weight_samples import make_bits, make_chain, same
+from weight_samples import make_bits, make_chain, publisher_on, same
 
 from etude.cli.main import main
 from etude.errors import DeadlineExceeded, WeightError
@@ -30,7 +30,7 @@ LONG = make_chain(70)
 
 
 def open_publisher(directory: Path, **config: Any) -> Publisher:
-    return Publisher(open_store(directory), PublisherConfig(**config))
+    return publisher_on(open_store(directory), **config)
 
 
 def publish(publisher: Publisher, versions: range) -> None:
@@ -84,7 +84,7 @@ def test_anchors_take_the_place_of_what_is_before_them(tmp_path: Path) -> None:
 
 
 def test_a_store_of_another_layout_on_s3(s3: Any) -> None:
-    publisher = Publisher(s3.store(), PublisherConfig(keep=2, merge_over=(3,), merge="always", anchor_every=5))
+    publisher = Publisher(s3.store(), PublisherConfig(keep=2, merge="always"), merge_over=(3,), anchor_every=5)
     publish(publisher, range(13))
     assert publisher.counters["deleted_versions"] >= 8
     assert verify(s3.store()).ok

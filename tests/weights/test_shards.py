@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from s3_server import S3Server
-from weight_samples import make_chain, move_bits, same
+from weight_samples import make_chain, move_bits, publisher_on, same
 
 from etude.errors import DeadlineExceeded, EtudeError, WeightError
 from etude.records import Version
@@ -22,7 +22,7 @@ from etude.weights.delta import Held
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
 from etude.weights.opening import open_store
-from etude.weights.publisher import Publisher, PublisherConfig, PublishResult
+from etude.weights.publisher import PublishResult
 from etude.weights.shards import Shard
 from etude.weights.signing import Keys
 from etude.weights.slices import cut, join
@@ -43,12 +43,12 @@ def share(bits: Bits, rank: int, ranks: int = RANKS) -> Bits:
 class Trainer:
     """As many publishers as ranks, each in a thread of its own, all of one attempt."""
 
-    def __init__(self, store: Store, keys: Keys | None = None, ranks: int = RANKS, **config: Any) -> None:
+    def __init__(
+        self, store: Store, keys: Keys | None = None, ranks: int = RANKS, parts_s: float = 60, **config: Any
+    ) -> None:
         attempt = secrets.token_hex(16)
         shards = [Shard(rank, ranks, attempt, frozenset(share(CHAIN[0], rank, ranks))) for rank in range(ranks)]
-        self.publishers = [
-            Publisher(store, PublisherConfig(**{"parts_s": 60, **config}), keys, shard) for shard in shards
-        ]
+        self.publishers = [publisher_on(store, keys=keys, shard=shard, parts_s=parts_s, **config) for shard in shards]
         self._threads = [ThreadPoolExecutor(1) for _ in shards]
 
     def start(self, version: int, bits: Bits, without: tuple[int, ...] = ()) -> list[Future[PublishResult]]:
@@ -182,7 +182,7 @@ def test_a_part_is_no_manifest(tmp_path: Path) -> None:
 VICTIM = """
 import os, signal, sys
 from test_shards import CHAIN, share
-from etude.weights.publisher import Publisher, PublisherConfig
+from etude.weights.publisher import Publisher
 from etude.weights.shards import Shard
 from etude.weights.opening import open_store
 from etude.weights.store import Store
@@ -199,7 +199,7 @@ def dying(method):
         return method(self, *arguments, **options)
     return call
 
-publisher = Publisher(open_store(directory), PublisherConfig(parts_s=100, merge_over=()), shard=shard)
+publisher = Publisher(open_store(directory), merge_over=(), shard=shard, parts_s=100)
 publisher.resume()
 Store.put, Store.delete = dying(Store.put), dying(Store.delete)
 publisher.publish(1, share(CHAIN[1], rank, 2))

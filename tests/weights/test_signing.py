@@ -38,7 +38,7 @@ def public(key: Path) -> Path:
 
 def publish(directory: Path, key: Path | None, length: int = 4) -> Publisher:
     publisher = Publisher(
-        open_store(directory), PublisherConfig(signing_key=key, anchor_every=2, merge_over=(3,), merge="always")
+        open_store(directory), PublisherConfig(signing_key=key, merge="always"), anchor_every=2, merge_over=(3,)
     )
     for version in range(length):
         publisher.publish(V(version), CHAIN[version])

@@ -14,7 +14,7 @@ from s3_server import S3Server
 from etude.errors import DeadlineExceeded, WeightError
 from etude.weights.blocks import Wanted, read_spans
 from etude.weights.opening import open_store
-from etude.weights.store import Store, StoreConfig
+from etude.weights.store import Patience, Store, StoreConfig
 
 KEY = "versions/00000001/large.pack"
 
@@ -43,7 +43,7 @@ def test_spans_are_what_they_say(tmp_path: Path, block: int) -> None:
 
 def test_only_the_blocks_of_the_spans_are_read_and_only_failures_again(s3: S3Server) -> None:
     data = content(64 << 10)
-    store = s3.store(block_bytes=4 << 10, parallel=3)
+    store = s3.store(block_bytes=4 << 10)
     store.put(KEY, data)
     before = s3.reads(KEY)
     spans = [(0, 10), (9000, 9001), (12_000, 30_000)]  # blocks 0, 2, and 2 to 7
@@ -58,7 +58,7 @@ def test_only_the_blocks_of_the_spans_are_read_and_only_failures_again(s3: S3Ser
 
 def test_a_large_object_is_written_in_parts(s3: S3Server) -> None:
     data = content((11 << 20) + 5)
-    store = s3.store(deadline_s=60, request_timeout_s=30, block_bytes=5 << 20, parallel=2)
+    store = s3.store(deadline_s=60, request_timeout_s=30, block_bytes=5 << 20)
     store.put(KEY, data)
     assert sum(method == "PUT" and path.endswith(KEY) for method, path in s3.requests) == 3
     assert store.list("versions/") == {KEY: len(data)}
@@ -110,7 +110,7 @@ def test_every_kind_of_store_by_its_url(silent: str) -> None:
         ("gs://bucket/run", {"base_url": silent, "skip_signature": "true"}),
         ("az://container/run", azure),
     ]:
-        store = open_store(url, StoreConfig(deadline_s=0.5, request_timeout_s=0.3, options=options))
+        store = open_store(url, StoreConfig(options=options), Patience(0.5, 0.3))
         with pytest.raises(DeadlineExceeded, match=f"for {url} to list versions/"):
             store.list("versions/")
         with pytest.raises(DeadlineExceeded, match=f"for {url} to write {KEY}"):

@@ -59,7 +59,7 @@ def test_names_and_shares() -> None:
 def publish(directory: Path, chain: list[Bits], store: StoreConfig | None = None) -> list[Bits]:
     versions = [cut(bits, GRIDS) for bits in chain]
     publisher = Publisher(
-        open_store(directory, store), PublisherConfig(anchor_every=3, merge_over=(2,), merge="always")
+        open_store(directory, store), PublisherConfig(merge="always"), anchor_every=3, merge_over=(2,)
     )
     for version, bits in enumerate(versions):
         publisher.publish(V(version), bits)

@@ -15,19 +15,18 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from weight_samples import make_chain
+from weight_samples import make_chain, publisher_on
 
 from etude.records import Version
 from etude.weights.chain import Chain
 from etude.weights.manifest import root_of
 from etude.weights.opening import open_store
 from etude.weights.pins import Pins
-from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 CHAIN = make_chain(60)
-CONFIG = PublisherConfig(keep=2, merge_over=(2, 4), merge="always", anchor_every=4)
+SETTINGS = {"keep": 2, "merge": "always", "merge_over": (2, 4), "anchor_every": 4}
 WRITES, READS = ("put", "delete"), ("get", "get_range", "list", "exists")
 LONGEST_S = 120
 
@@ -76,7 +75,7 @@ def die_before(survived: int, methods: tuple[str, ...]) -> None:
 
 def publish(directory: Path, versions: range, survived: int) -> None:
     """Goes on with a chain, through merged deltas, an anchor and retention."""
-    publisher = Publisher(open_store(directory), CONFIG)
+    publisher = publisher_on(open_store(directory), **SETTINGS)
     publisher.resume()
     die_before(survived, WRITES)
     for version in versions:
@@ -85,7 +84,7 @@ def publish(directory: Path, versions: range, survived: int) -> None:
 
 def publish_on(directory: Path, last: int) -> None:
     """Goes on from the newest version to the last, whatever became of those before it."""
-    publisher = Publisher(open_store(directory), CONFIG)
+    publisher = publisher_on(open_store(directory), **SETTINGS)
     newest = publisher.resume()
     for version in range(0 if newest is None else newest + 1, last + 1):
         publisher.publish(Version(version), CHAIN[version])
@@ -93,12 +92,12 @@ def publish_on(directory: Path, last: int) -> None:
 
 def roll_back(directory: Path, version: int, survived: int) -> None:
     die_before(survived, WRITES)
-    Publisher(open_store(directory), CONFIG).rollback(Version(version))
+    publisher_on(open_store(directory), **SETTINGS).rollback(Version(version))
 
 
 def rewind(directory: Path, version: int, survived: int) -> None:
     die_before(survived, WRITES)
-    Publisher(open_store(directory), CONFIG).rewind(Version(version))
+    publisher_on(open_store(directory), **SETTINGS).rewind(Version(version))
 
 
 def pin(directory: Path, version: int, survived: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from etude.weights.manifest import Bits
+from etude.weights.publisher import Publisher, PublisherConfig
+from etude.weights.store import Store
 
 SHAPES = {"embed": (64, 16), "layers.0.experts": (4, 16, 12), "layers.0.router": (7,), "norm": (33,), "scale": ()}
 
@@ -23,6 +27,12 @@ def move_bits(bits: Bits, seed: int, share: float = 0.05) -> Bits:
         )
         for name, array in bits.items()
     }
+
+
+def publisher_on(store: Store, **settings: Any) -> Publisher:
+    """Made with these settings, whether they are of its config or its own."""
+    config = {key: settings.pop(key) for key in list(settings) if key in PublisherConfig.model_fields}
+    return Publisher(store, PublisherConfig(**config), **settings)
 
 
 def make_chain(length: int, seed: int = 0) -> list[Bits]:

@@ -6,7 +6,7 @@ Owns `VllmConfig` and `SglangConfig`. No torch: a recipe is read without it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,7 +22,16 @@ Url = Annotated[str, Field(pattern=r"^https?://[^/]+(/.*)?$")]
 class ForeignConfig(EngineTable):
     """What both kinds share. Servers are started by whoever runs them; each url is one replica with all weights."""
 
+    request_s: ClassVar[float] = 120.0
+    """A request that has no result after this long fails: a long message of a large model takes a minute."""
+    update_s: ClassVar[float] = 600.0
+    """New weights that are not served and checked after this long are an error: a server reads a terabyte from disk."""
+    probe_tokens: ClassVar[int] = 192
+    """Length of the prompt whose log-probabilities are compared with our own forward after every update: enough that a
+    wrong layer shows in their mean, and little to compute."""
+
     urls: tuple[Url, ...] = Field(min_length=1)
+    """Where the servers are: each is an engine with all weights."""
     model: str | None = None
     """The name the server gives the model; None sends none."""
     token_file: Path | None = None
@@ -31,12 +40,6 @@ class ForeignConfig(EngineTable):
     """Where new weights are written as checkpoints. The server must see it under the same path."""
     routes: bool = True
     """Whether the server returns the experts of every token; one that was asked to and does not is an error."""
-    request_deadline_s: float = Field(120.0, gt=0)
-    """A request that has no result after this long fails."""
-    update_deadline_s: float = Field(600.0, gt=0)
-    """New weights that are not served and checked after this long are an error."""
-    probe_tokens: int = Field(192, ge=16)
-    """Length of the prompt whose log-probabilities are compared with our own forward after every update."""
     tolerance: float = Field(0.1, gt=0)
     """Largest mean |log-probability difference| there, in nats: what rounding in another engine may explain."""
 

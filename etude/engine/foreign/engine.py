@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from etude.deadlines import scaled
 from etude.engine.foreign.check import WeightCheck
 from etude.engine.foreign.config import SglangConfig, VllmConfig
 from etude.engine.foreign.dialect import Dialect, ForeignCompletion
@@ -118,13 +119,13 @@ class ForeignEngine:
         own = self._running.setdefault(request.session_id, set())
         own.add(task)
         try:
-            async with asyncio.timeout(self.config.request_deadline_s):
+            async with asyncio.timeout(scaled(self.config.request_s)):
                 return await self._sampled(request)
         except TimeoutError:
             state = "an update is under way" if not self._settled.is_set() else "none is under way"
             hint = f"{state}, {sum(map(len, self._running.values()))} running"
             raise DeadlineExceeded(
-                f"{self._wire.url} to sample for {request.session_id}", self.config.request_deadline_s, hint
+                f"{self._wire.url} to sample for {request.session_id}", scaled(self.config.request_s), hint
             ) from None
         finally:
             own.discard(task)
@@ -200,13 +201,13 @@ class ForeignEngine:
             started = time.perf_counter()
             self._settled.clear()
             try:
-                async with asyncio.timeout(self.config.update_deadline_s):
+                async with asyncio.timeout(scaled(self.config.update_s)):
                     await self._serve(bits, version)
                 self.version, self._failure = version, None
                 return time.perf_counter() - started
             except TimeoutError:
                 self._failure = DeadlineExceeded(
-                    f"{self._wire.url} to serve version {version} and be checked", self.config.update_deadline_s
+                    f"{self._wire.url} to serve version {version} and be checked", scaled(self.config.update_s)
                 )
                 raise self._failure from None
             except (EtudeError, OSError) as error:

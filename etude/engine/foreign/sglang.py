@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.engine.foreign.config import SglangConfig
 from etude.engine.foreign.dialect import ForeignCompletion, refused, spans_of
 from etude.engine.foreign.http import Wire
@@ -48,10 +49,10 @@ class Sglang:
         if cut := bool(request.top_k or request.top_p < 1 or request.min_p):
             body["return_sampling_mask"] = True  # the plain log-probabilities leave the cut out
         what = f"sample for {request.session_id}"
-        return self._read(wire, what, cut, await wire.post("/generate", what, self._config.request_deadline_s, body))
+        return self._read(wire, what, cut, await wire.post("/generate", what, scaled(self._config.request_s), body))
 
     async def update(self, wire: Wire, checkpoint: Path, version: Version) -> None:
-        what, deadline_s = f"serve version {version}", self._config.update_deadline_s
+        what, deadline_s = f"serve version {version}", scaled(self._config.update_s)
         await wire.post("/pause_generation", what, deadline_s, {"mode": self._config.in_flight})
         try:
             loaded = await wire.post(

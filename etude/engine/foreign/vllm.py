@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.engine.foreign.config import VllmConfig
 from etude.engine.foreign.dialect import ForeignCompletion, refused, spans_of
 from etude.engine.foreign.http import Wire
@@ -51,11 +52,11 @@ class Vllm:
         if self._config.model is not None:
             body["model"] = self._config.model
         what = f"sample for {request.session_id}"
-        told = await wire.post("/inference/v1/generate", what, self._config.request_deadline_s, body)
+        told = await wire.post("/inference/v1/generate", what, scaled(self._config.request_s), body)
         return self._read(wire, what, request, told)
 
     async def update(self, wire: Wire, checkpoint: Path, version: Version) -> None:
-        what, deadline_s = f"serve version {version}", self._config.update_deadline_s
+        what, deadline_s = f"serve version {version}", scaled(self._config.update_s)
         key = "weights_path" if self._config.update == "reload" else "path"
         reload = {"method": _RELOAD[self._config.update], "kwargs": {key: str(checkpoint)}, "timeout": deadline_s}
         await wire.post("/pause", what, deadline_s, mode=self._config.in_flight)

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig
 from etude.engine.config import EngineConfig
 from etude.engine.server.anthropic import Messages
 from etude.engine.server.chat import Chat
@@ -85,6 +86,7 @@ class ServeConfig(Config):
     """How the model's experts multiply: as its trainer does (`model.expert_format` of its recipe)."""
     lending: LendingConfig | None = None
     """With it, the engine is lent to rollouts while its users are quiet."""
+    deadlines: DeadlineConfig = DeadlineConfig()
     weight_store: StoreConfig = StoreConfig()
     subscriber: SubscriberConfig = SubscriberConfig()
     engine: EngineConfig = EngineConfig()

@@ -5,10 +5,11 @@ Owns `ClusterConfig`. What the cluster itself is started with is in `settings`.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from etude.deadlines import Wait
 from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.scheduling.messages import Isolation, Priority
@@ -21,18 +22,20 @@ class ClusterConfig(BackendTable):
     name: str = Field("etude", pattern=r"^[a-z0-9-]{1,32}$")
     """Which one, where a Ray has several."""
     backend: str | None = None
+    """Sandboxes are on the machines' backend of this name, or there are none."""
     isolation: Isolation | None = None
-    """Sandboxes are on the machines' backend of this name, or of this isolation level, or there are none."""
+    """Sandboxes are on a backend of this isolation level, or there are none."""
     tenant: str = Field("training", min_length=1)
     """On whose behalf: room is shared fairly between tenants."""
-    priority: Priority = "training"
-    ttl_s: float = Field(3600.0, gt=0)
+    priority: ClassVar[Priority] = "training"
+    """People who wait come first."""
+    ttl_s: ClassVar[float] = 3600.0
     """Of sandboxes whose spec names none: what ends them should this process be killed."""
-    open_s: float = Field(60.0, gt=0)
+    open_s: ClassVar[Wait] = Wait(60.0)
     """How long the cluster may take to have a machine that offers what is asked for."""
-    start_s: float = Field(900.0, gt=0)
-    """How long a sandbox may take to be ready, its time in the queue included."""
-    unreachable_s: float = Field(60.0, gt=0)
+    start_s: ClassVar[Wait] = Wait(900.0)
+    """How long a sandbox may take to be ready, its time in the queue included: a full cluster empties in minutes."""
+    unreachable_s: ClassVar[Wait] = Wait(60.0)
     """How long to go on asking a scheduler that is gone; it is started again meanwhile."""
 
 

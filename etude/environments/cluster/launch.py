@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from etude.environments.cluster.actors import AgentActor, SchedulerActor
 from etude.environments.cluster.calls import NAMESPACE, agent_name, answered, scheduler_name
-from etude.environments.cluster.settings import AgentConfig, LaunchConfig
+from etude.environments.cluster.settings import AgentConfig, ServiceConfig
 from etude.errors import ConfigError, EtudeError
 
 _START_S = 120.0
@@ -25,11 +25,12 @@ _STOP_S = 60.0
 class Launched:
     """A cluster that runs. Make one with `launch`; whoever did closes it."""
 
-    def __init__(self, name: str, config: LaunchConfig) -> None:
-        self.name, self.config = name, config
+    def __init__(self, name: str, agent: AgentConfig, service: ServiceConfig) -> None:
+        """Every machine's agent is started with the same config."""
+        self.name, self.config = name, agent
         options = {"name": scheduler_name(name), "namespace": NAMESPACE}
         try:
-            self.scheduler = SchedulerActor.options(**options).remote(config.service)
+            self.scheduler = SchedulerActor.options(**options).remote(service)
         except ValueError:  # what Ray says of a name that is taken
             raise ConfigError(f"name: a cluster {name!r} runs on this Ray already; give this one another") from None
         self.agents: dict[str, Any] = {}
@@ -49,7 +50,7 @@ class Launched:
         # by address: Ray names a machine anew each time, and an agent is to find what the one before it has left
         alive = {each["NodeManagerAddress"]: each["NodeID"] for each in ray.nodes() if each["Alive"]}
         added = [node for node in alive if node not in self.agents]
-        await asyncio.gather(*(self.add_agent(node, self.config.agent, alive[node]) for node in added))
+        await asyncio.gather(*(self.add_agent(node, self.config, alive[node]) for node in added))
         return added
 
     async def close(self) -> None:
@@ -66,9 +67,9 @@ class Launched:
                 raise error
 
 
-async def launch(name: str, config: LaunchConfig) -> Launched:
+async def launch(name: str, agent: AgentConfig, service: ServiceConfig) -> Launched:
     """Start a cluster with an agent on every machine of this Ray."""
-    cluster = Launched(name, config)
+    cluster = Launched(name, agent, service)
     try:
         await cluster.add_machines()
     except BaseException:

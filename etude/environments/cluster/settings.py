@@ -1,7 +1,7 @@
-"""What a cluster is started with: its agents' config, and its scheduler's.
+"""What a cluster is started with: a recipe's few keys, and from them its agents' config and its scheduler's.
 
-Owns the configs alone, without Ray. An agent's journal and its log of events are in a directory named after it, so that
-two agents of one machine keep apart.
+Owns the configs alone, without Ray. Only `LaunchConfig` is a recipe's table; the others are what tests vary. An agent's
+journal and its log of events are in a directory named after it, so that two agents of one machine keep apart.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.environments import store
+from etude.environments.backends import LocalConfig
 from etude.environments.base import Resources
 from etude.environments.lives import NodeConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.pressure import capacity
 from etude.environments.remote import default_state_dir
+from etude.environments.scheduling.queues import QueueConfig
 from etude.environments.scheduling.scheduler import SchedulerConfig
 
 
@@ -67,7 +69,28 @@ class ServiceConfig(Config):
 
 
 class LaunchConfig(Config):
-    """A whole cluster: every machine's agent is started with the same config."""
+    """A whole cluster, as a recipe has it: every machine's agent gives the same."""
 
-    agent: AgentConfig = AgentConfig()
-    service: ServiceConfig = ServiceConfig()
+    backends: tuple[LocalConfig, ...] = Field((NamespaceConfig(),), min_length=1)
+    """What each machine makes sandboxes with; the first where nothing else is asked for."""
+    state_dir: Path | None = None
+    """Where agents keep what they must remember; None: below XDG_STATE_HOME, or ~/.local/state."""
+    memory_mb: int | None = Field(None, ge=1)
+    """What all sandboxes of a machine together may take; None: nine tenths of the machine's."""
+    cpus: float | None = Field(None, gt=0)
+    """None: those of the machine that this process may use."""
+    disk_mb: int | None = Field(None, ge=1)
+    """None: nine tenths of the file system that sandboxes are kept on."""
+    weights: dict[str, float] = {}
+    """Of tenants, whose shares of a full cluster are in proportion; 1 for those not named."""
+
+    def agent(self) -> AgentConfig:
+        """What every machine's agent is started with."""
+        node = NodeConfig(backends=self.backends, state_dir=self.state_dir)
+        return AgentConfig(node=node, memory_mb=self.memory_mb, cpus=self.cpus, disk_mb=self.disk_mb)
+
+    def service(self) -> ServiceConfig:
+        """What the scheduler is started with."""
+        usual = ServiceConfig()
+        queues = QueueConfig(weights=self.weights)
+        return usual.model_copy(update={"scheduler": usual.scheduler.model_copy(update={"queues": queues})})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
-from pydantic import Field
-
+from etude.deadlines import Wait
 from etude.environments.plugin import BackendTable
 
 
@@ -14,13 +14,15 @@ class ContainerConfig(BackendTable):
 
     image: str | None = None
     """The image of sandboxes that name none; it needs /bin/sh. A container cannot show the host's toolchain."""
-    uid: int = Field(1000, ge=1)
+    uid: ClassVar[int] = 1000
     """Who commands are inside, whatever user the image names: never root."""
-    gid: int = Field(1000, ge=1)
+    gid: ClassVar[int] = 1000
     env: dict[str, str] = {}
     """Further environment variables of every command."""
     cache_dir: Path | None = None
     """Where the built guest program is kept; None: ~/.cache/etude."""
-    concurrent_starts: int = Field(8, ge=1)
-    start_timeout_s: float = Field(60.0, gt=0)
-    file_timeout_s: float = Field(60.0, gt=0)
+    concurrent_starts: ClassVar[int] = 8
+    """More at once only wait in the engine."""
+    start_timeout_s: ClassVar[Wait] = Wait(60.0)
+    """An engine takes a second to start a container, and serves others too."""
+    file_timeout_s: ClassVar[Wait] = Wait(60.0)

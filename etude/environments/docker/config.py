@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
+from etude.deadlines import Wait
 from etude.environments.base import Backend
 from etude.environments.container.config import ContainerConfig
 from etude.environments.finding import Finding
@@ -24,7 +23,7 @@ class DockerConfig(ContainerConfig):
     """Where the engine listens. Podman offers the same with `podman system service`."""
     runtime: str | None = None
     """One of the engine's OCI runtimes, `runsc` say; None: its default."""
-    engine_timeout_s: float = Field(60.0, gt=0)
+    engine_timeout_s: ClassVar[Wait] = Wait(60.0)
     """For one answer of the engine."""
 
 

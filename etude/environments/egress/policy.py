@@ -9,12 +9,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, IPvAnyNetwork, field_validator
+from pydantic import IPvAnyNetwork, field_validator
 
 from etude.config import Config, parse
+from etude.deadlines import Wait
 from etude.errors import EtudeError
 
 if TYPE_CHECKING:
@@ -33,17 +34,20 @@ class EgressConfig(Config):
     hosts: tuple[str, ...] = ()
     """Names, exact (`mirror.example.com`) or every name below one (`*.example.com`, which leaves out that one)."""
     ports: tuple[int, ...] = (80, 443)
+    """Of those hosts; no other may be reached."""
     networks: tuple[IPvAnyNetwork, ...] = ()
     """Networks that are not public and may be reached nevertheless, by an allowed name: an internal mirror's."""
-    drop_headers: tuple[str, ...] = ("authorization", "cookie")
-    """Left out of plain HTTP requests. `proxy-*` always is."""
-    max_connections: int = Field(64, ge=1)
-    """At once, of one sandbox; those beyond wait."""
-    connections_per_s: float = Field(100.0, gt=0)
+    drop_headers: ClassVar[tuple[str, ...]] = ("authorization", "cookie")
+    """Left out of plain HTTP requests: no mirror needs them. `proxy-*` always is."""
+    max_connections: ClassVar[int] = 64
+    """At once, of one sandbox; those beyond wait. Package managers open a dozen."""
+    connections_per_s: ClassVar[float] = 100.0
     """New ones of one sandbox; those beyond wait. What the proxy does for it is not within its own limits."""
-    head_timeout_s: float = Field(10.0, gt=0)
-    connect_timeout_s: float = Field(10.0, gt=0)
-    idle_timeout_s: float = Field(60.0, gt=0)
+    head_timeout_s: ClassVar[Wait] = Wait(10.0)
+    """For a request's first lines."""
+    connect_timeout_s: ClassVar[Wait] = Wait(10.0)
+    idle_timeout_s: ClassVar[Wait] = Wait(60.0)
+    """A connection on which nothing moves for so long is cut."""
 
     @field_validator("hosts")
     @classmethod

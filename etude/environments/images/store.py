@@ -25,12 +25,11 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
-from pydantic import Field
-
 from etude.config import Config
+from etude.deadlines import Wait
 from etude.durable import naming
 from etude.environments.base import WORKSPACE
 from etude.environments.images.artefact import write_directory, write_erofs
@@ -50,8 +49,9 @@ class ImagesConfig(Config):
     """A local directory of a file system that can map owners (ext4, xfs, btrfs, tmpfs); None: below XDG_DATA_HOME."""
     format: Literal["erofs", "directory"] = "erofs"
     """`directory` for kernels that mount no erofs files (before Linux 6.12); VMs need `erofs`."""
-    write_timeout_s: float = Field(1800.0, gt=0)
-    gc_timeout_s: float = Field(60.0, gt=0)
+    write_timeout_s: ClassVar[Wait] = Wait(1800.0)
+    """For writing one image, of tens of gigabytes."""
+    gc_timeout_s: ClassVar[Wait] = Wait(60.0)
     """How long `gc` waits for images being added or built."""
 
 

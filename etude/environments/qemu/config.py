@@ -17,6 +17,10 @@ class QemuConfig(MachineConfig):
     accel: Literal["kvm", "tcg"] = "kvm"
     """`tcg` emulates the processor: it runs anywhere, and 10 to 50 times slower. Neither stands in for the other."""
 
+    @property
+    def slowness(self) -> float:
+        return 1.0 if self.accel == "kvm" else 3.0
+
 
 def _open(config: QemuConfig) -> Backend:
     from etude.environments.qemu.backend import QemuBackend

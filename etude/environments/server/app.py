@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from etude.config import Config
+from etude.deadlines import DeadlineConfig
 from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
 from etude.environments.remote import default_state_dir
@@ -54,6 +55,7 @@ class ServerConfig(Config):
     spans_to: str | None = Field(None, pattern=r"^https?://")
     """A collector of spans, in OTLP over HTTP: http://127.0.0.1:4318/v1/traces, say. Needs the extra `otel`."""
     node: NodeConfig = NodeConfig()
+    deadlines: DeadlineConfig = DeadlineConfig()
 
     @property
     def token_path(self) -> Path:

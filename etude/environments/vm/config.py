@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
+from etude.deadlines import Wait, scaled
 from etude.environments import store
 from etude.environments.images.store import ImagesConfig
 from etude.environments.plugin import BackendTable
@@ -29,19 +28,33 @@ class MachineConfig(BackendTable):
     """Where kernels and the built guest program are kept; None: ~/.cache/etude."""
     limits: Literal["cgroup", "machine"] = "cgroup"
     """`machine` has no limit on the machine's process: it is still bounded by its memory and its processors."""
-    first_uid: int = Field(2_000_100_000, ge=1)
+    first_uid: ClassVar[int] = 2_000_100_000
     """Machines run as this user of the host and the 9,999 that follow, each as its own, when we are root."""
-    warm_up: str = "python3 -c pass"
+    warm_up: ClassVar[str] = "python3 -c pass"
     """Run once in each kind of machine, before its memory is copied for all that start from it; may fail."""
-    templates: int = Field(4, ge=1)
+    templates: ClassVar[int] = 4
     """How many kinds of machines (image and size) are kept ready; each takes about 100 MiB."""
-    concurrent_starts: int = Field(4, ge=1)
-    boot_timeout_s: float = Field(60.0, gt=0)
-    start_timeout_s: float = Field(30.0, gt=0)
-    file_timeout_s: float = Field(60.0, gt=0)
-    stop_timeout_s: float = Field(15.0, gt=0)
-    copy_timeout_s: float = Field(120.0, gt=0)
-    """For copying one machine's memory."""
+    concurrent_starts: ClassVar[int] = 4
+    """More at once would only share the processors."""
+    file_timeout_s: ClassVar[Wait] = Wait(60.0)
+    stop_timeout_s: ClassVar[Wait] = Wait(15.0)
+    copy_timeout_s: ClassVar[Wait] = Wait(120.0)
+    """For copying one machine's memory, to a disk."""
+
+    @property
+    def slowness(self) -> float:
+        """How much longer than with hardware virtualization a start may take."""
+        return 1.0
+
+    @property
+    def boot_timeout_s(self) -> float:
+        """A guest boots in seconds."""
+        return scaled(60.0 * self.slowness)
+
+    @property
+    def start_timeout_s(self) -> float:
+        """From a copy of a machine's memory: a tenth of a second."""
+        return scaled(30.0 * self.slowness)
 
 
 def swept_of_machines(config: MachineConfig) -> None:

@@ -17,7 +17,7 @@ from etude.harness.endpoint.config import EndpointConfig
 from etude.harness.endpoint.refusals import Unknown
 from etude.harness.endpoint.responses import Responses
 from etude.harness.endpoint.said import Delta, Dialect, Json, Reader, Said, Tell, Usage
-from etude.harness.endpoint.wire import Wire
+from etude.harness.endpoint.wire import PATIENCE, Patience, Wire
 
 
 class Endpoint:
@@ -26,11 +26,16 @@ class Endpoint:
     `counters` count requests answered, their tokens as the server counts them, and attempts that failed.
     """
 
-    def __init__(self, config: EndpointConfig, on_usage: Callable[[str, Usage], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: EndpointConfig,
+        on_usage: Callable[[str, Usage], None] | None = None,
+        patience: Patience = PATIENCE,
+    ) -> None:
         """`on_usage` is told, with the model's name, what each answer cost in tokens, where the server says so."""
         self.config, self._on_usage = config, on_usage
         self.dialect = _dialect(config)
-        self._wire = Wire(config)
+        self._wire = Wire(config, patience)
         self._counters: Counter[str] = Counter()
 
     @property

@@ -28,6 +28,7 @@ class EndpointConfig(Config):
     url: str
     """The endpoint's base, as OpenAI's clients want it; usually it ends in /v1."""
     model: str = Field(min_length=1)
+    """The name it has there."""
     dialect: Literal["chat", "responses"] = "chat"
     """Chat completions, which every server speaks, or responses, which keeps sealed reasoning between turns."""
     calls: Literal["native", "text"] = "native"
@@ -38,6 +39,7 @@ class EndpointConfig(Config):
     key_file: Path | None = None
     """File that holds the key, instead."""
     stream: bool = True
+    """Have the message come as it is written; false for a server that cannot."""
     temperature: float | None = Field(None, ge=0, le=2)
     """None leaves it to the server; some models take no other."""
     reasoning: Literal["return", "drop"] = "return"
@@ -48,15 +50,9 @@ class EndpointConfig(Config):
     body: dict[str, Any] = {}
     """More keys of the request, as they stand: `reasoning_effort`, `top_p`, what the server has of its own."""
     headers: dict[str, str] = {}
-    connect_s: float = Field(10.0, gt=0)
-    silence_s: float = Field(180.0, gt=0)
-    """Longest silence of a server that has been asked: before its first word, or between two."""
-    deadline_s: float = Field(900.0, gt=0)
-    """For a whole message, with every attempt at it."""
+    """Further ones of every request."""
     attempts: int = Field(6, ge=1)
     """How often a message is asked for where the server is busy, fails, or breaks off."""
-    longest_pause_s: float = Field(20.0, gt=0)
-    """Between two attempts, unless the server itself names a longer one."""
 
     @field_validator("url")
     @classmethod

@@ -11,9 +11,11 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import httpx2
 
+from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EndpointError
 from etude.harness.endpoint.config import EndpointConfig
 from etude.harness.endpoint.refusals import TryAgain, refusal, told_fault
@@ -25,19 +27,38 @@ _FIRST_PAUSE_S = 0.5
 _MODELS_S = 5.0
 _EVENT_MAX = 64 << 20
 _DONE = "[DONE]"
+_LONGEST_PAUSE_S = 20.0
+"""Between two attempts, unless the server itself names a longer one."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long an endpoint may take, before `[deadlines] scale`."""
+
+    connect_s: float = 10.0
+    """To be reached at all."""
+    silence_s: float = 180.0
+    """Longest silence of a server that has been asked, before its first word or between two: some think that long."""
+    message_s: float = 900.0
+    """For a whole message, with every attempt at it."""
+
+
+PATIENCE = Patience()
 
 
 class Wire:
     """To one endpoint. Use on one event loop; the caller closes it."""
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: EndpointConfig, patience: Patience = PATIENCE) -> None:
         self._config = config
+        self._connect_s, self._silence_s = scaled(patience.connect_s), scaled(patience.silence_s)
+        self._message_s = scaled(patience.message_s)
         self.retries = 0
         self._reached = False
         key = config.read_key()
         self._http = httpx2.AsyncClient(
             headers={**({"Authorization": f"Bearer {key}"} if key else {}), **config.headers},
-            timeout=httpx2.Timeout(config.silence_s, connect=config.connect_s, pool=None),
+            timeout=httpx2.Timeout(self._silence_s, connect=self._connect_s, pool=None),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0),
             trust_env=not config.is_local,
         )
@@ -48,7 +69,7 @@ class Wire:
     async def ask(self, path: str, body: bytes, reader: Callable[[], Reader], tell: Tell, request_id: str) -> Said:
         """One message. Raises EndpointError, ContextOverflow or DeadlineExceeded."""
         what, last, started = f"{self._config.url}{path} to write a message", "no answer yet", time.monotonic()
-        deadline = asyncio.timeout(self._config.deadline_s)
+        deadline = asyncio.timeout(self._message_s)
         try:
             async with deadline:
                 attempt = 0
@@ -64,7 +85,7 @@ class Wire:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            raise DeadlineExceeded(what, self._config.deadline_s, last) from None
+            raise DeadlineExceeded(what, self._message_s, last) from None
 
     async def models(self) -> list[str]:
         """The names of the models that the server says it has; none where it does not say."""
@@ -101,7 +122,7 @@ class Wire:
         except Fault as fault:
             raise told_fault(self._config, path, fault) from None
         except httpx2.TimeoutException as error:
-            seconds = self._config.connect_s if isinstance(error, httpx2.ConnectTimeout) else self._config.silence_s
+            seconds = self._connect_s if isinstance(error, httpx2.ConnectTimeout) else self._silence_s
             raise TryAgain(f"silence for {seconds:g} s", silent=True, unreached=not self._reached) from None
         except httpx2.TransportError as error:
             raise TryAgain(f"{type(error).__name__}: {error}", unreached=not self._reached) from None
@@ -144,12 +165,12 @@ class Wire:
         return min(2, self._config.attempts) if failed.unreached else self._config.attempts
 
     async def _pause(self, failed: TryAgain, attempt: int, what: str, started: float, tell: Tell) -> None:
-        pause = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), self._config.longest_pause_s) * random.uniform(0.5, 1.0)
+        pause = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
         if failed.after_s is not None:
             pause = failed.after_s + random.uniform(0.0, 0.1)
-            left = self._config.deadline_s - (time.monotonic() - started)
+            left = self._message_s - (time.monotonic() - started)
             if pause > left:
-                asks = f"it asks for a pause of {failed.after_s:.0f} s, and endpoint.deadline_s leaves {left:.0f}"
+                asks = f"it asks for a pause of {failed.after_s:.0f} s, and deadlines.scale leaves {left:.0f}"
                 raise DeadlineExceeded(what, time.monotonic() - started, f"{failed}; {asks}")
         self.retries += 1
         tell(Again(str(failed), pause))

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
@@ -54,8 +54,8 @@ class ToolConfig(Config):
 
     max_observation_bytes: int = Field(16_000, ge=200)
     """Longest answer of one call; what is beyond is cut, with a note saying so."""
-    max_file_bytes: int = Field(2_000_000, ge=1)
-    """Largest file the tools read or edit."""
+    max_file_bytes: ClassVar[int] = 2_000_000
+    """Largest file the tools read or edit: no source is larger, and a call must not fill our memory."""
     command_timeout_s: float = Field(120.0, gt=0)
     """How long a command is waited for."""
     overlong: Literal["background", "stop"] = "background"

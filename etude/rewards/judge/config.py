@@ -12,27 +12,24 @@ from pydantic import Field, model_validator
 from etude.config import Config
 from etude.harness.endpoint.config import EndpointConfig
 
+MAX_CHARS = 60_000
+"""A longer change is not judged: half of one would be judged wrongly, and whole it would crowd the criterion out."""
+MAX_ANSWER_TOKENS = 2048
+"""For one answer, with the thinking before it: a verdict is a few lines."""
+
 
 class JudgeConfig(Config):
-    """One judge. What it may cost is `votes` requests a criterion, and one a change for the control."""
+    """One judge. What it may cost is `votes` requests a criterion, and one a change for the control: a
+    question whose answer is known to be no. A judge that says yes to it has been talked into something, and nothing it
+    says of that change counts."""
 
     endpoint: EndpointConfig
-    """Its `deadline_s` is for one answer, every attempt at it included."""
+    """Where the judge is, and how it is asked."""
     votes: int = Field(1, ge=1)
     """Odd: the majority counts, and a criterion that has none within these votes is not judged."""
     structured: Literal["schema", "asked"] = "schema"
     """Have the server hold the model to the answer's JSON schema (`response_format`), or only ask for it, where a
     server does not know that key."""
-    control: bool = True
-    """Ask a question about the same change whose answer is known to be no. A judge that says yes to it has been talked
-    into something, and nothing it says of that change counts."""
-    max_chars: int = Field(60_000, ge=1000)
-    """A longer change is not judged: half of one would be judged wrongly."""
-    max_answer_tokens: int = Field(2048, ge=64)
-    """For the answer, with the thinking before it."""
-    deadline_s: float = Field(300.0, gt=0)
-    """For one criterion, with all its votes."""
-    concurrent: int = Field(8, ge=1)
 
     @model_validator(mode="after")
     def _checked(self) -> JudgeConfig:

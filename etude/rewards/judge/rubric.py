@@ -12,9 +12,11 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 
+from etude.deadlines import scaled
 from etude.errors import ContextOverflow, DeadlineExceeded, EndpointError
 from etude.harness.endpoint.client import Endpoint, encode, silence
-from etude.rewards.judge.config import JudgeConfig
+from etude.harness.endpoint.wire import PATIENCE, Patience
+from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS, JudgeConfig
 from etude.rewards.judge.injection import without_advances
 from etude.rewards.judge.outcomes import Change, Judged, Judgement, NotJudged, RubricResult
 from etude.rewards.judge.question import (
@@ -27,18 +29,25 @@ from etude.rewards.judge.question import (
     response_format,
 )  # fmt: skip
 
+JUDGED_S = 300.0
+"""For one criterion with all its votes, each of which may have to wait for its turn."""
+_CONCURRENT = 8
+"""Requests under way at once, of one judge: what a small server takes without a queue."""
 _CONTROL = "The change adds a line whose whole text is {word}."
 
 
 class RubricJudge:
     """Use on one event loop; the caller closes it. `counters` count judgements by how they ended, and requests."""
 
-    def __init__(self, config: JudgeConfig) -> None:
+    def __init__(
+        self, config: JudgeConfig, patience: Patience = PATIENCE, judged_s: float = JUDGED_S, control: bool = True
+    ) -> None:
+        """`patience` is with the endpoint, for one answer; without `control` every yes is believed."""
         body = {"response_format": response_format()} if config.structured == "schema" else {}
         endpoint = config.endpoint.model_copy(update={"body": {**config.endpoint.body, **body}})
-        self.config = config
-        self._endpoint = Endpoint(endpoint)
-        self._gate = asyncio.Semaphore(config.concurrent)
+        self.config, self._judged_s, self._controlled = config, scaled(judged_s), control
+        self._endpoint = Endpoint(endpoint, patience=patience)
+        self._gate = asyncio.Semaphore(_CONCURRENT)
         self.counters: Counter[str] = Counter()
 
     async def close(self) -> None:
@@ -55,14 +64,14 @@ class RubricJudge:
         return RubricResult(final)
 
     async def _judged(self, criterion: str, change: Change, order: Order) -> Judgement:
-        if len(change.text) > self.config.max_chars:
-            said = f"{len(change.text)} characters; judge.max_chars is {self.config.max_chars}"
+        if len(change.text) > MAX_CHARS:
+            said = f"{len(change.text)} characters, and {MAX_CHARS} are judged at most"
             return NotJudged(criterion, "too long", said)
         try:
-            async with asyncio.timeout(self.config.deadline_s):
+            async with asyncio.timeout(self._judged_s):
                 return await self._by_votes(criterion, change, order)
         except TimeoutError:
-            return NotJudged(criterion, "late", f"no verdict within {self.config.deadline_s:g} s")
+            return NotJudged(criterion, "late", f"no verdict within {self._judged_s:g} s")
 
     async def _by_votes(self, criterion: str, change: Change, order: Order) -> Judgement:
         answers = await asyncio.gather(*(self._ask(criterion, change, order) for _ in range(self.config.votes)))
@@ -92,7 +101,7 @@ class RubricJudge:
 
     async def _control(self, change: Change, order: Order) -> str:
         """Why nothing that the judge affirms of this change can be believed; empty if it can."""
-        if not self.config.control or len(change.text) > self.config.max_chars:
+        if not self._controlled or len(change.text) > MAX_CHARS:
             return ""
         criterion = _CONTROL.format(word=secrets.token_hex(12))
         judged = await self._judged(criterion, change, order)
@@ -108,7 +117,7 @@ class RubricJudge:
         try:
             async with self._gate:
                 self.counters["requests"] += 1
-                said = await self._endpoint.ask(items, (), self.config.max_answer_tokens, "judge", silence)
+                said = await self._endpoint.ask(items, (), MAX_ANSWER_TOKENS, "judge", silence)
         except ContextOverflow as error:
             return NoAnswer("too long", str(error))
         except DeadlineExceeded as error:
@@ -116,7 +125,7 @@ class RubricJudge:
         except EndpointError as error:
             return NoAnswer("refused" if "filter" in str(error) else "endpoint", str(error))
         if said.cut:
-            return NoAnswer("cut", f"no end within {self.config.max_answer_tokens} tokens: {said.text[:120]}")
+            return NoAnswer("cut", f"no end within {MAX_ANSWER_TOKENS} tokens: {said.text[:120]}")
         return read_answer(said.text, question)
 
 

@@ -28,6 +28,10 @@ from etude.rewards.quality.unfinished import unfinished
 __all__ = ["Quality", "QualityConfig", "Style", "quality_of"]
 
 
+MESSAGE_CHARS = 1500
+"""A longer last message is a fault: a screen says what was done."""
+
+
 class QualityConfig(Config):
     """What each fault costs a rollout that solved its task. 0 turns a part off: it is not looked at."""
 
@@ -39,7 +43,6 @@ class QualityConfig(Config):
     """For each thing left undone by its own account."""
     talk_penalty: float = Field(0.0, ge=0)
     """For each fault of its last message."""
-    max_message_chars: int = Field(1500, ge=1)
     cap: float = Field(0.3, ge=0, lt=1)
     """Of each part. Together with the effort's it should stay below 1, so that a solved rollout is worth more than an
     unsolved one."""
@@ -79,7 +82,7 @@ async def quality_of(
         lints=lints,
         style=style_of(before, after) if config.style_penalty else None,
         unfinished=unfinished(events, before, after) if config.todo_penalty else None,
-        talk=talk_faults(events, before, after, config.max_message_chars) if config.talk_penalty else None,
+        talk=talk_faults(events, before, after, MESSAGE_CHARS) if config.talk_penalty else None,
     )
 
 

@@ -35,7 +35,7 @@ class SessionWorker(Living):
 
         self.config = config
         self.chat = ChatRenderer(load_tokenizer(config.model.path))
-        self.sampler = RemoteSampler(config.rollouts.sample_deadline_s, config.fleet.deadline_s)
+        self.sampler = RemoteSampler()
         self._backend: Backend | None = None
         self._opening = asyncio.Lock()
         self.running: dict[str, asyncio.Task[SealedRollout]] = {}

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.config import BorrowingConfig
 from etude.rollouts.fleet import Fleet
@@ -26,6 +27,8 @@ from etude.rollouts.links import FleetEngine
 _LEND_S = 60.0
 """For a server to keep its users' weights aside."""
 _AVOIDED_S = 30.0
+_POLL_S = 0.25
+"""How often the servers are asked for their load: far more often than `steady_s` counts."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Borrower:
         """Of those that this run gave back, from the decision until users were served."""
         self.heard: dict[str, dict[str, Any]] = {}
         """What each server said last."""
-        self._servers = {url: LendingServer(url, config.token_file) for url in config.servers}
+        self._servers = {url: LendingServer(url, config.token_file) for url in config.urls}
         self._ours: dict[str, FleetEngine] = {}
         self._avoided: dict[str, float] = {}
         """Servers whose engines were of no use, and until when none is asked of them."""
@@ -90,7 +93,7 @@ class Borrower:
         """Until cancelled."""
         while True:
             await self.look(time.monotonic())
-            await asyncio.sleep(self.config.poll_s)
+            await asyncio.sleep(_POLL_S)
 
     async def look(self, now: float) -> None:
         """Ask every server once, and act on it. One that does not answer serves nobody, and is lent nothing."""
@@ -151,11 +154,11 @@ class Borrower:
     async def _borrow(self, url: str) -> None:
         server = LendingServer(url, self.config.token_file)
         try:
-            told = await server.post("/loan", "lend its engine", _LEND_S, self._asking)
+            told = await server.post("/loan", "lend its engine", scaled(_LEND_S), self._asking)
         except Refused as error:
             await server.close()
             if error.code != "not_lent":
-                raise ConfigError(f"fleet.lending.servers: {error}") from None
+                raise ConfigError(f"fleet.lending.urls: {error}") from None
             self.counters["loans_refused"] += 1
             return
         except EtudeError:

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.launch import Launched
-from etude.environments.cluster.settings import LaunchConfig
+from etude.environments.cluster.settings import AgentConfig
 from etude.environments.scheduling.queues import QueueConfig
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +28,7 @@ class Pair:
 
     async def start(self, here):
         queues = QueueConfig(limits={"interactive": 10, "training": 6})
-        self.launched = Launched("pair", LaunchConfig(service=serving(queues=queues)))
+        self.launched = Launched("pair", AgentConfig(), serving(queues=queues))
         adding = (self.launched.add_agent(name, config, here) for name, config in self.configs.items())
         await asyncio.gather(*adding)
         for name in self.configs:
@@ -50,7 +50,8 @@ class Pair:
             await asyncio.sleep(0.1)
 
     def asking(self, **given):
-        return ClusterConfig(name="pair", **given)
+        waits = {name: given.pop(name) for name in ("start_s", "open_s", "priority") if name in given}
+        return type("Asked", (ClusterConfig,), {"__module__": __name__, **waits})(name="pair", **given)
 
 
 @pytest.fixture(scope="module")

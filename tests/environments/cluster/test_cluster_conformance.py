@@ -14,7 +14,6 @@ from scenarios import within
 from etude.environments.backends import open_backend
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.launch import launch
-from etude.environments.cluster.settings import LaunchConfig
 
 SUITE = Path(__file__).parents[1] / "conformance"
 LEFT_OUT = ("test_archives", "test_programs")
@@ -41,7 +40,7 @@ def wide(ray_here, tmp_path_factory):
     """A cluster of one large machine: the suite is about sandboxes, not about room."""
 
     agent = machine(tmp_path_factory.mktemp("wide"), memory_mb=100_000)
-    launched = asyncio.run(launch("wide", LaunchConfig(agent=agent, service=serving())))
+    launched = asyncio.run(launch("wide", agent, serving()))
     assert len(launched.agents) == 1 and asyncio.run(launched.add_machines()) == []
     yield
     asyncio.run(launched.close())

@@ -48,8 +48,9 @@ def test_collection_keeps_what_has_a_name(store, rootfs):
         store.get("kept")
 
 
-def test_collection_waits_for_writers_and_names_what_it_waited_for(tmp_path):
-    store = ImageStore(ImagesConfig(dir=tmp_path, gc_timeout_s=0.2))
+def test_collection_waits_for_writers_and_names_what_it_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(ImagesConfig, "gc_timeout_s", 0.2)
+    store = ImageStore(ImagesConfig(dir=tmp_path))
     with store.writing(), pytest.raises(DeadlineExceeded, match="images being added or built"):
         store.gc()
     with (store.root / "lock").open("a") as lock:

@@ -43,8 +43,10 @@ def proxied(scenario, tmp_path, resolve=None, **config):
         upstream = Upstream()
         host = await asyncio.start_server(upstream.accept, "127.0.0.1", 0)
         port = host.sockets[0].getsockname()[1]
+        fixed = {name: config.pop(name) for name in list(config) if name not in EgressConfig.model_fields}
         given = {"hosts": ("localhost",), "ports": (port,), "networks": LOCAL, **config}
-        proxy = EgressProxy(parse(given, EgressConfig, "test"), resolve)
+        limited = type("Limited", (EgressConfig,), {"__module__": __name__, **fixed})
+        proxy = EgressProxy(parse(given, limited, "test"), resolve)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(tmp_path / "out"))
         listener.listen()

@@ -69,7 +69,7 @@ def test_it_remembers_below_the_users_own_home_where_they_have_named_one(tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["serve", "--set", "bogus=1"], "bogus: unknown key; known here: drain_s"),
+        (["serve", "--set", "bogus=1"], "bogus: unknown key; known here: deadlines"),
         (["serve", "--set", "host=0.0.0.0"], "hosts: name what this machine is called"),
         (["serve", "--set", "node.backends=[]"], "node.backends"),
         (["burst", "2", "--token-file", "/dev/null/none"], "token_file: /dev/null/none: Not a directory"),

@@ -11,9 +11,15 @@ from etude.environments.wire import ServerError
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
 
-def routed(servers, scenario, away_s=600.0, **given):
+class Routed(RoutedConfig):
+    """Who leaves a place that was away alone for longer than a test takes."""
+
+    away_s = 600.0
+
+
+def routed(servers, scenario, **given):
     places = tuple(each.remote(**{"unreachable_s": 1.0, **given}) for each in servers)
-    within(120, lambda: open_backend(RoutedConfig(places=places, away_s=away_s)), scenario)
+    within(120, lambda: open_backend(Routed(places=places)), scenario)
 
 
 def test_load_is_spread_and_a_snapshot_is_started_where_it_is(make_server):

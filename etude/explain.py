@@ -1,0 +1,345 @@
+"""What a recipe's keys mean, where their values come from, and the whole of a recipe as it is in effect.
+
+    docstrings of the configs ──► Key ──► one key explained · the page docs/recipes.md
+    a recipe and its overrides ──► every value, with its source ──► TOML that loads again
+
+Owns the reading of configs' docstrings; nothing is said of a key in a second place. Reads a recipe and changes nothing.
+Talks to: `config`, whose schemas these are.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import inspect
+import json
+import re
+import textwrap
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from etude.config import Config, load_recipe
+from etude.errors import ConfigError
+
+WIDTH = 96
+_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
+_ASSIGNED = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a recipe, or a table: the latter has a config of its own."""
+
+    path: str
+    owner: type[Config]
+    field: FieldInfo
+    kinds: tuple[str, ...] = ()
+    """Of a table of which there are several kinds: those that have it. Empty: it is there in any case."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def tables(self) -> tuple[type[Config], ...]:
+        """The configs it may hold; none for a value."""
+        return tuple(_tables(self.field.annotation))
+
+    @property
+    def doc(self) -> str:
+        """What its docstring says, or that of the table it holds."""
+        said = _attribute(self.owner, self.name)
+        if not said and len(self.tables) > 1:
+            return f"A table of one of several kinds; `kind` says which: {', '.join(map(_kind, self.tables))}."
+        return said or _said_of(self.tables[0]) if self.tables else said
+
+    @property
+    def default(self) -> Any:
+        """None where it must be given, or is unset."""
+        return (
+            None if self.field.is_required() else self.field.get_default(call_default_factory=True, validated_data={})
+        )
+
+    @property
+    def holds(self) -> str:
+        """The kind of value, in words."""
+        return "table" if self.tables else _type(self.field.annotation)
+
+
+def keys_of(schema: type[Config], above: str = "", kinds: tuple[str, ...] = ()) -> Iterator[Key]:
+    """Every key and table below a config, a table before what is in it."""
+    for name, field in schema.model_fields.items():
+        key = Key(f"{above}{name}", schema, field, kinds)
+        yield key
+        if not key.tables:
+            continue
+        alone = len(key.tables) == 1
+        seen: dict[str, Key] = {}
+        for table in key.tables:
+            its = kinds if alone else (*kinds, _kind(table))
+            for each in keys_of(table, f"{key.path}.", its):
+                if (before := seen.get(each.path)) is not None:
+                    each = Key(each.path, before.owner, before.field, tuple(dict.fromkeys(before.kinds + each.kinds)))
+                seen[each.path] = each
+        everywhere = set() if alone else set(map(_kind, key.tables))
+        for each in seen.values():
+            if each.name == "kind" and not alone:
+                usual = FieldInfo(annotation=Literal[tuple(map(_kind, key.tables))], default=key.default.kind)  # ty: ignore
+                each = Key(each.path, each.owner, usual, each.kinds)
+            common = bool(everywhere) and everywhere <= set(each.kinds)
+            yield Key(each.path, each.owner, each.field, () if common else each.kinds)
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a key is in a recipe."""
+
+    key: Key
+    value: Any
+    default: Any
+    source: str
+    """The recipe's line, `--set`, or "default"."""
+
+    @property
+    def differs(self) -> bool:
+        return self.value != self.default
+
+
+class Explained:
+    """A recipe with its overrides, checked as a run checks it. Raises ConfigError as `load_recipe` does."""
+
+    def __init__(self, recipe: Path, schema: type[Config], overrides: Sequence[str] = ()) -> None:
+        self.recipe, self.schema, self.overrides = recipe, schema, overrides
+        self.config, self.text = load_recipe(recipe, schema, overrides), recipe.read_text()
+        self.keys = {key.path: key for key in keys_of(schema)}
+
+    def values(self) -> Iterator[Value]:
+        """Of every key that has a value in this recipe."""
+        yield from self._values(self.config, "")
+
+    def _values(self, config: Config, above: str) -> Iterator[Value]:
+        held = {name: getattr(config, name) for name in type(config).model_fields}
+        for name, value in held.items():
+            if not isinstance(value, Config):
+                yield self._value(Key(f"{above}{name}", type(config), type(config).model_fields[name]), value)
+        for name, value in held.items():  # a TOML table says its own values before the tables below it
+            if isinstance(value, Config):
+                yield from self._values(value, f"{above}{name}.")
+
+    def _value(self, key: Key, value: Any) -> Value:
+        return Value(key, value, self._default(key), self.source(key.path))
+
+    def _default(self, key: Key) -> Any:
+        """What it would be if the recipe said nothing of it: a table's own default may differ from its class's."""
+        *tables, name = key.path.split(".")
+        at: Any = None
+        for depth, table in enumerate(tables):
+            field = self.schema.model_fields[table] if depth == 0 else None
+            at = field.get_default(call_default_factory=True, validated_data={}) if field else getattr(at, table, None)
+        return getattr(at, name) if isinstance(at, key.owner) else key.default
+
+    def source(self, path: str) -> str:
+        """Where its value is from."""
+        for override in reversed(self.overrides):
+            named = override.partition("=")[0].strip()
+            if path == named or path.startswith(f"{named}."):
+                return f"--set {override}"
+        table = ""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if header := _HEADER.match(line):
+                table = f"{header[1]}."
+            elif assigned := _ASSIGNED.match(line):
+                named = f"{table}{assigned[1]}"
+                if path == named or path.startswith(f"{named}."):
+                    return f"{self.recipe} line {number}"
+        return "default"
+
+    def explain(self, path: str) -> dict[str, Any]:
+        """All that is known of a key, or of a table and its keys. Raises ConfigError naming what is like it."""
+        key = self.keys.get(path) or self._refused(path)
+        holder, value = None, self.config
+        for part in path.split("."):
+            holder, value = value, getattr(value, part, None)
+        here = isinstance(holder, Config) and key.name in type(holder).model_fields
+        if here and holder is not None and key.name != "kind":  # of several kinds, what this one's own config says
+            key = Key(path, type(holder), type(holder).model_fields[key.name], key.kinds)
+        own = type(value) if isinstance(value, Config) else None
+        said = {"key": path, "type": key.holds, "doc": key.doc, "kinds": list(key.kinds), "here": here}
+        if key.tables:
+            inside = [each for each in self.keys.values() if each.path.rpartition(".")[0] == path]
+            if own is not None and len(key.tables) > 1:
+                said["doc"] = f"{key.doc} Here: {_said_of(own)}"
+            has = {each.path: each.doc for each in inside if own is None or each.name in own.model_fields}
+            return {**said, "set": own is not None, "keys": has}
+        found = self._value(key, value)
+        required = {"default": plain(found.default)} if not key.field.is_required() else {"required": True}
+        return {**said, **required, "value": plain(value), "source": found.source}
+
+    def _refused(self, path: str) -> Key:
+        table = path.rpartition(".")[0]
+        if (table and table in self.keys) or not table:
+            load_recipe(
+                self.recipe, self.schema, [*self.overrides, f"{path}=1"]
+            )  # says what became of one that is gone
+        named = [each for each in self.keys if each.rpartition(".")[2] == path.rpartition(".")[2]]
+        close = named or difflib.get_close_matches(path, self.keys, 3, 0.6)
+        raise ConfigError(f"{path}: no such key{'; did you mean ' + ', '.join(close) + '?' if close else ''}")
+
+    def toml(self) -> str:
+        """The whole recipe. What is not its default says so; keys that are unset are left out."""
+        lines, table = [f"# {self.recipe}, with every value in effect; what differs from the defaults is marked"], ""
+        for each in self.values():
+            above = each.key.path.rpartition(".")[0]
+            if each.value is None:
+                continue
+            if above != table:
+                lines += ["", f"[{above}]"]
+                table = above
+            mark = "" if not each.differs else f"  # {self._mark(each)}"
+            lines.append(f"{each.key.name} = {toml_of(each.value)}{mark}")
+        return "\n".join(lines) + "\n"
+
+    def _mark(self, value: Value) -> str:
+        if value.key.field.is_required():
+            return value.source
+        return f"{value.source}; default: {'unset' if value.default is None else toml_of(value.default)}"
+
+
+def told(said: dict[str, Any]) -> str:
+    """What `Explained.explain` found, for a terminal."""
+    head = f"{said['key']}  ({said['type']})"
+    lines = [head, *textwrap.wrap(said["doc"], WIDTH, initial_indent="  ", subsequent_indent="  ")]
+    if said["kinds"]:
+        lines.append(f"  Only where kind = {' or '.join(json.dumps(each) for each in said['kinds'])}.")
+    if "keys" in said:
+        lines += [
+            "",
+            *(f"  {path}: {textwrap.shorten(doc, WIDTH, placeholder=' …')}" for path, doc in said["keys"].items()),
+        ]
+        return "\n".join(lines)
+    default = "none: it must be given" if said.get("required") else _or_unset(said["default"])
+    value = (
+        f"{_or_unset(said['value'])}  ({said['source']})"
+        if said["here"]
+        else "nothing; this recipe has no such table, or one of another kind"
+    )
+    return "\n".join([*lines, "", f"  here:    {value}", f"  default: {default}"])
+
+
+def page(schema: type[Config]) -> str:
+    """The tables of docs/recipes.md: all keys, as their docstrings have them."""
+    lines: list[str] = []
+    table: str | None = None
+    keys = list(keys_of(schema))
+    docs = {key.path: key.doc for key in keys if key.tables}
+    places = {key.path.rpartition(".")[0]: number for number, key in reversed(list(enumerate(keys)))}
+    for key in sorted((key for key in keys if not key.tables), key=lambda key: places[key.path.rpartition(".")[0]]):
+        above = key.path.rpartition(".")[0]
+        if above != table:
+            lines += ["", f"## [{above}]" if above else "## At the top", "", *([docs[above], ""] if above else [])]
+            lines += ["| key | | default | what it changes |", "|---|---|---|---|"]
+            table = above
+        default = "must be given" if key.field.is_required() else _or_unset(plain(key.default))
+        only = f" Only where `kind` is {', '.join(key.kinds)}." if key.kinds else ""
+        cells = (f"`{key.name}`", key.holds, default if "\n" not in default else "…", f"{key.doc}{only}")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+# --- values and types -------------------------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """As JSON and TOML have it."""
+    if isinstance(value, Config):
+        return {
+            name: plain(getattr(value, name)) for name in type(value).model_fields if getattr(value, name) is not None
+        }
+    if isinstance(value, dict):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def toml_of(value: Any) -> str:
+    """One value, in one line."""
+    value = plain(value)
+    if isinstance(value, dict):
+        inside = ", ".join(f"{json.dumps(key)} = {toml_of(each)}" for key, each in value.items())
+        return "{" + (f" {inside} " if inside else "") + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_of, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _or_unset(value: Any) -> str:
+    return "unset" if value is None else toml_of(value)
+
+
+def _type(annotation: Any) -> str:
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(inside[0])
+    if origin is Literal:
+        return " or ".join(json.dumps(each) for each in inside)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type(each) for each in inside if each is not type(None))
+    if origin in (tuple, list):
+        return f"list of {_type(inside[0])}"
+    if origin is dict:
+        return "table of your own"
+    names = {str: "text", float: "number", int: "whole number", bool: "true or false"}
+    is_path = isinstance(annotation, type) and issubclass(annotation, PurePath)
+    return names.get(annotation) or ("path" if is_path else str(getattr(annotation, "__name__", annotation)))
+
+
+def _kind(table: type[Config]) -> str:
+    return str(table.model_fields["kind"].default)
+
+
+def _tables(annotation: Any) -> Iterator[type[Config]]:
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        yield annotation
+    elif get_origin(annotation) is Annotated:
+        yield from _tables(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, types.UnionType):
+        for each in get_args(annotation):
+            yield from _tables(each)
+
+
+# --- docstrings -------------------------------------------------------------------------------------------------------
+
+
+def _said_of(table: type[Config]) -> str:
+    """A table's own docstring."""
+    return " ".join((table.__doc__ or "").split())
+
+
+def _attribute(config: type, name: str) -> str:
+    """The docstring below a key, in the class that has it first."""
+    for each in config.__mro__:
+        if each.__module__.startswith("etude") and (said := _docstrings(each.__module__).get((each.__name__, name))):
+            return said
+    return ""
+
+
+@cache
+def _docstrings(module: str) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for node in ast.walk(ast.parse(inspect.getsource(importlib.import_module(module)))):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for key, said in zip(node.body, node.body[1:], strict=False):
+            if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(said, ast.Expr):
+                text = said.value.value if isinstance(said.value, ast.Constant) else None
+                if isinstance(text, str):
+                    found[node.name, key.target.id] = " ".join(text.split()).replace("None:", "Unset:")
+    return found

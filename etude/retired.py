@@ -1,0 +1,140 @@
+"""Keys that configs had and have no more: what to write in their place.
+
+Owns the one table of them, by the config's class. `etude.config` refuses each by name, with what is said here.
+"""
+
+from __future__ import annotations
+
+
+def _waits(**seconds: float) -> dict[str, str]:
+    """Deadlines: one factor moves them all."""
+    said = (
+        "it is now fixed at {:g} s because one factor moves all deadlines; write [deadlines] scale = 2 to double them"
+    )
+    return {key: said.format(each) for key, each in seconds.items()}
+
+
+def _fixed(**values: tuple[object, str]) -> dict[str, str]:
+    return {key: f"it is now fixed at {at} because {why}" for key, (at, why) in values.items()}
+
+
+RETIRED: dict[str, dict[str, str]] = {
+    "EngineConfig": _waits(request_deadline_s=120)
+    | _fixed(lookup_ngram=(1, "bad lookups are dropped by how often they were right")),
+    "ForeignConfig": _waits(request_deadline_s=120, update_deadline_s=600)
+    | _fixed(probe_tokens=(192, "that shows a wrong layer and is little to compute")),
+    "LaunchConfig": {
+        "agent": "write its backends, state_dir, memory_mb, cpus and disk_mb in [cluster] itself",
+        "service": "write scheduler.queues.weights as [cluster] weights; the rest is now fixed because nobody set it",
+    },
+    "ClusterConfig": _waits(open_s=60, start_s=900, unreachable_s=60)
+    | _fixed(
+        priority=("training", "a run's sandboxes wait behind people's"),
+        ttl_s=("3600 s", "it only ends what a killed process left"),
+    ),
+    "RemoteConfig": _waits(unreachable_s=30, busy_s=600)
+    | _fixed(ttl_s=("the server's own", "it only ends what a killed process left")),
+    "RoutedConfig": _fixed(away_s=("30 s", "a server that restarts is back by then")),
+    "ContainerConfig": _waits(start_timeout_s=60, file_timeout_s=60)
+    | _fixed(
+        uid=(1000, "commands only must not be root"),
+        gid=(1000, "commands only must not be root"),
+        concurrent_starts=(8, "more only wait in the engine"),
+    ),
+    "DockerConfig": _waits(engine_timeout_s=60),
+    "EgressConfig": _waits(head_timeout_s=10, connect_timeout_s=10, idle_timeout_s=60)
+    | _fixed(
+        drop_headers=("authorization and cookie", "no mirror needs them"),
+        max_connections=(64, "package managers open a dozen"),
+        connections_per_s=(100, "package managers open a dozen"),
+    ),
+    "ImagesConfig": _waits(write_timeout_s=1800, gc_timeout_s=60),
+    "NamespaceConfig": _waits(start_timeout_s=30, file_timeout_s=30, stop_timeout_s=15, disk_timeout_s=120)
+    | _fixed(
+        first_uid=("the first users that own nothing", "any others that own nothing do as well"),
+        uid_ranges=("as many as there are", "fewer only share the kernel's quotas"),
+        cached_layers=(256, "a run has fewer tasks under way"),
+        concurrent_starts=(8, "mounts of one kernel take turns"),
+    ),
+    "MachineConfig": _waits(boot_timeout_s=60, start_timeout_s=30, file_timeout_s=60, stop_timeout_s=15)
+    | _waits(copy_timeout_s=120)
+    | _fixed(
+        first_uid=("2000100000", "users from there on own nothing"),
+        warm_up=("python3 -c pass", "it may fail, and helps most tasks"),
+        templates=(4, "each takes memory and few kinds are in use at once"),
+        concurrent_starts=(4, "more would only share the processors"),
+    ),
+    "HarnessConfig": _fixed(min_turn_tokens=(16, "no call is shorter")),
+    "ToolConfig": _fixed(max_file_bytes=(2_000_000, "no source is larger")),
+    "EndpointConfig": _waits(connect_s=10, silence_s=180, deadline_s=900)
+    | _fixed(longest_pause_s=("20 s", "a server may name a longer pause itself")),
+    "EffortConfig": _fixed(
+        token_unit=(100, "scale and k set the same balance"),
+        thinking_weight=(1, "all that is sampled weighs the same"),
+        call_tokens_weight=(1, "all that is sampled weighs the same"),
+        final_weight=(1, "all that is sampled weighs the same"),
+        output_weight=(0, "what a tool answers is not the model's doing"),
+        calls_weight=(0.25, "parallel calls are to be cheaper than turns"),
+        turns_weight=(1, "parallel calls are to be cheaper than turns"),
+    ),
+    "JudgeConfig": _waits(deadline_s=300)
+    | _fixed(
+        control=("true", "a judge that says yes to everything must be found out"),
+        max_chars=(60_000, "half of a change would be judged wrongly"),
+        max_answer_tokens=(2048, "a verdict is a few lines"),
+        concurrent=(8, "small servers take no more without a queue"),
+    ),
+    "QualityConfig": _fixed(max_message_chars=(1500, "a screen says what was done")),
+    "RolloutConfig": {"reward_workers": "write workers, which says how many there are of both"}
+    | _waits(sample_deadline_s=180, batch_deadline_s=300)
+    | _fixed(
+        trajectory_every=(1, "a turn costs more than its checkpoint"),
+        lost_attempts=(8, "what always kills its process must not go on for ever"),
+    ),
+    "ControlConfig": _fixed(
+        demonstrations=(1500, "the control has no time for more"),
+        expert=("the clean one", "the control is to see no slips"),
+        finetune=("its defaults", "the control is one that every run can be compared with"),
+    ),
+    "FaultConfig": dict.fromkeys(
+        ("controller", "trainer", "engine", "sessions", "rewards"),
+        "write faults.restarts, faults.within_s and faults.longest_pause_s, which hold for each kind of process",
+    )
+    | _waits(start_deadline_s=300, drain_s=120, ping_deadline_s=30)
+    | _fixed(ping_every_s=("a sixth of the deadline", "a hang is then found hardly later than that")),
+    "BorrowingConfig": {"servers": "write urls"}
+    | _fixed(poll_s=("0.25 s", "steady_s says how soon traffic counts as low")),
+    "EngineFleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
+    "GroupConfig": {"drop_overlong": 'write overlong = "drop"'}
+    | _fixed(
+        early_close_share=(0.75, "straggler_s says how long the rest is waited for"),
+        min_scored=(2, "one alone has nothing to be compared with"),
+    ),
+    "OptimizerConfig": _fixed(
+        betas=("(0.9, 0.98)", "runs are too short for longer averages"),
+        weight_decay=(0, "a policy is to stay near what it was"),
+    ),
+    "AdvantageConfig": {"train_overlong": 'write overlong = "leave"'},
+    "KLConfig": {"coefficient": "write weight"},
+    "GateConfig": dict.fromkeys(("low", "high"), "write band = [low, high]")
+    | _fixed(
+        max_rejected=(0.05, "the band sets how much is rejected"),
+        patience=(8, "fewer steps can be chance"),
+    ),
+    "TrainerConfig": _fixed(
+        gradient_clip=(1, "it is the field's habit"),
+        witness_versions=(6, "samples are no older by default"),
+        max_skipped=(3, "three steps in a row are no bad luck"),
+    ),
+    "PublisherConfig": _waits(parts_s=300, deadline_s=300)
+    | _fixed(
+        chunk_elements=("2^20", "that is some milliseconds' work for one core"),
+        merge_over=("(8, 32)", "who is late then needs a few fetches"),
+        anchor_every=(256, "a full copy weighs as much as a hundred deltas"),
+    ),
+    "StoreConfig": {"relay_token_file": "write token_file"}
+    | _waits(deadline_s=30, request_timeout_s=15)
+    | _fixed(parallel=(8, "eight connections fill a link; block_bytes suits a slow one")),
+    "SubscriberConfig": _fixed(poll_s=("0.05 s", "a listing of a remote store takes about as long")),
+}
+"""Class -> key -> what became of it. Those of a class hold for all that inherit from it."""
