@@ -34,7 +34,6 @@ from etude.environments.channel import Channel
 from etude.environments.child import ended
 from etude.environments.egress.gate import open_proxy, take_listener
 from etude.environments.egress.policy import EgressConfig, allowing
-from etude.environments.finding import Finding
 from etude.environments.freezer import Freezer
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import ImagesConfig
@@ -388,14 +387,10 @@ class NamespaceSandbox(GuestSandbox):
         await self._own.forget(self._disk, self._first)
 
 
-def _probe(config: NamespaceConfig) -> list[Finding]:
-    from etude.environments.namespace_probe import probe
-
-    return probe(config)
-
-
-def _sweep(config: NamespaceConfig) -> None:
-    store.sweep(config.state_dir or store.default_state_dir())
-
-
-PLUGIN = Plugin(NamespaceConfig, NamespaceBackend, _probe, sweep=_sweep, meant_by="namespace")
+PLUGIN = Plugin(
+    NamespaceConfig,
+    NamespaceBackend,
+    "etude.environments.namespace_probe:probe",
+    sweep=store.sweep_of,
+    meant_by="namespace",
+)

@@ -11,7 +11,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 
 
@@ -38,10 +37,4 @@ def default_state_dir() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "environments"
 
 
-def _open(config: RemoteConfig) -> Backend:
-    from etude.environments.client import RemoteBackend
-
-    return RemoteBackend(config)
-
-
-PLUGIN = Plugin(RemoteConfig, _open)
+PLUGIN = Plugin(RemoteConfig, "etude.environments.client:RemoteBackend")

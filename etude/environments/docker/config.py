@@ -7,9 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from etude.environments.base import Backend
 from etude.environments.container.config import ContainerConfig
-from etude.environments.finding import Finding
 from etude.environments.plugin import Plugin
 
 
@@ -28,16 +26,9 @@ class DockerConfig(ContainerConfig):
     """For one answer of the engine."""
 
 
-def _open(config: DockerConfig) -> Backend:
-    from etude.environments.docker.backend import DockerBackend
-
-    return DockerBackend(config)
-
-
-def _probe(config: DockerConfig) -> list[Finding]:
-    from etude.environments.docker.probe import probe
-
-    return probe(config)
-
-
-PLUGIN = Plugin(DockerConfig, _open, _probe, meant_by="container")
+PLUGIN = Plugin(
+    DockerConfig,
+    "etude.environments.docker.backend:DockerBackend",
+    "etude.environments.docker.probe:probe",
+    meant_by="container",
+)

@@ -7,7 +7,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from etude.environments import store
 from etude.environments.images.store import ImagesConfig
 from etude.environments.plugin import BackendTable
 
@@ -42,8 +41,3 @@ class MachineConfig(BackendTable):
     stop_timeout_s: float = Field(15.0, gt=0)
     copy_timeout_s: float = Field(120.0, gt=0)
     """For copying one machine's memory."""
-
-
-def swept_of_machines(config: MachineConfig) -> None:
-    """Remove what dead processes have left."""
-    store.sweep(config.state_dir or store.default_state_dir())
