@@ -50,11 +50,11 @@ def test_states_at_random_have_a_verdict_and_touch_nothing_outside():
         [sys.executable, script, "--states", "30", "--seed", str(os.getpid()), "--forks", "3"],
         capture_output=True, text=True, timeout=280,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["failures"] == [] and said["scored"] == 30 and said["forked"] == 10
     assert not said["outside_touched"] and said["left_over"] == []
-    assert said["max_rss_mb"] - said["base_rss_mb"] < 700, "three at once, of 384 MiB at most"
+    assert said["max_rss_mb"] <= said["budget_mb"] < 1000
 
 
 def test_a_few_from_afar(from_afar):

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.environments.base import Backend, Sandbox
+from etude.environments.base import Backend, Resources, Sandbox
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.errors import EtudeError, SandboxSpoiled
@@ -115,8 +115,8 @@ PRIMITIVES: dict[str, str] = {
 }  # fmt: skip
 
 FAULTS = ("infra_failed", "spoiled_forks", "outside_touched", "left_over", "all_blamed", "too_much_memory")
-BUDGET_MB = 600
-"""Of the controller, whatever it judges."""
+SLACK_MB = 100
+"""What a controller may need for itself, beyond one archive at its largest for each state that it judges at once."""
 CANARY = Path("/var/tmp/etude-canary")
 """A directory of the host that states aim at: nothing may change in it. Of one run at a time."""
 RARE = {
@@ -269,6 +269,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     found = prove(given.states, given.seed, given.at_once, given.forks)
     found["all_blamed"] = found["passed"] < given.states // 10  # about a quarter hold the right answer and do no harm
-    found["too_much_memory"] = found["max_rss_mb"] > BUDGET_MB
+    found["budget_mb"] = found["base_rss_mb"] + given.at_once * Resources.state_mb + SLACK_MB
+    found["too_much_memory"] = found["max_rss_mb"] > found["budget_mb"]
     print(json.dumps(found))
     sys.exit(any(found[fault] for fault in FAULTS))
