@@ -23,12 +23,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Metrics, Resources, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
 from etude.environments.child import ended
@@ -327,12 +327,12 @@ class NamespaceSandbox(GuestSandbox):
         finally:
             loop.remove_reader(launcher)
 
-    async def metrics(self) -> Metrics:
-        seen = await super().metrics()
-        if self._own.groups is None:
-            return seen
+    async def call(self, verb: str, **arguments: Any) -> Any:
+        value = await super().call(verb, **arguments)
+        if verb != "metrics" or self._own.groups is None:
+            return value
         try:
-            return replace(seen, memory_bytes=self._own.groups.memory(str(self._disk.number)))
+            return replace(value, memory_bytes=self._own.groups.memory(str(self._disk.number)))
         except OSError as error:
             raise SandboxError(f"sandbox {self.id}: cannot read what memory it uses: {error}") from error
 

@@ -17,6 +17,7 @@ from etude.environments import channel
 from etude.environments.archive import StorageFailed, lay_down, take_out
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.client import RemoteBackend
+from etude.environments.hosted import Hosted
 from etude.environments.lives import NodeConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.node import Node
@@ -193,7 +194,9 @@ def test_a_server_remembers_how_a_sandbox_ended(tmp_path, error):
             live.box.exec = dying
             for _ in range(2):
                 with pytest.raises(SandboxError, match="process 1 has ended") as caught:
-                    await node.exec(live.id, ExecBody(command="true"))
+                    await Hosted(node).call(
+                        live.id, "exec", **ExecBody(command="true").model_dump(exclude={"background"})
+                    )
                 assert isinstance(caught.value, SandboxSpoiled) is (error is SandboxSpoiled)
             await node.destroy(live.id)
         finally:
