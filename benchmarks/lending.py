@@ -57,8 +57,8 @@ from etude.rollouts.fleet import Fleet
 from etude.rollouts.router import RemoteSampler
 from etude.rollouts.session import Order, play
 from etude.tasks.ladder import ladder_task
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
-from etude.weights.store import open_store
 
 MODEL = Path(__file__).resolve().parent.parent / "models" / "etude-tiny"
 END_S, ROLLOUT_S, ANSWER_S = 30.0, 240.0, 120.0
@@ -207,9 +207,10 @@ async def rollouts_process(options: argparse.Namespace, home: Path, urls: list[s
         run.ending = True
         await sessions
         await run.fleet.close()
-        assert run.fleet.borrower is not None
-        counted = run.counters + run.sampler.counted() + run.fleet.borrower.counters
-        told = {"longest_giving_back_s": run.fleet.borrower.longest_return_s, "versions": versions.count}
+        assert run.fleet.lender is not None
+        counted = run.counters + run.sampler.counted() + run.fleet.lender.counters
+        giving_back_s = run.fleet.lender.told()["longest_giving_back_s"]
+        told = {"longest_giving_back_s": giving_back_s, "versions": versions.count}
         print(json.dumps({**counted, **told}), flush=True)
     await backend.close()
 

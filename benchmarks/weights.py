@@ -51,7 +51,7 @@ from etude.weights import codecs, range_coder, rice
 from etude.weights.forms import U16, Array, tagged
 from etude.weights.inspect import log
 from etude.weights.manifest import Bits
-from etude.weights.store import open_store
+from etude.weights.opening import open_store
 from etude.weights.subscriber import Subscriber
 
 ROOT = Path(__file__).resolve().parent.parent

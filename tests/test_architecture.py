@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
     {"durable", "errors", "plain"},
-    {"records", "config", "search", "host"},
+    {"records", "config", "search", "host", "plugins"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},
@@ -176,10 +176,10 @@ OF_ETUDE = {
     "harness/journal.py": "a session's log",
     "harness/mcp/config.py": "a file of servers that the user names",
     "harness/permissions/gitconfig.py": "walks names to find repositories in repositories; files it reads by beneath",
-    "harness/permissions/judge.py": "walks names that a pattern may mean, and opens no file",
     "harness/permissions/paths.py": "lists names and follows links as a shell would, and opens no file",
     "harness/permissions/store.py": "the user's own permissions",
     "harness/permissions/unreadable.py": "walks names, follows no link and opens no file",
+    "harness/permissions/walks.py": "walks names, follows no link and opens no file",
     "harness/shadow.py": "the repository of snapshots, in Etude's home",
     "harness/store.py": "the logs of sessions",
     "product/acp/stdio.py": "the null device",

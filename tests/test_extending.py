@@ -40,19 +40,26 @@ def outside(tmp_path):
     return run
 
 
-ONE = """
+BACKEND = """
 import asyncio
 from pathlib import Path
 from etude.config import load_recipe
-from etude.environments.backends import Sandboxed, open_backend
+from etude.environments.backends import open_backend
 from etude.environments.base import SandboxSpec
+from etude.harness.schema import ToolCall
+from etude.harness.tools import run_calls
+from etude.rollouts.config import RunConfig
 
 async def main():
-    backend = open_backend(load_recipe(Path("recipe.toml"), Sandboxed).environment)
+    recipe = load_recipe(Path("recipe.toml"), RunConfig)
+    backend = open_backend(recipe.environment)
     try:
-        box = await backend.create(SandboxSpec())
-        print((await box.exec("echo there")).output.decode())
-        print(type(backend).__name__, backend.times)
+        box = await backend.create(SandboxSpec(files={"a.txt": b"one\\ntwo\\n"}))
+        print((await box.exec("echo there")).output.decode(), type(backend).__name__, backend.times)
+        calls = [ToolCall("count_lines", {"path": path}, "") for path in ("a.txt", "b.txt")]
+        said, tools = [], recipe.harness.chosen()
+        await run_calls(calls, tools, box, recipe.harness.tool, lambda index, result: said.append((index, result.text)))
+        print([*tools], sorted(said))
     finally:
         await backend.close()
 
@@ -60,8 +67,152 @@ asyncio.run(main())
 """
 
 
-def test_a_backend_of_somebody_elses_is_opened_by_its_name(outside):
-    said = outside("-c", ONE)
+def test_a_backend_and_a_tool_of_somebody_elses_are_found_by_name(outside):
+    said = outside("-c", BACKEND)
     assert "there" in said and "RoomyBackend 3" in said
+    assert "['read_file', 'edit_file', 'run_terminal_cmd', 'count_lines']" in said
+    assert "[(0, '2'), (1, 'error: there is no /workspace/b.txt')]" in said
     looked = outside("-m", "etude.cli.main", "environments", "doctor", "--backend", "roomy", "--set", "times=5")
     assert "5 times as much is there" in looked
+
+
+TRAINED = """
+from pathlib import Path
+import numpy as np
+from etude.config import load_recipe
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
+from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier
+from etude.rollouts.config import RunConfig
+from etude.trainer.credit import credited
+from etude.trainer.packing import build_batch
+from etude.trainer.step import Trainer
+
+SHAPE = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=32)
+
+def trajectory(reward):
+    ids = np.arange(6, dtype=np.int32)
+    said = Segment(ids, ids > 2, np.full(6, -4.0, np.float32), np.zeros(6, np.int32), np.zeros((0, 0, 0), np.uint8))
+    return Trajectory(str(reward), "t", "g", (said,), (), Scored(reward, {}))
+
+config = load_recipe(Path("recipe.toml"), RunConfig, ["trainer.router_replay=false"]).trainer
+group = Group("g", Task("t", "", {}, Verifier({})), tuple(trajectory(reward) for reward in (0.0, 0.0, 1.0)))
+credit = credited([group], config.advantages, config.credit)
+trainer = Trainer(Decoder(SHAPE), config)
+found = trainer.step(build_batch([group], credit.advantages, trainer.version))
+used = {name: (found["used"] | credit.used)[name] > 0 for name in config.features}
+print(found["version"], np.isfinite(found["loss"]), [float(each[0]) for each in credit.advantages[0]], used)
+"""
+
+
+def test_a_loss_and_an_advantage_of_somebody_elses_train(outside):
+    used = "{'formula_tokens': True, 'baselined_rollouts': True}"
+    assert f"1 True [0.0, 0.0, 1.0] {used}" in outside("-c", TRAINED)
+
+
+REWARDED = """
+import asyncio
+from pathlib import Path
+from etude.config import load_recipe
+from etude.environments.namespace import NamespaceBackend
+from etude.harness.session import SessionResult
+from etude.rewards.played import judge, play_to_seal
+from etude.rewards.reward import score
+from etude.rollouts.config import RunConfig
+from etude.rollouts.evaluate import evaluation_set
+from etude.tasks.families import family
+
+USAGE = {"malformed_calls": 0, "tool_calls": 0, "sampled_tokens": 9, "observed_tokens": 0}
+
+async def outcome(task, recipe, backend, turns):
+    done = SessionResult("s", (), (), "finished", {"turns": turns, **USAGE})
+
+    async def session(box):
+        for path, content in task.solution.items():
+            await box.write_file(f"/workspace/{path}", content)
+        return done
+
+    async with recipe.rewards.judges() as judges:
+        said = await judge(task, await play_to_seal(task, backend, session), backend, judges)
+    return score(task, done, said, recipe.rewards)
+
+async def main():
+    recipe = load_recipe(Path("recipe.toml"), RunConfig)
+    print(len(evaluation_set(recipe.evaluation.model_copy(update={"real": False}), recipe.rollouts.family)))
+    task = family(recipe.rollouts.family).task(2, "train", 7)
+    backend = NamespaceBackend()
+    try:
+        for turns in (3, 5):
+            print(turns, (await outcome(task, recipe, backend, turns)).parts)
+    finally:
+        await backend.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_family_and_a_part_of_the_reward_of_somebody_elses_are_played_and_paid(outside):
+    said = outside("-c", REWARDED).splitlines()
+    assert said[0] == str(2 * 64 + 2 * 24)
+    assert "'tests': 1.0" in said[1] and "'brief': 0.1" in said[1] and "'brief': 0.0" in said[2]
+
+
+SAMPLED = """
+import asyncio
+from pathlib import Path
+from etude.config import load_recipe
+from etude.engine.opening import open_engine
+from etude.harness.sampler import SampleRequest
+from etude.models.config import ModelConfig
+from etude.models.decoder import Decoder
+from etude.rollouts.config import RunConfig
+
+SHAPE = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=32)
+engine = open_engine(load_recipe(Path("recipe.toml"), RunConfig).engine, Decoder(SHAPE), 0)
+print(len(asyncio.run(engine.sample(SampleRequest("mine", (1, 2, 3), 4, frozenset(), seed=1))).token_ids))
+engine.close()
+print(Path("requests.log.0").read_text())
+"""
+
+
+def test_an_engine_of_somebody_elses_samples(outside):
+    assert outside("-c", SAMPLED).split() == ["4", "mine", "3"]
+
+
+READ = """
+import sys
+from pathlib import Path
+from etude.config import load_recipe
+from etude.errors import ConfigError
+from etude.rollouts.config import RunConfig
+
+try:
+    load_recipe(Path("recipe.toml"), RunConfig, sys.argv[1:])
+except ConfigError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "there"),
+    [
+        ("trainer.loss.formula", "nobody", "policy, reinforce"),
+        ("trainer.loss.formula", "nobody:loss", "no module nobody"),
+        ("trainer.loss.mask", "band", "no effect with formula = 'reinforce'"),
+        ("trainer.advantages.baseline", "nobody", "leave_one_out, mean, median"),
+        ("harness.tools", '["grep", "nobody"]', "grep, run_terminal_cmd, count_lines"),
+        ("rewards.parts", "{ nobody = 1.0 }", "there is brief"),
+        ("rollouts.family", "nobody", "ladder, sums, trail"),
+        ("engine.kind", "nobody", "etude"),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused_with_those_that_are(outside, key, value, there):
+    said = outside("-c", READ, f"{key}={value}")
+    assert key.rpartition(".")[0] in said and there in said
+
+
+def test_an_installation_older_than_its_code_says_so():
+    """As an editable one is, when entry points came with a pull: its metadata know no backend."""
+    script = "import importlib.metadata as m; m.entry_points = lambda **group: (); import etude.environments.backends"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "run `pip install -e .` again" in done.stderr.splitlines()[-1]

@@ -88,7 +88,7 @@ TRIED = {
     "weights/kept.py": "a relay's cache",
     "weights/relay.py": "a server's token",
     "weights/signing.py": "signing keys",
-    "weights/store.py": "the weight store",
+    "weights/opening.py": "the weight store",
 }
 """By which row of tests/prove a module's way of writing is tried."""
 NOT_TRIED = {
@@ -125,7 +125,7 @@ NOT_TRIED = {
     "rewards/legible.py": MEMORY,
     "rewards/mining/adopt.py": SCRATCH,
     "rewards/realset.py": "makes a file of this repository, for who works on it",
-    "rollouts/plan/probe.py": SCRATCH,
+    "rollouts/plan/planner.py": SCRATCH,
     "tasks/inside/databases.py": INSIDE,
     "tasks/inside/guard.py": INSIDE,
     "tasks/inside/pytests.py": INSIDE,

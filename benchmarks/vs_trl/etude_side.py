@@ -21,7 +21,7 @@ from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
 from etude.rollouts.controller import Controller
 from etude.rollouts.groups import GroupPool
-from etude.rollouts.ledger import Ledger
+from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.loop import train
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.stats import RunStats
@@ -61,7 +61,7 @@ async def run(config: RunConfig, directory: Path, out: Path) -> None:
         family = of_family(config.rollouts.family, config.rollouts.rungs, config.seed)
         source = replace(family, make=lambda rung, index: training_task(config, index))  # those that TRL trains on
         stream = TaskStream(source, config.seed)
-        controller = Controller(config, cluster, stream, stats, Ledger(directory / "ledger"))
+        controller = Controller(config, cluster, stream, stats, GroupLedger(directory / "ledger"))
         base = Version(published["version"])
         await controller.start(base, base)
         try:

@@ -1,7 +1,7 @@
 """An agent that speaks ACP as a benchmark's policy: Etude stands where the editor would.
 
-Owns `play_acp`. The task's workspace is laid into a directory of this machine, the agent is started there and told the
-instruction, and what it leaves goes back into the sandbox, to be judged like any other attempt. The agent runs with the
+Owns `play_acp`. The task's workspace is copied into a directory of this machine, the agent is started there with the
+instruction, and its final files go back into the sandbox, to be judged like any other attempt. The agent runs with the
 rights of whoever runs the benchmark: it brings its own tools, its own model and its own network, and so can do whatever
 they can. Every permission it asks for is given. What it says it does becomes events, under the names of our own tools
 where the protocol has a kind for them; how many tokens it sampled is its own word. Talks to: environments, harness.

@@ -1,4 +1,4 @@
-"""How a policy's ways change with the compute it is trained with.
+"""How a policy's behaviour changes with the compute it is trained with.
 
 Owns `behaviour_of`: the measures that a run logs at every step, against the floating-point operations of training up to
 there, each with a line fitted over the logarithm of compute and that line's 95% interval. Steps that follow one another

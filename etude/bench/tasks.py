@@ -13,15 +13,14 @@ from dataclasses import asdict, replace
 from etude.bench.config import LimitsConfig, TaskSetConfig
 from etude.errors import ConfigError
 from etude.records import Task
-from etude.tasks.families import FAMILIES
+from etude.tasks.families import LADDER
 from etude.tasks.harbor import read_tasks, refuse_twins
 
 
 def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> list[Task]:
     """Every task that is named. Raises ConfigError where there is none, or two have one id."""
     tasks = read_tasks(config.directories) if config.directories else []
-    ladder = FAMILIES["ladder"]
-    tasks += ladder.evaluation("eval", config.ladder) + ladder.evaluation("heldout", config.heldout)
+    tasks += LADDER.evaluation("eval", config.ladder) + LADDER.evaluation("heldout", config.heldout)
     if config.real:
         from etude.tasks.realcode import real_tasks
 

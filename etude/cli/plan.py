@@ -26,16 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rollouts.config import RunConfig
-    from etude.rollouts.plan.planner import plan_of
+    from etude.rollouts.plan.planner import lines_of, plan_of
     from etude.rollouts.plan.rates import read_rates
-    from etude.rollouts.plan.text import lines_of
 
     config = load_recipe(options.recipe, RunConfig, options.set)
     directory = getattr(options, "from")
     if directory is not None:
         rates = read_rates(directory)
     else:
-        from etude.rollouts.plan.probe import probed
+        from etude.rollouts.plan.planner import probed
 
         rates = asyncio.run(probed(config, options.probe))
     plan = plan_of(config, rates, options.seed)

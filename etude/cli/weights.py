@@ -154,8 +154,8 @@ def _relay(options: argparse.Namespace) -> int:
 
 
 def _opened(options: argparse.Namespace) -> tuple[Any, Any]:
+    from etude.weights.opening import open_store
     from etude.weights.signing import load_keys
-    from etude.weights.store import open_store
 
     return open_store(options.store), load_keys(trusted=options.trust)
 
@@ -168,9 +168,9 @@ def _open_pins(options: argparse.Namespace) -> Any:
 
 
 def _open_publisher(options: argparse.Namespace) -> Any:
+    from etude.weights.opening import open_store
     from etude.weights.publisher import Publisher, PublisherConfig
     from etude.weights.signing import load_keys
-    from etude.weights.store import open_store
 
     never = 1 << 40  # merged deltas, anchors and deletion are the run's own publisher's to decide
     config = PublisherConfig(merge_over=(), anchor_every=never, keep=never)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Discriminator, Tag
+from etude.engine.plugin import EnginePlugin, EngineTable
 
-from etude.config import Config
-from etude.engine.foreign.config import SglangConfig, VllmConfig
+if TYPE_CHECKING:
+    from etude.engine.base import Engine
+    from etude.models.decoder import Decoder
 
 
-class EngineConfig(Config):
+class EngineConfig(EngineTable):
     """Our own engine: the size of its cache, steps and batch."""
 
     replicas: ClassVar[int] = 1
@@ -47,13 +48,10 @@ class EngineConfig(Config):
         return ("session_cache_tokens", "prefix_hit_tokens", *guesses)
 
 
-def _kind(table: Any) -> str:
-    """Which member of the union a table is meant for: our own where it does not say."""
-    return table.get("kind", "etude") if isinstance(table, dict) else getattr(table, "kind", "")
+def _open(config: EngineConfig, decoder: Decoder, replica: int) -> Engine:
+    from etude.engine.torch_engine import TorchEngine
+
+    return TorchEngine(decoder, config)
 
 
-EngineChoice = Annotated[
-    Annotated[EngineConfig, Tag("etude")] | Annotated[VllmConfig, Tag("vllm")] | Annotated[SglangConfig, Tag("sglang")],
-    Discriminator(_kind),
-]
-"""What an `engine` table of a recipe holds: `kind` says which."""
+PLUGIN = EnginePlugin(EngineConfig, _open)

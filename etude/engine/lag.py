@@ -1,9 +1,8 @@
 """How far one replica is behind the trainer, for operators: as Prometheus metrics and as one JSON object.
 
-Owns the figures of what came in and what failed. The lag of a version is the time from its manifest's being written to
-its first token's being possible here, by two clocks: keep them in step. A replica that was cut off takes the newest
-version when it is back, with a small lag; how long it had served an old one is what `stale_seconds` tells. Decides
-nothing.
+Owns the figures of what came in and what failed. The lag of a version is the time from the writing of its manifest
+until this replica can sample with it, by two clocks: keep them in step. A replica that was cut off takes the newest
+version when it is back, with a small lag; `stale_seconds` says for how long it had served an old one. Decides nothing.
 """
 
 from __future__ import annotations

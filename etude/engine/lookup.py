@@ -1,6 +1,6 @@
-"""What a sequence is likely to say next, because it has been said before: prompt lookup.
+"""Guesses the next tokens of a sequence from earlier text: prompt lookup.
 
-Owns the index of one sequence's n-grams (`Lookup`) and that of what was said through an engine of late (`Habits`). An
+Owns the index of one sequence's n-grams (`Lookup`) and that of recent text of all sequences of an engine (`Habits`). An
 agent that edits repeats what it has read, so the tokens that followed the last few the last time are a good guess
 (prompt lookup decoding; speculation: arXiv 2211.17192); and the form of its calls is the same in all its sessions. Of
 several places in a sequence the one that agrees longest with what was said last is taken. An edit repeats with changes:

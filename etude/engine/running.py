@@ -1,7 +1,7 @@
 """One request on its way through the engine.
 
-Owns what the step loop keeps of a request, and how its future is settled: whoever waits may give up at any moment, from
-any thread, and settling must then be nothing. Never decides who runs (`engine.torch_engine`).
+Owns what the step loop keeps of a request, and how its future is resolved: the waiting side may give up at any moment,
+from any thread, and resolving must then do nothing. Never decides who runs (`engine.torch_engine`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a step computes beyond the token at a sequence's end, in the hope that it is what would be sampled.
+"""Speculative decoding: a step computes guessed tokens too, and keeps those that would be sampled anyway.
 
 Owns where guesses come from (prompt lookup, and the checkpoint's own layer for the token after the next), how often
 each kind has been right, and from that which one is taken and how many tokens of it are worth their cost. The engine

@@ -61,15 +61,20 @@ class Archive:
 async def take_out(sandbox: Sandbox, *places: str) -> Archive:
     """The directories, /workspace if none is named, in as many tars as it takes; one that is not there is left out.
 
-    What its owner has shut is in it all the same. Raises SandboxSpoiled where something cannot be read, or is more than
-    the sandbox's `state_mb` and `state_entries`, or by itself more than one archive takes.
+    All of it is one moment's: every process stands still meanwhile. What its owner has shut is in it all the same.
+    Raises SandboxSpoiled where something cannot be read, or is more than the sandbox's `state_mb` and `state_entries`,
+    or by itself more than one archive takes; and where processes do not stand still.
     """
     there, parts = [], []
-    for place in places or (WORKSPACE,):
-        with contextlib.suppress(FileNotFoundError):
-            tars = await all_parts(partial(sandbox.part, place), f"{place} cannot be taken out")
-            parts += [(place, tar) for tar in tars]
-            there.append(place)
+    try:
+        await sandbox.pause()
+        for place in places or (WORKSPACE,):
+            with contextlib.suppress(FileNotFoundError):
+                tars = await all_parts(partial(sandbox.part, place), f"{place} cannot be taken out")
+                parts += [(place, tar) for tar in tars]
+                there.append(place)
+    finally:
+        await sandbox.resume()
     return Archive(tuple(there), tuple(parts))
 
 

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from functools import reduce
-from importlib.metadata import entry_points
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
-
-from pydantic import Discriminator, Tag
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from etude.config import Config
 from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.errors import MissingDependency, Unreachable
+from etude.plugins import find, names, one_of
 
-GROUP = "etude.backends"
-PLUGINS: dict[str, Plugin] = {point.name: point.load() for point in entry_points(group=GROUP)}
+PLUGINS: dict[str, Plugin] = {name: find("backends", name) for name in names("backends")}
 """Every kind that is installed here."""
 LOCAL = {name: plugin for name, plugin in PLUGINS.items() if plugin.probe is not None}
 """Kinds that make sandboxes on this machine, rather than ask a server of ours for them."""
@@ -43,13 +37,8 @@ if TYPE_CHECKING:
     LocalConfig: TypeAlias = BackendTable
     BackendConfig: TypeAlias = BackendTable
 else:
-
-    def _one_of(plugins: Mapping[str, Plugin]) -> object:
-        members = [Annotated[plugin.config, Tag(name)] for name, plugin in plugins.items()]
-        return Annotated[reduce(or_, members), Discriminator(_kind)]
-
-    LocalConfig = _one_of(LOCAL)
-    BackendConfig = _one_of(PLUGINS)
+    LocalConfig = one_of(((name, plugin.config) for name, plugin in LOCAL.items()), _kind)
+    BackendConfig = one_of(((name, plugin.config) for name, plugin in PLUGINS.items()), _kind)
     """What an `environment` table of a recipe holds: `kind` says which."""
 
 

@@ -164,7 +164,7 @@ class Sandbox:
     """One isolated machine holding one task.
 
     Every method raises SandboxError when the sandbox itself has failed; while it is paused, so do all but `resume`,
-    `snapshot`, `fork` and `destroy`.
+    `part`, `snapshot`, `fork` and `destroy`.
     """
 
     @property
@@ -282,6 +282,7 @@ class Sandbox:
 
     async def pause(self) -> None:
         """Stop every process until `resume`; the time-outs of commands stand still. Fine when it is paused already.
+        SandboxSpoiled where they cannot be brought to a stand.
 
         What the task had stopped itself stays stopped after `resume`. A command that is killed meanwhile does nothing
         any more, and is gone at the latest then."""
@@ -308,7 +309,7 @@ class Backend(Protocol):
     async def create(self, spec: SandboxSpec) -> Sandbox: ...
 
     async def release(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot. Sandboxes that already started from it are not affected."""
+        """Forget a snapshot; fine when there is none. Sandboxes that already started from it are not affected."""
         ...
 
     async def close(self) -> None:

@@ -249,7 +249,9 @@ class _V1:
             _write(group / file, value)
             joins.append(group / "cgroup.procs")
         if _FREEZER in self._bases:
-            (self._bases[_FREEZER] / name).mkdir(exist_ok=True)
+            group = self._bases[_FREEZER] / name
+            group.mkdir(exist_ok=True)
+            joins.append(group / "cgroup.procs")
         return joins
 
     def freezer(self, name: str) -> Freezer | None:

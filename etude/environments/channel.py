@@ -251,11 +251,15 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def answer(self, future: asyncio.Future[Answer], what: str, timeout_s: float) -> Answer:
-        """What `future` brings, within a deadline that stands still while the sandbox is frozen."""
-        left_s, end = timeout_s, self._clock() + timeout_s
+    async def answer(
+        self, future: asyncio.Future[Answer], what: str, timeout_s: float, clock: Callable[[], float] | None = None
+    ) -> Answer:
+        """What `future` brings, within a deadline; by the sandbox's clock, which stands still while it is frozen, or
+        by another: whoever asks while it is frozen knows that the agent answers."""
+        clock = clock or self._clock
+        left_s, end = timeout_s, clock() + timeout_s
         while not (await asyncio.wait({future}, timeout=left_s))[0]:  # unlike wait_for, leaves the future alive
-            left_s = end - self._clock()
+            left_s = end - clock()
             if left_s <= 0:
                 raise DeadlineExceeded(what, timeout_s)
             left_s = max(left_s, 0.1)
@@ -285,8 +289,9 @@ class Channel(asyncio.Protocol):
 
     async def _ask(self, kind: str, body: bytes, timeout_s: float, **arguments: Any) -> bytes:
         _, future = self._send(kind.encode(), body)
+        clock = self._clock if self._frozen_at is None else time.monotonic
         async with self._whose_fault():
-            status, answer = await self.answer(future, f"request {kind!r} in sandbox {self._name}", timeout_s)
+            status, answer = await self.answer(future, f"request {kind!r} in sandbox {self._name}", timeout_s, clock)
         check(status, answer, **arguments)
         return answer
 

@@ -57,7 +57,11 @@ class RemoteBackend:
 
     async def release(self, snapshot: Snapshot) -> None:
         self.snapshots.discard(snapshot.id)
-        await self.connection.ask("DELETE", f"/snapshots/{quote(snapshot.id)}", "a snapshot to be released")
+        try:
+            await self.connection.ask("DELETE", f"/snapshots/{quote(snapshot.id)}", "a snapshot to be released")
+        except ServerError as error:
+            if error.kind != "not_found":  # the server may have forgotten it first: its time ran out, or it restarted
+                raise
 
     async def close(self) -> None:
         """Destroy what was made through this object; the server and its other sandboxes live on."""

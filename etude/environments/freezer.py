@@ -1,8 +1,9 @@
 """Everyone in a control group at a stand, and on again, without anybody inside being able to tell.
 
 Owns the freezing of one group, by version 1's `freezer` or version 2's `cgroup.freeze`. A signal would be seen by
-parents, and the one that lets processes go on wakes also those that the task had stopped itself. What is frozen under
-version 1 cannot even be killed: whoever ends a group thaws it first (see `cgroups.remove_group`).
+parents, and the one that lets processes go on wakes also those that the task had stopped itself. The guest agent is in
+no such group: while commands stand still it can be asked for their files. What is frozen under version 1 cannot even
+be killed: whoever ends a group thaws it first (see `cgroups.remove_group`).
 """
 
 from __future__ import annotations
@@ -29,15 +30,11 @@ class Freezer:
     words: tuple[str, str]
     """What freezes, and what thaws."""
     frozen: str
-    join: Path | None = None
-    """What the guest agent writes `0` to, so that its commands are in the group; None where they join it themselves."""
 
     @staticmethod
     def v1(group: Path) -> Freezer:
-        """Of a group of the `freezer` hierarchy, which holds the agent too: each command starts in it, at no cost."""
-        return Freezer(
-            group / "freezer.state", group / "freezer.state", ("FROZEN", "THAWED"), "FROZEN", group / "cgroup.procs"
-        )
+        """Of a group of the `freezer` hierarchy."""
+        return Freezer(group / "freezer.state", group / "freezer.state", ("FROZEN", "THAWED"), "FROZEN")
 
     @staticmethod
     def v2(group: Path) -> Freezer:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from etude.environments.base import WORKSPACE, Backend, Sandbox, SandboxSpec, Snapshot
+from etude.environments.base import WORKSPACE, Backend, Part, Sandbox, SandboxSpec, Snapshot
 from etude.environments.channel import Channel
 from etude.environments.verbs import WHILE_PAUSED
 from etude.errors import ConfigError, SandboxError
@@ -43,10 +43,8 @@ class GuestSandbox(Sandbox):
         if verb not in WHILE_PAUSED:
             await self._awake()
         match verb:
-            case "snapshot" | "fork" | "pause" | "resume" | "destroy":
+            case "part" | "snapshot" | "fork" | "pause" | "resume" | "destroy":
                 return await getattr(self, f"_{verb}")(**arguments)
-            case "part":
-                arguments["resources"] = self._spec.resources
         return await self._channel.call(verb, self._wait_s, **arguments)
 
     async def lay(self, archives: Iterable[bytes]) -> None:
@@ -58,6 +56,13 @@ class GuestSandbox(Sandbox):
             raise SandboxError(f"sandbox {self.id}: cannot lay down its files: {error}") from error
 
     # what a backend has a part in ---------------------------------------------------------------------------------
+
+    async def _part(self, path: str, skip: int) -> Part:
+        async with self._still:
+            if not self._paused:
+                return await self._pack(path, skip)
+            async with self._heard():
+                return await self._pack(path, skip)
 
     async def _snapshot(self) -> Snapshot:
         self._copier()
@@ -109,6 +114,11 @@ class GuestSandbox(Sandbox):
     async def _thaw(self) -> None:
         await self._channel.thaw(self._wait_s)
 
+    @asynccontextmanager
+    async def _heard(self) -> AsyncGenerator[None]:
+        """The agent answers, while every command goes on standing still. It does so anyway where it runs by itself."""
+        yield
+
     # ----------------------------------------------------------------------------------------------------------------
 
     async def _ended(self) -> None:
@@ -117,6 +127,9 @@ class GuestSandbox(Sandbox):
         except BaseException:
             self._ending = None  # else whoever asks again is told of the same failure for ever
             raise
+
+    async def _pack(self, path: str, skip: int) -> Part:
+        return await self._channel.call("part", self._wait_s, path=path, skip=skip, resources=self._spec.resources)
 
     def _copier(self) -> Backend:
         if self._backend is None:

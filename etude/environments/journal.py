@@ -8,7 +8,6 @@ the disk: what was committed survives a killed process, the last moments before 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
@@ -19,6 +18,7 @@ from typing import Any
 
 from etude.environments.wire import Answer, ServerError, answer_of
 from etude.errors import ConfigError
+from etude.host.lock import hold
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS requests (key TEXT PRIMARY KEY, digest TEXT NOT NULL, began REAL NOT NULL, status INTEGER,
@@ -164,10 +164,10 @@ def _lock(path: Path) -> int:
     """Hold a file for as long as this process lives."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        hold(handle)
+    except OSError as error:
         os.close(handle)
         raise ConfigError(
-            f"state_dir: another environment server uses {path.parent}; stop it or name another"
+            f"state_dir: another environment server uses {path.parent} ({error.strerror}); stop it or name another"
         ) from None
     return handle

@@ -29,7 +29,7 @@ class NodeConfig(Config):
     """What a server offers and for how long it keeps things."""
 
     state_dir: Path | None = None
-    """For the journal, the event log and the token; None: below XDG_STATE_HOME, or ~/.local/state."""
+    """For the journal, the event log and the token; None: below ETUDE_HOME, or the user's directory for state."""
     backends: tuple[LocalConfig, ...] = Field((NamespaceConfig(),), min_length=1)
     """The first one is used where a request names neither a backend nor an isolation level."""
     ttl_s: float = Field(3600.0, gt=0)

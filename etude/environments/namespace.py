@@ -43,7 +43,7 @@ from etude.environments.starving import processors_taken, short_of
 from etude.environments.toolchain import SANDBOX_UID, find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
 from etude.environments.uids import FIRST_UID, RANGES, open_uids
-from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+from etude.errors import ConfigError, DeadlineExceeded, SandboxError, SandboxSpoiled
 
 if TYPE_CHECKING:
     from etude.environments.egress.proxy import EgressProxy, Resolver
@@ -280,8 +280,7 @@ class NamespaceSandbox(SpawnedSandbox):
         if (tree := self._own.groups) is not None:
             commands = tree.add(str(self._disk.number), self._spec.resources)
             self._freezer = tree.freezer(str(self._disk.number))
-            join = self._freezer.join if self._freezer is not None else None
-            groups = Groups([tree.agents, *([join] if join is not None else [])], commands)
+            groups = Groups([tree.agents], commands)
         ours, theirs = socket.socketpair()
         try:
             ours.setblocking(False)
@@ -337,6 +336,8 @@ class NamespaceSandbox(SpawnedSandbox):
                 await self._freezer.freeze(f"sandbox {self.id}", self._wait_s)
             except OSError as error:
                 raise SandboxError(f"sandbox {self.id} cannot be stopped: {error}") from error
+            except DeadlineExceeded as error:
+                raise SandboxSpoiled(str(error)) from None
 
     async def _thaw(self) -> None:
         if self._freezer is not None:

@@ -106,8 +106,7 @@ class Node:
         """Start a sandbox. Raises ConfigError where no backend here is what was asked for, ServerError when busy."""
         base = self._kept.get(spec.base.id) if spec.base else None
         if spec.base is not None and base is None:
-            why = "it was released, or another backend made it, or the server was restarted"
-            raise ServerError("not_found", f"there is no snapshot {spec.base.id} here: {why}")
+            raise _no_snapshot(spec.base.id)
         name = self._pick(backend or (base.backend if base else None), isolation)
         if base is not None:
             self._renew(base)
@@ -134,10 +133,11 @@ class Node:
         return kept
 
     async def release(self, name: str) -> None:
-        """Forget a snapshot; fine when there is none."""
-        if (kept := self._kept.pop(name, None)) is not None:
-            self._timers.stop(kept.timer)
-            await self.backends[kept.backend].release(kept.inner)
+        """Forget a snapshot. Raises ServerError where there is none."""
+        if (kept := self._kept.pop(name, None)) is None:
+            raise _no_snapshot(name)
+        self._timers.stop(kept.timer)
+        await self.backends[kept.backend].release(kept.inner)
 
     async def pause(self, live: Live) -> None:
         was, live.paused = live.paused, True  # at once: where it fails half way, only resuming helps
@@ -328,6 +328,11 @@ class Node:
     def _count_leaks(self) -> int:
         ended = set(self._ended)
         return sum(len(leaks(ended, each)) for each in self.config.backends if isinstance(each, NamespaceConfig))
+
+
+def _no_snapshot(name: str) -> ServerError:
+    why = "it was released, or another backend made it, or the server was restarted"
+    return ServerError("not_found", f"there is no snapshot {name} here: {why}")
 
 
 async def _answers(box: Sandbox) -> bool:

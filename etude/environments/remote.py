@@ -5,13 +5,13 @@ Owns `RemoteConfig`, and where a server of this user is found; `client` holds th
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from etude.environments.plugin import BackendTable, Plugin
+from etude.host.home import default_home
 
 
 class RemoteConfig(BackendTable):
@@ -33,8 +33,8 @@ class RemoteConfig(BackendTable):
 
 
 def default_state_dir() -> Path:
-    """Where a server remembers, below XDG_STATE_HOME or ~/.local/state."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "environments"
+    """Where a server remembers."""
+    return default_home() / "environments"
 
 
 PLUGIN = Plugin(RemoteConfig, "etude.environments.client:RemoteBackend")

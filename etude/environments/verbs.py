@@ -61,8 +61,8 @@ class Parameter:
 
 
 def _path_read(name: str, text: str) -> str:
-    if not text.startswith("/"):
-        raise ConfigError("path: give an absolute path inside the sandbox")
+    if not text.startswith("/") or "\0" in text:
+        raise ConfigError("path: give an absolute path inside the sandbox, without NUL")
     return text
 
 
@@ -72,6 +72,12 @@ def _path_written(path: str) -> str:
         return quote(os.fsencode(path))
     except UnicodeEncodeError:
         raise OSError(errno.EINVAL, "not encodable as UTF-8", path) from None
+
+
+def _yes_read(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name}: {text[:40]!r} must be true or false")
+    return text == "true"
 
 
 def _size_read(name: str, text: str) -> int:
@@ -103,8 +109,7 @@ PARAMETERS = {
     "skip": Parameter(_COUNT, whole_number, "0"),
     "from": Parameter(_COUNT, whole_number, "0"),
     "recursive": Parameter(
-        {"type": "string", "enum": ["true", "false"]}, lambda _, text: text == "true", "false",
-        lambda yes: str(yes).lower(),
+        {"type": "string", "enum": ["true", "false"]}, _yes_read, "false", lambda yes: str(yes).lower()
     ),
     "wait_s": Parameter({"type": "number", "minimum": 0}, _seconds_read, "0", lambda seconds: str(round(seconds, 3))),
     "process": Parameter({"type": "integer", "minimum": 1}, _process_read),
@@ -197,7 +202,7 @@ VERBS: dict[str, Verb] = {
     ),
     "part": Verb(
         "GET", "/archive/part", "A directory in archives, from the entry `skip` on", "a part of {path}",
-        ("path", "skip"), answer="bytes", value=part_of,
+        ("path", "skip"), answer="bytes", value=part_of, while_paused=True,
     ),
     "snapshot": Verb(
         "POST", "/snapshot", "Take a snapshot", "a snapshot", keys=KEPT, value=lambda said: Snapshot(said["id"]),

@@ -133,6 +133,10 @@ class ForkBody(_Body):
     n: int = Field(1, ge=1, le=1000)
 
 
+class NoBody(_Body):
+    """Of a request that says everything by its path."""
+
+
 class TtlBody(_Body):
     ttl_s: float = Field(gt=0, le=LONGEST_S)
 

@@ -1,10 +1,10 @@
-"""A session in the Agent Trajectory Interchange Format, version 1.8, as Harbor and what reads its trajectories take it.
+"""A session in the Agent Trajectory Interchange Format, version 1.8, which Harbor reads.
 
-Owns `trajectory`, a projection of a session's log, and `encoded`, its bytes. A step is what was said at once: by the
-system, by the user, or by the model with its calls and their results. What was undone is left out. A context that
-begins anew after a summary is told whole, as the model read it, and marked as copied, so that nobody trains on it
-twice. Token ids, log-probabilities and versions stand beside each message where the log has them; no text is ever made
-into tokens here. Reads nothing but events and their records, and needs nothing of Harbor's.
+Owns `trajectory`, a view of a session's log, and `encoded`, its bytes. A step is one message: of the system, of the
+user, or of the model with its calls and their results. What was undone is left out. The context after a summary is
+written in full, as the model read it, and marked as copied, so that it is not trained on twice. Each message has its
+token ids, log-probabilities and versions where the log has them; text is never tokenised here. Reads only events and
+their records, and imports nothing of Harbor.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _words_for_user(record: Record) -> str:
 def _tool_definitions(about: Mapping[str, Any]) -> list[Json] | None:
     """Of Etude's own tools; those of MCP servers are in no log."""
     tools = {tool.name: tool for tool in TOOLSETS.get(about.get("toolset", ""), ())}
-    names = [name for name in about.get("tools", ()) if name in tools]
+    names = [name for name in about.get("tools", ()) if name in tools]  # others may not be installed here
     return [{"type": "function", "function": tools[name].json_schema()} for name in names] or None
 
 

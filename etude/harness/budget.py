@@ -1,7 +1,7 @@
 """What a session has left of its limits.
 
-Owns `Budget`. A session that is summarised keeps room back, in every context, for the request and the summary; what
-is told to the model is made to fit into the rest. Decides nothing and changes nothing.
+Owns `Budget`. A session with summaries reserves room for the request and the summary in every context, and cuts results
+to fit into the rest. Decides nothing and changes nothing.
 """
 
 from __future__ import annotations

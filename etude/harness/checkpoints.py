@@ -1,4 +1,4 @@
-"""Every turn can be undone: when snapshots are taken, and what going back does to files and conversation alike.
+"""Checkpoints of a session: when snapshots are taken, and how undo restores files and conversation together.
 
 Owns `Checkpointer`. One checkpoint before each prompt and one after each turn, as events that say which snapshot holds
 the files and how much of the log leads there. A snapshot is taken while the model writes its next message, and waited

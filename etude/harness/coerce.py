@@ -1,4 +1,4 @@
-"""Meets a model halfway: values that are not quite of their type, and arguments that are not quite JSON.
+"""Reads calls leniently: values that are not quite of their type, and arguments that are not quite JSON.
 
 Owns `read_leniently` (a value from text, for `harness.protocol`), `check_json_call` (a native function call) and
 `check_named_call` (the same as one object, name and all). What can mean one thing only is read as that: `12.0` and

@@ -1,4 +1,4 @@
-"""How a session went about its work, read from its log: what rollouts, benchmarks and reports count alike.
+"""Counts how a session worked, from its log, in the same way for rollouts, benchmarks and reports.
 
 Owns `Conduct` and `conduct_of`. Judges nothing.
 """

@@ -1,18 +1,21 @@
 """What an agent is given: its tools, and how long its messages, answers and contexts may be.
 
-Owns `HarnessConfig` and `SummaryConfig`. Both are part of what a trained model is, so a recipe and a release carry
-them. The defaults are those of training; the product has its own.
+Owns `HarnessConfig` and `SummaryConfig`. Both are part of what a model was trained with, so a recipe contains them. The
+defaults are those of training; the product has its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from etude.config import Config
+from etude.errors import ConfigError
 from etude.harness.tools import AGENT_ONLY, TOOLSETS, Tool, ToolConfig
 from etude.harness.tools.delay import DelayConfig, delayed
+from etude.plugins import find, known
 
 
 class SummaryConfig(Config):
@@ -37,7 +40,8 @@ class HarnessConfig(Config):
     toolset: Literal["small", "agent"] = "small"
     """Six tools with short answers, for a small model's context; or the product's ten."""
     tools: tuple[str, ...] = Field(default_factory=lambda data: _names(data.get("toolset", "small")))
-    """Which tools of the set there are; the prompt lists them in the set's order, whatever the order here."""
+    """Which tools of the set there are; the prompt lists them in the set's order, whatever the order here. Behind them
+    may stand others, of the group `etude.tools` or as package.module:attribute, which the prompt lists last."""
     max_turn_tokens: int = Field(4096, ge=1)
     """Longest single message; a longer one is cut off and the model told so."""
     min_turn_tokens: int = Field(16, ge=1)
@@ -53,9 +57,11 @@ class HarnessConfig(Config):
 
     @model_validator(mode="after")
     def _known(self) -> HarnessConfig:
-        names, known = self.tools, _names(self.toolset)
-        if not names or len(set(names)) < len(names) or not set(names) <= set(known):
-            raise ValueError(f"tools: name each tool once, from {', '.join(known)}; got {', '.join(names) or 'none'}")
+        names = self.tools
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"tools: name each tool once; got {', '.join(names) or 'none'}")
+        for name in self._added():
+            known("tools", name, of=_names(self.toolset))
         ignored = [key for key in AGENT_ONLY if getattr(self.tool, key) != ToolConfig.model_fields[key].default]
         if self.toolset == "small" and ignored:
             raise ValueError(f'tool.{ignored[0]}: the small set has no use for it; set toolset = "agent"')
@@ -64,7 +70,14 @@ class HarnessConfig(Config):
     def chosen(self) -> dict[str, Tool]:
         """The tools by name, in the prompt's order."""
         chosen = [tool for tool in TOOLSETS[self.toolset] if tool.name in self.tools]
+        chosen += [find("tools", name) for name in self._added()]
+        if twice := [name for name, count in Counter(tool.name for tool in chosen).items() if count > 1]:
+            raise ConfigError(f"harness.tools: two tools are called {twice[0]}")
         return {tool.name: tool if self.delay is None else delayed(tool, self.delay) for tool in chosen}
+
+    def _added(self) -> list[str]:
+        """Tools that are not of the set."""
+        return [name for name in self.tools if name not in _names(self.toolset)]
 
 
 def _names(toolset: Any) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
-"""What a session has come to, in tokens and in money.
+"""What a session has cost, in tokens and in money.
 
-Owns `Price`, `Spent` and `Ledger`. Tokens are the endpoint's own count; money is there only where the user's config
-has a price for the model, since Etude knows none. What was undone or cancelled has been paid for all the same, so
-everything that stands in the log counts.
+Owns `Price`, `Spent` and `Ledger`. Tokens are the endpoint's own count. There is an amount of money only if the user's
+config has a price for the model. What was undone or cancelled was paid for too, so everything in the log counts.
 """
 
 from __future__ import annotations

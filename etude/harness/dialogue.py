@@ -1,10 +1,10 @@
-"""The model's side of a session: what it has been told, and what it says next.
+"""The interface between a session and its model: the conversation so far, and the model's next message.
 
 Owns the `Dialogue` seam, and `TokenDialogue`, a dialogue in token ids over a `Sampler` and a `Chat`: what training
-needs, and every model of our own. A dialogue is the fold of its records: `opening` and `observation` only prepare
-words, `reply` only samples, and nothing has been said until its record is given to `hear` or `take`. So a session
-commits a record to its log before it counts, and the same two methods bring a dialogue back from a log. Runs no tool,
-writes no log.
+needs, and every model of our own. A dialogue's state is computed from its records: `opening` and `observation` only
+prepare text, `reply` only samples, and neither is part of the conversation until its record is given to `hear` or
+`take`. So a session writes a record to its log before it counts, and the same two methods restore a dialogue from a
+log. Runs no tool, writes no log.
 """
 
 from __future__ import annotations

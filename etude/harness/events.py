@@ -1,9 +1,9 @@
 """The log of a session: events appended as they happen, and their form on disk.
 
-Owns `EventLog`, and one JSON object a line for `write_events` and `read_events`. A log is only ever appended to;
-terminal, web page, traces and exports are projections of it, and with a journal (`harness.journal`) behind it so is the
-session itself: what it knows is a fold of its log (`harness.state`). An event may have a `record`, which gives back
-what it added to the context, token ids and all; only a journal keeps that, a listener is not told.
+Owns `EventLog`, and one JSON object a line for `write_events` and `read_events`. A log is only ever appended to; the
+terminal, the HTTP API, traces and exports are views of it. With a journal (`harness.journal`) behind it, so is the
+session itself: its state is computed from its log (`harness.state`). An event may have a `record`, which restores what
+the event added to the context, with token ids; only a journal stores records, listeners do not get them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ that was being written. Knows nothing of what its lines mean, but that each is a
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import itertools
 import json
 import os
@@ -18,6 +17,7 @@ from typing import BinaryIO
 
 from etude.durable import append_whole, cut, sync_directory
 from etude.errors import CheckpointError
+from etude.host.lock import hold
 
 
 class InUse(CheckpointError):
@@ -35,14 +35,16 @@ class Journal:
         self.path, self._lazy = path, lazy
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            hold(self._file)
             self._length = whole_length(path)
             cut(self._file, self._length, path)
             if not lazy:
                 sync_directory(path.parent)
-        except BlockingIOError:
+        except BlockingIOError as error:
             os.close(self._file)
-            raise InUse(f"{path}: another process has this session open; end it there, or fork it") from None
+            raise InUse(
+                f"{path}: another process has this session open ({error.strerror}); end it there, or fork it"
+            ) from None
         except BaseException:
             os.close(self._file)
             raise

@@ -1,8 +1,7 @@
 """The exact text a model sees and writes: system prompt, tool results, tool calls.
 
-Owns the bytes that product, training and evaluation share; every face renders through here and nowhere else. Tool
-calls have Qwen3-Coder's form. Never decides what a tool does (`harness.tools`), never reads model output
-(`harness.protocol`).
+Owns the bytes that product, training and evaluation share; nothing else renders prompts or results. Tool calls have
+Qwen3-Coder's form. Never decides what a tool does (`harness.tools`), never reads model output (`harness.protocol`).
 """
 
 from __future__ import annotations

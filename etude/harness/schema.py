@@ -1,9 +1,9 @@
 """What a tool is called and takes, and what a call to it becomes once checked.
 
 Owns `Parameter`, `ToolSchema` and the two items a parsed call can be: `ToolCall`, whose arguments fit the schema, or
-`MalformedCall`, with a reason the model can act on. The prompt (`harness.prompt`), the parser (`harness.protocol`)
-and the tools (`harness.tools`) all read the same schema, so what is told, accepted and executed cannot drift apart.
-Reads values to the letter; meeting a model halfway is `harness.coerce`'s. Runs nothing.
+`MalformedCall`, with a reason the model can act on. The prompt (`harness.prompt`), the parser (`harness.protocol`) and
+the tools (`harness.tools`) all read the same schema, so what the model sees, what is accepted and what is executed
+cannot drift apart. Reads values strictly; `harness.coerce` reads them leniently. Runs nothing.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from etude.errors import CheckpointError, ConfigError
 from etude.harness.events import Record, decoded
 from etude.harness.journal import Journal, whole_lines
 from etude.harness.shadow import Shadow
+from etude.host.home import default_home
 from etude.records import Event
 
 _ID = re.compile(r"[\w-]{1,64}")
@@ -117,13 +117,6 @@ class SessionStore:
         if not _ID.fullmatch(session_id):
             raise ConfigError(f"{session_id!r} is no session's id; `etude agent --list` shows those there are")
         return self.home / "sessions" / session_id / "events.jsonl"
-
-
-def default_home() -> Path:
-    """Where Etude keeps what must outlive a process and is no part of any project."""
-    if given := os.environ.get("ETUDE_HOME"):
-        return Path(given)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude"
 
 
 def _listed(path: Path) -> Listed | None:

@@ -8,7 +8,7 @@ user's), so that neither config nor hooks are the user's repository's; the user'
 out as well; no protocol is spoken; and it is never taken from the workspace, as a PATH with `./bin` or with the
 project's virtual environment would have it. One thing is left to callers: `status`, `diff` and `add` of a working tree
 run git in its submodules, by each one's own config. `ls-files` and `update-index` do not, and are used instead.
-`listed_config` alone looks at a repository's config, to know what it names.
+`listed_config` and `read_config` alone look at a repository's config, to know what it names.
 
 It runs in a process group of its own: Ctrl-C at the terminal is for us, who then end it. What an exit code means is the
 caller's business.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import stat
@@ -171,6 +172,18 @@ def listed_config(workspace: Path) -> list[tuple[str, str, str]]:
         for file, each in zip(fields[::2], fields[1::2], strict=False)
     )
     return [(file, key, value) for file, key, _, value in pairs]
+
+
+@functools.lru_cache(maxsize=256)
+def read_config(text: bytes, workspace: Path) -> tuple[tuple[str, str], ...] | None:
+    """(key, value) of all that one config file says, as git itself reads it, and of nothing that it includes. Sections
+    and names are in small letters. None where git does not understand it, and so would not obey it either."""
+    words = ("config", "--file", "-", "--no-includes", "--null", "--list")
+    ran = run_git_now(*words, at=Place(workspace=workspace), given=text, deadline_s=_LISTED_S)
+    if ran.code or b"\0" in text:
+        return None
+    pairs = (os.fsdecode(each).partition("\n") for each in ran.output.split(b"\0") if each)
+    return tuple((key, value) for key, _, value in pairs)
 
 
 def _command(words: tuple[str, ...], at: Place, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:

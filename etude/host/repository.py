@@ -10,7 +10,6 @@ come the few values that say how files are stored, each a plain word; none of th
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import secrets
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from etude.errors import ConfigError
 from etude.host import beneath
-from etude.host.git import Place, run_git_now, users_excludes
+from etude.host.git import read_config, users_excludes
 
 _STORED = {
     "core.filemode", "core.symlinks", "core.ignorecase", "core.precomposeunicode", "core.autocrlf", "core.eol",
@@ -160,15 +159,7 @@ def _values(git_dir: Path, workspace: Path) -> dict[str, str]:
         text = beneath.read(git_dir, "config", _CONFIG_BYTES)
     except OSError:
         return {}
-    return _parsed(text, workspace)
-
-
-@functools.lru_cache(maxsize=64)
-def _parsed(text: bytes, workspace: Path) -> dict[str, str]:
-    at = Place(workspace=workspace)
-    ran = run_git_now("config", "--file", "-", "--no-includes", "--null", "--list", at=at, given=text)
-    pairs = (os.fsdecode(each).partition("\n") for each in ran.output.split(b"\0") if each)
-    return {key.lower(): value for key, _, value in pairs}
+    return dict(read_config(text, workspace) or ())
 
 
 def _config(found: Found) -> str:

@@ -1,7 +1,7 @@
 """The mixture-of-experts feed-forward: which experts a token goes to, with which gates, and the experts themselves.
 
-Owns routing (fp32; softmax, or sigmoid with a selection bias and limited groups), router replay and the shared
-experts. Never knows which layer it stands in. Shapes: K experts a token, E experts, F expert width.
+Owns routing (fp32; softmax, or sigmoid with a selection bias and limited groups), router replay and the shared experts.
+Does not know which layer it is in. Shapes: K experts a token, E experts, F expert width.
 """
 
 from __future__ import annotations

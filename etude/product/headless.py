@@ -1,4 +1,4 @@
-"""An agent without anybody watching: a prompt in, an answer or JSON out, an exit code that scripts can read.
+"""The agent without a terminal: a prompt in, an answer or JSON out, and an exit code for scripts.
 
 Owns what `etude agent --print` does: text (the answer alone), json (one object at the end) and stream-json (one object
 a line, as it happens, in the words that other agents' streams have: init, message, tool_use, tool_result, error,

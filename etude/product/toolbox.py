@@ -1,7 +1,7 @@
-"""The tools of one session: as its model knows them, and as they are run.
+"""The tools of one session: their schemas for the model, and the functions that run.
 
-Owns `Toolbox`, which keeps both in step with what MCP servers add and take away while the session runs. A tool that is
-gone stands behind no guard: whoever calls it is told that it is gone, and nobody is asked whether it may run.
+Owns `Toolbox`, which keeps both in step with what MCP servers add and take away while the session runs. A removed tool
+has no permission check: a call of it is answered that the tool is gone, and no question is asked.
 """
 
 from __future__ import annotations

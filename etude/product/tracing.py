@@ -1,9 +1,9 @@
-"""Whether a session's spans are sent anywhere, and the way there.
+"""Whether a session's spans are sent to a collector, and how.
 
 Owns `spans_of`. Off unless the config names a collector, or OpenTelemetry's own variables do; nothing of OpenTelemetry
 is imported until then. Each session has a way of its own to the collector, which ends with it, so that a program that
-opens sessions keeps whatever it has set up for itself. A collector that cannot be reached is told of by OpenTelemetry's
-logger, and stops no session.
+opens sessions keeps whatever it has set up for itself. If a collector cannot be reached, OpenTelemetry's logger reports
+it, and the session goes on.
 """
 
 from __future__ import annotations

@@ -6,16 +6,21 @@ Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from etude.records import InfraFailed
+from etude.harness.session import SessionResult
+from etude.records import InfraFailed, Task
 from etude.rewards.audit import Report
 from etude.rewards.audit.apart import Auditor
+from etude.rewards.audit.state import Workspace
 from etude.rewards.judge import RubricJudge, RubricResult
 from etude.rewards.quality import Quality, QualityConfig
 from etude.rewards.verifier import Verdict
+
+Part = Callable[[Task, SessionResult, Workspace, Verdict], float]
+"""Of a reward, by somebody else: of a task, the session, what it left, and what the tests said. Runs in a thread."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Judges:
     rubric: RubricJudge | None = None
     aspects: Mapping[str, str] = field(default_factory=dict)
     """Criteria by name that every change is judged by, before its task's own."""
+    parts: Mapping[str, Part] = field(default_factory=dict)
     always: bool = False
     """Whether the judge is asked of a session whose tests failed, too: to measure, not to reward."""
 
@@ -48,6 +54,10 @@ class Judgement:
     report: Report | None = None
     quality: Quality | None = None
     rubric: RubricResult | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What parts of others said."""
+    failed_parts: tuple[str, ...] = ()
+    """Those that raised or said no finite number, and why; they count as 0."""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -57,6 +67,7 @@ class Judgement:
             *unaudited,
             *map(str, self.report.findings if self.report else ()),
             *(self.quality.faults if self.quality else ()),
+            *self.failed_parts,
         )
 
     def counts(self) -> Mapping[str, int]:
@@ -74,4 +85,6 @@ class Judgement:
             met = sum(getattr(each, "met", False) for each in self.rubric.judgements)
             asked, missing = len(self.rubric.judgements), len(self.rubric.problems)
             counts |= {"criteria_judged": asked - missing, "criteria_met": met, "criteria_not_judged": missing}
+        if self.parts:
+            counts |= {"own_parts": len(self.parts), "own_parts_failed": len(self.failed_parts)}
         return counts

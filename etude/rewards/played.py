@@ -37,7 +37,8 @@ The control is `rewards.fresh`: what the task begins with goes the same way, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,7 +52,7 @@ from etude.rewards.audit.state import given_workspace, workspace_of
 from etude.rewards.fresh import check_control
 from etude.rewards.judge import Change
 from etude.rewards.judge.outcomes import change_of
-from etude.rewards.judgement import Judgement, Judges
+from etude.rewards.judgement import Judgement, Judges, Part
 from etude.rewards.legible import legible
 from etude.rewards.quality import quality_of
 from etude.rewards.quality.talk import last_message
@@ -126,8 +127,11 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
     except SandboxError as error:
         return Judgement(InfraFailed(f"audit of {task.id}: {error}"))
     quality = rubric = None
-    if isinstance(verdict, InfraFailed) or not (verdict.reward == 1.0 or judges.always):
+    if isinstance(verdict, InfraFailed):
         return Judgement(verdict, report)
+    parts, failed = await asyncio.to_thread(_parts, task, sealed, verdict, judges.parts)
+    if not (verdict.reward == 1.0 or judges.always):
+        return Judgement(verdict, report, parts=parts, failed_parts=failed)
     if judges.quality.looked_at:
         try:
             seen = (await asyncio.to_thread(legible, task.files, sealed.final)).state  # what the verifier saw
@@ -140,7 +144,23 @@ async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _
     criteria = (*judges.aspects.values(), *task.rubric)
     if judges.rubric is not None and criteria:
         rubric = await judges.rubric.judge(criteria, await asyncio.to_thread(_change, task, sealed))
-    return Judgement(verdict, report, quality, rubric)
+    return Judgement(verdict, report, quality, rubric, parts, failed)
+
+
+def _parts(
+    task: Task, sealed: Sealed, verdict: Verdict, parts: Mapping[str, Part]
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Whatever a session leaves, a part of somebody else's that fails on it must not lose the rollout."""
+    values, failed = dict.fromkeys(parts, 0.0), []
+    for name, part in parts.items():
+        try:
+            value = float(part(task, sealed.result, sealed.left, verdict))
+            if not math.isfinite(value):
+                raise ValueError(f"said {value}")
+            values[name] = value
+        except Exception as error:
+            failed.append(f"rewards.parts.{name}: {type(error).__name__}: {error}"[:500])
+    return values, tuple(failed)
 
 
 def _blocked(why: str) -> Verdict:

@@ -8,6 +8,8 @@
     unfinished  unfinished_penalty if a limit cut the session, else 0
     rubric      rubric_weight * the share of the task's criteria that the judge says are met, on solved rollouts; 0
                 where one of them was not judged
+    parts of others
+                weight * what it says, of every rollout that is scored (`rewards.parts`)
     lints, style, todos, talk
                 min(cap, penalty * what was found), on solved rollouts (`rewards.quality`)
 
@@ -20,12 +22,13 @@ failure of our own machinery is never scored. Runs nothing and waits for nothing
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.harness.session import SessionResult
+from etude.plugins import find, named
 from etude.records import Cheated, InfraFailed, Outcome, Scored, Task, Truncated
 from etude.rewards.effort import EffortConfig, concave_cost, effort_in, effort_of
 from etude.rewards.judge import JudgeConfig, RubricJudge
@@ -50,6 +53,8 @@ class RewardConfig(Config):
     """The model that judges a solved rollout by its task's rubric; None: nobody does."""
     rubric_weight: float = Field(0.0, ge=0)
     """What meeting the whole rubric is worth beside the tests. With a judge and a weight of 0 it is only logged."""
+    parts: dict[Annotated[str, named("rewards")], float] = {}
+    """Weights of parts of others, by their name in the group `etude.rewards` or as package.module:function."""
 
     @model_validator(mode="after")
     def _checked(self) -> RewardConfig:
@@ -60,7 +65,8 @@ class RewardConfig(Config):
     def judges(self) -> Judges:
         """Who is asked of each session. Call it on the event loop that judges; close the judge at its end."""
         rubric = None if self.judge is None else RubricJudge(self.judge)
-        return Judges(self.audit != "off", quality=self.quality, rubric=rubric)
+        parts = {name: find("rewards", name) for name in self.parts}
+        return Judges(self.audit != "off", quality=self.quality, rubric=rubric, parts=parts)
 
 
 def score(
@@ -85,7 +91,7 @@ def score(
             return Cheated(report.evidence)
     unaudited = config.audit == "punish" and report is not None and bool(report.unaudited)
     passed = verdict.reward >= 1.0 and not unaudited
-    beside = replace(judgement, quality=None, rubric=None) if unaudited else judgement
+    beside = replace(judgement, quality=None, rubric=None, parts={}) if unaudited else judgement
     parts = _parts(session, passed, config) | _beside_tests(beside, config)
     reward = sum(parts.values())
     return Scored(reward, parts) if session.stop == "finished" else Truncated(session.stop, reward, parts)
@@ -105,7 +111,7 @@ def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[s
 
 def _beside_tests(judgement: Judgement, config: RewardConfig) -> dict[str, float]:
     """The parts that only a config with judges has."""
-    parts = {}
+    parts = {name: config.parts[name] * value for name, value in judgement.parts.items()}
     if config.judge is not None:
         met = judgement.rubric.score if judgement.rubric is not None else None
         parts["rubric"] = config.rubric_weight * (met or 0.0)

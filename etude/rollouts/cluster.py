@@ -1,7 +1,9 @@
 """Starts, reaches and stops the processes of a run.
 
-Owns Ray's life and the handles of all actors; the controller knows processes only through this. Every wait has a
-deadline that says what it waited for.
+Owns Ray's life and the workers of all kinds; the controller knows processes only through this. A rollout is played by
+one worker and judged by another. What was with a process when it died is judged again by another, for what is judged is
+sealed; what has cost `rollouts.attempts` judges their lives or their deadline is not judged any more: it is at the
+floor, if what its task begins with fares better. Every wait has a deadline that says what it waited for.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,31 +24,37 @@ from ray.exceptions import RayError
 
 from etude.environments.cluster.config import ClusterConfig
 from etude.errors import DeadlineExceeded
-from etude.records import InfraFailed, Version
-from etude.rollouts.actors import sessions
+from etude.records import InfraFailed
+from etude.rewards.fresh import ATTEMPTS
+from etude.rewards.verifier import PATIENCE
+from etude.rollouts.actors import rewards, sessions
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
-from etude.rollouts.health import Health, Patient
-from etude.rollouts.pool import Member, Pool
-from etude.rollouts.reward_pool import RewardPool
-from etude.rollouts.router import View
-from etude.rollouts.sample import Sample, SampleGroup, failed
+from etude.rollouts.pool import Pool
+from etude.rollouts.router import FleetView
+from etude.rollouts.sample import Sample, failed
 from etude.rollouts.session import UNJUDGED, Order
 from etude.rollouts.slots import State
-from etude.rollouts.trainer_process import TrainerProcess
+from etude.rollouts.trainer_worker import TrainerWorker
 from etude.rollouts.trajectory_store import TrajectoryStore
-from etude.rollouts.waiting import DIED, STOP_S
+from etude.rollouts.worker import WorkerGone
 
 if TYPE_CHECKING:
     from etude.environments.cluster.launch import Launched
 
 _NO_SPARE_WORKERS = ("prestart_worker_first_driver", "enable_worker_prestart")
 """Workers that Ray starts before anybody asks are of no use to actors with an environment of their own."""
+PLAYED_S = 120.0
+"""For the sandbox of a session to start and end, beside the session's own limit."""
+JUDGED_S = 180.0
+"""For the sandboxes of a verdict to start and end, the auditor to read and a rubric's judge to answer."""
+LOST = (WorkerGone, RayError, DeadlineExceeded)
+"""What the process met that had an order, and not what was ordered."""
 
 
 class Cluster:
-    """Handles of the actors. Make one with `Cluster.start`."""
+    """The workers of a run. Make one with `Cluster.start`."""
 
     def __init__(self, config: RunConfig, directory: Path, sandboxes: Launched | None) -> None:
         self.config, self.sandboxes = config, sandboxes
@@ -55,26 +64,19 @@ class Cluster:
         self.fleet.listeners.append(self._tell)
         self.routed: Counter[str] = Counter()
         """What session workers count of the ways of their sessions to engines."""
-        self.trainer = TrainerProcess(config, store, directory, self.restarts)
-
-        def worker(number: int) -> Any:
-            del number
-            made = sessions.SessionWorker.remote(config)
-            made.see.remote(self.fleet.view())
-            return made
-
-        self.sessions = Pool("sessions", worker, config.rollouts.workers, config.faults.spare_sessions, self.restarts)
-        self.rewards = RewardPool(config, self.restarts)
+        self.trainer = TrainerWorker(config, store, directory, self.restarts)
+        rollouts, spares = config.rollouts, config.faults.spare_sessions
+        self.sessions = Pool("sessions", self._session_worker, rollouts.workers, spares, self.restarts)
+        self.rewards = Pool(
+            "rewards", lambda: rewards.RewardWorker.remote(config), rollouts.reward_workers, 0, self.restarts
+        )
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.evaluated = TrajectoryStore(directory / "evaluated")
         """Sessions of evaluations: they stay there, to be read."""
-        self.placed: dict[str, Member] = {}
-        self.health = Health(config.faults, self._patients)
-        self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, config: RunConfig, directory: Path) -> Cluster:
-        """Start Ray on this machine and all actors; returns when each has answered."""
+        """Start Ray on this machine and all workers; returns when those that play, judge and sample are ready."""
         os.environ |= {"RAY_worker_niceness": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
         root = str(Path(__file__).parents[2])
         ray.init(
@@ -95,97 +97,107 @@ class Cluster:
 
             sandboxes = await launch(config.environment.name, config.cluster)
         cluster = cls(config, directory, sandboxes)
-        await asyncio.gather(cluster.sessions.start(), cluster.rewards.pool.start(), cluster.fleet.start())
-        cluster._looking = asyncio.create_task(cluster.health.run())
+        await asyncio.gather(cluster.sessions.start(), cluster.rewards.start(), cluster.fleet.start())
         return cluster
 
-    def _patients(self) -> list[Patient]:
-        """Whom the health checks look after."""
-        trainer = Patient("the trainer", self.trainer.actor, self.trainer.identity, "health")
-        return [trainer, *self.sessions.patients(), *self.rewards.pool.patients()]
+    def _session_worker(self) -> Any:
+        made = sessions.SessionWorker.remote(self.config)
+        made.see.remote(self.fleet.view())
+        return made
 
-    def _tell(self, view: View) -> None:
+    def _tell(self, view: FleetView) -> None:
         """Every session worker, of the engines that there are."""
-        for member in (*self.sessions.members, *self.sessions.spares):
-            member.actor.see.remote(view)
+        for worker in self.sessions.ready:
+            worker.process.tell("see", view)
+
+    # --- a rollout ----------------------------------------------------------------------------------------------------
 
     async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Sample | None:
-        """Run a rollout on the least loaded worker, and have it judged by another; `moved` is told how far it is. The
-        order must say where it is kept.
+        """Run a rollout on the least loaded worker, and have it judged by another; None if it was cancelled. `moved` is
+        told how far it is. The order must say where it is kept.
         """
         self.fleet.raise_if_failed()
         sample = await self._played(order, moved)
         if sample is None or sample.outcome != UNJUDGED:
             return sample
         moved("sealed")
-        return await self.rewards.judge(order, sample, moved)
+        return await self._judged(order, sample, moved)
 
     async def _played(self, order: Order, moved: Callable[[State], object]) -> Sample | None:
-        member = await self.sessions.place()
-        self.placed[order.id] = member
-        deadline = order.task.limits.wall_s + 120
-        try:
-            playing = self.sessions.call(member, "play", order, seconds=deadline, what=f"rollout {order.id}")
-            beginning = asyncio.ensure_future(_told(member.actor.begins.remote(order.id), moved, "running"))
+        async with self.sessions.given(order.id) as process:
+            seconds = order.task.limits.wall_s + PLAYED_S
+            playing = self.sessions.call(process, "play", order, seconds=seconds, what=f"rollout {order.id}")
+            beginning = asyncio.ensure_future(_told(process.tell("begins", order.id), moved, "running"))
             try:
                 return await playing
+            except LOST as error:  # the rollout failed, not its task
+                if not isinstance(error, WorkerGone):
+                    process.tell("cancel", [order.id])  # or it would hold what the next attempt goes on from
+                why = InfraFailed(f"{type(error).__name__}: {error}", lost=isinstance(error, WorkerGone))
+                return failed(order.id, order.task, order.group_id, why)
             finally:
                 beginning.cancel()
-        except (RayError, DeadlineExceeded) as error:  # a process died or hangs: the rollout failed, not its task
-            if not isinstance(error, DIED):
-                member.actor.cancel.remote([order.id])  # or it would hold what the next attempt goes on from
-            why = InfraFailed(f"{type(error).__name__}: {error}", lost=isinstance(error, DIED))
-            return failed(order.id, order.task, order.group_id, why)
-        finally:
-            del self.placed[order.id]
+
+    async def _judged(self, order: Order, sample: Sample, moved: Callable[[State], object]) -> Sample | None:
+        seconds, lost = ATTEMPTS * (1 + PATIENCE) * order.task.verifier.timeout_s + JUDGED_S, ""
+        for _ in range(self.config.rollouts.attempts):
+            async with self.rewards.given(order.id) as process:
+                moved("rewarding")
+                what = f"a verdict on {order.id}"
+                try:
+                    return await self.rewards.call(process, "judge", order, seconds=seconds, what=what)
+                except LOST as error:  # the judge was lost, and not what it judged
+                    lost = f"{type(error).__name__}: {error}"
+                    if not isinstance(error, WorkerGone):
+                        process.tell("cancel", [order.id])
+                    moved("sealed")
+        return await self._blamed(order, sample, f"{order.id} could not be judged: {lost}")
+
+    async def _blamed(self, order: Order, sample: Sample, why: str) -> Sample | None:
+        async with self.rewards.given(order.id) as process:
+            what = f"a control of {order.id}"
+            try:
+                return await self.rewards.call(process, "blame", order, why, seconds=JUDGED_S, what=what)
+            except LOST as error:
+                what = f"{why}; nor does its control end: {error}"
+                return replace(sample, outcome=InfraFailed(what, retryable=False))
 
     async def cancel(self, ids: list[str]) -> None:
         """Stop rollouts where they run: their sandboxes are destroyed, and engines drop what they sample for them."""
-        for member in {member for rollout in ids if (member := self.placed.get(rollout)) is not None}:
-            here = [rollout for rollout in ids if self.placed.get(rollout) is member]
-            what = "a session worker to cancel rollouts"
-            with contextlib.suppress(DIED):  # then they have ended
-                await self.sessions.call(member, "cancel", here, seconds=STOP_S, what=what)
+        await self.sessions.cancel(ids)
         await self.rewards.cancel(ids)
 
-    async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
-        return await self.trainer.step(groups, state)
+    # --- all of them --------------------------------------------------------------------------------------------------
 
-    async def published(self, version: Version) -> dict[str, Any]:
-        """Wait until the trainer has put that version, or a later one in its place, into the store."""
-        return await self.trainer.published(version)
-
-    async def replace(self, kind: str) -> int:
+    async def renew(self, kind: str) -> int:
         """Let processes of a kind that start now take over from those there are; returns how many there were. Sessions
         and verdicts under way are finished where they began, within `faults.drain_s`.
         """
+        drain_s = self.config.faults.drain_s
         if kind == "trainer":
-            await self.trainer.replace()
+            await self.trainer.renew()
             return 1
         if kind == "engine":
-            return await self.fleet.replace(self.config.faults.drain_s)
-        pools = {"sessions": self.sessions, "rewards": self.rewards.pool}
-        return await pools[kind].replace(self.config.faults.drain_s)
+            return await self.fleet.replace(drain_s)
+        return await (self.sessions if kind == "sessions" else self.rewards).renew(drain_s)
 
     async def stats(self) -> dict[str, Any]:
         """Of all engines together, what workers count of their sessions' ways among it, and of each session worker."""
-        workers = await self.sessions.each("stats", what="a session worker's statistics")
-        judges = await self.rewards.pool.each("stats", what="a reward worker's statistics")
+        workers = await self.sessions.each("stats")
         for worker in workers:
             self.routed.update(worker["routed"])
-        return {"engine": {**await self.fleet.stats(), **self.routed}, "workers": workers, "judges": judges}
+        return {"engine": {**await self.fleet.stats(), **self.routed}, "workers": workers}
 
     async def close(self) -> None:
         """Close sandboxes and engines in order, then the machines of sandboxes, then Ray."""
-        if self._looking is not None:
-            self._looking.cancel()
         try:
             await self.sessions.close()
-            await self.rewards.pool.close()
+            await self.rewards.close()
             await self.fleet.close()
             if self.sandboxes is not None:
                 await self.sandboxes.close()
         finally:
+            self.trainer.worker.release()
             ray.shutdown()
 
 

@@ -7,27 +7,76 @@ recipe is a TOML file in recipes/ with these tables; an unknown key is refused w
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from etude.config import Config
-from etude.engine.config import EngineChoice, EngineConfig
+from etude.engine.config import EngineConfig
+from etude.engine.opening import EngineChoice
 from etude.environments.backends import BackendConfig
 from etude.environments.cluster.settings import LaunchConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.harness.config import HarnessConfig
 from etude.models.config import ExpertFormat
+from etude.plugins import named
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
-from etude.rollouts.fleet_config import FleetConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.expert import CLEAN, ExpertConfig
-from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.families import family
 from etude.trainer.config import FinetuneConfig, TrainerConfig
 from etude.weights.publisher import PublisherConfig
 from etude.weights.store import StoreConfig
 from etude.weights.subscriber import SubscriberConfig
+
+Url = Annotated[str, Field(pattern=r"^https?://[^/]+/?$")]
+
+
+class BorrowingConfig(Config):
+    """Servers of the product (`etude serve`) whose engines the run borrows while their users are few.
+
+    Each server has a `lending` table of its own, which says how soon its engine is back; a user's request to a lent one
+    recalls it in any case.
+    """
+
+    opens: ClassVar[str] = "etude.rollouts.lending.borrower:Borrower"
+    """The `fleet.Lender` that a fleet opens by it: nothing else of the run knows of it."""
+    servers: tuple[Url, ...] = Field(min_length=1)
+    """All that share the users' traffic, behind one load balancer: their load decides together."""
+    token_file: Path | None = None
+    keep: int = Field(1, ge=0)
+    """So many are left to users at any time."""
+    borrow_below: float = Field(1.0, ge=0)
+    """One is borrowed when those that are left would have fewer users' requests under way each, on average."""
+    return_above: float = Field(2.0, gt=0)
+    """Some are given back as soon as those that serve users have more each, until they would not."""
+    steady_s: float = Field(5.0, ge=0)
+    """For how long the traffic must have been low before one is borrowed."""
+    poll_s: float = Field(0.25, gt=0)
+    """How often the servers are asked for their load."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> BorrowingConfig:
+        if self.borrow_below >= self.return_above:
+            raise ValueError("borrow_below must be less than return_above, or engines would go to and fro")
+        return self
+
+
+class EngineFleetConfig(Config):
+    """How many engines, and how long is waited for them."""
+
+    engines: int | None = Field(None, ge=0)
+    """Engine processes of the run's own, each with all weights. None: one, or one for each server in `engine.urls`. 0
+    where `lending` gives it some: the run then waits while all are with their users."""
+    lending: BorrowingConfig | None = None
+    deadline_s: float = Field(240.0, gt=0)
+    """How long a turn waits in all for an engine that serves: all may have died, or be lent back."""
+    load_deadline_s: float = Field(180.0, gt=0)
+    """How long an engine may take to fetch a version, tries included; to serve it has its own limit
+    (`engine.update_deadline_s`)."""
+    stall_s: float = Field(180.0, gt=0)
+    """An engine that holds requests and computes nothing for so long is killed and replaced."""
 
 
 class ModelSource(Config):
@@ -72,8 +121,9 @@ class RolloutConfig(Config):
     """Attempts at a sample that may be lost with the process that had it, beside those."""
     max_infra_failures: int = Field(32, ge=1)
     """Infrastructure failures in a row that end the run."""
-    family: FamilyName = "ladder"
-    """What is trained on and evaluated: `tasks.ladder`, or `tasks.trail`, which outgrows its context."""
+    family: Annotated[str, named("families")] = "ladder"
+    """What is trained on and evaluated: `ladder`, `trail`, which outgrows its context, or another of the group
+    `etude.families`, or package.module:attribute."""
     rungs: tuple[int, ...] = Field((1, 2, 3, 4, 5), min_length=1)
     """Which rungs of the family training tasks come from, in turns; repeat one to weigh it more."""
     tasks: tuple[Path, ...] = ()
@@ -86,7 +136,7 @@ class RolloutConfig(Config):
     def _known(self) -> RolloutConfig:
         if self.tasks and "rungs" in self.model_fields_set:
             raise ValueError("rungs: are the family's, and rollouts.tasks is trained on; leave one of them out")
-        known = FAMILIES[self.family].rungs
+        known = family(self.family).rungs
         if absent := sorted(set(self.rungs) - set(known)):
             raise ValueError(f"rungs: no rung {absent[0]} in the {self.family}; there are {known}")
         return self
@@ -125,7 +175,7 @@ class RunConfig(Config):
     """What the run starts on its Ray where `environment.kind` is "cluster"; given then, and only then."""
     harness: HarnessConfig = HarnessConfig()
     engine: EngineChoice = EngineConfig()
-    fleet: FleetConfig = FleetConfig()
+    fleet: EngineFleetConfig = EngineFleetConfig()
     groups: GroupConfig = GroupConfig()
     trainer: TrainerConfig = TrainerConfig()
     store: str | None = None

@@ -20,7 +20,7 @@ from etude.errors import DeadlineExceeded, EtudeError
 from etude.records import InfraFailed, Version, solved
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import RunConfig
-from etude.rollouts.ledger import Ledger
+from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.restore import account, restored
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.schedule import schedule_of
@@ -39,7 +39,7 @@ class Controller:
         cluster: Cluster,
         tasks: TaskStream,
         stats: RunStats,
-        ledger: Ledger,
+        ledger: GroupLedger,
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         """`saved` is the controller's state in the newest checkpoint; None where there is none."""
@@ -106,7 +106,7 @@ class Controller:
             "ended": self.slots.after_step(training, self.pool.unsettled()),
             "stream": self.tasks.state(),
             "schedule": self.schedule.state(),
-            "under": await self.cluster.published(self.version) if self.schedule.in_step else None,
+            "under": await self.cluster.trainer.published(self.version) if self.schedule.in_step else None,
             "stats": self.stats.state(),
             "elapsed_s": self.elapsed(),
             "progress": self.schedule.progress(self.elapsed(), self.stats.steps),
@@ -114,7 +114,7 @@ class Controller:
         }
         self._ended += self.pool.ended()
         await self.ledger.sync()
-        metrics = await self.cluster.step(groups, state)
+        metrics = await self.cluster.trainer.step(groups, state)
         self.trainer_busy_s += metrics["step_s"]
         self.version = Version(metrics["version"])
         self.schedule.stepped(self.version)
@@ -149,7 +149,7 @@ class Controller:
 
     async def _deliver(self, version: Version) -> None:
         try:
-            published = await self.cluster.published(version)
+            published = await self.cluster.trainer.published(version)
             self.stats.published(published)
             await self._until_wanted(version)
             swaps = await self.cluster.fleet.deliver(published)

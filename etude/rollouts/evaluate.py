@@ -1,7 +1,7 @@
 """Evaluation: fixed tasks, one rollout each, through the same harness and sandboxes as training.
 
-Owns the fixed sets and what is kept of each rollout. Knows nothing of training; the engine serves whatever version it
-has.
+Owns the fixed sets, what is kept of each rollout, and the figures that the run's last line has of them with the
+intervals beside them. Knows nothing of training; the engine serves whatever version it has.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from etude.errors import EtudeError
 from etude.records import Event, InfraFailed, Task, solved
+from etude.rewards.rates import wilson
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import EvaluationConfig
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import Order
-from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.families import family as family_of
+from etude.tasks.ladder import RUNGS
 
 RETRIES = 2
 
@@ -42,10 +44,10 @@ class Judged:
     """Turns with two or more reading calls."""
 
 
-def evaluation_set(config: EvaluationConfig, family: FamilyName = "ladder") -> list[Task]:
+def evaluation_set(config: EvaluationConfig, family: str = "ladder") -> list[Task]:
     """The family's tasks, held-out ones and real code, always the same tasks in the same order."""
-    tasks = FAMILIES[family].evaluation("eval", config.per_rung)
-    tasks += FAMILIES[family].evaluation("heldout", config.heldout_per_rung)
+    tasks = family_of(family).evaluation("eval", config.per_rung)
+    tasks += family_of(family).evaluation("heldout", config.heldout_per_rung)
     if config.real:
         from etude.tasks.realcode import real_tasks
 
@@ -129,3 +131,29 @@ def as_json(results: Iterable[Judged]) -> list[dict[str, Any]]:
 
 def from_json(rows: Iterable[dict[str, Any]]) -> list[Judged]:
     return [Judged(**row) for row in rows]
+
+
+def rate(results: Sequence[Judged], **facts: Any) -> float | None:
+    """None where nothing was played: a rate nobody measured is not zero."""
+    passed, played = pass_rate(results, **facts)
+    return passed / played if played else None
+
+
+def summarise(base: Sequence[Judged], after: Sequence[Judged], control: Sequence[Judged]) -> dict[str, Any]:
+    """pass@1 before, after and of the control: the ladder, its rungs, the held-out ladder, real code."""
+    return {
+        "base_pass1": rate(base, split="eval"),
+        "base_pass1_ci": wilson(*pass_rate(base, split="eval")),
+        "pass1": rate(after, split="eval"),
+        "pass1_ci": wilson(*pass_rate(after, split="eval")),
+        "sft_control_pass1": rate(control, split="eval"),
+        "sft_control_pass1_ci": wilson(*pass_rate(control, split="eval")),
+        "heldout_before": rate(base, split="heldout"),
+        "heldout_after": rate(after, split="heldout"),
+        "heldout_control": rate(control, split="heldout"),
+        "real_before": rate(base, split="real"),
+        "real_after": rate(after, split="real"),
+        "rungs": {
+            str(rung): [rate(results, split="eval", rung=rung) for results in (base, after, control)] for rung in RUNGS
+        },
+    }

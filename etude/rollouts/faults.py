@@ -1,6 +1,6 @@
 """How often the processes of a run may die, and how long is waited before each is started anew.
 
-Owns the table `[faults]` of a recipe, the budgets of restarts by kind of process, and the count of restarts of a run:
+Owns the table `[faults]` of a recipe, the budget of restarts that each kind of process has, and their count:
 one line of kind "restart" in its metrics.jsonl for each, so that the count outlives every process of the run. Starts
 and stops nothing; loads neither torch nor Ray, for the supervisor uses it too.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.errors import EtudeError
@@ -23,27 +23,18 @@ Kind = Literal["controller", "trainer", "engine", "sessions", "rewards"]
 
 BUSY = 10
 """So many deadlines may pass while a process computes, or waits for its turn to, before it is said to hang."""
-
-
-class BudgetConfig(Config):
-    """How often one kind of process may be started anew, and after which pause."""
-
-    restarts: int = Field(8, ge=0)
-    """So many within `within_s`; one more ends the run."""
-    within_s: float = Field(600.0, gt=0)
-    first_pause_s: float = Field(0.2, ge=0)
-    """Before the first restart; twice as long before each further one within the time."""
-    longest_pause_s: float = Field(20.0, ge=0)
+FIRST_PAUSE_S = 0.2
+"""Before the first restart within the time."""
 
 
 class FaultConfig(Config):
-    """What a run bears: restarts of each kind of process, spare processes, and how soon one that hangs is found."""
+    """What a run bears: restarts, spare processes, and how soon a process that hangs is found."""
 
-    controller: BudgetConfig = BudgetConfig()
-    trainer: BudgetConfig = BudgetConfig()
-    engine: BudgetConfig = BudgetConfig()
-    sessions: BudgetConfig = BudgetConfig()
-    rewards: BudgetConfig = BudgetConfig()
+    restarts: int = Field(8, ge=0)
+    """So often within `within_s` may processes of one kind be started anew; once more ends the run."""
+    within_s: float = Field(600.0, gt=0)
+    longest_pause_s: float = Field(20.0, ge=0)
+    """The pause before a restart doubles with each one within the time, up to this."""
     spare_engines: int = Field(0, ge=0)
     """Engine processes that are ready to take the place of one that died."""
     spare_sessions: int = Field(0, ge=0)
@@ -59,6 +50,18 @@ class FaultConfig(Config):
     ping_deadline_s: float = Field(30.0, gt=0)
     """One that does not answer for so long is killed and replaced."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_budget(cls, table: Any) -> Any:
+        """Each kind of process had a table of its own once."""
+        for kind in get_args(Kind):
+            if isinstance(table, dict) and kind in table:
+                raise ValueError(
+                    f"{kind}: every kind of process has the same budget now; in place of the table faults.{kind} write "
+                    "faults.restarts, faults.within_s and faults.longest_pause_s"
+                )
+        return table
+
 
 class Supervised(Config):
     """What of a recipe its supervisor reads."""
@@ -72,32 +75,14 @@ class RestartBudgetSpent(EtudeError):
     """A kind of process died more often than the recipe allows."""
 
 
-class Budget:
-    """The restarts of one kind of process. Times are of the monotonic clock."""
-
-    def __init__(self, kind: Kind, config: BudgetConfig) -> None:
-        self.kind, self.config = kind, config
-        self.at: deque[float] = deque()
-
-    def spend(self, now: float, why: str) -> float:
-        """Take one restart; returns the seconds to wait before it. Raises RestartBudgetSpent."""
-        while self.at and now - self.at[0] > self.config.within_s:
-            self.at.popleft()
-        if len(self.at) >= self.config.restarts:
-            raise RestartBudgetSpent(
-                f"the {self.kind} died {len(self.at) + 1} times within {self.config.within_s:.0f} s, the last time: "
-                f"{why}; what is saved can be resumed once that is mended, and faults.{self.kind}.restarts allows more"
-            )
-        self.at.append(now)
-        return min(self.config.first_pause_s * 2 ** (len(self.at) - 1), self.config.longest_pause_s)
-
-
 class Restarts:
-    """All budgets of a run, and the lines that tell of restarts."""
+    """The restarts of a run, by kind of process, and the lines that tell of them."""
 
     def __init__(self, config: FaultConfig, metrics: Path) -> None:
         self.config, self.metrics = config, metrics
-        self._budgets: dict[Kind, Budget] = {}
+        self.hung = 0
+        """Processes that were killed because they did not answer."""
+        self._at: dict[Kind, deque[float]] = defaultdict(deque)
 
     async def pause(self, kind: Kind, why: str) -> None:
         """Count one restart and wait as long as it must. Raises RestartBudgetSpent."""
@@ -105,13 +90,20 @@ class Restarts:
 
     def spend(self, kind: Kind, why: str) -> float:
         """Count one restart; returns the seconds to wait before it. Raises RestartBudgetSpent."""
-        budget = self._budgets.setdefault(kind, Budget(kind, getattr(self.config, kind)))
-        pause_s = budget.spend(time.monotonic(), why)
+        config, at, now = self.config, self._at[kind], time.monotonic()
+        while at and now - at[0] > config.within_s:
+            at.popleft()
+        if len(at) >= config.restarts:
+            raise RestartBudgetSpent(
+                f"the {kind} died {len(at) + 1} times within {config.within_s:.0f} s, the last time: {why}; what is "
+                "saved can be resumed once that is mended, and faults.restarts allows more"
+            )
+        at.append(now)
         self.note(kind, why)
-        return pause_s
+        return min(FIRST_PAUSE_S * 2 ** (len(at) - 1), config.longest_pause_s)
 
     def note(self, kind: Kind, why: str) -> None:
-        """Write a restart down that no budget is asked for, such as a replacement by an operator."""
+        """Write a restart down that is not counted against the budget, such as a replacement by an operator."""
         append(self.metrics, {"kind": "restart", "process": kind, "why": why, "at": time.time()})
 
 

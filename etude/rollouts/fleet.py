@@ -1,36 +1,36 @@
-"""The engines of a run: which there are, what versions they hold, and that dead ones are replaced.
+"""The engines of a run: which there are, and what versions they hold.
 
-    starting ──newest version in──► serving ──leave()──► leaving ──► gone
-       │ └──────────────────────► spare ──one died──► serving
-       └──► gone, and replaced                └─ died or hung ─► gone, and replaced
-
-An engine gets work only in `serving`. Engines join and leave at any time: a newcomer loads the newest version first,
-and whenever the serving ones change every session worker is told (`router` says what sessions then do). An engine is
+An engine of the run's own is a `Worker`, and its policy is here: it loads the newest version before it is ready, and is
 lost when its process ends, when it does not answer, or when it holds requests and counts nothing; what it held is
-sampled again elsewhere. Owns engine processes and what is known of them (`fleet_engine`); knows no session and no
-token. Talks to: links (the engines), faults (how often they may die), and whoever is told the `View`s.
+sampled again elsewhere. The first `fleet.engines` that are ready serve, and the others are spares. Engines join and
+leave at any time, and whenever the serving ones change every session worker is told (`router` says what sessions then
+do). Engines of another's come and go by a hook (`Lender`): whoever lends them adds and removes them.
+
+Owns engine processes and what is known of them; knows no session and no token. Talks to: links (the engines), and
+whoever is told the `FleetView`s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from etude.engine.config import EngineConfig
-from etude.errors import ConfigError, DeadlineExceeded, EtudeError, WeightError
+from etude.errors import ConfigError, EtudeError, WeightError
 from etude.records import Version
 from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
-from etude.rollouts.faults import BUSY, Restarts
-from etude.rollouts.fleet_engine import Engine, State, Swap, counts
-from etude.rollouts.lending import Borrower
-from etude.rollouts.links import EngineGone, Loaded, RayLink
-from etude.rollouts.router import Member, View
-from etude.rollouts.waiting import STOP_S
+from etude.rollouts.faults import Kind, Restarts
+from etude.rollouts.links import FleetEngine, Link, Loaded, RayLink, Swap, counts
+from etude.rollouts.pool import Workers
+from etude.rollouts.ray_process import STOP_S
+from etude.rollouts.router import FleetView, Member
+from etude.rollouts.worker import Event, Worker, WorkerGone, WorkerState
 
 FLEET = (
     "engines", "engines_joined", "engines_left", "engines_lost", "engines_replaced", "spares_used", "loads_tried_again",
@@ -43,20 +43,46 @@ _BEAT_S = 1.0
 """How often session workers are told which engines there are, whether or not that has changed: one may be new."""
 
 
+class Lender(Protocol):
+    """Where a fleet has engines from that are not its own. It is given the config, what the fleet needs, and the fleet,
+    whose `add` and `remove` it calls.
+    """
+
+    counters: Counter[str]
+
+    async def run(self) -> None:
+        """Lend and take back, until cancelled."""
+        ...
+
+    async def close(self) -> None:
+        """Take back all."""
+        ...
+
+    def told(self) -> dict[str, Any]:
+        """What the run's summary says of it."""
+        ...
+
+
 class Fleet:
-    """Use on one event loop. `restarts` says how often engines may die."""
+    """Use on one event loop. `restarts` says how often engines may die. Implements `worker.Policy`."""
+
+    kind: Kind = "engine"
 
     def __init__(self, config: RunConfig, store: str, restarts: Restarts) -> None:
         self.config, self.store, self.restarts = config, store, restarts
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[str, FleetEngine] = {}
+        """Those there are, of those too that start."""
+        spares = restarts.config.spare_engines
+        if spares and not isinstance(config.engine, EngineConfig):
+            raise ConfigError("faults.spare_engines: only engines of Etude's own can be spares; set it to 0")
+        self.own: Workers[Link] = Workers(self, places_of(config), spares, restarts, self._took)
+        self.lent: dict[str, Worker[Link]] = {}
         self.newest: Mapping[str, Any] | None = None
         """What the trainer has published last: its version and root."""
         self.on_joining: Callable[[Mapping[str, Any], list[Swap]], object] = lambda published, swaps: None
         """Told what came of the version that an engine takes up before it serves; `deliver` tells of all others."""
-        self.failure: EtudeError | None = None
-        """Why the run cannot have engines any more."""
         self.counters: Counter[str] = Counter()
-        self.listeners: list[Callable[[View], None]] = []
+        self.listeners: list[Callable[[FleetView], None]] = []
         """Told the view whenever it changes, and every second."""
         self._put: tuple[Any, Version] | None = None
         self._past: Counter[str] = Counter()
@@ -64,65 +90,48 @@ class Fleet:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._made = self._number = 0
         self._loss = ""
-        self._changed = asyncio.Event()
-        self.borrower: Borrower | None = None
-        self._borrowing: asyncio.Task[None] | None = None
+        self._failure: EtudeError | None = None
+        self.lender: Lender | None = None
+        self._lending: asyncio.Task[None] | None = None
         if config.fleet.lending is not None:
             asking = {"borrower": config.name, "store": store, "expert_format": config.model.expert_format}
-            self.borrower = Borrower(config.fleet.lending, asking, self.add, self.remove)
+            lender = pkgutil.resolve_name(config.fleet.lending.opens)
+            self.lender = lender(config.fleet.lending, asking, self)
 
     # --- which engines there are --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the recipe's engines and spares; returns when all are ready. Raises EtudeError if one did not start."""
-        spares = self.restarts.config.spare_engines
-        if spares and not isinstance(self.config.engine, EngineConfig):
-            raise ConfigError("faults.spare_engines: only engines of Etude's own can be spares; set it to 0")
-        first = [self._begin(place, "serving") for place in range(places_of(self.config))]
-        first += [self._begin(place, "spare") for place in range(spares)]
+        """Start the recipe's engines and spares; returns when all are ready. Raises what one did not start for."""
         self._later(self._beat())
-        await self._until(
-            lambda: not any(each.state == "starting" for each in first),
-            self.restarts.config.start_deadline_s,
-            "the engines to start",
-        )
-        dead = next((each for each in first if each.state == "gone"), None)
-        if dead is not None:
-            raise EtudeError(f"an engine did not start: {self._loss}")
+        await self.own.start()
 
     async def join(self) -> str:
         """Start one more engine; returns its name once it serves."""
-        if not isinstance(self.config.engine, EngineConfig):
-            raise ConfigError("engine.urls: says which engines there are; start the run with another list")
-        engine = self._begin(self._made, "serving")
-        await self._until(
-            lambda: engine.state != "starting", self.restarts.config.start_deadline_s, f"{engine.name} to start"
-        )
+        self._require_own_kind()
+        worker = self.own.add()
+        engine = await worker.ready()
+        self.own.size += 1
+        self.own.promote(worker)
         self.counters["engines_joined"] += 1
+        self.tell()
         return engine.name
 
     async def leave(self, name: str, drain_s: float = 30.0) -> None:
         """Have an engine of the run's own end: turns in progress there have `drain_s`, its sessions go elsewhere."""
-        engine = self.engines.get(name)
-        if engine is None or engine.place is None:
-            own = [each.name for each in self.engines.values() if each.place is not None]
+        worker = next((each for each in self.own.all if each.process.name == name), None)
+        if worker is None:
+            own = [each.process.name for each in self.own.all]
             raise ConfigError(f"{name!r} is no engine of the run's own; these are: {', '.join(own) or 'none'}")
-        engine.state = "leaving"
+        self.own.size -= worker in self.own.serving()
         self.counters["engines_left"] += 1
-        self.tell()
-        with suppress(EtudeError):
-            await self._drained(engine, drain_s)
-        self.remove(engine, "it was asked to leave")
-        with suppress(EtudeError):
-            await engine.link.close()
+        await worker.leave(self._drained(worker.process, drain_s), "it was asked to leave")
 
     async def replace(self, drain_s: float) -> int:
         """Put a new process in the place of each of the run's own, one after the other; returns how many."""
-        olds = [each.name for each in self.engines.values() if each.place is not None and each.state == "serving"]
+        self._require_own_kind()
+        olds = self.own.serving()
         for old in olds:
-            await self.join()
-            await self.leave(old, drain_s)
-            self.restarts.note("engine", "replaced by an operator")
+            await self.own.replace(old, self._drained(old.process, drain_s))
         return len(olds)
 
     async def close(self) -> None:
@@ -130,144 +139,95 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.borrower is not None:
-            await self.borrower.close()
-        own = [each for each in self.engines.values() if each.place is not None]
-        ended = await asyncio.gather(*(each.link.close() for each in own), return_exceptions=True)
-        self.engines.clear()
-        for error in ended:
-            if isinstance(error, BaseException) and not isinstance(error, EngineGone):
-                raise error
+        if self.lender is not None:
+            await self.lender.close()
+        await self.own.close()
 
     def raise_if_failed(self) -> None:
         """Raises what makes it impossible to have engines."""
-        if self.failure is not None:
-            raise self.failure
+        if (failure := self.own.failure or self._failure) is not None:
+            raise failure
 
-    def add(self, engine: Engine) -> None:
-        """Take in an engine that can be asked or will be soon; it serves once it has the newest version."""
-        self.engines[engine.name] = engine
-        self._later(self._live(engine))
+    def add(self, link: Link) -> FleetEngine:
+        """Take in an engine of another's; it serves once it has the newest version."""
+        policy = _Lent(self, link)
+        self.lent[link.name] = Worker(policy, 0, self.restarts, self._took, replaced=False)
+        return self.engines[link.name]
 
-    def remove(self, engine: Engine, why: str) -> None:
-        """It is out of the fleet, and whoever samples there goes elsewhere."""
-        if self.engines.pop(engine.name, None) is None:
-            return
-        self._past.update(counts(engine.stats))
-        self._past_s += engine.served_s(time.monotonic())
-        engine.state = "gone"
-        self._loss = f"{engine.name} is gone: {why}"
-        self.tell()
+    def remove(self, engine: FleetEngine, why: str) -> None:
+        """An engine of another's is out of the fleet, and whoever samples there goes elsewhere."""
+        if (worker := self.lent.get(engine.name)) is not None:
+            worker.why = why
+            worker.release()
 
-    def _own(self, state: State) -> list[Engine]:
-        return [each for each in self.engines.values() if each.place is not None and each.state == state]
+    def _serving(self) -> list[Worker[Link]]:
+        return [*self.own.serving(), *(each for each in self.lent.values() if each.state == "ready")]
 
-    def _begin(self, place: int, goal: State) -> Engine:
+    def _ready(self) -> list[Worker[Link]]:
+        return [each for each in self._all() if each.state == "ready"]
+
+    def _all(self) -> list[Worker[Link]]:
+        return [*self.own.all, *self.lent.values()]
+
+    def _require_own_kind(self) -> None:
+        if not isinstance(self.config.engine, EngineConfig):
+            raise ConfigError("engine.urls: says which engines there are; start the run with another list")
+
+    async def _drained(self, link: Link, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        with suppress(EtudeError):
+            while time.monotonic() < end:
+                stats = await link.stats(STOP_S)
+                if not stats.get("running") and not stats.get("waiting"):
+                    return
+                await asyncio.sleep(0.05)
+
+    # --- the policy of an engine --------------------------------------------------------------------------------------
+
+    def open(self, place: int) -> RayLink:
         name = f"engine-{self._made}"
         self._made += 1
-        actor = engine_actor.EngineActor.options(name=name).remote(self.config, self.store, place)
-        engine = Engine(name, RayLink(name, actor), place, goal=goal)
-        self.add(engine)
-        return engine
+        link = RayLink(name, engine_actor.EngineActor.options(name=name).remote(self.config, self.store, place))
+        self.engines[name] = FleetEngine(name, link)
+        return link
 
-    # --- an engine's life ---------------------------------------------------------------------------------------------
-
-    async def _live(self, engine: Engine) -> None:
-        """From its start until it is lost, and replaced if it was the run's own."""
-        gone = asyncio.ensure_future(engine.link.ended())
-        minded = asyncio.ensure_future(self._mind(engine))
-        try:
-            await asyncio.wait({gone, minded}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            gone.cancel()
-            minded.cancel()
-        why, was = self._why(engine, gone, minded), engine.state
-        if was in ("leaving", "gone"):
-            return
-        self.remove(engine, why)
-        engine.link.kill()
-        if engine.place is not None:
-            self.counters["engines_lost"] += 1
-            covered = was == "serving" and self._use_spare()
-            await self._replace(engine.place, "spare" if covered else engine.goal, f"{engine.name}: {why}")
-
-    def _why(self, engine: Engine, gone: asyncio.Future[str], minded: asyncio.Future[None]) -> str:
-        """Why an engine is lost. Weights that are wrong in one of the run's own would be so in the next one too."""
-        error = minded.exception() if minded.done() and not minded.cancelled() else None
-        if isinstance(error, WeightError) and engine.place is not None:
-            self._fail(error)
-        elif error is not None and not isinstance(error, EtudeError):
-            raise error
-        return str(error) if error is not None else gone.result()
-
-    def _use_spare(self) -> bool:
-        spare = next(iter(self._own("spare")), None)
-        if spare is not None:
-            self.counters["spares_used"] += 1
-            spare.goal = "serving"
-            self._serve(spare)
-        return spare is not None
-
-    async def _replace(self, place: int, goal: State, why: str) -> None:
-        try:
-            await self.restarts.pause("engine", why)
-        except EtudeError as error:
-            self._fail(error)
-        else:
-            self.counters["engines_replaced"] += 1
-            self._begin(place, goal)
-
-    async def _mind(self, engine: Engine) -> None:
-        """Bring an engine to its goal, and look after it from then on. Raises what is wrong with it."""
-        await engine.link.started(self.restarts.config.start_deadline_s)
-        engine.look(await engine.link.stats(self.restarts.config.start_deadline_s), time.monotonic())
+    async def prepare(self, process: Link) -> None:
+        """It has the newest version. Weights that are wrong in one of the run's own would be so in the next one too."""
+        engine = self.engines[process.name]
+        engine.look(await process.stats(self.restarts.config.start_deadline_s), time.monotonic())
         while (newest := self.newest) is not None and (engine.loaded is None or engine.loaded < newest["version"]):
             told_at = time.monotonic()
             loaded = await self._load(engine, newest)
             self.on_joining(newest, [Swap(engine.name, loaded, time.monotonic() - told_at)])
         if self._put is not None:
-            await self._put_into(engine)
-        later = next((each for each in self._own("starting") if each.goal == "serving"), None)
-        if engine.goal == "spare" and later is not None:
-            engine.goal, later.goal = later.goal, engine.goal  # whoever is ready first serves
-        engine.state = engine.goal
-        if engine.goal == "serving":
-            self._serve(engine)
-        self._change()
-        while True:
-            await asyncio.sleep(self.restarts.config.ping_every_s)
-            engine.look(await self._answer(engine), time.monotonic())
-            stall_s = self.config.fleet.stall_s
-            if engine.stood_still_s(time.monotonic()) > stall_s:
-                raise DeadlineExceeded(f"{engine.name} to compute what it holds", stall_s)
+            await self._put_into(process)
 
-    async def _answer(self, engine: Engine) -> Mapping[str, float]:
-        """What it tells of itself. One that cannot be reached is asked again until it has had its time, and so is one
-        that waits for its turn on a busy machine, for as long as that is likely.
-        """
-        patience_s, began = self.restarts.config.ping_deadline_s, time.monotonic()
-        while True:
-            try:
-                return await engine.link.stats(patience_s)
-            except EngineGone:
-                raise
-            except EtudeError:
-                waited_s = time.monotonic() - began
-                if waited_s >= BUSY * patience_s or (waited_s >= patience_s and not engine.link.computes()):
-                    raise
-            await asyncio.sleep(_AGAIN_S)
+    async def look(self, process: Link, deadline_s: float) -> None:
+        engine, stall_s = self.engines[process.name], self.config.fleet.stall_s
+        engine.look(await process.stats(deadline_s), time.monotonic())
+        if engine.stood_still_s(time.monotonic()) > stall_s:
+            raise WorkerGone(f"{engine.name} held requests and computed nothing for {stall_s:.0f} s")
 
-    def _serve(self, engine: Engine) -> None:
-        engine.state, engine.serving_since = "serving", time.monotonic()
+    def _took(self, worker: Worker[Link], event: Event, before: WorkerState) -> None:
+        """A worker's state has changed."""
+        own = worker.process.name not in self.lent
+        if event == "rested":
+            self.counters["engines_replaced"] += 1
+        elif before in ("starting", "ready", "leaving") and event != "leave" and worker.state != "ready":
+            self._gone(worker)
+            self.counters["engines_lost"] += own and event == "died" and before != "leaving"
+        for each in self._serving():
+            engine = self.engines[each.process.name]
+            engine.serving_since = engine.serving_since or time.monotonic()
         self.tell()
 
-    async def _drained(self, engine: Engine, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            stats = await engine.link.stats(STOP_S)
-            if not stats.get("running") and not stats.get("waiting"):
-                return
-            await asyncio.sleep(0.05)
+    def _gone(self, worker: Worker[Link]) -> None:
+        self.lent.pop(worker.process.name, None)
+        engine = self.engines.pop(worker.process.name)
+        engine.gone = True
+        self._past.update(counts(engine.stats))
+        self._past_s += engine.served_s(time.monotonic())
+        self._loss = f"{engine.name} is gone: {worker.why}"
 
     # --- versions -----------------------------------------------------------------------------------------------------
 
@@ -277,27 +237,25 @@ class Fleet:
         """
         if self.newest is None or published["version"] >= self.newest["version"]:
             self.newest = published
-        if self.borrower is not None and self._borrowing is None:
-            self._borrowing = self._later(self.borrower.run())  # not before: a lent engine has nothing of the run's
-        engines = [each for each in self.engines.values() if each.state in ("serving", "spare")]
-        return list(await asyncio.gather(*(self._swap(each, published) for each in engines)))
+        if self.lender is not None and self._lending is None:
+            self._lending = self._later(self.lender.run())  # not before: a lent engine has nothing of the run's
+        return list(await asyncio.gather(*(self._swap(each, published) for each in self._ready())))
 
-    async def _swap(self, engine: Engine, published: Mapping[str, Any]) -> Swap:
-        told_at, loaded, lost = time.monotonic(), None, False
+    async def _swap(self, worker: Worker[Link], published: Mapping[str, Any]) -> Swap:
+        engine, told_at, loaded = self.engines[worker.process.name], time.monotonic(), None
         try:
             loaded = await self._load(engine, published)
-        except EngineGone:
-            lost = True
+        except WorkerGone:
+            return Swap(engine.name, None, time.monotonic() - told_at, lost=True)
         except EtudeError as error:
-            if engine.place is None:
-                self.remove(engine, str(error))
-                engine.link.kill()
-            if engine.state != "gone":
+            if not worker.replaced:
+                worker.lost(engine.link, str(error))
+            elif not engine.gone:
                 raise
-            lost = True
-        return Swap(engine.name, loaded, time.monotonic() - told_at, lost)
+            return Swap(engine.name, None, time.monotonic() - told_at, lost=True)
+        return Swap(engine.name, loaded, time.monotonic() - told_at)
 
-    async def _load(self, engine: Engine, published: Mapping[str, Any]) -> Loaded | None:
+    async def _load(self, engine: FleetEngine, published: Mapping[str, Any]) -> Loaded | None:
         """Tried again until it has had its time or a newer version is to be loaded: the store may be away for a while.
         None where the engine has a later version. Raises WeightError where its root is not the trainer's.
         """
@@ -308,11 +266,11 @@ class Fleet:
             try:
                 loaded = await engine.link.load(version, seconds)
                 break
-            except EngineGone:
+            except WorkerGone:
                 raise
             except EtudeError:
                 newer = self.newest is not None and self.newest["version"] > version
-                if engine.state == "gone" or (time.monotonic() >= end and not newer):
+                if engine.gone or (time.monotonic() >= end and not newer):
                     raise
                 if newer:
                     return None
@@ -330,39 +288,49 @@ class Fleet:
         then on.
         """
         self._put = bits, version
-        if self.borrower is not None and self._borrowing is not None:
-            self._borrowing.cancel()
-            await self.borrower.close()
-        ready = [each for each in self.engines.values() if each.state in ("serving", "spare")]
-        await asyncio.gather(*map(self._put_into, ready))
+        if self.lender is not None and self._lending is not None:
+            self._lending.cancel()
+            await self.lender.close()
+        await asyncio.gather(*(self._put_into(each.process) for each in self._ready()))
 
-    async def _put_into(self, engine: Engine) -> None:
+    async def _put_into(self, link: Link) -> None:
         assert self._put is not None
-        if isinstance(engine.link, RayLink):
-            await engine.link.put(*self._put, self.config.engine.update_deadline_s)
+        if isinstance(link, RayLink):
+            await link.put(*self._put, self.config.engine.update_deadline_s)
+
+    # --- telling ------------------------------------------------------------------------------------------------------
 
     def about(self) -> list[dict[str, Any]]:
         """Every engine: whose it is, what it does, the version it has taken (None: what it was started with), speed."""
         return [
             {
-                "engine": each.name, "lent": each.place is None, "state": each.state,
+                "engine": each.name, "lent": each.lent, "state": state,
                 "version": None if each.loaded is None else int(each.loaded), "root": each.root,
                 "tokens_per_s": each.speed, "running": int(each.stats.get("running", 0)),
             }
-            for each in self.engines.values()
+            for each, state in self._states()
         ]  # fmt: skip
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    def _states(self) -> list[tuple[FleetEngine, str]]:
+        """Every engine, and what it does in words: a spare one is ready and does not serve."""
+        serving = self._serving()
+        return [
+            (engine, "serving" if worker in serving else "spare" if worker.state == "ready" else worker.state)
+            for worker in self._all()
+            if (engine := self.engines.get(worker.process.name)) is not None
+        ]
 
-    def view(self) -> View:
+    def view(self) -> FleetView:
         """The engines as session workers are to see them."""
-        there = [each for each in self.engines.values() if each.state in ("serving", "leaving")]
-        speeds = [each.speed for each in there if each.speed]
+        states = self._states()
+        there = [(each, state == "leaving") for each, state in states if state in ("serving", "leaving")]
+        speeds = [each.speed for each, _ in there if each.speed]
         middle = sum(speeds) / len(speeds) if speeds else 1.0
-        members = (Member(each.name, each.link, each.speed or middle, each.state == "leaving") for each in there)
-        known = [f"{each.name} is {each.state}" for each in self.engines.values()]
-        failure = None if self.failure is None else str(self.failure)
-        return View(self._number, tuple(members), ", ".join([*known, self._loss]).strip(", "), failure)
+        members = (Member(each.name, each.link, each.speed or middle, leaving) for each, leaving in there)
+        known = [f"{each.name} is {state}" for each, state in states]
+        failure = self.own.failure or self._failure
+        said = None if failure is None else str(failure)
+        return FleetView(self._number, tuple(members), ", ".join([*known, self._loss]).strip(", "), said)
 
     def tell(self) -> None:
         """Say to whoever listens which engines there are now."""
@@ -370,7 +338,6 @@ class Fleet:
         view = self.view()
         for listener in self.listeners:
             listener(view)
-        self._change()
 
     async def _beat(self) -> None:
         while True:
@@ -381,48 +348,25 @@ class Fleet:
         """Counters of all engines that the run ever had, gauges of those it has, `engines` that serve, and the
         `engine_s` they have been there for: `busy_s` over that is the share of it they worked.
         """
-        asked = await asyncio.gather(*(self._told(each) for each in self.engines.values() if each.state != "starting"))
+        askable = [each for each in self._all() if each.state in ("ready", "leaving")]
+        asked = await asyncio.gather(*(self._told(self.engines[each.process.name]) for each in askable))
         now, total = time.monotonic(), Counter(self._past)
         for each in asked:
             total.update(each)
-        serving = [each for each in self.engines.values() if each.state == "serving"]
         there = self._past_s + sum(each.served_s(now) for each in self.engines.values())
         total.update(self.counters)
-        if self.borrower is not None:
-            total.update(self.borrower.counters)
-        return {**total, "engines": len(serving), "engine_s": there}
+        if self.lender is not None:
+            total.update(self.lender.counters)
+        return {**total, "spares_used": self.own.spares_used, "engines": len(self._serving()), "engine_s": there}
 
     def lending(self) -> dict[str, Any] | None:
-        """What the product's servers were used for, by both sides, and how soon they were back; None without any."""
-        if self.borrower is None:
-            return None
-        told = {"uses": self.borrower.used(), "longest_giving_back_s": self.borrower.longest_return_s}
-        return {**self.borrower.counters, **told}
+        """What came of the lending of engines; None without any."""
+        return None if self.lender is None else self.lender.told()
 
-    async def _told(self, engine: Engine) -> Mapping[str, float]:
+    async def _told(self, engine: FleetEngine) -> Mapping[str, float]:
         with suppress(EtudeError):  # one that cannot be asked has told this before
             engine.look(await engine.link.stats(STOP_S), time.monotonic())
-        return engine.stats if engine.name in self.engines else {}
-
-    # --- waiting ------------------------------------------------------------------------------------------------------
-
-    async def _until(self, there: Callable[[], bool], seconds: float, what: str) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                while not there():
-                    self.raise_if_failed()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise DeadlineExceeded(what, seconds, self.view().state) from None
-        self.raise_if_failed()
-
-    def _change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _fail(self, error: EtudeError) -> None:
-        self.failure = self.failure or error
-        self.tell()
+        return {} if engine.gone else engine.stats
 
     def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -434,7 +378,27 @@ class Fleet:
         """A bug there must end the run: it would wait for engines that never come."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error if isinstance(error, EtudeError) else EtudeError(f"the fleet failed: {error!r}"))
+            self._failure = error if isinstance(error, EtudeError) else EtudeError(f"the fleet failed: {error!r}")
+            self.tell()
+
+
+class _Lent:
+    """The policy of an engine that somebody lends: as of the fleet's own, and there is one process of it."""
+
+    kind: Kind = "engine"
+
+    def __init__(self, fleet: Fleet, link: Link) -> None:
+        self.fleet, self.link = fleet, link
+
+    def open(self, place: int) -> Link:
+        self.fleet.engines[self.link.name] = FleetEngine(self.link.name, self.link, lent=True)
+        return self.link
+
+    async def prepare(self, process: Link) -> None:
+        await self.fleet.prepare(process)
+
+    async def look(self, process: Link, deadline_s: float) -> None:
+        await self.fleet.look(process, deadline_s)
 
 
 def places_of(config: RunConfig) -> int:

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.records import InfraFailed, Task, Truncated, Version, reward_of
-from etude.rollouts.ledger import GroupRecord, Ledger
+from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, slot_id
 
@@ -95,7 +95,7 @@ class GroupPool:
     """All groups of a run that are alive. Single-threaded: the controller's event loop is the only caller."""
 
     def __init__(
-        self, config: GroupConfig, slots: Slots, ledger: Ledger, dropped: Mapping[DropReason, int] | None = None
+        self, config: GroupConfig, slots: Slots, ledger: GroupLedger, dropped: Mapping[DropReason, int] | None = None
     ) -> None:
         """`dropped` is what a resumed run has dropped before, in groups."""
         self.config, self.slots, self.ledger = config, slots, ledger

@@ -38,7 +38,7 @@ class GroupRecord:
     """Slots that were dropped one by one, before the group closed or when it did."""
 
 
-class Ledger:
+class GroupLedger:
     """One run's, open for one process at a time. Use it on one event loop."""
 
     def __init__(self, directory: Path | None) -> None:

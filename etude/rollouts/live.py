@@ -77,7 +77,7 @@ class Changes:
 # --- the exchange -----------------------------------------------------------------------------------------------------
 
 
-class Server:
+class ControlSocket:
     """Answers operators for as long as it is entered (`async with`). `answer` gets a request and returns what is said
     back; an EtudeError it raises is told to the operator and changes nothing here.
     """
@@ -86,7 +86,7 @@ class Server:
         self.directory, self.answer = directory, answer
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> ControlSocket:
         with _short(self.directory) as path:
             path.unlink(missing_ok=True)  # a dead run's: the run directory has one owner
             self._server = await asyncio.start_unix_server(self._serve, path, limit=_LINE)

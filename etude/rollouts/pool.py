@@ -1,201 +1,202 @@
-"""Processes of one kind that do the same work, each replaced when it dies.
+"""Workers of one kind that do the same work.
 
-Owns their handles, how many calls each has out, the spares that take a dead one's place at once, and the replacement of
-one by new code: it is given no more work, and ended when the last call has come back. A call that was with a process
-when it died fails with `DIED`, and is its caller's to make again. Knows nothing of what the processes do. Talks to:
-faults, health.
+Owns which of them get work: the first `size` that became ready; those after them are spares, the next of which takes
+the place of one that dies at once. A call that was with a process when it died fails with `WorkerGone`, and is its
+caller's to make again. Knows nothing of what the processes do. Talks to: worker.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from typing import Any, Generic, TypeVar
 
-from etude.errors import DeadlineExceeded, EtudeError, SandboxError
+from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.faults import BUSY, Kind, Restarts
-from etude.rollouts.health import Patient, end, identify, let_go
-from etude.rollouts.processes import Identity
-from etude.rollouts.waiting import DIED, STOP_S, within
+from etude.rollouts.ray_process import STOP_S, RayProcess
+from etude.rollouts.worker import Event, Policy, Process, Worker, WorkerAway, WorkerGone, WorkerState
+
+P = TypeVar("P", bound=Process)
 
 
-@dataclass(eq=False)
-class Member:
-    """One process of a pool."""
-
-    number: int
-    actor: Any
-    identity: Identity | None = None
-    load: int = 0
-    leaving: bool = False
-
-
-class Pool:
+class Workers(Generic[P]):
     """Use it on one event loop. Open it with `start` and end it with `close`."""
 
-    def __init__(self, kind: Kind, make: Callable[[int], Any], size: int, spares: int, restarts: Restarts) -> None:
-        """`make(number)` starts a process and returns its handle; Ray must not restart it by itself (max_restarts=0).
-        Its actor has `stats()`, which answers once it is ready, and `close()`.
-        """
-        self.kind, self.restarts, self.size = kind, restarts, size
-        self._make, self._numbers, self._start_s = make, itertools.count(), restarts.config.start_deadline_s
-        self._coming = [self._new() for _ in range(size + spares)]
-        self.members: list[Member] = []
-        self.spares: list[Member] = []
-        self.failure: EtudeError | None = None
-        self._changed = asyncio.Event()
-        self._work: set[asyncio.Task[None]] = set()
+    def __init__(
+        self, policy: Policy[P], size: int, spares: int, restarts: Restarts,
+        on_event: Callable[[Worker[P], Event, WorkerState], object] = lambda worker, event, before: None,
+    ) -> None:  # fmt: skip
+        self.policy, self.size, self.spares, self.restarts, self._on_event = policy, size, spares, restarts, on_event
+        self.ready: list[Worker[P]] = []
+        """In the order in which they became so."""
+        self.all: list[Worker[P]] = []
+        self.failure: EtudeError | OSError | None = None
+        """Why the run cannot have these workers any more."""
+        self.spares_used = 0
+        self._made, self._changed = 0, asyncio.Event()
 
-    def _new(self) -> Member:
-        number = next(self._numbers)
-        return Member(number, self._make(number))
+    def add(self) -> Worker[P]:
+        """One more, which gets work once it is ready and there are fewer than `size`."""
+        worker = Worker(self.policy, self._made, self.restarts, self._took)
+        self._made += 1
+        self.all.append(worker)
+        return worker
 
     async def start(self) -> None:
-        """Returns when each process has answered. Raises DeadlineExceeded, or what the process raised."""
-        await asyncio.gather(*(self._ready(member) for member in self._coming))
-        self.members, self.spares = self._coming[: self.size], self._coming[self.size :]
-        self._coming = []
+        """Start them; returns when each is ready. Raises what one failed of."""
+        for _ in range(self.size + self.spares):
+            self.add()
+        await asyncio.gather(*(worker.ready() for worker in self.all))
 
-    async def _ready(self, member: Member) -> None:
-        what, seconds = f"process {member.number} of the {self.kind} pool to start", self._start_s
-        member.identity = await identify(member.actor, seconds, what)
-        await within(member.actor.stats.remote(), seconds, what)
+    def serving(self) -> list[Worker[P]]:
+        """Those that get work."""
+        return self.ready[: self.size]
 
-    # --- work ---------------------------------------------------------------------------------------------------------
+    def lost(self, process: P, why: str) -> None:
+        """A process was found dead."""
+        for worker in list(self.all):
+            worker.lost(process, why)
 
-    async def place(self) -> Member:
-        """The least loaded process; waits while there is none. Raises DeadlineExceeded, or RestartBudgetSpent."""
-        while True:
-            if self.failure is not None:
-                raise self.failure
-            if here := [member for member in self.members if not member.leaving]:
-                return min(here, key=lambda member: member.load)
-            self._changed.clear()
-            await within(self._changed.wait(), BUSY * self._start_s, f"a process of the {self.kind} pool to be there")
+    def _took(self, worker: Worker[P], event: Event, before: WorkerState) -> None:
+        if before == "ready":
+            self.spares_used += event == "died" and worker in self.serving() and len(self.ready) > self.size
+            self.ready.remove(worker)
+        if worker.state == "ready":
+            self.ready.append(worker)
+        elif worker.state == "gone":
+            self.all.remove(worker)
+            self.failure = self.failure or worker.failure
+        self.change()
+        self._on_event(worker, event, before)
 
-    def call(self, member: Member, method: str, *arguments: Any, seconds: float, what: str) -> Awaitable[Any]:
-        """Ask a process now; await it for the answer. Raises DIED after seeing to its replacement, DeadlineExceeded
-        naming `what`.
-        """
-        return self._answer(member, getattr(member.actor, method).remote(*arguments), seconds, what)
-
-    async def _answer(self, member: Member, asked: Awaitable[Any], seconds: float, what: str) -> Any:
-        member.load += 1
+    async def until(self, there: Callable[[], Any], seconds: float, what: str) -> Any:
+        """What `there` finds, once it finds something. Raises DeadlineExceeded, or what these workers failed of."""
         try:
-            return await within(asked, seconds, what)
-        except DIED as died:
-            self.lost(member, str(died))
-            raise
-        finally:
-            member.load -= 1
-            self._changed.set()
-
-    async def each(self, method: str, *arguments: Any, what: str) -> list[Any]:
-        """What every process answers; those that die meanwhile are left out."""
-        answers = await asyncio.gather(
-            *(self.call(member, method, *arguments, seconds=STOP_S, what=what) for member in list(self.members)),
-            return_exceptions=True,
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, DIED):
-                raise answer
-        return [answer for answer in answers if not isinstance(answer, BaseException)]
-
-    # --- deaths and replacements --------------------------------------------------------------------------------------
-
-    def patients(self) -> list[Patient]:
-        """For the health checks."""
-
-        def patient(member: Member) -> Patient:
-            name = f"process {member.number} of {self.kind}"
-            return Patient(name, member.actor, member.identity, died=lambda why: self.lost(member, why))
-
-        return [patient(member) for member in [*self.members, *self.spares]]
-
-    def lost(self, member: Member, why: str) -> None:
-        """A process is known to be dead: a spare takes its place at once, and a new one is started. Once each."""
-        if member in self.spares:
-            self.spares.remove(member)
-        elif member in self.members:
-            self.members.remove(member)
-            if self.spares:
-                self.members.append(self.spares.pop(0))
-        else:
-            return
-        end(member.actor, member.identity)
-        self._changed.set()
-        self._later(self._refill(why))
-
-    async def _refill(self, why: str) -> None:
-        while True:
-            await self.restarts.pause(self.kind, why)
-            member = self._new()
-            try:
-                await self._ready(member)
-            except (DIED, DeadlineExceeded, SandboxError) as error:  # the next one may be luckier
-                why = str(error)
-                end(member.actor, member.identity)
-                continue
-            self._join(member)
-            return
-
-    def _join(self, member: Member) -> None:
-        (self.members if len(self.members) < self.size else self.spares).append(member)
-        self._changed.set()
-
-    async def replace(self, deadline_s: float) -> int:
-        """Put a new process in the place of each, one after the other: the new one is ready before the old one gets no
-        more work, and the old one ends with its last call, or after the deadline. Returns how many were replaced.
-        """
-        olds = list(self.members)
-        for old in olds:
-            fresh = self._new()
-            await self._ready(fresh)
-            old.leaving = True
-            if old in self.members:
-                self.members.remove(old)
-            self.members.append(fresh)
-            self._changed.set()
-            self.restarts.note(self.kind, "replaced by an operator")
-            await self._drained(old, deadline_s)
-            await self._closed(old)
-        return len(olds)
-
-    async def _drained(self, member: Member, deadline_s: float) -> None:
-        try:
-            async with asyncio.timeout(deadline_s):
-                while member.load:
-                    self._changed.clear()
+            async with asyncio.timeout(seconds):
+                while not (found := there()):
+                    if self.failure is not None:
+                        raise self.failure
                     await self._changed.wait()
+                return found
         except TimeoutError:
-            return  # what it still does fails as if it had died, and is done again elsewhere
+            raise DeadlineExceeded(what, seconds) from None
 
-    async def _closed(self, member: Member) -> None:
-        try:
-            await within(member.actor.close.remote(), STOP_S, f"process {member.number} of {self.kind} to close")
-            let_go(member.actor)
-        except DIED:
-            return
-        except DeadlineExceeded:  # it hangs; what it leaves is swept by whoever opens its backend next
-            end(member.actor, member.identity)
+    def change(self) -> None:
+        """Whoever waits looks again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    def _later(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._work.add(task)
-        task.add_done_callback(self._on_done)
+    async def replace(self, worker: Worker[P], drained: Awaitable[object]) -> None:
+        """A new one is ready before this gets no more work; it ends when `drained` has returned."""
+        fresh = self.add()
+        await fresh.ready()
+        self.promote(fresh)
+        self.restarts.note(self.policy.kind, "replaced by an operator")
+        await worker.leave(drained, "it was replaced")
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._work.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            known = isinstance(error, EtudeError)
-            self.failure = error if known else EtudeError(f"a process of {self.kind} could not be replaced: {error!r}")
-            self._changed.set()
+    def promote(self, worker: Worker[P]) -> None:
+        """This one gets work before all others."""
+        self.ready.remove(worker)
+        self.ready.insert(0, worker)
 
     async def close(self) -> None:
         """Close what is there; a process that dies meanwhile is not replaced any more."""
-        for task in list(self._work):
-            task.cancel()
-        await asyncio.gather(*(self._closed(member) for member in [*self.members, *self.spares]))
-        self.members, self.spares = [], []
+        ended = await asyncio.gather(*(worker.close() for worker in list(self.all)), return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException):
+                raise error
+
+
+class Actors:
+    """The policy of actors that need nothing but to be asked."""
+
+    def __init__(self, kind: Kind, start: Callable[[], Any], restarts: Restarts) -> None:
+        """`start()` starts an actor, which has `stats()`, answered once it is ready, and `close()`."""
+        self.kind, self._start, self._restarts = kind, start, restarts
+
+    def open(self, place: int) -> RayProcess:
+        return RayProcess(f"process {place} of {self.kind}", self._start())
+
+    async def prepare(self, process: RayProcess) -> None:
+        seconds = self._restarts.config.start_deadline_s
+        await process.call("stats", seconds=seconds, what=f"{process.name} to start")
+
+    async def look(self, process: RayProcess, deadline_s: float) -> None:
+        await process.answers(deadline_s)
+
+
+class Pool(Workers[RayProcess]):
+    """Actors that are given orders, each to whichever has least to do."""
+
+    def __init__(self, kind: Kind, start: Callable[[], Any], size: int, spares: int, restarts: Restarts) -> None:
+        super().__init__(Actors(kind, start, restarts), size, spares, restarts)
+        self.placed: dict[str, RayProcess] = {}
+        """Which process has an order, by its name."""
+
+    @contextlib.asynccontextmanager
+    async def given(self, order: str) -> AsyncGenerator[RayProcess]:
+        """The least loaded process, which has an order of this name meanwhile; waits while there is none, and raises
+        what keeps it from being there.
+        """
+        what = f"a process of the {self.policy.kind} pool to be there"
+        serving = await self.until(self.serving, BUSY * self.restarts.config.start_deadline_s, what)
+        process = self.placed[order] = min((each.process for each in serving), key=lambda process: process.orders)
+        try:
+            yield process
+        finally:
+            del self.placed[order]
+
+    def call(self, process: RayProcess, method: str, *arguments: Any, seconds: float, what: str) -> Awaitable[Any]:
+        """Ask a process now; await it for the answer. Raises WorkerGone after seeing to its replacement,
+        DeadlineExceeded naming `what`.
+        """
+        return self._answer(process, process.call(method, *arguments, seconds=seconds, what=what))
+
+    async def _answer(self, process: RayProcess, asked: Awaitable[Any]) -> Any:
+        process.orders += 1
+        try:
+            return await asked
+        except (WorkerGone, WorkerAway) as error:
+            self.lost(process, str(error))
+            raise WorkerGone(str(error)) from None
+        finally:
+            process.orders -= 1
+            self.change()
+
+    async def cancel(self, orders: Iterable[str]) -> None:
+        """Stop what was ordered, where it is done."""
+        here: dict[RayProcess, list[str]] = {}
+        for order in orders:
+            if (process := self.placed.get(order)) is not None:
+                here.setdefault(process, []).append(order)
+        for process, names in here.items():
+            with contextlib.suppress(WorkerGone):  # then they have ended
+                await self.call(process, "cancel", names, seconds=STOP_S, what=f"{process.name} to cancel orders")
+
+    async def each(self, method: str) -> list[Any]:
+        """What every process that gets work answers; those that die meanwhile are left out."""
+        processes = [worker.process for worker in self.serving()]
+        calls = (self.call(each, method, seconds=STOP_S, what=f"{each.name} to answer {method}") for each in processes)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, WorkerGone):
+                raise answer
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    async def renew(self, drain_s: float) -> int:
+        """Put a new worker in the place of each, one after the other; an old one ends with its last call, or after so
+        long. Returns how many were replaced.
+        """
+        olds = self.serving()
+        for old in olds:
+            await self.replace(old, self._drained(old.process, drain_s))
+        return len(olds)
+
+    async def _drained(self, process: RayProcess, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while process.orders:
+                    await self._changed.wait()
+        except TimeoutError:
+            return  # what it still does fails as if it had died, and is done again elsewhere

@@ -54,6 +54,7 @@ def used_in_time(config: RunConfig) -> list[str]:
         "in_flight_swaps": free,
         "witnessed_tokens": config.trainer.witness_tokens > 0 and (free or config.rollouts.lag > 0),
         "quality_judged": bool(rewards.quality.looked_at),
+        "own_parts": bool(rewards.parts),
         "criteria_judged": rewards.judge is not None,
         "truncated": config.groups.drop_overlong,
     }

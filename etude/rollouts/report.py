@@ -18,7 +18,7 @@ from etude.durable import write_whole
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
 from etude.rollouts.lines import rows
-from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.families import family as family_of
 
 LABELS = {"base": "base", "after": "after RL", "control": "fine-tuning control"}
 COLOURS = {"base": "#8a94a6", "after": "#2f6fed", "control": "#e08a2e"}
@@ -113,8 +113,8 @@ def _svg(figure: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def _rungs_plot(results: dict[str, list[Judged]], family: FamilyName) -> str:
-    rungs = FAMILIES[family].rungs
+def _rungs_plot(results: dict[str, list[Judged]], family: str) -> str:
+    rungs = family_of(family).rungs
     figure, axes = _figure(9, 3)
     width = 0.8 / len(results)
     for place, (label, judged) in enumerate(results.items()):
@@ -127,14 +127,14 @@ def _rungs_plot(results: dict[str, list[Judged]], family: FamilyName) -> str:
         ]
         at = [rung + (place - (len(results) - 1) / 2) * width for rung in rungs]
         axes.bar(at, rates, width, yerr=errors, label=LABELS[label], color=COLOURS[label], ecolor="#555", capsize=2)
-    axes.set_xticks(list(rungs), FAMILIES[family].names)
+    axes.set_xticks(list(rungs), family_of(family).names)
     axes.set_ylim(0, 1)
     axes.set_ylabel("pass@1")
     axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.15))
     return _svg(figure)
 
 
-def _table_of_sets(results: dict[str, list[Judged]], family: FamilyName) -> str:
+def _table_of_sets(results: dict[str, list[Judged]], family: str) -> str:
     rows = []
     for split, name in (("eval", family), ("heldout", f"held-out {family}"), ("real", "real code")):
         row = [name]

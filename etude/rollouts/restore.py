@@ -23,7 +23,7 @@ from etude.errors import AccountingError
 from etude.records import solved
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupPool
-from etude.rollouts.ledger import GroupRecord, Ledger
+from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.sample import Sample
 from etude.rollouts.slots import Slots, group_id, index_of, member_of, slot_id
 from etude.rollouts.stats import RunStats
@@ -33,7 +33,7 @@ from etude.rollouts.trajectory_store import TrajectoryStore
 
 def restored(
     config: RunConfig,
-    ledger: Ledger,
+    ledger: GroupLedger,
     kept: TrajectoryStore,
     tasks: TaskStream,
     stats: RunStats,
@@ -70,7 +70,7 @@ def _samples(kept: TrajectoryStore, record: GroupRecord) -> dict[int, Sample]:
     return {member: sample for member, sample in found.items() if sample is not None}
 
 
-def _sweep(kept: TrajectoryStore, ledger: Ledger, alive: set[int]) -> None:
+def _sweep(kept: TrajectoryStore, ledger: GroupLedger, alive: set[int]) -> None:
     """What a killed run had not come to removing: slots that were dropped one by one, and groups that have ended."""
     there = kept.slots()
     kept.ended({group_id(index_of(slot)) for slot in there if index_of(slot) not in alive})

@@ -1,10 +1,10 @@
 """Which engine samples for which session, and what becomes of a session whose engine is gone.
 
 Owns placement (`Router`) and the harness's `Sampler` over it (`RemoteSampler`); every session worker has one of each,
-and the fleet tells them, by a `View`, which engines there are. A session stays where its cache is. Members of a group
-begin on the same engine, whose prefix cache then has their prompt: engines are ranked by a hash of the group and the
-engine's name, in which a faster engine wins more often, and the first one in that order that is not too full for its
-speed is taken. The order needs no word between workers, and changes little when an engine joins or leaves.
+and the fleet tells them, by a `FleetView`, which engines there are. A session stays where its cache is. Members of a
+group begin on the same engine, whose prefix cache then has their prompt: engines are ranked by a hash of the group and
+the engine's name, in which a faster engine wins more often, and the first one in that order that is not too full for
+its speed is taken. The order needs no word between workers, and changes little when an engine joins or leaves.
 
 When the engine of a session dies, hangs, goes back to whom it was lent by, or is much fuller than another, the session
 moves, and the turn in progress is sampled again there from its first token. Its request holds its seed, so a
@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import Completion, SampleRequest
-from etude.rollouts.links import EngineGone, Link
+from etude.rollouts.links import Link
+from etude.rollouts.worker import WorkerGone
 
 SLACK = 8
 """Sessions that an engine may hold beyond its share, so that a small group stays together."""
@@ -48,7 +49,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class View:
+class FleetView:
     """The engines that serve, as the fleet last saw them. `number` grows; `state` says why there may be none, and
     `failure` that there will be none any more.
     """
@@ -63,7 +64,7 @@ class Router:
     """Sessions to engines, in one process. No clock of its own and no I/O."""
 
     def __init__(self) -> None:
-        self.view = View()
+        self.view = FleetView()
         self.members: dict[str, Member] = {}
         self.placed: dict[str, str] = {}
         self.counters: Counter[str] = Counter()
@@ -74,7 +75,7 @@ class Router:
         self._resting: dict[str, tuple[float, float]] = {}
         """Engine → until when it is not asked, and how long that was."""
 
-    def update(self, view: View) -> set[str]:
+    def update(self, view: FleetView) -> set[str]:
         """Take up what the fleet says; returns the engines that do not serve any more. Older views change nothing."""
         if view.number < self.view.number:
             return set()
@@ -168,7 +169,7 @@ class RemoteSampler:
         self._under_way: dict[str, set[asyncio.Task[Completion]]] = {}
         self._dropping: set[asyncio.Task[None]] = set()
 
-    def update(self, view: View) -> None:
+    def update(self, view: FleetView) -> None:
         """Take up what the fleet says; turns on engines that serve no more are sampled again elsewhere."""
         for name in self.router.update(view):
             self._leave(name)
@@ -187,7 +188,7 @@ class RemoteSampler:
                 completion = await self._sampled(member, request)
             except (ContextOverflow, InvalidRequest):
                 raise
-            except EngineGone as error:
+            except WorkerGone as error:
                 failure = error
                 self.router.gone(member.name)
                 self._leave(member.name)
@@ -232,14 +233,14 @@ class RemoteSampler:
                     await self._changed.wait()
 
     async def _sampled(self, member: Member, request: SampleRequest) -> Completion:
-        """Raises EngineGone too when the fleet says so, whatever the engine does."""
+        """Raises WorkerGone too when the fleet says so, whatever the engine does."""
         task = asyncio.ensure_future(member.link.sample(request, self.sample_deadline_s))
         under_way = self._under_way.setdefault(member.name, set())
         under_way.add(task)
         try:
             await asyncio.wait({task})
             if task.cancelled():  # by `_leave`
-                raise EngineGone(f"{member.name} does not serve any more")
+                raise WorkerGone(f"{member.name} does not serve any more")
             return task.result()
         except (ContextOverflow, InvalidRequest):
             raise  # the session may go on with what is cached of it

@@ -16,29 +16,28 @@ from typing import Any
 from etude.durable import write_whole
 from etude.errors import ConfigError, Interrupted
 from etude.records import Task, Version, solved
-from etude.rollouts.actors.control import ControlActor
-from etude.rollouts.budget import training_minutes
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
+from etude.rollouts.control import ControlActor
 from etude.rollouts.controller import Controller
-from etude.rollouts.desk import Desk
-from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate
+from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate, summarise
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
-from etude.rollouts.ledger import Ledger
+from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.lines import append
-from etude.rollouts.live import Changes, Server
+from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
 from etude.rollouts.moves import Moves
+from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
 from etude.rollouts.proof import used
+from etude.rollouts.ray_process import within
 from etude.rollouts.report import write_report
 from etude.rollouts.sample import Sample
-from etude.rollouts.schedule import schedule_of
+from etude.rollouts.schedule import schedule_of, training_minutes
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_directories, of_family
 from etude.rollouts.view import View, ViewState
-from etude.rollouts.waiting import within
 from etude.rollouts.watch import Watch
 
 KEPT = ("samples_per_s", "trainer_busy", "engine_busy", "cpu_by_part", "steps", "rollouts")
@@ -68,8 +67,8 @@ class Run:
             await preflight(self.config, self.directory)
             self.cluster = await Cluster.start(self.config, self.directory)
             try:
-                desk = Desk(self.changes, self.cluster, lambda: self.controller, self._note)
-                async with Server(self.directory, desk.answer):
+                operator = Operator(self.changes, self.cluster, lambda: self.controller, self._note)
+                async with ControlSocket(self.directory, operator.answer):
                     return await self._phases(started)
             except asyncio.CancelledError:
                 raise Interrupted(f"stopped; what is done is saved in {self.directory}: go on with --resume") from None
@@ -206,7 +205,7 @@ class Run:
         budget = config.rollouts
         source = of_directories(budget.tasks) if budget.tasks else of_family(budget.family, budget.rungs, config.seed)
         stream = TaskStream(source, config.seed, budget.by_difficulty, state.get("stream"))
-        ledger = Ledger(self.directory / "ledger")
+        ledger = GroupLedger(self.directory / "ledger")
         controller = Controller(config, self.cluster, stream, self.stats, ledger, state)
         self.controller = self.watch.controller = controller
         if config.faults.journal:
@@ -236,7 +235,7 @@ class Run:
         await self.cluster.trainer.save_model(model)
         training["samples"] = await controller.end()
         _write(path, training)
-        self.cluster.trajectories.keep_only([])  # what was under way at the end is not gone on with
+        self.cluster.trajectories.clear()  # what was under way at the end is not gone on with
         return training
 
     async def _gauges(self) -> dict[str, Any]:
@@ -266,8 +265,6 @@ class Run:
     async def _summary(
         self, base: list[Judged], after: list[Judged], control: list[Judged], training: dict[str, Any], wall_s: float
     ) -> dict[str, Any]:
-        from etude.rollouts.summary import summarise
-
         engine = (await self.cluster.stats())["engine"]
         restored = bool(self.stats.counters["samples_restored"])
         counters = self.stats.prove_use(used(self.config, training["steps"], restored), engine)
@@ -276,7 +273,7 @@ class Run:
             **{name: training[name] for name in KEPT},
             "delivery": self.stats.delivery(),
             "restarts": restarts_of(self.directory / "metrics.jsonl"),
-            "hung": self.cluster.health.hung,
+            "hung": self.cluster.restarts.hung,
             "fleet": {name: int(engine.get(name, 0)) for name in FLEET}, "lending": self.cluster.fleet.lending(),
             "samples": training["samples"],
             "lost": training["samples"]["lost"],

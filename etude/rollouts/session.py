@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from etude.environments.archive import Archive
@@ -57,6 +58,11 @@ class SealedRollout:
     """Its outcome is InfraFailed: `UNJUDGED`, or what kept the session from its end."""
     sealed: Sealed | None
     """None where the session did not come to its end."""
+
+    @cached_property
+    def sample(self) -> Sample:
+        """What the controller is told of it."""
+        return sample_of(self.trajectory)
 
 
 async def play(
@@ -124,7 +130,7 @@ class _Player:
             await asyncio.to_thread(kept.begin_anew)
             sealed = await self.session(kept, None)
         rollout = self.over(sealed, {**kept.usage, **({"taken_up": 1, "turns_taken_up": up.turn} if up else {})})
-        await kept.seal(_without_log(rollout), sample_of(rollout.trajectory))
+        await kept.seal(_without_log(rollout), rollout.sample)
         await kept.forget_memory(self.backend)
         return rollout
 

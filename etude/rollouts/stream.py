@@ -17,7 +17,7 @@ from typing import Any
 from etude.records import Task
 from etude.tasks.curriculum import Curriculum
 from etude.tasks.difficulty import level_of, solved_of
-from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.families import family as family_of
 from etude.tasks.harbor import read_tasks
 
 
@@ -34,9 +34,9 @@ class Source:
     """The share of attempts that solved it, where that was measured beforehand."""
 
 
-def of_family(name: FamilyName, rungs: Sequence[int], seed: int) -> Source:
+def of_family(name: str, rungs: Sequence[int], seed: int) -> Source:
     """Fresh tasks of a generated family."""
-    family = FAMILIES[name]
+    family = family_of(name)
     levels = {rung: rung for rung in family.rungs}
     return Source(lambda rung, index: family.task(rung, "train", seed * 1_000_000 + index), tuple(rungs), levels, {})
 

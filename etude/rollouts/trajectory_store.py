@@ -100,12 +100,10 @@ class TrajectoryStore:
         with contextlib.suppress(OSError):  # other members of its group are there
             directory.parent.rmdir()
 
-    def keep_only(self, slot_ids: Iterable[str]) -> None:
-        """Forget what belongs to no slot that is still wanted: what a killed run had not come to removing."""
-        wanted = set(slot_ids)
-        for slot_id in self.slots():
-            if slot_id not in wanted:
-                self.remove(slot_id)
+    def clear(self) -> None:
+        """Forget all of them."""
+        for group in self.directory.glob("*"):
+            shutil.rmtree(group, ignore_errors=True)
 
     def ended(self, groups: Iterable[str]) -> None:
         """A saved checkpoint says that these groups have ended: the next call removes what is theirs, for the newest

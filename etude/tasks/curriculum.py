@@ -1,10 +1,10 @@
-"""How often each task should be drawn: the harder ones the more, the better the model is.
+"""How often each task should be drawn: harder tasks more often as the model improves.
 
 Owns `Curriculum`. It remembers how often each task, and each level of difficulty, was solved lately, and gives most
 weight to those whose outcome is least certain: a group of attempts that all succeed, or all fail, teaches nothing. A
 task that was never tried is expected to do as its level does, and a level that was never tried as its neighbours. Old
 outcomes fade, as the model that had them is gone. Tasks are numbers here; a rung of the ladder, which makes a new task
-every time, counts as one. Draws nothing and runs nothing; whoever plays tells it the outcomes.
+every time, counts as one. Draws nothing and runs nothing; the caller reports the outcomes.
 """
 
 from __future__ import annotations

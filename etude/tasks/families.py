@@ -1,19 +1,17 @@
-"""The generated families that a run can train on: which there are, their rungs, and their fixed evaluation sets.
+"""The generated families that a run can train on: their rungs, and their fixed evaluation sets.
 
-Owns `FAMILIES`, by the name that a recipe has. Makes no task itself.
+Owns `Family` and Etude's own two. A recipe names one, of the group `etude.families`. Makes no task itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
+from etude.plugins import find
 from etude.records import Task
 from etude.tasks.ladder import RUNGS, Split, ladder_task
 from etude.tasks.trail import MODULES, trail_task
-
-FamilyName = Literal["ladder", "trail"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,10 @@ class Family:
         return [self.task(rung, split, seed) for seed in range(per_rung) for rung in self.rungs]
 
 
-FAMILIES: dict[FamilyName, Family] = {
-    "ladder": Family(RUNGS, ("1 function", "2 file", "3 files", "4 depth", "5 context"), ladder_task),
-    "trail": Family(tuple(MODULES), tuple(f"{count} modules" for count in MODULES.values()), trail_task),
-}
+def family(name: str) -> Family:
+    """Raises ConfigError saying which there are."""
+    return find("families", name)
+
+
+LADDER = Family(RUNGS, ("1 function", "2 file", "3 files", "4 depth", "5 context"), ladder_task)
+TRAIL = Family(tuple(MODULES), tuple(f"{count} modules" for count in MODULES.values()), trail_task)

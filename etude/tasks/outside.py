@@ -1,4 +1,4 @@
-"""Takes out of tests what they want to see, so that it stays with who judges and never comes near the code under test.
+"""Takes the expected values out of tests, so that the judge alone has them and the code under test never sees them.
 
     assert total(items) == 12              ──►  assert _equal_(7, (total(items)))          7: 12
     self.assertEqual(total(items), wanted) ──►  self.assertTrue(_same_(8, (total(items)), (wanted)))

@@ -1,4 +1,4 @@
-"""A workspace that remembers nothing: a checkout without its history, caches and copies, as one commit.
+"""Makes a workspace without traces of the answer: a checkout without its history, caches and copies, as one commit.
 
     source ──copy, without what remembers──► target ──git init, one commit──► no refs, reflog, remotes
                                                     └─find_leaks──► what still tells the answer

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from etude.config import Config
+from etude.plugins import named
 
 
 class OptimizerConfig(Config):
@@ -52,6 +54,11 @@ MaskName = Literal["tv", "kl", "ratio", "band", "off"]
 class LossConfig(Config):
     """The switches of `losses.policy_loss`, whose docstring has the formula."""
 
+    formula: Annotated[str, named("losses")] = "policy"
+    """The loss: `policy`, another of the group `etude.losses`, or package.module:function. Another reads `normaliser`,
+    `token_budget` and `options`, and refuses the switches of `policy`."""
+    options: Mapping[str, float] = {}
+    """What a formula of somebody else's is told."""
     weight: Literal["token", "segment"] = "token"
     """`segment`: one importance weight a segment, the geometric mean of its tokens' (GSPO, arXiv 2507.18071)."""
     importance_cap: float = Field(2.0, gt=0)
@@ -76,6 +83,11 @@ class LossConfig(Config):
 
     @model_validator(mode="after")
     def _no_key_is_ignored(self) -> LossConfig:
+        foreign = self.model_fields_set - {"formula", "options", "normaliser", "token_budget"}
+        if self.formula != "policy" and foreign:
+            raise ValueError(f"{min(foreign)} has no effect with formula = {self.formula!r}; put its own under options")
+        if self.formula == "policy" and self.options:
+            raise ValueError("options: are for a formula of your own; that of `policy` has its switches here")
         reads = {"tv": "trust", "kl": "trust", "ratio": "band", "band": "band", "off": None}[self.mask]
         for name in ("trust", "band"):
             if getattr(self, name) is not None and name != reads:
@@ -108,6 +120,7 @@ class LossConfig(Config):
         """Counters that a run which set these switches leaves at more than zero."""
         default = LossConfig()
         chosen = {
+            "formula_tokens": self.formula != default.formula,
             "segment_weighted_tokens": self.weight != default.weight,
             "capped_tokens": self.importance_cap != default.importance_cap and not math.isinf(self.importance_cap),
             "floored_tokens": self.importance_floor > 0,
@@ -123,9 +136,9 @@ class LossConfig(Config):
 class AdvantageConfig(Config):
     """What a rollout is compared with; `advantages` has the formulas."""
 
-    baseline: Literal["mean", "leave_one_out"] = "mean"
+    baseline: Annotated[str, named("advantages")] = "mean"
     """`mean`: Dr. GRPO (arXiv 2503.20783). `leave_one_out`: RLOO (arXiv 2402.14740), larger by G/(G-1) in a group of
-    G.
+    G. Or another of the group `etude.advantages`, or package.module:function.
     """
     normalise: Literal["none", "group", "batch"] = "none"
     """What advantages are divided by: the deviation of their group's rewards (GRPO, arXiv 2402.03300), which inflates
@@ -140,7 +153,7 @@ class AdvantageConfig(Config):
     def features(self) -> tuple[str, ...]:
         """Counters that a run which set these switches leaves at more than zero."""
         chosen = {
-            "leave_one_out_rollouts": self.baseline == "leave_one_out",
+            "baselined_rollouts": self.baseline != "mean",
             "normalised_rollouts": self.normalise != "none",
             "overlong_rollouts": not self.train_overlong,
         }

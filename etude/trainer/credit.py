@@ -38,7 +38,7 @@ def credited(groups: Sequence[Group], config: AdvantageConfig, credit: CreditCon
     """Raises ValueError if a trajectory has no reward."""
     values = [segment_advantages(group, config, credit) for group in groups]
     paid = sum(bool(each.any()) for shares in values for each in shares)
-    used = {"leave_one_out_rollouts": paid} if config.baseline == "leave_one_out" else {}
+    used = {"baselined_rollouts": paid} if config.baseline != "mean" else {}
     if config.normalise == "batch":
         deviation = _deviation([each for shares in values for each in shares]) + LEAST_DEVIATION
         values = [[(each / deviation).astype(np.float32) for each in shares] for shares in values]

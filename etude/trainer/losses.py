@@ -15,13 +15,15 @@ logp):
   neither favoured nor punished.
 - *KL* to a frozen reference, damping towards the sampler, and an entropy bonus, all off by default.
 
+Another formula is found by name (`etude.losses`): it has the arguments of `policy_loss`, and ends with `terms_of`.
 Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens of a piece, M segments.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -79,17 +81,40 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, said: Sampled, config: Los
     clamped_S = weights_S.clamp(config.importance_floor, config.importance_cap)
     loss = -(clamped_S * advantages_S * logps_S * ~dropped_S * shares_S).sum()
     loss = loss + _pulls(logps_S, entropies_S, said, shares_S, config)
-    sums = _sums(delta_S, tokens_S, dropped_S, advantages_S) | {
-        "entropy": float(entropies_S.detach().sum()),
+    sums = {
+        "masked": float(dropped_S.sum()),
+        "masked_up": float((dropped_S & (advantages_S > 0)).sum()),
+        "masked_down": float((dropped_S & (advantages_S < 0)).sum()),
         "capped": float((weights_S > config.importance_cap).sum()),
         "floored": float((weights_S < config.importance_floor).sum()),
         "reweighted": float((weights_S != tokens_S).sum()),
-        "segments": float(len(drift_M)),
         "gated": float(shut_M.sum()),
         "reference_k1": 0.0 if said.reference_S is None else float((logps_S.detach() - said.reference_S).sum()),
         "from_reference": 0.0 if said.reference_S is None else float((logps_S.detach() != said.reference_S).sum()),
     }
-    return LossTerms(loss, sums, float(delta_S.abs().max()) if len(delta_S) else 0.0, drift_M)
+    return terms_of(loss, logps_S, entropies_S, said, sums)
+
+
+def terms_of(
+    loss: Tensor, logps_S: Tensor, entropies_S: Tensor, said: Sampled, sums: Mapping[str, float] = MappingProxyType({})
+) -> LossTerms:
+    """What every formula hands back: its loss, how far the policy stands from the sampler, and what it has counted."""
+    delta_S = (logps_S - said.behaviour_S).detach()
+    weights_S, drift_M = delta_S.exp(), segment_means(delta_S, said.segments_S)
+    standing = {
+        "tokens": float(len(delta_S)),
+        "segments": float(len(drift_M)),
+        "entropy": float(entropies_S.detach().sum()),
+        "moved": float((delta_S != 0).sum()),
+        "weight": float(weights_S.sum()),
+        "weight_squared": float(weights_S.square().sum()),
+        "k1": float(-delta_S.sum()),
+        "k3": float((weights_S - 1 - delta_S).sum()),
+        "abs_dlogp": float(delta_S.abs().sum()),
+        "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
+    }
+    largest = float(delta_S.abs().max()) if len(delta_S) else 0.0
+    return LossTerms(loss, standing | dict(sums), largest, drift_M)
 
 
 def segment_means(values_S: Tensor, segments_S: Tensor) -> Tensor:
@@ -185,20 +210,3 @@ MASKS: dict[MaskName, Callable[[Move, LossConfig], Tensor]] = {
     "tv": _tv, "kl": _kl, "ratio": _ratio, "band": _band, "off": _off,
 }  # fmt: skip
 """Which tokens are dropped."""
-
-
-def _sums(delta_S: Tensor, weights_S: Tensor, dropped_S: Tensor, advantages_S: Tensor) -> dict[str, float]:
-    """How far the policy stands from the sampler, and what the mask made of it."""
-    return {
-        "tokens": float(len(delta_S)),
-        "masked": float(dropped_S.sum()),
-        "masked_up": float((dropped_S & (advantages_S > 0)).sum()),
-        "masked_down": float((dropped_S & (advantages_S < 0)).sum()),
-        "moved": float((delta_S != 0).sum()),
-        "weight": float(weights_S.sum()),
-        "weight_squared": float(weights_S.square().sum()),
-        "k1": float(-delta_S.sum()),
-        "k3": float((weights_S - 1 - delta_S).sum()),
-        "abs_dlogp": float(delta_S.abs().sum()),
-        "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
-    }

@@ -45,9 +45,10 @@ from etude.trainer.feedback import Lesson
 from etude.trainer.step import Trainer
 from etude.weights.background import BackgroundPublisher, HandOver, Publication, Snapshot
 from etude.weights.manifest import Bits
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig, PublishResult
 from etude.weights.shards import Shard
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.store import StoreConfig
 
 T = TypeVar("T")
 _START_S = 300.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,12 @@ from etude.errors import ConfigError, EtudeError
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import round_to_bf16
+from etude.plugins import find
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import teach
 from etude.trainer.feedback import Lesson
-from etude.trainer.losses import LossTerms, Sampled, policy_loss, shares_of
+from etude.trainer.losses import LossTerms, Sampled, shares_of
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
@@ -62,6 +63,7 @@ class Trainer:
         self.policy = decoder
         self.masters = copy.deepcopy(decoder)
         round_to_bf16(self.policy)
+        self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.optimizer = build_optimizer(self.masters, config.optimizer)
         self.witness = Witness(config.witness_tokens, config.witness_versions)
         self.version = Version(0)
@@ -128,7 +130,7 @@ class Trainer:
             segments - segments[0],
             self._referred(piece),
         )
-        terms = policy_loss(logps, entropies, said, self.config.loss)
+        terms = self.loss(logps, entropies, said, self.config.loss)
         matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_matched(piece))]
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=float(matched.sum()))
         counts = {} if replay is None else replay_counts(replay, output.routing)
@@ -275,6 +277,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
 def _used(sums: Mapping[str, float], taught: Mapping[str, float]) -> dict[str, float]:
     """On how many tokens or segments each switch of the loss has acted: what `LossConfig.features` are proved by."""
     return {
+        "formula_tokens": sums["tokens"],
         "segment_weighted_tokens": sums["reweighted"],
         "capped_tokens": sums["capped"],
         "floored_tokens": sums["floored"],

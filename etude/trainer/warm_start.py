@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -22,8 +22,9 @@ from etude.harness.config import HarnessConfig
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint, save_checkpoint
 from etude.models.state import round_to_bf16
+from etude.plugins import named
 from etude.records import Task
-from etude.tasks.families import FAMILIES, FamilyName
+from etude.tasks.families import family
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import OptimizerConfig
 from etude.trainer.demonstrations import record
@@ -40,7 +41,7 @@ class WarmStartConfig(Config):
     kind: Literal["warm_start"]
     model: Path = Path("models/etude-tiny")
     seed: int = 0
-    family: FamilyName = "trail"
+    family: Annotated[str, named("families")] = "trail"
     rungs: tuple[int, ...]
     """Which rungs are demonstrated, in turns."""
     sessions: int = 1000
@@ -95,7 +96,7 @@ def make_warm_start(config: WarmStartConfig, directory: Path) -> dict[str, float
 
 def demonstrated(config: WarmStartConfig) -> list[Task]:
     """The tasks that the expert plays."""
-    task, rungs = FAMILIES[config.family].task, config.rungs
+    task, rungs = family(config.family).task, config.rungs
     first = FIRST_SEED + config.seed * 1_000_000
     return [task(rungs[index % len(rungs)], "train", first + index) for index in range(config.sessions)]
 

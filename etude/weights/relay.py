@@ -40,8 +40,9 @@ from etude.environments.wire import Answer, dump
 from etude.errors import DeadlineExceeded, WeightError
 from etude.weights.kept import Kept
 from etude.weights.manifest import MOST_MANIFEST_BYTES
+from etude.weights.opening import open_store
 from etude.weights.relay_operations import openapi
-from etude.weights.store import MissingObject, Store, StoreConfig, open_store
+from etude.weights.store import MissingObject, Store, StoreConfig
 
 T = TypeVar("T")
 _PACK = re.compile(r"versions/\d{8,}/([0-9a-f]{64})\.pack")

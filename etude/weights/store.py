@@ -12,14 +12,11 @@ import re
 import shutil
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import unquote, urlparse
+from typing import TypeVar
 
 import obstore
 from obstore import exceptions as failures
-from obstore.store import LocalStore, MemoryStore, from_url
 from pydantic import Field
 
 from etude.config import Config
@@ -190,13 +187,13 @@ class Store:
             except FileNotFoundError:
                 raise MissingObject(f"{self.url}: could not {what}: there is no such object") from None
             except _REFUSED as error:
-                reason = f"{_first_line(error)}; check the URL and your rights to it"
+                reason = f"{first_line(error)}; check the URL and your rights to it"
                 raise WeightError(f"{self.url}: could not {what}: {reason}") from None
             except (failures.GenericError, failures.JoinError, OSError) as error:
                 self._raise_if_lasting(what, error)
                 waited = time.monotonic() - started
                 if waited + pause > self.config.deadline_s:
-                    raise DeadlineExceeded(f"{self.url} to {what}", waited, _first_line(error)) from None
+                    raise DeadlineExceeded(f"{self.url} to {what}", waited, first_line(error)) from None
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -212,45 +209,6 @@ class Store:
             raise WeightError(f"weight store {self.url}: could not {what}: {_OS_REFUSED[code]}") from None
 
 
-def open_store(url: str | Path, config: StoreConfig | None = None) -> Store:
-    """Open a directory (a path or file://, made if absent), memory://, or what obstore knows: s3://, gs://, az://, …
-
-    Raises WeightError if it cannot be opened.
-    """
-    config, text = config or StoreConfig(), str(url)
-    try:
-        opened = _open(text, config)
-    except (failures.BaseError, OSError, ValueError) as error:
-        raise WeightError(f"weight store {text} cannot be opened: {_first_line(error)}") from None
-    if config.relay is None:
-        return Store(*opened, config)
-    from etude.weights.relayed import RelayedStore  # it is a store itself
-
-    return RelayedStore(*opened, config)
-
-
-def _open(text: str, config: StoreConfig) -> tuple[obstore.store.ObjectStore, str, Path | None]:
-    """What obstore makes of a URL, what the store is called, and its directory if it is one."""
-    parsed = urlparse(text)
-    if parsed.scheme in ("", "file"):
-        directory = Path(unquote(parsed.path) if parsed.scheme else text).expanduser().absolute()
-        return LocalStore(prefix=directory, mkdir=True), str(directory), directory
-    if parsed.scheme == "memory":
-        return MemoryStore(), text, None
-    silence = timedelta(seconds=config.request_timeout_s)
-    settings: dict[str, Any] = {
-        "config": config.options,
-        "client_options": {
-            "allow_http": any(value.startswith("http://") for value in config.options.values()),
-            "connect_timeout": silence,
-            "read_timeout": silence,  # a connection that is silent is given up before one that is slow
-            "timeout": timedelta(seconds=max(config.deadline_s, config.request_timeout_s)),
-        },
-        "retry_config": {"max_retries": 0},  # one place retries, and it is `Store`
-    }
-    return from_url(text, **settings), text, None
-
-
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """obstore appends its own debug dump below the message."""
     return str(error).strip().split("\n", 1)[0]

@@ -18,10 +18,7 @@ from small import ROOT, command, steps, variables
 
 ACTORS = {"trainer": "TrainerActor", "engine": "EngineActor", "sessions": "SessionWorker", "rewards": "RewardWorker"}
 
-RESTARTS = tuple(
-    f"faults.{kind}={{restarts = 1000, first_pause_s = 0.01, longest_pause_s = 0.05}}"
-    for kind in ("controller", "trainer", "engine", "sessions", "rewards")
-)
+RESTARTS = ("faults.restarts=1000", "faults.longest_pause_s=0.05")
 """A recipe that bears what tests do to it."""
 
 

@@ -10,7 +10,7 @@ from small import ROOT, command, left, lines, run, steps, variables
 
 from etude.records import Version
 from etude.weights.chain import Chain
-from etude.weights.store import open_store
+from etude.weights.opening import open_store
 
 pytestmark = pytest.mark.timeout(420)
 

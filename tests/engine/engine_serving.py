@@ -15,7 +15,7 @@ from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
 from etude.models.chat import ChatRenderer
-from etude.weights.store import open_store
+from etude.weights.opening import open_store
 from etude.weights.subscriber import Subscriber
 
 TOKEN = "a-token-of-the-tests"

@@ -24,7 +24,7 @@ from etude.harness.sampler import SampleRequest
 from etude.models.state import export_bits
 from etude.records import Version
 from etude.weights.manifest import root_of
-from etude.weights.store import open_store
+from etude.weights.opening import open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 LONGEST_S = 240

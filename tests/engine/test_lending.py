@@ -10,8 +10,8 @@ from small_models import plain_logits, random_decoder
 from etude.engine.server.lending import LendingConfig
 from etude.models.state import export_bits
 from etude.records import Version
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
-from etude.weights.store import open_store
 
 PROMPT = list(range(3, 60))  # longer than a page, so that its prefix would be found in the cache
 OWN, POLICIES = random_decoder(0), [random_decoder(seed) for seed in (1, 2, 3)]

@@ -13,8 +13,8 @@ from small_models import SHAPE, plain_logits, random_decoder, shipped_tokenizer
 from etude.engine.config import EngineConfig
 from etude.models.state import export_bits
 from etude.records import Version
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
-from etude.weights.store import open_store
 
 CHAT, GENERATE, COMPLETE = "/v1/chat/completions", "/generate", "/v1/completions"
 ROOM = EngineConfig(cache_tokens=8192, max_running=4)

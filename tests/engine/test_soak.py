@@ -20,8 +20,8 @@ from etude.engine.config import EngineConfig
 from etude.engine.sampling import Cut, distribution, draw, uniform
 from etude.models.state import export_bits
 from etude.records import Version
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
-from etude.weights.store import open_store
 
 REQUESTS = int(os.environ.get("ETUDE_SOAK_REQUESTS", "240"))
 CLIENTS, SWAP_EVERY_S = 64, 0.3

@@ -16,9 +16,9 @@ from etude.records import Version
 from etude.weights.chain import Chain
 from etude.weights.inspect import verify
 from etude.weights.manifest import root_of
+from etude.weights.opening import open_store
 from etude.weights.pins import Pins
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import open_store
 from etude.weights.subscriber import Subscriber
 
 BITS = [export_bits(random_decoder(seed)) for seed in range(6)]

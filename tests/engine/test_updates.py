@@ -11,9 +11,9 @@ from etude.engine.updates import WeightUpdates
 from etude.errors import WeightError
 from etude.models.state import export_bits
 from etude.records import Version
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
 from etude.weights.slices import cut
-from etude.weights.store import open_store
 from etude.weights.subscriber import Subscriber
 
 BITS = [export_bits(random_decoder(seed)) for seed in range(5)]

@@ -185,3 +185,68 @@ def test_files_without_end_or_without_sense_name_nothing(held: Place) -> None:
     os.mkfifo(held.project / "mise.toml")
     named = named_in(held.project)
     assert "a/b" in named.files and len(named.files) < 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "obeyed"),
+    [
+        ("", 'eval "$(cat tools/s)"', COMMIT),
+        ("", "eval `cat tools/s`", COMMIT),
+        ("", "bash -c 'eval \"$(<tools/s)\"'", COMMIT),
+        ("", "bash <<END\n. <(cat tools/s)\nEND", COMMIT),
+        ("", 'sh -c "$(cat README tools/s)"', COMMIT),
+        ("", "cat tools/s | sh", COMMIT),
+        ("", "find tools -name s -exec sh {} \\;", COMMIT),
+        ("", "x=$(find tools -exec sh {} \\;)", COMMIT),
+        ("", "find -L ./tools -type f -exec true \\; -exec bash -e '{}' ';'", COMMIT),
+        ("", "find tools -type f -execdir chmod +x {} + -exec {} \\;", COMMIT),
+        ("x = !sh tools/s", "", "git x"),
+        ('x = "!f() { . tools/s; }; f"', "", "git x"),
+    ],
+)
+def test_what_is_run_by_way_of_another_is_guarded(held: Place, path: str, text: str, obeyed: str) -> None:
+    (held.project / "README").write_text("true\n")
+    (held.project / "tools" / "s").write_text("true\n")
+    hook(held, text)
+    with (held.project / ".git" / "config").open("a") as config:
+        config.write(f"[alias]\n\t{path}\n" if path else "")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await refused(workspace, "cp evil tools/s") in ("tools", "tools/s")
+
+    within(held.project, scenario)
+    held.run(obeyed)
+    assert not held.canary.exists()
+    (held.project / "tools" / "s").write_text(held.filled("touch CANARY\n"))
+    (held.project / "tools" / "s").chmod(0o755)
+    held.run(obeyed)
+    assert held.canary.exists(), "the case shows nothing"
+
+
+def test_what_only_takes_part_is_not_guarded(held: Place) -> None:
+    (held.project / "src" / "main.py").write_text("1\n")
+    hook(held, "find src -name '*.py' -exec grep -l x {} +\nfind src -exec cat {} ';' | wc -l\nx=$(cat src/main.py)")
+    with (held.project / ".git" / "config").open("a") as config:
+        config.write("[alias]\n\tl = log src/main.py\n")
+    assert not {"src", "src/main.py"} & set(named_in(held.project).files)
+
+
+def test_what_an_editor_runs_when_a_directory_is_opened_is_guarded_with_what_it_names(held: Place) -> None:
+    """Tasks that are run by name are code: who runs them names them."""
+    for name in ("open.sh", "built.sh", "init.sh", "up.sh"):
+        (held.project / "tools" / name).write_text("true\n")
+    app = held.project / "packages" / "app"
+    for directory in (held.project / ".vscode", app / ".vscode", app / ".devcontainer" / "py", app / "tools"):
+        directory.mkdir(parents=True)
+    (app / "tools" / "x.sh").write_text("true\n")
+    on_opening = '"runOptions": {"runOn": "folderOpen"}'
+    (held.project / ".vscode" / "tasks.json").write_text('{"tasks": [{"command": "sh tools/built.sh"}]}')
+    (app / ".vscode" / "tasks.json").write_text(f'{{"tasks": [{{"command": "./tools/x.sh", {on_opening}}}]}}')
+    (held.project / ".devcontainer.json").write_text(
+        '{"initializeCommand": ["sh", "${localWorkspaceFolder}/tools/init.sh"]}'
+    )
+    (app / ".devcontainer" / "devcontainer.json").write_text('{"postCreateCommand": "sh tools/up.sh"}')
+    (app / ".devcontainer" / "py" / "devcontainer.json").write_text('{"initializeCommand": "../../tools/open.sh"}')
+    files = set(named_in(held.project).files)
+    assert {"packages/app/tools/x.sh", "tools/init.sh", "tools/open.sh"} <= files, files
+    assert not {"tools/built.sh", "tools/up.sh"} & files

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from etude.environments.base import Sandbox
 from etude.harness.schema import ToolCall, check_call
 from etude.harness.tools import AGENT_TOOLS, ToolConfig, run_calls
@@ -60,6 +62,28 @@ def test_grep_searches_what_git_keeps(in_sandbox: Run) -> None:
             "a.py-5-def load(path):\na.py:6:    return json.loads(open(path).read())"
         )
         assert "pwned" not in [entry.name for entry in await sandbox.list_dir("/workspace")]
+
+    in_sandbox(scenario, FILES)
+
+
+@pytest.mark.parametrize("tool", ["grep", "glob", "codebase_search", "read_lints"])
+def test_no_search_runs_what_the_repositorys_config_names(in_sandbox: Run, tool: str) -> None:
+    """It would not be asked about. The user's own git, which is, does run it, or this shows nothing."""
+
+    async def scenario(sandbox: Sandbox) -> None:
+        await repository(sandbox)
+        await sandbox.exec(
+            "printf '#!/bin/sh\\ntouch /workspace/ran\\ncat\\n' > evil; chmod +x evil; mkdir -p hooks; "
+            "cp evil hooks/post-index-change; git config core.fsmonitor ./evil; git config core.hooksPath ./hooks; "
+            "git config filter.x=y.clean ./evil; git config filter.x=y.required true; git config diff.external ./evil; "
+            "echo '*.py filter=x=y' > .git/info/attributes; touch a.py"
+        )
+        values = {"grep": {"pattern": "x"}, "glob": {"pattern": "*"}, "codebase_search": {"query": "x"}}.get(tool, {})
+        assert not (await answer(sandbox, tool, **values)).startswith("error")
+        names = [entry.name for entry in await sandbox.list_dir("/workspace")]
+        assert "evil" in names and "ran" not in names
+        await sandbox.exec("git status")
+        assert "ran" in [entry.name for entry in await sandbox.list_dir("/workspace")]
 
     in_sandbox(scenario, FILES)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -152,6 +151,7 @@ def test_everyday_commands_are_not_asked_about(trial: Trial) -> None:
 def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial: Trial) -> None:
     (trial.project / ".env").unlink()
     (trial.project / "hard").unlink()
+    (trial.project / "opt" / ".env").unlink()  # which the built-in rules ask about
     hidden = [str(trial.project / "infra" / "secrets"), str(trial.project / "hard-key"), str(trial.home / ".codex")]
     judge = Judge(
         PermissionConfig(deny=("read(.env)", "read(infra/secrets/**)", "read(~/.codex/**)")),
@@ -232,109 +232,8 @@ def test_two_directories_are_compared_where_there_is_no_repository(trial: Trial)
     assert verdict(judge, "git diff src tests") == "allow"
 
 
-# --- git ----------------------------------------------------------------------------------------------------------
-
-PLANTED: dict[str, tuple[str, Callable[[Path, str], None]]] = {}
-
-
-def plant(line: str) -> Callable[[Callable[[Path, str], None]], Callable[[Path, str], None]]:
-    def keep(function: Callable[[Path, str], None]) -> Callable[[Path, str], None]:
-        PLANTED[function.__name__] = (line, function)
-        return function
-
-    return keep
-
-
 def git(directory: Path, *words: str) -> None:
     subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=directory, check=True)
-
-
-@plant("git diff")
-def external_diff(project: Path, program: str) -> None:
-    git(project, "config", "diff.external", program)
-
-
-@plant("git diff")
-def text_conversion(project: Path, program: str) -> None:
-    (project / ".git" / "info").mkdir(exist_ok=True)
-    (project / ".git" / "info" / "attributes").write_text("*.py diff=x\n")
-    git(project, "config", "diff.x.textconv", program)
-
-
-@plant("git status")
-def file_system_monitor(project: Path, program: str) -> None:
-    with (project / ".git" / "config").open("a") as file:
-        file.write(f"[Core] FSMonitor = {program}\n")
-
-
-@plant("git diff")
-def clean_filter(project: Path, program: str) -> None:
-    (project / ".gitattributes").write_text("*.py filter=x\n")
-    git(project, "config", "filter.x.clean", f"{program} && cat")
-
-
-@plant("git status")
-def included(project: Path, program: str) -> None:
-    (project / "more").write_text(f"[core]\nfsmonitor = {program}\n")
-    git(project, "config", "include.path", "../more")
-
-
-@plant("git status")
-def hook(project: Path, program: str) -> None:
-    (project / ".git" / "hooks").mkdir(exist_ok=True)
-    (project / ".git" / "hooks" / "post-index-change").symlink_to(program)
-    os.utime(project / "src" / "b.py", (1, 1))  # so that git looks again, and writes down what it saw
-
-
-@plant("cd src/bare && git status --short || git ls-files")
-def bare_repository_among_the_files(project: Path, program: str) -> None:
-    git(project, "clone", "-q", "--bare", ".", "src/bare")
-    git(project / "src" / "bare", "config", "core.bare", "false")
-    git(project / "src" / "bare", "config", "core.worktree", str(project))
-    git(project / "src" / "bare", "config", "core.fsmonitor", program)
-
-
-@plant("git status")
-def repository_in_the_repository(project: Path, program: str) -> None:
-    git(project, "clone", "-q", ".", "inner")
-    git(project / "inner", "config", "core.fsmonitor", program)
-    git(project, "-c", "advice.addEmbeddedRepo=false", "add", "inner")
-
-
-@pytest.fixture
-def repository(outer: Path) -> Path:
-    project = outer / "repository"
-    (project / "src").mkdir(parents=True)
-    for name in ("a.py", "b.py"):
-        (project / "src" / name).write_text("a = 1\n")
-    git(project, "init", "-qb", "main")
-    git(project, "add", "-A")
-    git(project, "commit", "-qm", "first")
-    return project
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_git_that_would_run_something_is_asked_about(repository: Path, outer: Path, name: str) -> None:
-    program = outer / "program"
-    program.write_text(f"#!/bin/sh\necho sang >> {outer}/sang\n")
-    program.chmod(0o755)
-    line, planted = PLANTED[name]
-    judge = Judge(PermissionConfig(), Place(repository), env={})
-    assert verdict(judge, line.replace("src/bare", "src")) == "allow"
-    planted(repository, str(program))
-    (repository / "src" / "a.py").write_text("a = 2 + 2\n")
-    assert verdict(judge, line) == "ask"
-    subprocess.run(["sh", "-c", line], cwd=repository, capture_output=True)
-    assert (outer / "sang").read_text(), "git does run it: there was something to ask about"
-
-
-def test_git_of_an_ordinary_repository_is_not_asked_about(repository: Path) -> None:
-    git(repository, "config", "core.fsmonitor", "false")
-    git(repository, "config", "remote.origin.url", "https://example.invalid/x")
-    git(repository, "worktree", "add", "-q", "--detach", "tree")
-    judge = Judge(PermissionConfig(), Place(repository), env={})
-    for line in ("git status", "git diff", "cd tree && git status", "git -C tree log -p", "git show HEAD:src/a.py"):
-        assert verdict(judge, line) == "allow", line
 
 
 @pytest.mark.parametrize(
@@ -359,20 +258,3 @@ def test_what_lists_or_declares_neither_writes_nor_runs(line):
 )  # fmt: skip
 def test_what_lists_and_declares_plainly_is_not_asked_about(line):
     assert Judge(PermissionConfig()).judge("run_terminal_cmd", {"command": line}).verdict == "allow"
-
-
-def test_a_repository_with_hooks_of_its_own_is_looked_at_unasked(tmp_path):
-    """As husky and `git lfs install --local` leave it: reading runs none of its hooks, and no program but git-lfs."""
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "config", "core.hooksPath", ".husky/_")
-    git(tmp_path, "config", "filter.lfs.clean", "git-lfs clean -- %f")
-    git(tmp_path, "config", "filter.lfs.process", "git-lfs filter-process")
-    judged = {"command": "git status --short"}
-    assert Judge(PermissionConfig(), Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"
-    hook = tmp_path / ".husky" / "_" / "post-index-change"
-    hook.parent.mkdir(parents=True)
-    hook.write_text("#!/bin/sh\n")
-    hook.chmod(0o755)
-    assert Judge(PermissionConfig(), Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "ask"
-    theirs = PermissionConfig(allow=("run(git status *)",))
-    assert Judge(theirs, Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"

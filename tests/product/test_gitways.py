@@ -129,6 +129,32 @@ def test_what_would_put_back_a_change_of_the_users_is_denied_before_it_begins(pr
     assert decision.verdict == "deny" and "not committed" in decision.explain(), decision.explain()
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["git stash pop stash@{1}", "git stash apply -q 1", "git stash pop --index 1", "git stash branch b stash@{1}"],
+)
+def test_any_stash_that_holds_a_listed_file_is_looked_at(project: Path, line: str) -> None:
+    for name in (LISTED, "a.txt"):
+        (project / name).write_text("stashed\n")
+        git(project, "stash")
+    decision, printed, _ = asked_and_run(project, line)
+    assert f"only the user may write it: {LISTED}" in printed, "the guard does stop it"
+    assert decision.verdict == "deny" and LISTED in decision.explain(), decision.explain()
+
+
+@pytest.mark.parametrize(
+    "line", ["git merge -q", "git rebase -q", "git rebase -q -f", "git pull -q", "git pull -q --rebase"]
+)
+@pytest.mark.parametrize(("follows", "verdict"), [("vs", "deny"), ("other", "allow")])
+def test_what_a_branch_follows_is_looked_at_where_none_is_named(
+    project: Path, line: str, follows: str, verdict: str
+) -> None:
+    git(project, "branch", "-q", f"--set-upstream-to={follows}", "main")
+    decision, printed, _ = asked_and_run(project, line)
+    assert ("only the user may write it" in printed) is (verdict == "deny"), printed
+    assert decision.verdict == verdict, decision.explain()
+
+
 @pytest.mark.parametrize("line", FINE)
 def test_what_writes_no_listed_file_is_let_be(project: Path, line: str) -> None:
     decision, printed, code = asked_and_run(project, line)

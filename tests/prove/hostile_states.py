@@ -114,7 +114,9 @@ PRIMITIVES: dict[str, str] = {
     "python": "mkdir -p __pycache__; printf '\\0' > sub/module.py; printf 'def f(:' > new.py; touch conftest.py",
 }  # fmt: skip
 
-FAULTS = ("infra_failed", "spoiled_forks", "outside_touched", "left_over", "all_blamed", "too_much_memory")
+FAULTS = (
+    "infra_failed", "spoiled_forks", "outside_touched", "left_over", "left_running", "all_blamed", "too_much_memory",
+)  # fmt: skip
 SLACK_MB = 100
 """What a controller may need for itself, beyond one archive at its largest for each state that it judges at once."""
 CANARY = Path("/var/tmp/etude-canary")
@@ -153,7 +155,7 @@ def state_of(seed: int) -> tuple[list[str], str]:
     return names, "\n".join(lines).replace("CANARY", str(CANARY))
 
 
-async def outcome_of(seed: int, backend: Backend, tally: Tally, fork: bool = True) -> None:
+async def outcome_of(seed: int, backend: Backend, judges: Judges, tally: Tally, fork: bool = True) -> None:
     """Play, fork, seal and judge one state."""
     names, command = state_of(seed)
 
@@ -164,7 +166,7 @@ async def outcome_of(seed: int, backend: Backend, tally: Tally, fork: bool = Tru
         return SessionResult(str(seed), (), (), "finished", {})
 
     try:
-        verdict = (await judge(TASK, await play_to_seal(TASK, backend, session), backend, Judges(audited=True))).verdict
+        verdict = (await judge(TASK, await play_to_seal(TASK, backend, session), backend, judges)).verdict
     except (EtudeError, OSError) as error:  # as rollouts.session does
         verdict = InfraFailed(f"{type(error).__name__}: {error}")
     if isinstance(verdict, InfraFailed):
@@ -192,13 +194,14 @@ async def many(seeds: range, backend: Backend, at_once: int, forks: int = 1) -> 
 
     async def worker() -> None:
         for seed in waiting:
-            await outcome_of(seed, backend, tally, seed % forks == 0)
+            await outcome_of(seed, backend, judges, tally, seed % forks == 0)
             if seed % 500 == 499:
                 print(
                     f"{seed + 1 - seeds.start}: {tally.scored} scored, {len(tally.infra_failed)} not", file=sys.stderr
                 )
 
-    await asyncio.gather(*(worker() for _ in range(at_once)))
+    async with Judges(audited=True) as judges:
+        await asyncio.gather(*(worker() for _ in range(at_once)))
     return tally
 
 
@@ -216,6 +219,10 @@ def fingerprint(*places: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
+def _children() -> set[str]:
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
 def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
     """Run, and say what became of them."""
     (CANARY / "open").mkdir(parents=True, exist_ok=True)
@@ -226,16 +233,17 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
         places = (CANARY, Path(__file__).parent, Path("/etc"))
         before, began = fingerprint(*places), time.monotonic()
 
-        async def whole() -> tuple[Tally, int]:
+        async def whole() -> tuple[Tally, int, list[str]]:
             opened = NamespaceBackend(NamespaceConfig(limits="cgroup" if os.geteuid() == 0 else "rlimit"))
             try:
-                await many(range(seed, seed + 1), opened, 1)
                 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                return await many(range(seed, seed + states), opened, at_once, forks), base
+                others = _children()  # the backend's
+                tally = await many(range(seed, seed + states), opened, at_once, forks)
+                return tally, base, sorted(_children() - others)
             finally:
                 await opened.close()
 
-        tally, base = asyncio.run(whole())
+        tally, base, running = asyncio.run(whole())
         touched = sorted({path for path, _ in before.items() ^ fingerprint(*places).items()})
     finally:
         shutil.rmtree(CANARY)
@@ -253,6 +261,7 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
         "base_rss_mb": base // 1024,
         "outside_touched": touched[:20],
         "left_over": leftovers(),
+        "left_running": running,
         "backend": "namespace",
         "root": os.geteuid() == 0,
         "wall_s": round(time.monotonic() - began, 1),

@@ -30,8 +30,8 @@ from etude.models.config import ModelConfig
 from etude.models.tokenizer import load_tokenizer, save_tokenizer
 from etude.records import Version
 from etude.rollouts.evaluate import Judged, as_json
+from etude.rollouts.evaluate import summarise as summarise_run
 from etude.rollouts.report import write_report
-from etude.rollouts.summary import summarise as summarise_run
 from etude.tasks.mined.environment import Environments
 from etude.tasks.packed import pack_tasks, packed_names, unpack_tasks
 from etude.trainer.documents import Document, ShuffledSource, read_documents, write_documents

@@ -33,7 +33,7 @@ from etude.records import Event, Scored, Task, Trajectory, Verifier, Version
 from etude.rewards.mining.journal import Decision
 from etude.rewards.mining.journal import Journal as MiningJournal
 from etude.rollouts.config import RunConfig
-from etude.rollouts.ledger import GroupRecord, Ledger
+from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.lines import append, rows
 from etude.rollouts.live import Changes
 from etude.rollouts.moves import Moves
@@ -41,10 +41,10 @@ from etude.rollouts.sample import sample_of
 from etude.rollouts.trajectory_store import KeptTrajectory, TrajectoryStore
 from etude.tasks.harbor import read_task, write_task
 from etude.trainer import checkpoint
+from etude.weights.opening import open_store
 from etude.weights.pins import Pins
 from etude.weights.publisher import Publisher
 from etude.weights.signing import make_keys
-from etude.weights.store import open_store
 
 ROOT = Path(__file__).parents[2]
 PAD = "x" * 3000
@@ -109,7 +109,7 @@ def _newest(at: Path) -> list[int]:
 
 
 def _ledger(at: Path, n: int) -> None:
-    ledger = Ledger(at)
+    ledger = GroupLedger(at)
     try:
         ledger.opened(GroupRecord(n, "r" * 3000, 1, Version(0)))
         asyncio.run(ledger.sync())
@@ -118,7 +118,7 @@ def _ledger(at: Path, n: int) -> None:
 
 
 def _ledger_has(at: Path) -> list[int]:
-    ledger = Ledger(at)
+    ledger = GroupLedger(at)
     try:
         return sorted(ledger.groups)
     finally:

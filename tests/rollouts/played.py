@@ -8,7 +8,7 @@ from etude.harness.events import EventLog
 from etude.harness.sampler import NO_ROUTES
 from etude.records import Event, InfraFailed, Scored, Segment, Task, Trajectory, Verifier
 from etude.rollouts.groups import GroupConfig, GroupPool
-from etude.rollouts.ledger import Ledger
+from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.sample import sample_of
 from etude.rollouts.slots import Slots
 
@@ -55,7 +55,7 @@ async def logged(store, slot, version=0):
 
 
 def pool_in(directory, **config):
-    return GroupPool(GroupConfig(**config), Slots(0), Ledger(directory / "ledger"))
+    return GroupPool(GroupConfig(**config), Slots(0), GroupLedger(directory / "ledger"))
 
 
 def sent(pool, index, version=0):

@@ -11,15 +11,14 @@ from etude.config import parse
 from etude.errors import ConfigError
 from etude.models.state import export_bits
 from etude.records import Version
-from etude.rollouts.config import RunConfig
+from etude.rollouts.config import BorrowingConfig, RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet, places_of
-from etude.rollouts.fleet_config import BorrowingConfig
-from etude.rollouts.lending import Decision, Seen, decide, is_low
-from etude.rollouts.loan_link import LoanLink, Server
+from etude.rollouts.lending.borrower import Decision, Seen, decide, is_low
+from etude.rollouts.lending.loan_link import LendingServer, LoanLink
 from etude.rollouts.router import RemoteSampler
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
-from etude.weights.store import open_store
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from engine_serving import TOKEN, serving
@@ -132,6 +131,6 @@ def test_sessions_are_sampled_by_what_is_lent_and_go_on_after_users_took_it_back
 
 
 def test_a_link_is_the_same_in_another_process(tmp_path):
-    link = LoanLink("lent-1", Server("http://a:1", tmp_path / "token"), "lease", 15.0, 5.0)
+    link = LoanLink("lent-1", LendingServer("http://a:1", tmp_path / "token"), "lease", 15.0, 5.0)
     copy = pickle.loads(pickle.dumps(link))
     assert (copy.name, copy.lease, copy.server.url) == ("lent-1", "lease", "http://a:1")

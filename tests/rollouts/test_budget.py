@@ -4,8 +4,8 @@ import pytest
 
 from etude.config import parse
 from etude.errors import ConfigError
-from etude.rollouts.budget import training_minutes
 from etude.rollouts.config import RunConfig
+from etude.rollouts.schedule import training_minutes
 
 
 def config(control=True, **rollouts):

@@ -9,7 +9,7 @@ import pytest
 from etude.config import load_recipe
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.config import RunConfig
-from etude.rollouts.live import LIVE, Changes, Server, ask
+from etude.rollouts.live import LIVE, Changes, ControlSocket, ask
 
 RECIPE = load_recipe(Path(__file__).parents[2] / "recipes" / "quickstart.toml", RunConfig)
 
@@ -68,7 +68,7 @@ def test_an_operator_is_answered_over_the_socket(tmp_path):
         return json.dumps(request)
 
     async def served():
-        async with Server(deep, answer):
+        async with ControlSocket(deep, answer):
             assert json.loads(await asyncio.to_thread(ask, deep, {"command": "set"})) == {"command": "set"}
             with pytest.raises(EtudeError, match="it cannot be done"):
                 await asyncio.to_thread(ask, deep, {"command": "fail"})

@@ -12,8 +12,8 @@ from etude.engine.config import EngineConfig
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
 from etude.harness.sampler import SampleRequest
-from etude.rollouts.links import EngineGone
-from etude.rollouts.router import MUCH_OVER, OVER, SLACK, Member, RemoteSampler, Router, View
+from etude.rollouts.router import MUCH_OVER, OVER, SLACK, FleetView, Member, RemoteSampler, Router
+from etude.rollouts.worker import WorkerGone
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from small_models import random_decoder
@@ -34,7 +34,7 @@ class Near:
             raise DeadlineExceeded("an engine to sample", deadline_s) from None
         except EtudeError as error:
             if "closed" in str(error):
-                raise EngineGone("the engine died") from None
+                raise WorkerGone("the engine died") from None
             raise
 
     async def drop(self, session):
@@ -42,7 +42,7 @@ class Near:
 
 
 def view(number, *members, state="all is well", failure=None):
-    return View(number, members, state, failure)
+    return FleetView(number, members, state, failure)
 
 
 def member(name, speed=1.0, link=None, leaving=False):

@@ -13,7 +13,7 @@ from etude.errors import AccountingError, CheckpointError
 from etude.records import Cheated, InfraFailed, Scored, Truncated
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import GroupConfig
-from etude.rollouts.ledger import GroupRecord, Ledger
+from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.restore import account, restored
 from etude.rollouts.sample import Sample
 from etude.rollouts.slots import group_id, member_of
@@ -60,26 +60,26 @@ def test_samples_go_one_checkpoint_after_their_group_has_ended(tmp_path):
     assert store.slots() == ["g1/0", "g1/1", "g11/0"]
     store.ended([])
     assert store.slots() == ["g11/0"]
-    store.keep_only([])
+    store.clear()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_process_at_a_time_has_it(tmp_path):
-    first = Ledger(tmp_path)
+    first = GroupLedger(tmp_path)
     with pytest.raises(CheckpointError, match="another process"):
-        Ledger(tmp_path)
+        GroupLedger(tmp_path)
     first.close()
-    Ledger(tmp_path).close()
+    GroupLedger(tmp_path).close()
 
 
 def test_a_line_that_was_being_written_is_not_there(tmp_path):
-    ledger = Ledger(tmp_path)
+    ledger = GroupLedger(tmp_path)
     ledger.opened(GroupRecord(0, 3, 2, 5))
     ledger.closed(0, "ready", [0, 1])
     ledger.close()
     path = tmp_path / "groups.jsonl"
     path.write_bytes(path.read_bytes()[:-9])
-    again = Ledger(tmp_path)
+    again = GroupLedger(tmp_path)
     assert again.groups == {0: GroupRecord(0, 3, 2, 5)}
 
 
@@ -95,7 +95,7 @@ class Life:
         self.draw, self.directory = draw, directory
         self.stats = RunStats(directory / "metrics.jsonl", saved.get("stats"))
         self.tasks = TaskStream(Source(lambda rung, index: TASK, (1, 2), {1: 1, 2: 2}, {}), saved=saved.get("stream"))
-        self.ledger = Ledger(directory / "ledger")
+        self.ledger = GroupLedger(directory / "ledger")
         self.store = TrajectoryStore(directory / "trajectories")
         self.pool = restored(CONFIG, self.ledger, self.store, self.tasks, self.stats, saved)
         self.version = saved["line"]["version"] if saved else 0

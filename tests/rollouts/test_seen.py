@@ -8,11 +8,10 @@ from rich.console import Console
 
 from etude.errors import UnusedFeature, WeightError
 from etude.rewards.rates import wilson
-from etude.rollouts.evaluate import Judged, as_json
-from etude.rollouts.fleet_engine import Swap
+from etude.rollouts.evaluate import Judged, as_json, summarise
+from etude.rollouts.links import Swap
 from etude.rollouts.report import write_report
 from etude.rollouts.stats import RunStats
-from etude.rollouts.summary import summarise
 from etude.rollouts.view import Call, View, ViewState, render, sparkline
 
 STATE = ViewState(

@@ -11,7 +11,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from etude.rollouts.faults import restarts_of
+from etude.config import parse
+from etude.errors import ConfigError
+from etude.rollouts.faults import (
+    FIRST_PAUSE_S,
+    FaultConfig,
+    RestartBudgetSpent,
+    Restarts,
+    Supervised,
+    restarts_of,
+)
 
 ROOT = Path(__file__).parents[2]
 ABOVE = """
@@ -21,8 +30,7 @@ from etude.errors import EtudeError
 from etude.rollouts.faults import FaultConfig, Restarts
 from etude.rollouts.supervisor import Supervisor
 directory, command = Path(sys.argv[1]), sys.argv[2:]
-budget = {"restarts": 3, "first_pause_s": 0.01}
-faults = FaultConfig.model_validate({"controller": budget, "ping_every_s": 0.05, "ping_deadline_s": 2})
+faults = FaultConfig(restarts=3, longest_pause_s=0.01, ping_every_s=0.05, ping_deadline_s=2)
 restarts = Restarts(faults, directory / "metrics.jsonl")
 try:
     sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts).run())
@@ -76,7 +84,7 @@ def test_a_budget_that_is_spent_ends_the_run_and_says_why(tmp_path):
     code, said = ended(start(tmp_path / "run", DIES))
     assert code == 1
     assert "the controller died 4 times within 600 s, the last time: signal 9 (Killed)" in said
-    assert "faults.controller.restarts" in said
+    assert "faults.restarts" in said
 
 
 @pytest.mark.parametrize(("code", "lives"), [(0, 1), (1, 1), (42, 1), (130, 1), (70, 4)])
@@ -154,3 +162,21 @@ def test_restarts_are_counted_from_whole_lines_alone(tmp_path):
     line = json.dumps({"kind": "restart", "process": "engine", "why": "x", "at": 0})
     metrics.write_text(f'{{"kind": "step"}}\n{line}\n{line[:20]}')
     assert restarts_of(metrics) == {"engine": 1}
+
+
+@pytest.mark.parametrize("kind", ["controller", "trainer", "engine", "sessions", "rewards"])
+def test_a_budget_of_its_own_is_refused_and_what_to_write_said(kind):
+    with pytest.raises(ConfigError, match=rf"faults: .*{kind}: .*write faults\.restarts, faults\.within_s and"):
+        parse({"name": "test", "faults": {kind: {"restarts": 3}}}, Supervised, "recipe")
+
+
+def test_kinds_share_the_keys_and_not_the_budget(tmp_path):
+    restarts = Restarts(FaultConfig(restarts=1), tmp_path / "metrics.jsonl")
+    assert restarts.spend("engine", "it died") == restarts.spend("sessions", "it died") == FIRST_PAUSE_S
+    with pytest.raises(RestartBudgetSpent, match="the engine died 2 times within 600 s, the last time: again"):
+        restarts.spend("engine", "again")
+
+
+def test_pauses_double_up_to_the_longest(tmp_path):
+    restarts = Restarts(FaultConfig(longest_pause_s=1.0), tmp_path / "metrics.jsonl")
+    assert [restarts.spend("trainer", "it died") for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]

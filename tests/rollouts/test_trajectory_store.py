@@ -95,9 +95,9 @@ def test_what_is_sealed_is_not_played_again(tmp_path, processes):
     assert heard == [] and again.trajectory.events == before.trajectory.events
     store = TrajectoryStore(tmp_path)
     assert store.slots() == ["g7/2"]
-    store.keep_only(["g7/2"])
+    store.remove("g7/1")
     assert store.slots() == ["g7/2"]
-    store.keep_only(["g7/1"])
+    store.remove("g7/2")
     assert store.slots() == [] and list(tmp_path.iterdir()) == []
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from etude.errors import DeadlineExceeded
-from etude.rollouts.waiting import within
+from etude.rollouts.ray_process import within
 
 
 def test_a_deadline_names_what_it_waited_for():

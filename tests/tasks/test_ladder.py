@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from etude.tasks import families
 from etude.tasks.compose import random_shape
 from etude.tasks.drills import drill
 from etude.tasks.expert import misfix
-from etude.tasks.families import FAMILIES
 from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, form, from_shape
 from etude.tasks.holdout import is_held_out
 from etude.tasks.ladder import CHECK, LADDER, RUNGS, ladder_task
@@ -84,7 +84,7 @@ def test_rungs_grow_in_what_must_be_searched():
 
 
 def test_evaluation_sets_are_fixed_and_interleaved():
-    tasks = FAMILIES["ladder"].evaluation("eval", 2)
+    tasks = families.LADDER.evaluation("eval", 2)
     assert [task.provenance["rung"] for task in tasks] == [*RUNGS, *RUNGS]
     assert len({task.id for task in tasks}) == 10
 

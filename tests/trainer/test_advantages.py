@@ -82,7 +82,7 @@ def test_every_switch_counts_what_it_changed():
     rows = [group([1, 0, 0, 1]), group([1, 1, 1, 1])]
     chosen = AdvantageConfig(baseline="leave_one_out", normalise="batch", train_overlong=False)
     _, used = credit(rows, chosen)
-    assert used == {"leave_one_out_rollouts": 4, "normalised_rollouts": 4, "overlong_rollouts": 0}
+    assert used == {"baselined_rollouts": 4, "normalised_rollouts": 4, "overlong_rollouts": 0}
     assert set(used) == set(chosen.features)
     assert AdvantageConfig().features == ()
 

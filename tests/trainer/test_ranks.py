@@ -17,8 +17,9 @@ from etude.trainer.ranks import Setup, open_ranks, owned
 from etude.trainer.step import Trainer
 from etude.weights.chain import Chain
 from etude.weights.manifest import root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import PublisherConfig
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber
 
 SHIPPED = Path(__file__).parents[2] / "models" / "etude-tiny"

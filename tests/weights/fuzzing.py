@@ -39,10 +39,11 @@ from etude.weights.codecs import Codec
 from etude.weights.delta import apply_delta, copy_bits
 from etude.weights.forms import FORMS
 from etude.weights.manifest import MOST_MANIFEST_BYTES, dump, load
+from etude.weights.opening import open_store
 from etude.weights.pins import Pins
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.signing import Keys
-from etude.weights.store import Store, open_store
+from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version

@@ -35,12 +35,13 @@ from etude.models.decoder import Decoder
 from etude.models.state import export_bits, round_to_bf16
 from etude.records import Version
 from etude.weights.manifest import Bits, root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.relay import Relay, RelayConfig, application
 from etude.weights.relayed import RelayedStore
 from etude.weights.shards import Shard
 from etude.weights.slices import cut
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 LINKS = (

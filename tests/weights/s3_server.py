@@ -15,7 +15,8 @@ from typing import Any
 from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
-from etude.weights.store import Store, StoreConfig, open_store
+from etude.weights.opening import open_store
+from etude.weights.store import Store, StoreConfig
 
 OPTIONS = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
 

@@ -18,8 +18,8 @@ from etude.weights.chain import Chain
 from etude.weights.delta import Held, make_delta
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version

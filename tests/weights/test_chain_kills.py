@@ -24,9 +24,10 @@ from etude.records import Version
 from etude.weights.chain import Chain
 from etude.weights.inspect import verify
 from etude.weights.manifest import root_of
+from etude.weights.opening import open_store
 from etude.weights.pins import Pins
 from etude.weights.publisher import Publisher
-from etude.weights.store import Store, StoreConfig, open_store
+from etude.weights.store import Store, StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version

@@ -15,8 +15,9 @@ from weight_samples import make_chain, same
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.inspect import verify
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber
 
 V = Version

@@ -23,8 +23,9 @@ from etude.weights.delta import check_bits
 from etude.weights.forms import FORMS, Array, FormName, form_of, tagged
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import Store, open_store
+from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber
 
 V = Version

@@ -11,8 +11,8 @@ from etude.errors import WeightError
 from etude.records import Version
 from etude.weights.inspect import format_inspect, format_log, format_verify, inspect, log, verify
 from etude.weights.manifest import root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import open_store
 
 
 def publish(directory: Path, length: int) -> list[Path]:

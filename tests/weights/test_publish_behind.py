@@ -24,9 +24,10 @@ from etude.weights import range_coder, rice
 from etude.weights.background import BackgroundPublisher, Snapshot
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, hash_of, root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.shards import Shard
-from etude.weights.store import Store, StoreConfig, open_store
+from etude.weights.store import Store, StoreConfig
 from etude.weights.subscriber import Subscriber
 
 V = Version
@@ -223,7 +224,8 @@ import os, sys, time
 from weight_samples import make_chain
 from etude.weights.background import BackgroundPublisher
 from etude.weights.publisher import Publisher
-from etude.weights.store import Store, open_store
+from etude.weights.opening import open_store
+from etude.weights.store import Store
 
 chain, write, allowed = make_chain(6), Store.put, int(sys.argv[2])
 def put(*arguments, **options):

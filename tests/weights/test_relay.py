@@ -25,10 +25,11 @@ from weight_samples import make_chain, move_bits, same
 from etude.errors import ConfigError, DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.manifest import root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.relay import Relay, RelayConfig, application
 from etude.weights.relayed import RelayedStore
-from etude.weights.store import Store, StoreConfig, open_store
+from etude.weights.store import Store, StoreConfig
 from etude.weights.subscriber import Subscriber
 
 V = Version

@@ -18,11 +18,11 @@ from etude.records import Version
 from etude.weights.chain import Chain, merged_parent
 from etude.weights.inspect import log, verify
 from etude.weights.manifest import Bits, root_of
+from etude.weights.opening import open_store
 from etude.weights.pins import NotKept, Pins
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.retention import Retention
 from etude.weights.signing import make_keys
-from etude.weights.store import open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version

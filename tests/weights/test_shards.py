@@ -21,11 +21,12 @@ from etude.records import Version
 from etude.weights.delta import Held
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig, PublishResult
 from etude.weights.shards import Shard
 from etude.weights.signing import Keys
 from etude.weights.slices import cut, join
-from etude.weights.store import Store, open_store
+from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version
@@ -183,7 +184,8 @@ import os, signal, sys
 from test_shards import CHAIN, share
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.shards import Shard
-from etude.weights.store import Store, open_store
+from etude.weights.opening import open_store
+from etude.weights.store import Store
 
 directory, rank, survived, attempt = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 shard, writes = Shard(rank, 2, attempt, frozenset(share(CHAIN[0], rank, 2))), 0

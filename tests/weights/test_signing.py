@@ -17,9 +17,9 @@ from etude.cli.main import main
 from etude.errors import ConfigError, WeightError
 from etude.records import Version
 from etude.weights.inspect import inspect, verify
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.signing import Keys, load_keys, make_keys
-from etude.weights.store import open_store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version

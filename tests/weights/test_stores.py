@@ -13,7 +13,8 @@ from s3_server import S3Server
 
 from etude.errors import DeadlineExceeded, WeightError
 from etude.weights.blocks import Wanted, read_spans
-from etude.weights.store import Store, StoreConfig, open_store
+from etude.weights.opening import open_store
+from etude.weights.store import Store, StoreConfig
 
 KEY = "versions/00000001/large.pack"
 

@@ -15,9 +15,10 @@ from etude.errors import ConfigError, WeightError
 from etude.records import Version
 from etude.weights.inspect import verify
 from etude.weights.manifest import Bits, root_of
+from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.slices import chosen, cut, join
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 V = Version

@@ -20,9 +20,10 @@ from weight_samples import make_chain
 from etude.records import Version
 from etude.weights.chain import Chain
 from etude.weights.manifest import root_of
+from etude.weights.opening import open_store
 from etude.weights.pins import Pins
 from etude.weights.publisher import Publisher, PublisherConfig
-from etude.weights.store import Store, open_store
+from etude.weights.store import Store
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 CHAIN = make_chain(60)

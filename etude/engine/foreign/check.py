@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from etude.engine.foreign.dialect import Answer
+from etude.engine.foreign.dialect import ForeignCompletion
 from etude.errors import WeightError
 from etude.harness.sampler import SampleRequest
 from etude.models.attention import PackedAttention
@@ -55,7 +55,7 @@ class WeightCheck:
         """What the server is expected to serve next."""
         load_bits(self.decoder, bits)
 
-    def judge(self, answer: Answer, version: Version, origin: str) -> Verdict:
+    def judge(self, answer: ForeignCompletion, version: Version, origin: str) -> Verdict:
         """Raises WeightError unless the answer is what the loaded weights say."""
         prompt, sampled = self.request.prompt_ids, answer.token_ids
         if len(answer.prompt_logprobs) != len(prompt) - 1 or not sampled:

@@ -6,16 +6,20 @@ Owns `VllmConfig` and `SglangConfig`. No torch: a recipe is read without it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from etude.config import Config
+from etude.engine.plugin import EnginePlugin, EngineTable
+
+if TYPE_CHECKING:
+    from etude.engine.base import Engine
+    from etude.models.decoder import Decoder
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/]+(/.*)?$")]
 
 
-class ForeignConfig(Config):
+class ForeignConfig(EngineTable):
     """What both kinds share. Servers are started by whoever runs them; each url is one replica with all weights."""
 
     urls: tuple[Url, ...] = Field(min_length=1)
@@ -38,12 +42,10 @@ class ForeignConfig(Config):
 
     @property
     def replicas(self) -> int:
-        """How many engines there are, each with all weights."""
         return len(self.urls)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Counters that a whole run leaves at more than zero."""
         return ("checks", "routed_positions") if self.routes else ("checks",)
 
 
@@ -66,3 +68,12 @@ class SglangConfig(ForeignConfig):
     in_flight: Literal["in_place", "retract", "abort"] = "in_place"
     """What becomes of running requests when weights change: they go on with the cache they have, are computed anew from
     their tokens so far, or are sampled anew."""
+
+
+def _open(config: VllmConfig | SglangConfig, decoder: Decoder, replica: int) -> Engine:
+    from etude.engine.foreign.engine import ForeignEngine
+
+    return ForeignEngine(config, decoder, config.urls[replica])
+
+
+VLLM, SGLANG = EnginePlugin(VllmConfig, _open), EnginePlugin(SglangConfig, _open)

@@ -1,7 +1,7 @@
 """What a foreign engine's kind must know: its routes of HTTP, and how its answers become ours.
 
-Owns the `Dialect` protocol and `Answer`, the common form of what vLLM and SGLang answer. Talks to: `http`. Never
-decides when weights change (`engine.foreign.engine`) or whether they are right (`engine.foreign.check`).
+Owns the `Dialect` protocol and `ForeignCompletion`, the common form of what vLLM and SGLang answer. Talks to: `http`.
+Never decides when weights change (`engine.foreign.engine`) or whether they are right (`engine.foreign.check`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Span = tuple[Version, int, int]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ForeignCompletion:
     """One completion as the server gave it. `routes` are still in the server's encoding."""
 
     token_ids: tuple[int, ...]
@@ -44,7 +44,7 @@ class Dialect(Protocol):
 
     async def generate(
         self, wire: Wire, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
-    ) -> Answer:
+    ) -> ForeignCompletion:
         """Sample. Cached prefixes are shared only among requests of the same salt. `score_prompt` asks for the prompt's
         log-probabilities too.
         """

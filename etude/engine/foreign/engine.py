@@ -21,7 +21,7 @@ import numpy as np
 
 from etude.engine.foreign.check import WeightCheck
 from etude.engine.foreign.config import SglangConfig, VllmConfig
-from etude.engine.foreign.dialect import Answer, Dialect
+from etude.engine.foreign.dialect import Dialect, ForeignCompletion
 from etude.engine.foreign.handover import Handover
 from etude.engine.foreign.http import ServerRefused, Wire, read_token
 from etude.engine.foreign.routes import RouteShape, decode_routes
@@ -155,7 +155,7 @@ class ForeignEngine:
         if self._failure is not None:
             raise self._failure
 
-    def _completion(self, request: SampleRequest, answer: Answer, version: Version) -> Completion:
+    def _completion(self, request: SampleRequest, answer: ForeignCompletion, version: Version) -> Completion:
         count = len(answer.token_ids)
         if count == 0 or len(answer.logprobs) != count or answer.finish not in ("stop", "length"):
             raise ServerRefused(
@@ -177,7 +177,7 @@ class ForeignEngine:
             cached_tokens=answer.cached_tokens,
         )
 
-    def _routes_of(self, request: SampleRequest, answer: Answer) -> Any:
+    def _routes_of(self, request: SampleRequest, answer: ForeignCompletion) -> Any:
         if not self.config.routes:
             return NO_ROUTES
         if answer.routes is None:
@@ -241,7 +241,7 @@ class ForeignEngine:
         await self._wire.close()
 
 
-def versions_of(answer: Answer, asked_at: Version) -> tuple[int, ...]:
+def versions_of(answer: ForeignCompletion, asked_at: Version) -> tuple[int, ...]:
     """The weights behind each token. Without a word from the server it is those of when it was asked, the oldest that
     it can be: staleness then errs on the side of dropping.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.engine.foreign.config import SglangConfig
-from etude.engine.foreign.dialect import Answer, refused, spans_of
+from etude.engine.foreign.dialect import ForeignCompletion, refused, spans_of
 from etude.engine.foreign.http import Wire
 from etude.harness.sampler import SampleRequest
 from etude.records import Version
@@ -32,7 +32,7 @@ class Sglang:
 
     async def generate(
         self, wire: Wire, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
-    ) -> Answer:
+    ) -> ForeignCompletion:
         sampling = {
             "max_new_tokens": request.max_tokens, "temperature": request.temperature,
             "stop_token_ids": sorted(request.stop_ids), "no_stop_trim": True, "skip_special_tokens": False,
@@ -67,13 +67,13 @@ class Sglang:
         if str(info.get("weight_version")) != str(version):
             raise refused(wire, what, {"weight_version": info.get("weight_version")})
 
-    def _read(self, wire: Wire, what: str, cut: bool, told: Any) -> Answer:
+    def _read(self, wire: Wire, what: str, cut: bool, told: Any) -> ForeignCompletion:
         try:
             meta = told["meta_info"]
             finish, pairs = meta["finish_reason"]["type"], meta.get("output_token_logprobs") or []
             prompt = meta.get("input_token_logprobs") or []
             sampled = meta["output_token_sampling_logprobs"] if cut and pairs else [pair[0] for pair in pairs]
-            answer = Answer(
+            answer = ForeignCompletion(
                 token_ids=tuple(int(pair[1]) for pair in pairs),
                 logprobs=tuple(map(float, sampled)),
                 finish=finish,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.engine.foreign.config import VllmConfig
-from etude.engine.foreign.dialect import Answer, refused, spans_of
+from etude.engine.foreign.dialect import ForeignCompletion, refused, spans_of
 from etude.engine.foreign.http import Wire
 from etude.engine.foreign.routes import joined
 from etude.harness.sampler import SampleRequest
@@ -36,7 +36,7 @@ class Vllm:
 
     async def generate(
         self, wire: Wire, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
-    ) -> Answer:
+    ) -> ForeignCompletion:
         sampling: dict[str, Any] = {
             "max_tokens": request.max_tokens, "temperature": request.temperature, "seed": request.seed,
             "stop_token_ids": sorted(request.stop_ids), "ignore_eos": True, "detokenize": False, "logprobs": 0,
@@ -68,7 +68,7 @@ class Vllm:
         if str(info.get("weight_version")) != str(version):
             raise refused(wire, what, info)
 
-    def _read(self, wire: Wire, what: str, request: SampleRequest, told: Any) -> Answer:
+    def _read(self, wire: Wire, what: str, request: SampleRequest, told: Any) -> ForeignCompletion:
         try:
             choice = told["choices"][0]
             scored = told.get("prompt_logprobs") or []
@@ -76,7 +76,7 @@ class Vllm:
             if routes is not None and told.get("prompt_routed_experts") is not None:
                 routes = joined(told["prompt_routed_experts"], routes)
             usage = told.get("usage") or {}
-            return Answer(
+            return ForeignCompletion(
                 token_ids=tuple(int(token) for token in choice["token_ids"] or ()),
                 logprobs=tuple(float(each["logprob"]) for each in (choice["logprobs"] or {}).get("content") or ()),
                 finish=choice["finish_reason"],

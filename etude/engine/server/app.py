@@ -1,14 +1,13 @@
 """The engine's server as a process: its config, its application, and how it starts and stops.
 
 Owns what is served (a checkpoint, and the weight store it follows), the order of starting and of stopping: at SIGTERM
-nobody new is let in, what is under way has `drain_s`, then it ends with what it has. Who may come in is the environment
-server's guard; put something that speaks TLS before it where it does not listen on loopback alone.
+new requests are refused, running ones have `drain_s`, then they end with what they have. Access is checked by the
+environment server's guard; put something that speaks TLS before it where it does not listen on loopback alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,11 +42,13 @@ from etude.environments.server.http import respond
 from etude.environments.server.openapi import served
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.errors import EtudeError
+from etude.host.home import default_home
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.expert_format import set_expert_format
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.opening import open_store
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 
@@ -62,7 +63,7 @@ class ServeConfig(Config):
     origins: tuple[str, ...] = ()
     """The web pages that may use it; programs send no Origin."""
     token_file: Path | None = None
-    """None: below XDG_STATE_HOME or ~/.local/state. Made when it is not there."""
+    """None: below ETUDE_HOME, or the user's directory for state. Made when it is not there."""
     name: str | None = None
     """What the model is called in requests. None: the name of its directory."""
     max_body_mb: int = Field(8, ge=1)
@@ -95,7 +96,7 @@ class ServeConfig(Config):
 
 def default_state_dir() -> Path:
     """Where a server of this user keeps its token."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "etude" / "engine"
+    return default_home() / "engine"
 
 
 def application(service: Service, config: ServeConfig, token: str) -> Starlette:

@@ -1,4 +1,4 @@
-"""What may be asked of the engine's server: one model a body, strict, every key known.
+"""The request bodies of the engine's server: one strict pydantic model each.
 
 Owns the fields, their limits and their defaults, and thereby the request half of the OpenAPI document. A field that
 would have no effect is refused unless it has the one value that means nothing: no option is ignored. What a field

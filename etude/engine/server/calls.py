@@ -1,8 +1,8 @@
-"""A message that may hold tool calls, told as it is written.
+"""Streams a message that may hold tool calls, while it is written.
 
-Owns what is certain at any moment: words outside a call at once, a call's name when its tool is known, its arguments
-as a growing JSON object, line by line. Reading is `harness.protocol`'s, one parser for product, rollouts and this; here
-is only the JSON. A call that turns out malformed is words, verbatim, unless part of it had been told by then.
+Owns what is certain at any moment: words outside a call at once, a call's name when its tool is known, its arguments as
+a growing JSON object, line by line. Reading is `harness.protocol`'s, one parser for product, rollouts and this; here is
+only the JSON. A call that turns out malformed is sent as text, verbatim, unless part of it was already sent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """POST /v1/chat/completions.
 
-Owns the form of chat answers, whole and streamed. A message's tool calls are told as they are written: first the name,
-then the arguments line by line. What the model said is remembered by its ids, for the next turn (`turns`).
+Owns the form of chat answers, whole and streamed. A message's tool calls are streamed as they are written: first the
+name, then the arguments line by line. The ids of the model's message are stored for the next turn (`turns`).
 """
 
 from __future__ import annotations

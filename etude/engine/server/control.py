@@ -1,7 +1,7 @@
 """The routes that do not sample: models, health, figures, and control of the engine.
 
 Owns vLLM's names for control (`/pause`, `/resume`, `/is_paused`, `/abort_requests`, `/update_weights`, `/weight_info`).
-A weight update answers once the version is in: fetched, verified against its root, and swapped between two steps.
+A weight update answers when the version is in use: fetched, verified against its root, and swapped between two steps.
 """
 
 from __future__ import annotations

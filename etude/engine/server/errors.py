@@ -1,4 +1,4 @@
-"""What the engine's server says no to, in the form OpenAI's clients read.
+"""How the engine's server refuses requests, in the form that OpenAI's clients read.
 
 Owns `ApiError` and the one mapping of our errors to status, type and code. A message says what to change; what went
 wrong on our side never tells more than its kind.

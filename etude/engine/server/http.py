@@ -1,4 +1,4 @@
-"""Answers as they are sent: whole or as a stream, and no longer worked on once nobody waits.
+"""Sends answers, complete or as a stream, and stops the work when the client has gone.
 
 Owns the form of server-sent events, errors in the middle of a stream, and noticing that a client has gone. Whatever a
 request holds is let go when its answer is over, however that came about.

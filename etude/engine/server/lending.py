@@ -37,7 +37,8 @@ from etude.harness.sampler import Completion, SampleRequest
 from etude.models.state import Bits, export_bits
 from etude.records import Version
 from etude.weights.manifest import root_of
-from etude.weights.store import StoreConfig, open_store
+from etude.weights.opening import open_store
+from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 State = Literal["serving", "lent", "returning"]

@@ -84,7 +84,7 @@ class Asked:
             remember(self.service.memory, self.turns, self.tools, said, [*self.ids, *sampled], end_id)
 
 
-class Answer(Protocol):
+class RouteReply(Protocol):
     """An answer in a route's form."""
 
     asked: Asked
@@ -98,7 +98,7 @@ class Answer(Protocol):
         ...
 
 
-async def serve(service: Service, request: Request, route: str, body: Common, answer: Answer) -> Response:
+async def serve(service: Service, request: Request, route: str, body: Common, answer: RouteReply) -> Response:
     """Sample what was asked for, and tell it whole or as it comes. Raises ApiError where there is no room."""
     held = ExitStack()
     flight = held.enter_context(service.admitted(route, answer.asked.choices, body.request_id))

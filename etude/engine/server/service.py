@@ -1,4 +1,4 @@
-"""What all routes share: who is let in, what is under way, and how it ends.
+"""What all routes share: admission, the running requests, and how they end.
 
 Owns admission (a bounded number of choices; beyond it 429 and when to come again), the requests under way by name, so
 that they can be aborted, draining, and pausing. Knows the engine, the chat format and the memory of turns; knows

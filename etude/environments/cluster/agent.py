@@ -334,5 +334,9 @@ class Agent:
 
     async def release(self, snapshot: str) -> None:
         """Forget a snapshot by its id in the cluster; fine when there is none."""
-        await self.node.release(snapshot.partition("/")[2])
+        try:
+            await self.node.release(snapshot.partition("/")[2])
+        except ServerError as error:
+            if error.kind != "not_found":
+                raise
         self.tell_how_it_is(listed=True)

@@ -8,10 +8,11 @@ how they are removed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from etude.environments.archive import all_parts
-from etude.environments.base import WORKSPACE, Backend, Part, SandboxSpec, Snapshot
+from etude.environments.base import WORKSPACE, Backend, SandboxSpec, Snapshot
 from etude.environments.channel import Channel
 from etude.environments.guest_sandbox import GuestSandbox
 
@@ -46,12 +47,8 @@ class ContainerSandbox(GuestSandbox):
     # ----------------------------------------------------------------------------------------------------------------
 
     async def _capture(self) -> Snapshot:
-        tars = await all_parts(self._part, f"snapshot of sandbox {self.id}: cannot pack its files")
+        tars = await all_parts(partial(self._pack, WORKSPACE), f"snapshot of sandbox {self.id}: cannot pack its files")
         return self._keeper.remember(self._image, tars)
-
-    async def _part(self, skip: int) -> Part:
-        """Of the workspace, though it stands still."""
-        return await self._channel.call("part", self._wait_s, path=WORKSPACE, skip=skip, resources=self._spec.resources)
 
     async def _end(self) -> None:
         """Hanging up ends the agent and so the container; we insist on it."""

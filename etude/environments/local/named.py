@@ -27,13 +27,13 @@ from pathlib import Path
 import structlog
 
 from etude.environments.local.repository import history_of
-from etude.environments.local.ways import listed_in, put_in, ways
+from etude.environments.local.ways import RUNS, listed_in, put_in, ways
 from etude.host import beneath
 from etude.host.git import listed_config
 
 log = structlog.get_logger()
-_NO_FILES = ("branch.", "remote.", "user.", "alias.")
-"""Keys of git's that name no file, or one that is obeyed only when somebody asks for it by name."""
+_NO_FILES = ("branch.", "remote.", "user.")
+"""Keys of git's that name no file."""
 _PROGRAMS = (".uploadpack", ".receivepack")
 """Of a remote they do: fetching runs it."""
 _WORD = re.compile(r"[^\s'\"`;&|()<>=,\[\]]+|[;&|\n]")
@@ -41,7 +41,6 @@ _OPENS = {"", "do", "then", "else", "elif", "if", "while", "until", "!", "{", "t
 """What stands before a command's name."""
 _VARIABLE = re.compile(r"^(\$\{?\w+\}?)?/+")
 _SCRIPT = re.compile(r".*\.(sh|bash|zsh|fish|py|[cm]?[jt]s|rb|pl|lua|ps1|nix|R|vim|gdb)", re.IGNORECASE)
-_RUNS = re.compile(r"python[\d.]*|node|ruby|perl|(ba|z|da|k|fi)?sh|lua|deno|bun|tsx|php|Rscript|run|exec")
 _SHELL = ("", ".sh", ".bash", ".zsh")
 _READS = {
     ".", "source", "source_env", "source_env_if_exists", "dotenv", "dotenv_if_exists", "--config", "--rcfile", "so",
@@ -69,6 +68,8 @@ _CONTROL = {
     ".nvim.lua", ".gdbinit", ".lldbinit", ".claude/settings.json", ".claude/settings.local.json", ".cursor/mcp.json",
     ".cursor/hooks.json", ".gemini/settings.json", ".codex/config.toml", ".vscode/mcp.json", "opencode.json",
 }  # fmt: skip
+_ON_OPENING = {"tasks.json": b"folderOpen", "devcontainer.json": b"initializeCommand"}
+"""What an editor runs when a directory is opened stands beside this; the rest is run by who names it."""
 _UNDERWAY = ("rebase-merge", "rebase-apply", "sequencer")
 _PASSED = {".git", "node_modules", "site-packages", "__pycache__", ".venv", "venv", "target"}
 _DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_REPOSITORIES, _MOST_BASES = 8, 40_000, 1 << 16, 20, 16
@@ -110,6 +111,8 @@ def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
             if name in _CONTROL or f"{os.path.basename(here)}/{name}" in _CONTROL:
                 reading.hold_others(workspace / here / name)
                 reading.read(workspace / here / name, (workspace / here,), shell=name == ".envrc")
+            elif (opened := _opened(workspace, here, name)) is not None:
+                reading.read(workspace / here / name, (opened, workspace / here))
     reading.begin("links in what is held")
     reading.follow(seen)
     return reading.named()
@@ -128,7 +131,10 @@ def _repository(reading: _Reading, top: Path) -> None:
         elif key == "core.hookspath":
             hooks.append(top / os.path.expanduser(value))
             reading.hold(hooks[-1])
+        elif key.startswith("alias.") and not value.startswith("!"):
+            continue  # a command of git's, by another name
         elif not key.startswith(_NO_FILES) or key.endswith(_PROGRAMS):
+            value = value.removeprefix("!")
             reading.hold_file(top / os.path.expanduser(value))
             reading.text(value, (top,), shell=True)
     for place in (*hooks, top / ".husky"):
@@ -138,6 +144,20 @@ def _repository(reading: _Reading, top: Path) -> None:
             reading.hold(common / name)
         if history and (history.own / name).exists():
             reading.files |= {name: None, str((history.own / name).relative_to(common)): None}
+
+
+def _opened(workspace: Path, here: str, name: str) -> Path | None:
+    """The directory whose opening runs what this file names."""
+    place, parts = workspace / here, here.split("/")
+    at = max((at for at, part in enumerate(parts) if part in (".vscode", ".devcontainer")), default=None)
+    mark = _ON_OPENING.get(name.removeprefix("."))
+    if mark is None or (at is None) != (name == ".devcontainer.json"):
+        return None
+    with suppress(OSError):
+        real = (place / name).resolve()
+        if real.is_relative_to(workspace) and mark in beneath.read(real.parent, real.name, _TEXT_BYTES):
+            return place if at is None else workspace.joinpath(*parts[:at])
+    return None
 
 
 def _home_links() -> Iterator[Path]:
@@ -322,4 +342,4 @@ class _Reading:
 
 
 def _runs(before: str) -> bool:
-    return bool(_RUNS.fullmatch(os.path.basename(before)))
+    return bool(RUNS.fullmatch(os.path.basename(before)))

@@ -1,6 +1,6 @@
 """What a path and a shell's word stand for: links on the way, variables and loops put in place, names that are listed.
 
-Owns `ways`, `listed_in` and `put_in`, which `named.py` reads with. Runs nothing, and everything is bounded.
+Owns `ways`, `listed_in` and `put_in`, which `named.py` reads with, and `RUNS`. Runs nothing, and everything is bounded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,18 @@ from pathlib import Path
 _SUBSTITUTED = re.compile(r"\$\(([^()]*)\)|`([^`]*)`")
 _GIVEN = re.compile(r"\bfor\s+(\w+)\s+in\s+([^;\n]{1,400})|\b(?!PATH=)(\w+)=[\"']?([\w./${}*-]{1,200})(?![\w:])")
 _USED = re.compile(r"\$\{?(\w+)\}?")
+RUNS = re.compile(r"python[\d.]*|node|ruby|perl|(ba|z|da|k|fi)?sh|lua|deno|bun|tsx|php|Rscript|run|exec")
+"""Programs that run the file behind them."""
+_TEXT_OF = re.compile(
+    r"(?:\b(?:eval|\w*sh\s+-\w*c)\s+[\\\"']*(?:\$\(|`)|(?:\bsource|(?<![^\s;&|])\.)\s+<\()\s*(?:<|cat\s)([^()`;&|\n]{1,400})"
+    r"|\bcat\s+([^()`;&|\n]{1,400})\|\s*(?:[\w/]{0,40}/)?\w?\w?sh\b"
+)
+"""Files whose text a shell is given to run."""
+_FOUND = re.compile(
+    r"\bfind\s+(?:-[LHP]\s+)*((?:[^\s;&|()!\\-][^\s;&|]*+\s+){1,20}+)(?:[^;&|\n]|[\\\"'];){0,400}?"
+    rf"-(?:exec|ok)(?:dir)?\s+(?:(?:[\w/]{{0,40}}/)?(?:{RUNS.pattern})\s+(?:-\w+\s+)*)?[\"']?\{{\}}"
+)
+"""Directories of which `find` runs what it finds; not those of which it shows something."""
 _MOST_LINKS = 40
 
 
@@ -46,11 +58,14 @@ def listed_in(seen: Iterable[tuple[str, list[str]]], listed: Sequence[str]) -> I
 
 def put_in(text: str) -> str:
     """A shell's text with what its plain variables and loops stand for; a command's output is an empty prefix of what
-    stands behind it, and the command itself is read after all else."""
+    stands behind it, and the command itself is read after all else; so is what is run by way of `eval` and `find`."""
     text, inner = text.replace("\\\n", " "), list[str]()
     for _ in range(4):
+        inner += (f". {word}" for match in _TEXT_OF.finditer(text) for word in (match[1] or match[2]).split())
         inner += (match[1] or match[2] or "" for match in _SUBSTITUTED.finditer(text))
         text = _SUBSTITUTED.sub("", text)
+    whole = "\n".join((text, *inner))
+    inner += (f"run-parts {place}" for match in _FOUND.finditer(whole) for place in match[1].split())
     text = "\n".join((re.sub(r"[\"']/", "/", text), *inner))
     known: dict[str, str] = {}
 

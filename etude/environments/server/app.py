@@ -27,7 +27,7 @@ from etude.environments.server.connections import HttpLimits
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.http import respond
 from etude.environments.server.openapi import served
-from etude.environments.server.operations import openapi
+from etude.environments.server.operations import openapi, strict
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.environments.server.routes import Routes
 from etude.environments.tracing import continued, exported
@@ -71,7 +71,7 @@ def application(node: Node, config: ServerConfig, token: str) -> Starlette:
         ClientDisconnect: _hung_up,
         Exception: _failed,
     }
-    routes = [*Routes(node).table(), served(openapi())]
+    routes = [*map(strict, Routes(node).table()), served(openapi())]
     return Starlette(routes=routes, middleware=[guard, Middleware(_Traced)], exception_handlers=handlers)
 
 

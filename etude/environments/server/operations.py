@@ -1,16 +1,23 @@
 """GET /openapi.json: what may be asked of the environment server, as OpenAPI 3.1.
 
-Owns the list of what a server does besides the verbs of its sandboxes (`verbs`). docs/environments.md tells of keys
-that name a request, of streams and of errors.
+Owns the list of what a server does besides the verbs of its sandboxes (`verbs`), and `strict`, which refuses what an
+operation does not have. docs/environments.md tells of keys that name a request, of streams and of errors.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from etude.environments.server.openapi import Operation, document, parameter
 from etude.environments.verbs import PARAMETERS, SHOWN, VERBS, Verb
-from etude.environments.wire import CreateBody, ExecBody
+from etude.environments.wire import CreateBody, ExecBody, NoBody, parse_body
+from etude.errors import ConfigError
 
 BOX = "/sandboxes/{id}"
 
@@ -47,6 +54,26 @@ SERVED: dict[str, Operation] = {
 ASKED = {name: verb for name, verb in VERBS.items() if name != "start"}
 """The verbs by their routes: to start a command is a way of running one."""
 OPERATIONS: tuple[Operation, ...] = (*SERVED.values(), *map(_told, ASKED.values()))
+
+
+def strict(route: Route) -> Route:
+    """The same route, refusing unknown parameters, those given twice, and keys of a body where it has none."""
+    at = {each.method: each for each in OPERATIONS if each.path == route.path}
+
+    async def endpoint(request: Request) -> Response:
+        operation = at["get" if request.method == "HEAD" else request.method.lower()]
+        known = sorted(each["name"] for each in operation.parameters if each["in"] == "query")
+        given = Counter(name for name, _ in parse_qsl(request.url.query, keep_blank_values=True))
+        for name, count in given.items():
+            if name not in known:
+                raise ConfigError(f"{name[:40]}: unknown parameter; known here: {', '.join(known) or 'none'}")
+            if count > 1:
+                raise ConfigError(f"{name}: given twice")
+        if operation.body is None:
+            parse_body(await request.body(), NoBody)
+        return await route.endpoint(request)
+
+    return Route(route.path, endpoint, methods=list(route.methods or ()))
 
 
 def openapi() -> dict[str, Any]:

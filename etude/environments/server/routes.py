@@ -211,4 +211,4 @@ def _checked(key: str) -> str:
 
 def _query(request: Request) -> dict[str, str]:
     """The parameters, names that are not UTF-8 kept as Python keeps those of files."""
-    return dict(parse_qsl(request.url.query, errors="surrogateescape"))
+    return dict(parse_qsl(request.url.query, keep_blank_values=True, errors="surrogateescape"))

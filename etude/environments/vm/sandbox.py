@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,18 +139,30 @@ class MachineSandbox(GuestSandbox):
             await self._machine.stop()
 
     async def _thaw(self) -> None:
-        going = asyncio.get_running_loop().create_task(self._go_on())
+        await self._wholly(self._go_on())
+
+    @asynccontextmanager
+    async def _heard(self) -> AsyncGenerator[None]:
+        await self._wholly(self._go_on(thaw=False))
+        try:
+            yield
+        finally:
+            await self._freeze()
+
+    async def _wholly(self, going_on: Coroutine[None, None, None]) -> None:
+        going = asyncio.get_running_loop().create_task(going_on)
         try:
             await asyncio.shield(going)
         except asyncio.CancelledError:  # whoever has given up leaves no machine half awake
             await asyncio.wait({going})
             raise
 
-    async def _go_on(self) -> None:
+    async def _go_on(self, thaw: bool = True) -> None:
+        """The machine, and its commands where they are to `thaw` as well."""
         try:
             async with self._within("to go on", self._wait_s):
                 await self._machine.go_on()
-                await self._wake(self._wait_s)
+                await self._wake(self._wait_s, thaw)
         except (SandboxError, DeadlineExceeded) as error:
             self._channel.close(f"it did not go on after it stood still ({error})")
             raise
@@ -161,7 +173,7 @@ class MachineSandbox(GuestSandbox):
         line = await self._machine.line()
         await asyncio.get_running_loop().create_unix_connection(lambda: self._channel, sock=line)
 
-    async def _wake(self, wait_s: float) -> None:
+    async def _wake(self, wait_s: float, thaw: bool = True) -> None:
         """Let the agent of a machine that stood still know who it is now, and go on. Has no deadline of its own."""
         if not self._machine.keeps_line:
             await self._call(wait_s)
@@ -169,7 +181,8 @@ class MachineSandbox(GuestSandbox):
             if not self._channel.connected:
                 await self._connect()
             await self._tell(wait_s)
-        await self._channel.thaw(wait_s)
+        if thaw:
+            await self._channel.thaw(wait_s)
 
     async def _call(self, wait_s: float) -> None:
         while True:

@@ -1,9 +1,9 @@
-"""Search and replace as models write it: found where it is meant, or refused with what would have been found.
+"""Search and replace for models: applied at the place that is meant, or refused with a message that helps.
 
-Agents lose more turns to edits that do not match than to anything else. `replace` owns one edit and the ladder of
-tolerance it climbs, `places` where an asked text stands in a file, `indentation` the translation between the
-indentation a model wrote and the file's, `explain` what a refused model is told, and `hunks` how several edits are
-written in one call. All of it is pure: text in, text out. It knows neither tools nor sandboxes, and touches no file.
+Agents lose more turns to edits that do not match than to anything else. `replace` owns one edit and its four ways of
+matching, from strict to tolerant; `places` finds where a text stands in a file; `indentation` translates between the
+indentation a model wrote and the file's; `explain` writes the message of a refusal; and `hunks` reads several edits of
+one call. All of it is pure: text in, text out. It knows neither tools nor sandboxes, and touches no file.
 """
 
 from __future__ import annotations

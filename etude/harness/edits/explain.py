@@ -1,4 +1,4 @@
-"""What a model is told when its edit is refused: enough to write the next one without reading the file again.
+"""The answer to an edit that is refused: enough to write the next one without reading the file again.
 
 Owns the words and nothing else. Lines are counted from 1 here, as the tools count them.
 """

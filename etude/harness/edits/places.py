@@ -1,8 +1,8 @@
-"""Where in a file an asked text stands, though it may not be written quite as it is there.
+"""Finds where a text stands in a file, even if it is not written exactly as it is there.
 
-Owns `Place` and the ways to find one: `windows`, stretches of lines that are the asked ones under a key that leaves
-some of their writing out, and `likely`, the stretches that resemble the asked ones most. Lines are counted from 0
-here. It only finds; whether a place is good enough to be edited is decided in `replace`.
+Owns `Place` and the ways to find one: `windows`, stretches of lines that equal the wanted ones under a normalising key,
+and `likely`, the stretches that resemble them most. Lines are counted from 0 here. It only finds; whether a place is
+good enough to be edited is decided in `replace`.
 """
 
 from __future__ import annotations

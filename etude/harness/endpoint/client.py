@@ -1,8 +1,8 @@
-"""One endpoint that is asked for messages.
+"""A client of one endpoint: it requests messages.
 
-Owns `Endpoint`: the wire, the dialect, the tools that are told, and what it all came to. A request's bytes only ever
-grow at their end from turn to turn: its head is made once, and items are written once and kept, so that every cache of
-prefixes on the way can do its work. Knows no session.
+Owns `Endpoint`: the connection, the dialect, the tools that the model sees, and the counters. From turn to turn a
+request only grows at its end: its head is made once, and items are written once and stored, so that prefix caches work.
+Knows no session.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A dialogue with a model behind an endpoint: messages instead of token ids.
 
-Owns `EndpointDialogue`, the session's seam over an `Endpoint`. What the endpoint said goes back to it as it said it;
-its calls are checked against the tools' schemas, leniently. A message without native calls may hold some in Etude's own
-form: where the config says so, or where the server's own reader of calls missed them. How long the context is, the
-endpoint tells with each answer; what was added since is estimated. Runs no tool, writes no log.
+Owns `EndpointDialogue`, the session's seam over an `Endpoint`. The endpoint's messages go back to it unchanged; its
+calls are checked against the tools' schemas, leniently. A message without native calls may hold some in Etude's own
+form: where the config says so, or where the server's own parser missed them. Each answer of the endpoint says how long
+the context is; what was added since is estimated. Runs no tool, writes no log.
 
 Tools may come and go while a session runs. Those that stand before a context's first word stay there to its end,
 whatever becomes of them, so that no byte changes that a cache has seen; what has changed is told at the head of the

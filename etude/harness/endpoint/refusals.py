@@ -1,7 +1,7 @@
-"""What a refusal of an endpoint means: ask again, and when, or an error that says what to do.
+"""What an endpoint's refusal means: try again, and when, or an error that says what to do.
 
-Owns the reading of statuses, of the bodies and headers beside them, and of errors told inside an answer. Every server
-words these in its own way; the words looked for here are theirs. Sends nothing.
+Owns the reading of statuses, of the bodies and headers beside them, and of errors inside an answer. Every server words
+these differently; this module knows their words. Sends nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What an endpoint says, whatever its dialect.
+"""An endpoint's answer, in a form that does not depend on the dialect.
 
-Owns the pieces that are told while a message is written, the message once it is whole, and the two protocols that a
-dialect implements. Data only.
+Owns the pieces of a streamed message, the complete message, and the two protocols that a dialect implements. Data only.
 """
 
 from __future__ import annotations

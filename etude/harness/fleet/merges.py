@@ -1,4 +1,4 @@
-"""Whether what agents do fits together, told early; and the taking over of one result.
+"""Finds out early whether the changes of several agents conflict, and applies one result.
 
 Owns `trial_merges`, which merges results with each other in git's object store only, and `apply_result`, which brings
 one into the user's working tree: the files that differ, and nothing of the index. Either all of it is brought or, where

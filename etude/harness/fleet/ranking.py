@@ -1,4 +1,4 @@
-"""What several agents leave, measured and ranked: by tests, then by lints, then by the size of the change.
+"""Measures and ranks the results of several agents: by tests, then by lints, then by the size of the change.
 
 Owns `side_by_side`, which lets agents work at the same time, each in a worktree of its own, and the marks by which
 their results are ranked. Tests and lints are commands of the user's, run in each worktree, in a sandbox that is opened

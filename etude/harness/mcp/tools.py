@@ -1,9 +1,9 @@
-"""What MCP servers list, as tools of a session.
+"""The tools of MCP servers, as tools of a session.
 
 Owns `McpTools`: names that no two servers share, schemas as the servers declare them, and results as a model reads
-them. A server that cannot be had takes nothing from the session but its tools. What a server adds or takes away
-later comes and goes here too: a tool that is gone stays by its name, so that who calls it is told so. When a model is
-told is the business of its dialogue.
+them. If a server cannot be reached, the session lacks only its tools. What a server adds or removes later is added and
+removed here too. The name of a removed tool stays, so that a call of it gets an answer that says so. The dialogue
+decides when the model learns of a change.
 """
 
 from __future__ import annotations

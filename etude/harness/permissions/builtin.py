@@ -6,12 +6,17 @@ They come after a user's own rules, and never loosen what these forbid. Which co
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import shlex
 from collections.abc import Sequence
 
 from etude.harness.permissions.rules import Rule
 
+NO_SECRETS = tuple(
+    Rule(f"read(**/.env.{name})", "allow") for name in ("example", "sample", "template", "dist", "defaults")
+)
+"""What the rules below do not mean: it is written to be copied, and committed."""
 ASK = tuple(
     Rule(text, "ask")
     for text in (
@@ -28,6 +33,15 @@ ASK = tuple(
 )  # fmt: skip
 """Where a default would otherwise allow it. A user's own `allow` is what they mean, and goes before these."""
 
+SECRETS = re.compile(
+    "|".join(
+        fnmatch.translate([part for part in (rule.pattern or "").split("/") if part != "**"][-1])
+        for rule in ASK if rule.names("read_file")
+    )
+)  # fmt: skip
+"""The names of files and directories that rules on reading could mean, for a walk to stop at."""
+PACKAGES = {"node_modules", "site-packages", ".git"}
+"""Where a walk does not look for them: what comes with packages is nobody's secret, and git's own files hold none."""
 _MANY_IN_ONE = {
     "git", "npm", "pnpm", "yarn", "bun", "cargo", "go", "uv", "pip", "poetry", "docker", "kubectl", "terraform", "make",
     "just", "dotnet", "gradle", "./gradlew", "mvn", "bundle", "rake", "mix", "composer", "apt", "apt-get", "brew", "gh",

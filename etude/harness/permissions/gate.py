@@ -3,8 +3,9 @@
 Owns `Gate`. It guards tools by giving them a `run` of its own in front; schemas stay as they are, so the prompt does
 not tell a guarded tool from another. A refused call is answered like any other that fails, and the model goes on. All
 calls of one turn are asked about at once: `review` them before they run. A call that nobody reviewed is judged when it
-runs, so that no way round the gate is open. How a person is asked is the face's business; where nobody can be, an ask
-is a no. A user may also be asked less, or want nothing changed at all, for a while: that is the gate's `mode`.
+runs, so that no way round the gate is open. The terminal, editor or server decides how to ask a person; where nobody
+can be asked, the answer is no. A user may also be asked less, or want nothing changed at all, for a while: that is the
+gate's `mode`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Owns `obeyed`, and `may_open` and `outside_of_tree`, which say what git may open. `git status` runs `core.fsmonitor`,
 `git diff` runs `diff.external`, text conversions and filters, and all of them a hook when they refresh the index. A
 clone brings none of that, but an archive, a submodule or a directory laid out like a bare repository can. The user's
-own configuration is not looked at: it is theirs. Runs nothing.
+own configuration is not looked at: it is theirs. What the repository's says is git's to tell (`host.git.read_config`).
+A key that is not known to be harmless counts as one that runs something.
 """
 
 from __future__ import annotations
@@ -13,16 +14,43 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from etude.errors import EtudeError
 from etude.host import beneath
+from etude.host.git import read_config
 
-_KEY = re.compile(r"^[ \t]*(?:\[([^\]\n]*)\][ \t]*)?(?:([A-Za-z][\w-]*)[ \t]*(?:=[ \t]*(.*))?)?$", re.MULTILINE)
-_RUNS = {
-    "fsmonitor", "hookspath", "external", "textconv", "command", "clean", "smudge", "process", "program",
-    "showsignature", "attributesfile", "excludesfile", "orderfile", "ignorerevsfile", "worktree",
-}  # fmt: skip
-"""Keys that name a program which reading runs, or a file which it reads."""
+_PLAIN = re.compile(
+    r"(advice|branch|color|column|commit|fetch|gui|i18n|index|init|merge|pack|pull|push|rebase|rerere|status|submodule|"
+    r"tag|user|user-interface|versionsort|worktree)\..*|"
+    r"core\.(abbrev|autocrlf|bare|bigfilethreshold|checkstat|commentchar|commitgraph|compression|deltabasecachelimit|"
+    r"editor|eol|filemode|fscache|ignorecase|ignorestat|logallrefupdates|longpaths|loosecompression|multipackindex|"
+    r"packedgit\w*|precomposeunicode|preloadindex|protecthfs|protectntfs|quotepath|repositoryformatversion|safecrlf|"
+    r"sharedrepository|sparsecheckout\w*|splitindex|symlinks|trustctime|untrackedcache|warnambiguousrefs|whitespace)|"
+    r"extensions\.(compatobjectformat|noop|objectformat|preciousobjects|refstorage|relativeworktrees|worktreeconfig)|"
+    r"diff\.(?!external|orderfile)[^.]*|diff\..*\.(binary|cachetextconv|wordregex|x?funcname|algorithm)|"
+    r"log\.(?!showsignature)\w+|remote\..*\.(fetch|prune|prunetags|push|pushurl|skip\w+|tagopt|url)|remote\.pushdefault|"
+    r"filter\..*\.required|lfs\.(repositoryformatversion|(.*\.)?(access|locksverify|url)|fetch\w+|\w*transfers)|"
+    r"(checkout|feature|format|gc|grep|maintenance|receive|sendemail|showbranch|stash|transfer|uploadpack)\.[^.]*|"
+    r"alias\..*|(merge|diff)tool\..*|gpg\.format",
+    re.DOTALL,
+)
+"""Keys by which git runs nothing and reads no file when it is only asked to show something. What is not among them is
+asked about, so that a key which git may gain is as well."""
+_FETCHING = re.compile(
+    r"core\.(askpass|gitproxy|sshcommand)|(credential|http|https|protocol|ssh|url)\..*|"
+    r"remote\..*\.(partialclonefilter|promisor|proxy|proxyauthmethod|receivepack|uploadpack|vcs)|"
+    r"extensions\.partialclone",
+    re.DOTALL,
+)
+"""Keys that are obeyed when git fetches; showing does so only where objects are promised by somebody else."""
+_REMOTE = re.compile(r"remote\.(.*)\.(promisor|url)", re.DOTALL)
+_PROMISE = re.compile(r"remote\..*\.(partialclonefilter|promisor)|extensions\.partialclone", re.DOTALL)
+_ADDRESS = re.compile(r"(https?|ssh)://[^-].*|[\w.-]+@[\w][\w.-]*:.*")
+"""What is fetched from by programs of the user's alone: no path, and no `transport::address`."""
+_NO = re.compile(r"false|no|off|0|", re.IGNORECASE)
+_FILTER = re.compile(r"filter\..*\.(clean|smudge|process)", re.DOTALL)
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 """What `git lfs install --local` writes."""
+_HEAD = re.compile(rb"ref:\s*refs/|[0-9a-f]{40}")
 _MOST_SEEN = 50_000
 _MOST_READ = 64 << 20
 _LINK_IN_INDEX = b"\0\0\xe0\0"
@@ -31,27 +59,24 @@ _LINK_IN_INDEX = b"\0\0\xe0\0"
 
 def obeyed(directory: Path) -> str:
     """What git would run or read for its repository's sake when asked from here; empty if nothing."""
-    git, tree = _repository(directory)
-    return next(_found(git, tree), "") if git else ""
+    return next((why for git, tree in _repositories(directory) for why in _found(git, tree)), "")
 
 
 def may_open(directory: Path, path: str, lists: bool, untracked: bool = False) -> bool:
     """Whether git may open this path of its worktree: what its index holds, or that of a repository in it; where it
     `lists`, any directory; where it takes what is `untracked`, everything."""
-    git, tree = _repository(directory)
-    if git is None or not path.startswith(f"{tree}/"):
-        return False
-    if untracked or (lists and os.path.isdir(path)):
+    within = [(git, tree) for git, tree in _repositories(directory) if path.startswith(f"{tree}/")]
+    if within and (untracked or (lists and os.path.isdir(path))):
         return True
-    innermost = _repository(Path(path).parent)
-    return any(_indexed(git, tree, path) for git, tree in {(git, tree), innermost} if git is not None)
+    innermost = _repositories(Path(path).parent) if within else ()
+    return any(_indexed(git, tree, path) for git, tree in {*within, *innermost})
 
 
 def outside_of_tree(directory: Path, compared: Sequence[str]) -> Sequence[str]:
     """What `git diff` compares file by file, though nobody said --no-index: these, where one of them is not in the
     worktree that it is asked from."""
-    git, tree = _repository(directory)
-    inside = git is not None and git != tree and all(f"{path}/".startswith(f"{tree}/") for path in compared)
+    trees = [tree if git != tree else None for git, tree in _repositories(directory)]
+    inside = trees and all(tree and f"{path}/".startswith(f"{tree}/") for path in compared for tree in trees)
     return () if inside else compared
 
 
@@ -64,26 +89,41 @@ def _indexed(git: Path, tree: Path, path: str) -> bool:
     return packed or name + b"\0" in index or name + b"/" in index
 
 
-def _repository(directory: Path) -> tuple[Path | None, Path]:
-    """What git takes for the repository from here, and what it takes for its files."""
+def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
+    """What git could take for the repository from here, and for its files: the first that it certainly does, and what
+    is nearly one on the way there."""
     for above in (directory, *directory.parents):
         git = above / ".git"
         git = _named(git, b"gitdir:") if git.is_file() else git
         for found in (git, above):
-            if _is_repository(found):
-                return found, above
-    return None, directory
-
-
-def _is_repository(git: Path) -> bool:
-    return (git / "HEAD").is_file() and ((git / "commondir").is_file() or (git / "objects").is_dir())
+            has = {name for name in ("HEAD", "commondir", "objects") if os.path.lexists(found / name)}
+            if "HEAD" in has and len(has) > 1:
+                yield found, above
+                if (
+                    has == {"HEAD", "objects"}
+                    and (found / "refs").is_dir()
+                    and _HEAD.match(_bytes(found / "HEAD") or b"")
+                ):
+                    return
 
 
 def _found(git: Path, tree: Path) -> Iterator[str]:
     common = _named(git / "commondir", b"") if (git / "commondir").is_file() else git
+    said = list[tuple[Path, str, str]]()
+    for config in (place / name for place in {git, common} for name in ("config", "config.worktree")):
+        text = _bytes(config)
+        try:
+            found = read_config(text, tree) if text is not None else None
+        except EtudeError:
+            found = None
+        if found is None:
+            yield f"{config} cannot be looked at"
+        said += [(config, key, value) for key, value in found or ()]
+    passed = _FETCHING if _safe_to_fetch([(key, value) for _, key, value in said]) else _PLAIN
+    for config, key, value in said:
+        if not any(keys.fullmatch(key) for keys in (_PLAIN, passed)) and not _harmless(key, value, config.parent, tree):
+            yield f"{config} sets {key}"
     for place in {git, common}:
-        yield from _named_in(place / "config", tree)
-        yield from _named_in(place / "config.worktree", tree)
         if os.access(place / "hooks" / "post-index-change", os.X_OK):
             yield f"{place / 'hooks' / 'post-index-change'} is run when the index is refreshed"
     index = _bytes(git / "index")
@@ -92,6 +132,19 @@ def _found(git: Path, tree: Path) -> Iterator[str]:
     elif _LINK_IN_INDEX in index:
         for inner in _inner(tree):
             yield from _found(_named(inner, b"gitdir:") if inner.is_file() else inner, inner.parent)
+
+
+def _safe_to_fetch(said: Sequence[tuple[str, str]]) -> bool:
+    """Whether nothing is fetched, for no object may be missing; or from plain addresses, with no key for it set."""
+    if not any(_PROMISE.fullmatch(key) for key, _ in said):
+        return True
+    names = {value for key, value in said if key == "extensions.partialclone"}
+    addresses: dict[str, list[str]] = {name: [] for name in names}
+    for key, value in said:
+        if found := _REMOTE.fullmatch(key):
+            addresses.setdefault(found[1], []).extend([value] if found[2] == "url" else [])
+    plain = all(each and all(map(_ADDRESS.fullmatch, each)) for each in addresses.values())
+    return plain and all(_PROMISE.fullmatch(key) for key, _ in said if _FETCHING.fullmatch(key))
 
 
 def _inner(tree: Path) -> Iterator[Path]:
@@ -104,34 +157,24 @@ def _inner(tree: Path) -> Iterator[Path]:
         directories[:] = [name for name in directories if name != ".git"] if seen < _MOST_SEEN else []
 
 
-def _named_in(config: Path, tree: Path) -> Iterator[str]:
-    text = _bytes(config)
-    if text is None:
-        yield f"{config} cannot be looked at"
-        return
-    section = ""
-    for header, key, value in _KEY.findall(text.decode(errors="replace").replace("\\\n", " ")):
-        section = header.split(maxsplit=1)[0].lower().split(".")[0] if header.strip() else section
-        key, value = key.lower(), value.strip().strip('"')
-        if section in ("include", "includeif", "mailmap") and key:
-            yield f"{config} has {section}.{key}"
-        if key in _RUNS and not _harmless(key, value, config.parent, tree):
-            yield f"{config} sets {section}.{key}"
-
-
 def _harmless(key: str, value: str, git: Path, tree: Path) -> bool:
-    if key == "worktree":
-        return "\0" not in value and Path(os.path.realpath(git / value)).is_relative_to(os.path.realpath(tree))
-    if key == "hookspath" and not value.startswith("~"):  # of hooks, reading runs this one
+    """What a key that is not plain says for all that."""
+    if key.startswith("include"):
+        return False
+    if key == "core.worktree":
+        return Path(os.path.realpath(git / value)).is_relative_to(os.path.realpath(tree))
+    if key == "core.hookspath" and not value.startswith("~"):  # of hooks, reading runs this one
         return not os.access(tree / value / "post-index-change", os.X_OK)
-    if key in ("clean", "smudge", "process") and _LFS.fullmatch(value):
+    if _FILTER.fullmatch(key) and _LFS.fullmatch(value):
         return True
-    return value.lower() in ("", "false", "no", "off", "0") or (key in ("fsmonitor", "command") and value == "true")
+    return (
+        not value if key.endswith("file") else bool(_NO.fullmatch(value)) or (key, value) == ("core.fsmonitor", "true")
+    )
 
 
 def _named(file: Path, prefix: bytes) -> Path:
-    """The path a file of git's holds, meant from where it lies."""
-    text = (_bytes(file) or b"").partition(b"\0")[0].strip()
+    """The path a file of git's holds, meant from where it is named; git follows a link that it is."""
+    text = (_bytes(Path(os.path.realpath(file))) or b"").partition(b"\0")[0].strip()
     return file.parent / os.fsdecode(text.removeprefix(prefix).strip())
 
 

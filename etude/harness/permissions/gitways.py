@@ -9,6 +9,7 @@ command that is not understood writes nothing. The guard then refuses what is no
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ _VALUED = {
 """The subcommands that are looked at, and those of their options whose value is a word of its own."""
 _STEPS = {"--abort", "--continue", "--skip", "--quit", "--show-current-patch", "--edit-todo", "--help", "-h"}
 """With these a command goes on with what is underway, or writes nothing."""
+_STASH = re.compile(r"(?:(?:refs/)?stash@\{)?([0-9]{1,6})\}?")
 _STASHES = re.compile(r"pre[-_]commit|lint-staged|lefthook|overcommit|git stash")
 """What a hook runs that puts aside whatever is not staged, and brings it back when it has looked."""
 _PATCHED = re.compile(rb"^(?:(?:---|\+\+\+) [^/\n]+/([^\t\n]+)|rename (?:from|to) ([^\n]+))", re.MULTILINE)
@@ -69,6 +71,18 @@ def written(command: Simple, before: Sequence[Simple], lies: Callable[[str], str
             yield from ((found.top / name, why) for name in names)
     except (EtudeError, OSError):  # the command will meet it, and say so better
         return
+
+
+def ignored(path: Path) -> bool:
+    """Whether git passes over a file when it lists what there is: the tools that search do so too."""
+    with contextlib.suppress(EtudeError, OSError):
+        if (found := find(path.parent)) is not None and found.top is not None:
+            aside = Aside(found)
+            place = Place(aside.git_dir, found.top, aside.index)
+            listed = ("ls-files", "-co", "--exclude-standard", "--", os.path.relpath(path, found.top))
+            ran = run_git_now("--literal-pathspecs", *listed, at=place, deadline_s=_DEADLINE_S)
+            return ran.code == 0 and not ran.output
+    return False
 
 
 def _asked(command: Simple) -> tuple[str, _Asked | None]:
@@ -156,6 +170,22 @@ class _Repository:
         base = self._names("merge-base", head, other)
         return bool(base) and base[0].strip() == other
 
+    def stash(self, name: str) -> str:
+        """The commit of `stash@{2}`, or `2`, as the log of stashes has it; what is named otherwise, as it stands."""
+        numbered = _STASH.fullmatch(name)
+        if numbered is None or int(numbered[1]) == 0:
+            return name if numbered is None else "refs/stash"
+        lines = beneath.read(self._aside.found.common, "logs/refs/stash", _PATCH_BYTES).decode(errors="replace")
+        new = [line.split()[1] for line in lines.splitlines()]
+        return new[-1 - int(numbered[1])] if int(numbered[1]) < len(new) else name
+
+    @property
+    def follows(self) -> str:
+        """What the branch is brought together with where a command names nothing; empty where there is no such."""
+        said = {key: value for _, key, value in listed_config(self.top)}
+        remote, ref = (said.get(f"branch.{self.branch}.{key}", "") for key in ("remote", "merge"))
+        return ref if remote == "." else f"refs/remotes/{remote}/{ref.removeprefix('refs/heads/')}" if ref else ""
+
     @property
     def branch(self) -> str:
         return (self._names("symbolic-ref", "--short", "-q", "HEAD") or [""])[0].strip()
@@ -199,7 +229,9 @@ def _brought_together(repository: _Repository, asked: _Asked, head: str) -> Iter
     if asked.has("--autostash"):
         yield UNCOMMITTED, repository.changed()
     words = asked.words
-    if asked.does == "pull":
+    if not words and (follows := repository.follows):
+        words = (follows,)
+    elif asked.does == "pull":
         remote, *branches = words or ("origin",)
         words = tuple(branch if remote == "." else f"{remote}/{branch}" for branch in branches or [repository.branch])
     others = [found for word in words if (found := repository.commit(word))]
@@ -220,8 +252,10 @@ def _stash(repository: _Repository, asked: _Asked) -> Iterator[tuple[str, set[st
         yield UNCOMMITTED, repository.changed(paths=paths)
         if asked.has("-u", "--include-untracked", "-a", "--all"):
             yield "it is not committed, and git would take it away", repository.untracked()
-    elif does in ("pop", "apply") and rest in ([], ["stash@{0}"], ["0"]):
-        base, stashed = repository.commit("refs/stash^1"), repository.commit("refs/stash")
+    elif does in ("pop", "apply", "branch"):
+        named = (rest[1:] if does == "branch" else rest) or ["0"]
+        at = repository.stash(named[0])
+        base, stashed = repository.commit(f"{at}^1"), repository.commit(at)
         yield DIFFERS, repository.between(base, stashed) if base and stashed else set()
 
 

@@ -24,19 +24,20 @@ from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
-from etude.harness.permissions.gitways import INSTEAD, written
+from etude.harness.permissions.gitways import INSTEAD, ignored, written
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
-from etude.harness.permissions.reading import ONE_WORD, follows, found_links, opens, roots, takes_untracked
+from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import rules_others
+from etude.harness.permissions.walks import met, starts
 from etude.harness.permissions.words import Values
 
 _SEARCHES = {"grep", "glob", "codebase_search", "read_lints"}
-_MOST_WALKED = 20_000
+_READS_ALL = {"grep", "codebase_search"}
 _READS = "it only reads and prints"
 _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
@@ -132,11 +133,15 @@ class Judge:
             top = os.path.realpath(self._place.lies(posixpath.expanduser(name)))
             for found in self._left().below(top):
                 yield Reason("ask", name, f"{found} lies below it: rule {self._left().by_path[found]}")
+            if tool in _READS_ALL:
+                yield from self._met(top, [tool, name], links=False, content=True, listed=True)
 
     def _ruled(self, tool: str, piece: str, target: Target | None) -> Reason | None:
         """What the first rule that matches says, a user's rules going before the built-in ones."""
         for rule, built_in in self._rules_on(tool):
             if target is None or rule.matches_path(target.path, target.relative):
+                if built_in and rule.verdict == "allow":
+                    break
                 remember = _for_good(kind_of(tool), target) if built_in and target else ""
                 return Reason(rule.verdict, piece, f"rule {rule}{', which is built in' * built_in}", remember)
         if target is not None and kind_of(tool) == "read":
@@ -149,7 +154,7 @@ class Judge:
     def _rules_on(self, tool: str) -> list[tuple[Rule, bool]]:
         """The rules that are about a tool at all, and whether they are built in."""
         if tool not in self._on:
-            more = builtin.ASK if self._config.builtin else ()
+            more = (*builtin.NO_SECRETS, *builtin.ASK) if self._config.builtin else ()
             both = [*((rule, False) for rule in self._rules), *((rule, True) for rule in more)]
             self._on[tool] = [(rule, built_in) for rule, built_in in both if rule.names(tool)]
         return self._on[tool]
@@ -243,10 +248,10 @@ class Judge:
             end is not None and _lies_in(posixpath.normpath(end), WORKSPACE) for end in ends
         )  # `cd src; …; cd ..`
         written, removes = written_words(command), posixpath.basename(words[0] or "") in _REMOVE
-        for word, found in zip(command.words[1:], names[1:], strict=True):
+        for at, (word, found) in enumerate(zip(command.words[1:], names[1:], strict=True), 1):
             if any(word is other for other in written):
                 yield from self._written_word(word, directories, removes)
-            for name in found or ():
+            for name in () if chooses(words, at) else found or ():
                 passed = back or (words[0] in _PRINTS and word.parts is not None)
                 yield from self._argument(name, directories, outside=not passed)
         if reason.verdict == "allow":
@@ -335,9 +340,12 @@ class Judge:
         built_in: bool,
     ) -> Iterator[Reason]:
         """What git opens for the sake of the repository that it finds; and what it runs, where no rule of the user's
-        allows the command: it runs in the sandbox, as what they have allowed does."""
+        allows the command: it runs in the sandbox, as what they have allowed does. Only files that the user's rules
+        speak of count here. A secret by the built-in ones that git tracks is no secret to git: it is committed, and
+        every clone and `git show` has it. What is not tracked, git's readers do not open."""
         moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
-        ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in (".", *moved)}
+        moved = [".", *moved, *itertools.accumulate(moved, posixpath.join)]
+        ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in moved}
         for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
             if built_in and (why := obeyed(here)):
                 yield Reason("ask", command.raw, why)
@@ -365,39 +373,26 @@ class Judge:
         links: bool,
     ) -> Iterator[Reason]:
         """Everything below what a command names is read: the files that rules speak of, and where links lead."""
-        if self._place.root is None:
-            return
-        given = roots(words) or ["."]
-        if all(name.startswith(("\0<(", "\0>(")) for name in given):
-            return
-        stands_for = {word: found or [] for word, found in zip(words, names, strict=True)}
-        named = [name for word in given for name in stands_for.get(word, [word])]
-        tops = {self._place.lies(name, place) for name in named or ["."] for place in directories if place is not None}
-        if not any(os.path.lexists(top) for top in tops):
-            tops = {self._place.lies(place) for place in directories if place is not None}
-        for top in sorted(os.path.realpath(top) for top in tops):
+        for top in starts(words, names, directories, self._place):
             for found in self._left().below(top):
-                if kind == "lists" and not os.path.isdir(found):
-                    continue
-                rule = self._left().by_path[found]
-                yield Reason("ask", " ".join(word or "…" for word in words), f"it reads {found}: rule {rule}")
-            if links:
-                wanted = found_links(words) if words[0] == "find" else re.compile("")
-                yield from self._links(top, wanted)
+                if kind == "below" or os.path.isdir(found):
+                    rule = self._left().by_path[found]
+                    yield Reason("ask", _shown(words), f"it reads {found}: rule {rule}")
+            yield from self._met(top, words, links, kind == "below")
 
-    def _links(self, top: str, wanted: re.Pattern[str] | None) -> Iterator[Reason]:
-        """The first link below a directory that may not be followed unasked."""
-        for count, (directory, directories, files) in enumerate(os.walk(top) if wanted is not None else ()):
-            if count > _MOST_WALKED:
-                yield Reason("ask", top, "it holds too many directories to look at the links in them")
-                return
-            for name in (*directories, *files):
-                path = os.path.join(directory, name)
-                if wanted is not None and os.path.islink(path) and wanted.match(name):
-                    refused = [reason for reason in self._argument(path, [WORKSPACE]) if reason.verdict != "allow"]
-                    if refused:
-                        yield refused[0]
-                        return
+    def _met(
+        self, top: str, words: Sequence[str | None], links: bool, content: bool, listed: bool = False
+    ) -> Iterator[Reason]:
+        """The first that a walk comes to and that may not be read unasked: where a link leads, and, where the content
+        of files is read, what the built-in rules take for a secret. To hide such from commands would break the
+        project's own: its server reads `.env`."""
+        for path in met(top, words, links, content and self._config.builtin):
+            if path is None:
+                yield Reason("ask", top, "it holds too many directories to look at what lies in them")
+            elif not any(_lies_in(path, gone) for gone in self._hidden) and not (listed and ignored(Path(path))):
+                for reason in self._argument(path, [WORKSPACE]):
+                    yield Reason("ask", _shown(words), f"it reads {path}: {reason.by}", reason.remember)
+                    return
 
     def _command(self, tool: str, command: Simple, settled: Sequence[str | None]) -> Reason:
         words = [word.text for word in command.words]
@@ -464,6 +459,10 @@ class Judge:
                     yield ruled
 
 
+def _shown(words: Sequence[str | None]) -> str:
+    return " ".join(word or "…" for word in words)
+
+
 def _lies_in(path: str, top: str) -> bool:
     return f"{path}/".startswith(f"{top.rstrip('/')}/")
 
@@ -476,6 +475,8 @@ def _settled(command: Simple, names: Sequence[list[str] | None]) -> list[str | N
         several = word.text is None and name in ("uniq", "xxd")
         sure = found is not None and not several and not any(name.startswith("-") for name in found)
         one = ONE_WORD if name in ("test", "[") and found is None and word.quoted else None
+        if found is not None and chooses([*out, word.raw], len(out)):
+            one = word.raw  # no file has such a name: a shell leaves the pattern as it is
         out.append(word.text if word.text is not None else f"\0{word.raw}" if sure and out else one)
     return out
 

@@ -155,17 +155,59 @@ def follows(words: Sequence[str | None]) -> bool:
     return letters is None or long or bool(short & set(letters) if words[0] != "find" else {"-L", "-H"} & set(known))
 
 
-def found_links(words: Sequence[str | None]) -> re.Pattern[str] | None:
-    """The names of links that a `find` could give to a command; None where it gives no links."""
+_EITHER = {"-o", "-or", "!", "-not", ",", "(", "-L", "-follow", "-newerXY"}
+_RG_PLAIN = re.compile(
+    r"-[acFHhIiLlNnoPpqSsvwxe]+|-[ABCm]\d*|-t\w*|--type=\w+|--(type|files|count|color|heading|no-heading|line-number|"
+    r"files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?"
+)
+"""With these options alone ripgrep passes over what a dot hides."""
+_CHOSEN = re.compile(r"--(in|ex)clude=([\w.*?-]*)(?:\{([\w.*?,-]+)\})?([\w.*?-]*)")
+_ALONE = re.compile(r"[ef]?grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)=.*|[^-].*")
+"""What takes no word behind it."""
+
+
+def finds(words: Sequence[str | None]) -> re.Pattern[str]:
+    """The names of what a `find` could give to a command."""
     known = [word or "" for word in words]
-    if {"-o", "-or", "!", "-not", ",", "(", "-L", "-follow", "-newerXY"} & set(known):
-        return re.compile("", re.DOTALL)
-    pairs = list(itertools.pairwise(known))
-    if ("-type", "f") in pairs or ("-type", "d") in pairs:
-        return None
-    named = [value for option, value in pairs if option == "-name"]
-    plain = named and "\\" not in named[0]  # find takes a backslash in a pattern, fnmatch does not
+    named = [value for option, value in itertools.pairwise(known) if option == "-name" and not _EITHER & set(known)]
+    plain = named and not set(named[0]) & set("\\\0")  # find takes a backslash in a pattern, fnmatch does not
     return re.compile(fnmatch.translate(named[0]) if plain else "", re.DOTALL)
+
+
+def finds_links(words: Sequence[str | None]) -> bool:
+    """Whether links are among it."""
+    pairs = set(itertools.pairwise(word or "" for word in words))
+    return bool(_EITHER & set(words)) or not {("-type", "f"), ("-type", "d")} & pairs
+
+
+def passes_over(words: Sequence[str | None], name: str) -> bool:
+    """Whether a command that reads all below something is certain to open no file of this name there."""
+    known = [(word or "").removeprefix("\0") for word in words]
+    if known[0] == "find":
+        return not finds(words).match(name)
+    if known[0] == "rg":
+        return name.startswith(".") and all(map(_RG_PLAIN.fullmatch, (word for word in known if word[:1] == "-")))
+    globs = [_CHOSEN.fullmatch(word) for at, word in enumerate(known) if chooses(known, at)]
+    found = [glob for glob in globs if glob is not None]
+    unread = None in words or any(word.startswith(("--in", "--ex")) and not _ALONE.fullmatch(word) for word in known)
+    if unread or not found or len(found) < sum(_CHOSEN.fullmatch(word) is not None for word in known):
+        return False
+    matching = [glob[1] for glob in found if any(fnmatch.fnmatchcase(name, each) for each in _each(glob))]
+    return (matching[-1] == "ex") if matching else found[0][1] == "in"  # the last counts, as GNU grep has it
+
+
+def chooses(words: Sequence[str | None], at: int) -> bool:
+    """Whether this word is a glob by which grep chooses among what it comes to. It names no file then."""
+    known = [(word or "").removeprefix("\0") for word in words[: at + 1]]
+    grep = at > 0 and known[0] in ("grep", "egrep", "fgrep") and "--" not in known
+    return grep and bool(_CHOSEN.fullmatch(known[at]) and _ALONE.fullmatch(known[at - 1]))
+
+
+def _each(chosen: re.Match[str]) -> list[str]:
+    """bash makes several options of one with braces, dash and quotes leave it: to exclude, those are not counted on."""
+    if chosen[3] is None or chosen[1] == "ex":
+        return [chosen[2] + (f"{{{chosen[3]}}}{chosen[4]}" if chosen[3] else "")]
+    return [f"{chosen[2]}{middle}{chosen[4]}" for middle in chosen[3].split(",")]
 
 
 def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Runs the calls of one turn: in parallel where that cannot be told from one after another.
+"""Runs the calls of one turn: in parallel where the order cannot matter.
 
 Owns `run_calls`. Two calls conflict where one of them changes what the other touches: then they run in the order they
 were written. What a tool touches it declares: one file, or anything; what a command touches cannot be known, so it is

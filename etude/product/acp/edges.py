@@ -3,7 +3,7 @@
 Owns `edges_of`. Such a trainer (verifiers', for one) has every request with the id in its `X-ACP-Model-Request-ID`
 header, and cannot tell a context that goes on from one that was summarised. The log can: a turn is the `continuation`
 of the one before, a summary a `compaction_attempt` on the last turn, and what opens on it its `compaction`. They are
-told with the answer to `session/close`.
+sent with the answer to `session/close`.
 """
 
 from __future__ import annotations

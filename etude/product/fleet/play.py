@@ -1,9 +1,9 @@
 """Lets agents of the product work side by side on one repository, and keeps what each leaves.
 
-Owns `play` and `take_over`. Each agent is the very one of every other face, headless, in a worktree and an OS sandbox
-of its own: nobody is asked, and the rules are those of the project. While they work, what they have so far is merged on
-trial after every turn, so that two whose work does not go together are seen early. Prints nothing: `board` is filled,
-and shown by whoever opened it.
+Owns `play` and `take_over`. Each agent is the same as in the terminal or an editor, headless, in a worktree and an OS
+sandbox of its own: nobody is asked, and the rules are those of the project. While they work, what they have so far is
+merged on trial after every turn, so that two whose work does not go together are seen early. Prints nothing: `board` is
+filled, and shown by whoever opened it.
 """
 
 from __future__ import annotations

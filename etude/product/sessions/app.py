@@ -1,8 +1,8 @@
 """The server of sessions as a process: its application, and how it starts and stops.
 
-Owns the order of stopping: at SIGTERM nobody new is let in, what is at work has `drain_s`, then it is stopped where it
-can be gone on with, sessions let go of their sandboxes, and listeners are hung up on. Who may come in is the guard of
-all our servers; put something that speaks TLS before it where it does not listen on loopback alone.
+Owns the order of stopping: at SIGTERM new requests are refused, running prompts have `drain_s`, then they are stopped
+where they can be resumed, sessions release their sandboxes, and listeners are disconnected. Access is checked by the
+guard that all our servers share; put something that speaks TLS before it where it does not listen on loopback alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What goes on in a session beside its log, and who listens.
+"""The live events of a session that are not in its log, and their listeners.
 
 Owns `Channel`: the message that is being written, what commands print, questions that wait for an answer, and whether
 the session is at work; none of it outlives the process, and all of it is a help to the eye: what counts is in the log.
-A listener is told of lines of the log and of all the rest in one order, so that a word comes before the message that it
-became part of. Whoever comes later is told how things stand, and misses nothing. One event loop.
+A listener gets lines of the log and all other events in one order, so that a piece comes before the message that it
+became part of. A late listener first gets the current state, and misses nothing. One event loop.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pydantic import Field
 from etude.config import Config
 from etude.environments.server.connections import HttpLimits
 from etude.environments.server.process import LOOPBACK
-from etude.harness.store import default_home
+from etude.host.home import default_home
 
 
 class SessionsConfig(Config):

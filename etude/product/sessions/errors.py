@@ -1,4 +1,4 @@
-"""What the server of sessions says no to, in the form that Etude's servers have.
+"""How the server of sessions refuses requests, in the form that Etude's servers share.
 
 Owns `Refused` and the one mapping of our errors to status and kind. A message says what to change; what went wrong on
 our side never tells more than its kind.

@@ -1,4 +1,4 @@
-"""One open session: at work on one thing at a time, and asking whoever listens.
+"""One open session: it works on one thing at a time, and asks its listeners for permission.
 
 Owns `Live`. What opens a session closes it, in one task from beginning to end; what it works on runs in another, so
 that it can be cancelled and the session stays open. A question waits for its answer as long as its prompt may take;

@@ -1,7 +1,7 @@
-"""What may be asked of the server of sessions.
+"""The routes of the server of sessions.
 
-Owns the routes, each a few lines over the hub; `openapi` describes them. A prompt is answered at once with 202, and
-how it goes is told to who listens; everything else is answered when it is done.
+Owns the routes, each a few lines over the hub; `openapi` describes them. A prompt is answered at once with 202, and its
+progress goes to the listeners; everything else is answered when it is done.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A session as server-sent events: its log, from any line on, and what goes on beside it.
 
-Owns `followed`. Each line of the log is an event of its own whose id is its number, from 1; whoever was cut off says
-the last id they have, and goes on after it, whichever process serves them then. What is in no log comes between, under
-a name and without an id: first how everything stands, when the past has been told, and then what changes. The log is
-read from its file, so a session that another process plays can be watched too, a little later.
+Owns `followed`. Each line of the log is an event of its own whose id is its number, from 1; a client that was cut off
+sends the last id it has, and goes on after it, whichever process serves it then. Events that are in no log come
+between, with a name and without an id: first the current state, after all past events, and then what changes. The log
+is read from its file, so a session that another process plays can be watched too, a little later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands behind a slash.
+"""The commands that begin with a slash.
 
 Owns the commands, their words and what they answer. Each gets the `Desk` of the session it was typed in and what was
 typed after its name; it returns what the face is to do next, if anything. Reads no keys.

@@ -1,7 +1,7 @@
-"""Changes of files as rows to be looked at.
+"""Shows changes of files as rows.
 
 Owns the form of diffs on the screen: what an edit changed, with line numbers, and a whole patch. Rows are (text,
-style); signs stand beside colours, so that nothing is told by a colour alone.
+style); signs stand beside colours, so that no information is in a colour alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A session's events on the screen, as they happen.
 
 Owns `Show`: reads and searches in a line each, edits as diffs, commands with what they print, the todo list, summaries
-with the tokens before and after. It is told events, deltas and output, and asks the session nothing. Everything is
+with the tokens before and after. It receives events, deltas and output, and asks the session nothing. Everything is
 written once: long output is shown from its start, then only counted, and its end is shown when it is there.
 """
 

@@ -6,7 +6,6 @@ directory. A line that was torn by a kill is cut off, and its commit decided aga
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import Any, get_args
 
 from etude.durable import append_whole, cut, naming
 from etude.errors import ConfigError
+from etude.host.lock import hold
 from etude.tasks.mined.split import Reason
 
 
@@ -40,10 +40,12 @@ class Journal:
         self._path = path
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115  # it lives as long as this object
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            hold(self._file.fileno())
+        except BlockingIOError as error:
             self._file.close()
-            raise ConfigError(f"{path}: another process mines into this directory; wait for it") from None
+            raise ConfigError(
+                f"{path}: another process mines into this directory ({error.strerror}); wait for it"
+            ) from None
         self.decisions = self._read(path, dict(asked))
 
     def add(self, decision: Decision) -> None:

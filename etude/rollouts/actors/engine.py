@@ -13,10 +13,11 @@ from etude.environments.cluster.calls import actor
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
 from etude.rollouts.config import RunConfig
+from etude.rollouts.ray_process import Living
 
 
-@actor(num_cpus=0, max_concurrency=1000, max_restarts=0)
-class EngineActor:
+@actor(num_cpus=0, max_concurrency=1000)
+class EngineActor(Living):
     """One engine process: samples, and follows the weight store. If it dies, the fleet starts another."""
 
     def __init__(self, config: RunConfig, store: str, replica: int) -> None:
@@ -26,7 +27,7 @@ class EngineActor:
         from etude.engine.updates import WeightUpdates
         from etude.models.checkpoint import load_checkpoint
         from etude.models.expert_format import set_expert_format
-        from etude.weights.store import open_store
+        from etude.weights.opening import open_store
         from etude.weights.subscriber import Subscriber
 
         torch.set_num_threads(1)
@@ -62,10 +63,6 @@ class EngineActor:
     async def cancel(self, sessions: list[str]) -> None:
         for session in sessions:
             self.engine.cancel(session)
-
-    async def lives(self) -> None:
-        """Never returns: who asks learns of the process's end at once."""
-        await asyncio.Event().wait()
 
     async def stats(self) -> dict[str, float]:
         """Counters and gauges. Raises what has stopped the engine: the fleet then starts another."""

@@ -16,12 +16,13 @@ from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
+from etude.rollouts.ray_process import Living
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import Order, blame_order, judge_kept, judge_order
 
 
-@actor(num_cpus=0, max_concurrency=1000, max_restarts=0)
-class RewardWorker:
+@actor(num_cpus=0, max_concurrency=1000)
+class RewardWorker(Living):
     """One process of concurrent verdicts. If it dies, its pool starts another, and its verdicts are given again."""
 
     def __init__(self, config: RunConfig) -> None:

@@ -17,13 +17,14 @@ from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.records import Event
 from etude.rollouts.config import RunConfig
-from etude.rollouts.router import RemoteSampler, View
-from etude.rollouts.sample import Sample, sample_of
+from etude.rollouts.ray_process import Living
+from etude.rollouts.router import FleetView, RemoteSampler
+from etude.rollouts.sample import Sample
 from etude.rollouts.session import Order, SealedRollout, play_order
 
 
-@actor(num_cpus=0, max_concurrency=1000, max_restarts=0)
-class SessionWorker:
+@actor(num_cpus=0, max_concurrency=1000)
+class SessionWorker(Living):
     """One process of concurrent sessions with their sandboxes. If it dies, its pool starts another, and its sessions
     go on elsewhere from their checkpoints.
     """
@@ -58,7 +59,7 @@ class SessionWorker:
         )
         task = self.running[order.id] = asyncio.ensure_future(rollout)
         try:
-            return sample_of((await task).trajectory)
+            return (await task).sample
         except asyncio.CancelledError:
             return None
         finally:
@@ -71,7 +72,7 @@ class SessionWorker:
         if order_id in self.begun:
             await self.begun[order_id].wait()
 
-    async def see(self, view: View) -> None:
+    async def see(self, view: FleetView) -> None:
         """The engines that there are now; nothing is sampled before the first word of them."""
         self.sampler.update(view)
 

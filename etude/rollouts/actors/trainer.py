@@ -6,6 +6,7 @@ so that the controller's process never loads it. Talks to: trainer, weights.
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from etude.weights.publisher import PublishResult
 
 
-@actor(num_cpus=0, concurrency_groups={"publishing": 1, "health": 1})
+@actor(num_cpus=0, concurrency_groups={"publishing": 1, "health": 1, "life": 1})
 class TrainerActor:
     """The trainer process: steps, hands each version over to be published in the background, checkpoints.
 
@@ -72,6 +73,11 @@ class TrainerActor:
         """Put the present version into the store, and wait until it is there."""
         self.hand_over()
         return self._published(self.trainer.version)
+
+    @ray.method(concurrency_group="life")
+    def lives(self) -> None:
+        """Never returns: who asks learns of the process's end at once."""
+        threading.Event().wait()
 
     @ray.method(concurrency_group="publishing")
     def published(self, version: Version) -> dict[str, Any]:

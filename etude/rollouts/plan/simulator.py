@@ -24,7 +24,7 @@ from etude.harness.conduct import Conduct
 from etude.records import InfraFailed, Scored, Task, Verifier, Version
 from etude.rollouts.config import RunConfig
 from etude.rollouts.groups import DropReason, GroupPool
-from etude.rollouts.ledger import Ledger
+from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.plan.rates import EngineRate, Played, Rates
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.schedule import schedule_of
@@ -118,7 +118,7 @@ class Simulation:
         if seed is not None:
             random.Random(seed).shuffle(self.order)
         self.schedule = schedule_of(self.config)
-        self.pool = GroupPool(config.groups, Slots(config.seed), Ledger(None))
+        self.pool = GroupPool(config.groups, Slots(config.seed), GroupLedger(None))
         self.now, self.seen = 0.0, itertools.count()
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         most = config.engine.max_running if isinstance(config.engine, EngineConfig) else _ENDLESS

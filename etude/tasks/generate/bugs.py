@@ -1,6 +1,6 @@
 """Proposes bugs: one small change in a function that tests name, or several at once.
 
-Owns `bugs`. The ladder is in what the agent is told, and in how much is broken:
+Owns `bugs`. The levels differ in what the instruction says, and in how much is broken:
 
     1  one bug; its function and file are named        4  two bugs; failing tests are named
     2  one bug; its file is named                      5  three bugs; nothing is named

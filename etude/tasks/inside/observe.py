@@ -9,6 +9,7 @@ Goes before the program that runs tests (`suite`, `pytests`). `tasks.outside` ha
     `value == approx(literal)`.
   - `_same_(site, one, other)` in place of `one == other` where both come about here: sent, too. Two of one type that is
     not builtin are compared here: what equal means is then for their type to say, which the solution may have written.
+    Its word counts only where it hangs on what they hold (`tells_apart`).
   - `_end_(site)` at a test's end: it was run to there.
 
 Builtins are kept as they were before the code under test was loaded, and `Tools` says whether the functions of the test
@@ -17,6 +18,7 @@ framework are still what they were then.
 
 import builtins
 import sys
+from _functools import _lru_cache_wrapper  # ty: ignore[import-not-found]  # of C; it has no stub
 from _thread import RLock
 
 TOOLS = ("builtins", "operator", "unittest", "pytest", "_pytest", "pluggy")
@@ -40,7 +42,9 @@ class Observer:
         self.report, self.test = report, None
         self.said, self.lock = _set(), RLock()
         for name in ("equal", "is", "near", "same", "end"):
-            setattr(builtins, f"_{name}_", getattr(self, name.replace("is", "is_")))
+            # a cache of no size is the one callable of C that does not show what it calls
+            shut = _lru_cache_wrapper(getattr(self, name.replace("is", "is_")), 0, False, None)
+            setattr(builtins, f"_{name}_", shut)
         self.tools = Tools()
 
     def equal(self, site, value):
@@ -82,7 +86,8 @@ class Observer:
                 self.same(site, one[key], other[key])
         else:
             equal = equals(one, other) and equals(other, one)
-            self.say(site, f"- {equal and not equals(one, Rich()) and not equals(Rich(), other)}")
+            equal = equal and not equals(one, Rich()) and not equals(Rich(), other)
+            self.say(site, f"- {equal and tells_apart(one) and tells_apart(other)}")
 
     def end(self, site):
         self.say(site, "- True")
@@ -170,6 +175,46 @@ def equals(one, other):
         return _bool(one == other)
     except Exception:
         return False
+
+
+def tells_apart(one):
+    """Whether its type compares what it holds: with some of it exchanged it is another value. Equality of C's compares
+    content or identity; one that holds nothing was given nothing."""
+    kind = _type(one)
+    if _type(kind.__eq__) is _SLOT:
+        return True
+    held = _list(fields(one))
+    base = next((base for base, *_ in _HELD if _isinstance(one, base)), None)
+    if base is not None and _len(base(one)) and not equals(one, copied(one, held, base, None)):
+        return True
+    if not held:
+        return kind.__init__ is object.__init__ and kind.__new__ is object.__new__
+    return any(not equals(one, copied(one, held, base or object, name)) for name, _ in held)
+
+
+def fields(one):
+    """The names and values of its attributes, whatever its type says they are."""
+    for kind in _type(one).__mro__:
+        for name, slot in _list(vars(kind).items()):
+            if _type(slot) is _MEMBER and _hasattr(one, name):
+                yield name, slot.__get__(one)
+            elif name == "__dict__" and _type(slot) is _GETSET:
+                yield from _list(slot.__get__(one).items())
+
+
+def copied(one, held, base, exchanged):
+    """Another with the same attributes, but for one, and nothing else in it."""
+    copy = base.__new__(_type(one))
+    for name, value in held:
+        object.__setattr__(copy, name, Rich() if name == exchanged else value)
+    return copy
+
+
+_SLOT, _MEMBER, _GETSET = (
+    _type(object.__eq__),
+    _type(_type(tells_apart).__globals__),
+    _type(_type(tells_apart).__code__),
+)
 
 
 class Tools:

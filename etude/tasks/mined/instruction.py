@@ -1,8 +1,8 @@
 """Makes a request out of an issue's text or a commit's message: terse, as people write, and without the answer.
 
 Owns `instruction_of`. What belongs to the making of the commit (trailers, references, review notes) is cut off; a
-sentence that quotes the source patch, or names something only the source patch has, is taken out. Names that
-the tests themselves use are no secret: who has to provide them must be told them.
+sentence that quotes the source patch, or names something only the source patch has, is taken out. Names that the tests
+themselves use are no secret: the agent has to provide them, so it must know them.
 """
 
 from __future__ import annotations

@@ -291,3 +291,48 @@ def test_figures_and_events_tell_what_happened(make_server):
     assert lines[0]["labels"] == {"task": "t"} and lines[1]["exit_code"] == 4
     assert lines[-1]["why"] == "the server was stopped" and all("timestamp" in line for line in lines)
     assert server.left() == []
+
+
+def test_what_no_request_has_is_refused(server):
+    """Keys of a body, parameters, and values of them; also where a route has none of these."""
+
+    async def scenario(http):
+        box = f"/sandboxes/{await create(http)}"
+        for way in ("snapshot", "pause", "resume"):
+            refused(await http.post(f"{box}/{way}", json={"bogus": 1}), 400, "config", "bogus")
+            refused(await http.post(f"{box}/{way}", content=b"x"), 400, "config", "not JSON")
+            refused(await http.post(f"{box}/{way}", params={"n": "2"}), 400, "config", "n: unknown parameter")
+        refused(await http.request("DELETE", box, json={"force": True}), 400, "config", "force")
+        for method, path, query, word in (
+            ("GET", f"{box}/files", "path=/a&max_byte=3", "max_byte: unknown parameter; known here: max_bytes, path"),
+            ("GET", f"{box}/files", "path=/a&path=/b", "path: given twice"),
+            ("GET", f"{box}/files", "path=/a&max_bytes=", "max_bytes"),
+            ("GET", f"{box}/files", "path=/a%00b", "path"),
+            ("GET", f"{box}/files/list", "path=a", "path"),
+            ("GET", f"{box}/archive/part", "path=/a&skip=-1", "skip"),
+            ("DELETE", f"{box}/files", "path=/workspace&recursive=yes", "recursive"),
+            ("PUT", f"{box}/files", "path=/a&recursive=true", "recursive: unknown parameter"),
+            ("GET", f"{box}/processes/1", "wait=3", "wait: unknown parameter; known here: wait_s"),
+            ("GET", "/sandboxes", "label=a", "label: unknown parameter; known here: none"),
+            ("DELETE", box, "now=1", "now: unknown parameter"),
+        ):
+            refused(await http.request(method, f"{path}?{query}"), 400, "config", word)
+        assert (await http.get(box)).json()["paused"] is False
+        assert (await http.get("/snapshots")).json() == []
+        for way in ("pause", "resume"):
+            assert (await http.post(f"{box}/{way}", json={})).status_code == 200
+        await http.delete(box)
+
+    over(server, scenario)
+
+
+def test_a_snapshot_that_is_not_there_cannot_be_released(server):
+    async def scenario(http):
+        box = f"/sandboxes/{await create(http)}"
+        kept = (await http.post(f"{box}/snapshot")).json()["id"]
+        assert (await http.delete(f"/snapshots/{kept}")).status_code == 200
+        for name in ("nope", kept):
+            refused(await http.delete(f"/snapshots/{name}"), 404, "not_found", f"no snapshot {name}", "released")
+        await http.delete(box)
+
+    over(server, scenario)

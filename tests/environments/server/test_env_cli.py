@@ -1,6 +1,7 @@
 """`etude environments serve` and `burst`, as a user runs them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -43,6 +44,26 @@ def test_a_server_is_started_used_and_stopped(tmp_path):
         server.kill()
         server.wait()
     assert left(NamespaceConfig(state_dir=tmp_path / "boxes"), [server.pid]) == []
+
+
+def test_it_remembers_below_the_users_own_home_where_they_have_named_one(tmp_path):
+    """And its clients look for its token there."""
+    env = {**os.environ, "ETUDE_HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "not-here")}
+    config = tmp_path / "server.toml"
+    config.write_text(f'port = 0\n[[node.backends]]\nkind = "namespace"\nstate_dir = "{tmp_path / "boxes"}"\n')
+    server = etude("serve", str(config), "--json", env=env)
+    try:
+        said = json.loads(server.stdout.readline())
+        assert said["token_file"] == str(tmp_path / "home" / "environments" / "token")
+        burst = etude("burst", "1", "--url", said["url"], env=env)
+        _, errors = burst.communicate(timeout=120)
+        assert burst.returncode == 0, errors
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.communicate()
+    assert not (tmp_path / "not-here").exists()
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,12 @@ async def _changed(sandbox: Sandbox, config: ToolConfig) -> list[str]:
         except (CheckpointError, DeadlineExceeded) as error:
             raise ToolError(f"what changed is not known ({error}); name a path") from None
     base = shlex.quote(_revision(config))
+    compare = 'diff --name-only --relative --diff-filter=d --ignore-submodules --no-ext-diff -z "$0" --'
     command = (
         f"{GIT} rev-parse --git-dir >/dev/null 2>&1 || exit 3; "
-        f"{GIT} diff --name-only --relative --diff-filter=d -z {base} -- 2>/dev/null; "
+        # each filter of its config is emptied: git compares by them, and nobody is asked
+        f"{GIT} config -z --name-only --get-regexp '^filter[.]' | sed -z 's/.*/--config-env=&=EMPTY/' | "
+        f"EMPTY= xargs -0 -x -n 100000 sh -c '{GIT} \"$@\" {compare}' {base} 2>/dev/null; "
         f"{GIT} ls-files -oz --exclude-standard"
     )
     done = await sandbox.exec(command, timeout_s=config.command_timeout_s, max_output_bytes=_MAX_OUTPUT_BYTES)

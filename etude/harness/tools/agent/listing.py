@@ -12,8 +12,9 @@ import shlex
 from etude.environments.base import Sandbox
 from etude.harness.tools.base import ToolConfig, ToolError, overdue, relative
 
-GIT = "git -c safe.directory='*'"
-"""The workspace may belong to another user than the agent's."""
+GIT = r"GIT_NO_LAZY_FETCH=1 git -c safe.directory=\* -c core.fsmonitor=false -c core.hooksPath=/dev/null"
+"""The workspace may belong to another user than the agent's; and nobody is asked, so no program runs that its config
+names."""
 
 
 def listing(path: str, glob: str | None = None) -> str:

@@ -20,7 +20,8 @@ import numpy as np
 from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
-from etude.rollouts.links import EngineGone, Loaded
+from etude.rollouts.links import Loaded
+from etude.rollouts.worker import WorkerAway, WorkerGone
 
 _ASK_S = 10.0
 _CONNECT_S = 5.0
@@ -38,7 +39,7 @@ class Refused(EtudeError):
         return type(self), (str(self), self.code)
 
 
-class Server:
+class LendingServer:
     """One server, over one client. Use on one event loop, and close it; can be sent to another process unused."""
 
     def __init__(self, url: str, token_file: Path | None) -> None:
@@ -49,7 +50,7 @@ class Server:
         return self.__dict__ | {"_http": None}
 
     async def post(self, path: str, what: str, seconds: float, body: Mapping[str, Any]) -> Any:
-        """The answer's JSON. Raises Refused, DeadlineExceeded, or EtudeError where it cannot be reached."""
+        """The answer's JSON. Raises Refused, DeadlineExceeded, or WorkerAway where it cannot be reached."""
         return await self._ask("POST", path, what, seconds, body)
 
     async def get(self, path: str, what: str, seconds: float = _ASK_S) -> Any:
@@ -67,7 +68,7 @@ class Server:
         except TimeoutError:
             raise DeadlineExceeded(f"{self.url} to {what}", seconds) from None
         except httpx2.TransportError as error:
-            raise EtudeError(f"{self.url} was to {what} and cannot be reached: {error!r}") from None
+            raise WorkerAway(f"{self.url} was to {what} and cannot be reached: {error!r}") from None
         if answer.is_success:
             return answer.json()
         raise _refusal(answer, f"{self.url} was to {what}")
@@ -87,7 +88,7 @@ class Server:
 class LoanLink:
     """To an engine that is lent under one lease. Implements `links.Link`."""
 
-    def __init__(self, name: str, server: Server, lease: str, lease_s: float, return_s: float) -> None:
+    def __init__(self, name: str, server: LendingServer, lease: str, lease_s: float, return_s: float) -> None:
         self.name, self.server, self.lease = name, server, lease
         self.lease_s, self.return_s = lease_s, return_s
         self._ending: set[asyncio.Task[None]] = set()
@@ -126,19 +127,19 @@ class LoanLink:
     async def started(self, deadline_s: float) -> None:
         return  # a lease is given by a server that can be asked
 
-    async def ended(self) -> str:
+    async def ended(self) -> None:
         """Waiting for it keeps the lease."""
         seconds, within_s = self.lease_s / 2, self.lease_s / 2 + _ASK_S
         while True:
             try:
                 told = await self._asked("/loan/wait", "say when the loan is over", within_s, seconds=seconds)
-            except EngineGone as error:
-                return str(error)
+            except WorkerGone:
+                raise
             except EtudeError:
                 await asyncio.sleep(_AGAIN_S)  # whether it answers at all is asked elsewhere
             else:
                 if told["over"]:
-                    return f"{self.name} went back to its users"
+                    raise WorkerGone(f"{self.name} went back to its users")
 
     def computes(self) -> bool:
         return False  # nothing is known of a process of another's
@@ -167,7 +168,7 @@ class LoanLink:
             return await self.server.post(path, what, within_s, {"lease": self.lease, **body})
         except Refused as error:
             if error.code == "loan_over":
-                raise EngineGone(f"{self.name}: the loan is over") from None
+                raise WorkerGone(f"{self.name}: the loan is over") from None
             raise
 
 

@@ -25,8 +25,8 @@ MODULES = {
 """Where the class of each kind of process is; all else a process loads itself, from the disk, when it starts."""
 
 
-class Desk:
-    """Answers what `live.Server` is asked. `controller()` is None while the run does not train."""
+class Operator:
+    """Does what `live.ControlSocket` is asked. `controller()` is None while the run does not train."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Desk:
             raise ConfigError(f"{kind}: no kind of process of a run; these are: {', '.join(MODULES)}")
         async with self._replacing:
             await asyncio.to_thread(_reload, MODULES[kind])
-            count = await self.cluster.replace(kind)
+            count = await self.cluster.renew(kind)
         self.write("replaced", {"process": kind, "count": count})
         return f"{count} of {kind} replaced, with the code that is on the disk now"
 

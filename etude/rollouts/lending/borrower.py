@@ -3,8 +3,8 @@
 Owns the policy (`decide`: few users for a while, borrow one; more users than those that serve them should have, give
 back as many as it takes at once) and the loans of a run. Users are served in any case: a request to a lent server
 recalls its engine whatever this decides, and should this process die the leases run out. An engine that is given back
-leaves the fleet first, so that sessions are on their way elsewhere while its users' weights go in. Talks to: loan_link
-(the servers), and the fleet, which takes borrowed engines in and loses them.
+leaves the fleet first, so that sessions are on their way elsewhere while its users' weights go in. Implements
+`fleet.Lender`; nothing else of the run knows of it. Talks to: loan_link (the servers), and the fleet.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from etude.errors import ConfigError, EtudeError
-from etude.rollouts.fleet_config import BorrowingConfig
-from etude.rollouts.fleet_engine import Engine
-from etude.rollouts.loan_link import LoanLink, Refused, Server
+from etude.rollouts.config import BorrowingConfig
+from etude.rollouts.fleet import Fleet
+from etude.rollouts.lending.loan_link import LendingServer, LoanLink, Refused
+from etude.rollouts.links import FleetEngine
 
 _LEND_S = 60.0
 """For a server to keep its users' weights aside."""
@@ -70,22 +71,16 @@ def is_low(servers: Sequence[Seen], config: BorrowingConfig) -> bool:
 class Borrower:
     """Use on one event loop: `run` it until it is cancelled, then `close` it."""
 
-    def __init__(
-        self,
-        config: BorrowingConfig,
-        asking: dict[str, str],
-        take: Callable[[Engine], None],
-        lose: Callable[[Engine, str], None],
-    ) -> None:
+    def __init__(self, config: BorrowingConfig, asking: dict[str, str], fleet: Fleet) -> None:
         """`asking` is what every loan is asked for with: borrower, store, expert_format."""
-        self.config, self._asking, self._take, self._lose = config, asking, take, lose
+        self.config, self._asking, self._fleet = config, asking, fleet
         self.counters: Counter[str] = Counter()
         self.longest_return_s = 0.0
         """Of those that this run gave back, from the decision until users were served."""
-        self.told: dict[str, dict[str, Any]] = {}
+        self.heard: dict[str, dict[str, Any]] = {}
         """What each server said last."""
-        self._servers = {url: Server(url, config.token_file) for url in config.servers}
-        self._ours: dict[str, Engine] = {}
+        self._servers = {url: LendingServer(url, config.token_file) for url in config.servers}
+        self._ours: dict[str, FleetEngine] = {}
         self._avoided: dict[str, float] = {}
         """Servers whose engines were of no use, and until when none is asked of them."""
         self._low_since: float | None = None
@@ -118,10 +113,14 @@ class Borrower:
         await asyncio.gather(*self._returning, return_exceptions=True)
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
-    def used(self) -> dict[str, dict[str, float]]:
+    def told(self) -> dict[str, Any]:
+        """What the servers were used for, by both sides, and how soon they were back."""
+        return {**self.counters, "uses": self._used(), "longest_giving_back_s": self.longest_return_s}
+
+    def _used(self) -> dict[str, dict[str, float]]:
         """What the servers' engines were for since they started, and how busy with it: seconds and share by use."""
         total: dict[str, Counter[str]] = {}
-        for told in self.told.values():
+        for told in self.heard.values():
             for use, figures in told["uses"].items():
                 total.setdefault(use, Counter()).update(figures)
         return {
@@ -129,28 +128,28 @@ class Borrower:
             for use, each in total.items()
         }
 
-    async def _ask(self, server: Server) -> Seen | None:
+    async def _ask(self, server: LendingServer) -> Seen | None:
         try:
-            told = self.told[server.url] = await server.get("/lending", "tell what its engine is for")
+            told = self.heard[server.url] = await server.get("/lending", "tell what its engine is for")
         except EtudeError:
             self.counters["servers_unreachable"] += 1
             return None
         engine, lent = self._ours.get(server.url), told["state"] != "serving"
-        if engine is not None and (engine.state == "gone" or told["state"] != "lent"):
+        if engine is not None and (engine.gone or told["state"] != "lent"):
             self._recalled(server.url, engine)
         willing = told["unwilling"] is None and self._avoided.get(server.url, 0.0) < time.monotonic()
         return Seen(server.url, told["users"], lent, server.url in self._ours, willing)
 
-    def _recalled(self, url: str, engine: Engine) -> None:
+    def _recalled(self, url: str, engine: FleetEngine) -> None:
         """It went without our doing."""
         del self._ours[url]
-        self._lose(engine, "its users took it back")
+        self._fleet.remove(engine, "its users took it back")
         self.counters["engines_recalled"] += 1
         if engine.serving_since is None:
             self._avoided[url] = time.monotonic() + _AVOIDED_S
 
     async def _borrow(self, url: str) -> None:
-        server = Server(url, self.config.token_file)
+        server = LendingServer(url, self.config.token_file)
         try:
             told = await server.post("/loan", "lend its engine", _LEND_S, self._asking)
         except Refused as error:
@@ -165,19 +164,18 @@ class Borrower:
         self.counters["engines_borrowed"] += 1
         name = f"lent-{self.counters['engines_borrowed']}"
         link = LoanLink(name, server, told["lease"], told["lease_s"], told["return_s"])
-        engine = self._ours[server.url] = Engine(name, link, None)
         self._low_since = None  # one at a time: the others must bear it first
-        self._take(engine)
+        self._ours[server.url] = self._fleet.add(link)
 
     def _give_back(self, url: str) -> None:
         engine = self._ours.pop(url)
-        self._lose(engine, "its users need it")
+        self._fleet.remove(engine, "its users need it")
         self.counters["engines_given_back"] += 1
         task = asyncio.ensure_future(self._returned(engine))
         self._returning.add(task)
         task.add_done_callback(self._returning.discard)
 
-    async def _returned(self, engine: Engine) -> None:
+    async def _returned(self, engine: FleetEngine) -> None:
         began = time.monotonic()
         try:
             await engine.link.close()

@@ -1,0 +1,52 @@
+"""Where a command that goes through all below something starts, and what it comes to.
+
+Owns `starts` and `met`. Looks at names and links alone, and opens no file. What of it may be read is for the judge.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from etude.harness.permissions.builtin import PACKAGES, SECRETS
+from etude.harness.permissions.paths import Place
+from etude.harness.permissions.reading import finds, finds_links, passes_over, roots
+
+_MOST_WALKED = 20_000
+"""Directories looked at below one that a command goes through."""
+
+
+def starts(
+    words: Sequence[str | None], names: Sequence[list[str] | None], directories: Sequence[str | None], place: Place
+) -> list[str]:
+    """The real paths that a command could go through; its own directory, where its words name nothing that is there.
+    `names` are what each word could stand for."""
+    given = roots(words) or ["."]
+    if place.root is None or all(name.startswith(("\0<(", "\0>(")) for name in given):
+        return []
+    stands_for = {word: found or [] for word, found in zip(words, names, strict=True)}
+    named = [name for word in given for name in stands_for.get(word, [word])]
+    known = [directory for directory in directories if directory is not None]
+    tops = {place.lies(name, directory) for name in named or ["."] for directory in known}
+    if not any(os.path.lexists(top) for top in tops):
+        tops = {place.lies(directory) for directory in known}
+    return sorted(os.path.realpath(top) for top in tops)
+
+
+def met(top: str, words: Sequence[str | None], links: bool, secrets: bool) -> Iterator[str | None]:
+    """What a command comes to from here, of the links that it may follow and, outside of packages, of what has a
+    secret's name and it may read; a None at the end where there may be more."""
+    wanted = finds(words) if words[0] == "find" else re.compile("")
+    links &= words[0] != "find" or finds_links(words)
+    for count, (directory, directories, files) in enumerate(os.walk(top)):
+        if count > _MOST_WALKED:
+            yield None
+            return
+        here = secrets and PACKAGES.isdisjoint(directory.removeprefix(top).split("/"))
+        for name in (*directories, *files):
+            path = os.path.join(directory, name)
+            secret = here and SECRETS.match(name) and not passes_over(words, name)
+            if secret or (links and wanted.match(name) and os.path.islink(path)):
+                yield path
+        directories[:] = [name for name in directories if name not in PACKAGES or (links and wanted.match(name))]

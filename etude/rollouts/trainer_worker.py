@@ -1,0 +1,129 @@
+"""The trainer of a run, whatever becomes of its process.
+
+Owns the steps since the last checkpoint: when the process dies, a new one resumes from that checkpoint and is given
+exactly those steps again that the checkpoint does not hold, with the same groups and the same state. So a step that was
+asked for happens once, and who asked for it sees nothing but time. Decides nothing about training, and touches no
+weight. Talks to: worker, actors.trainer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.errors import DeadlineExceeded
+from etude.records import Version
+from etude.rollouts.actors import trainer
+from etude.rollouts.config import RunConfig
+from etude.rollouts.faults import Kind, Restarts
+from etude.rollouts.ray_process import STOP_S, RayProcess
+from etude.rollouts.sample import SampleGroup
+from etude.rollouts.worker import Worker, WorkerAway, WorkerGone
+
+STEP_S, RESUME_S, PUBLISH_S, SAVE_S = 600.0, 120.0, 120.0, 60.0
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A step that was asked for: the version it trains, and with what."""
+
+    before: Version
+    groups: list[SampleGroup]
+    state: dict[str, Any]
+
+
+class TrainerWorker:
+    """One trainer at a time: two must never write one run. Use it on one event loop. Implements `worker.Policy`."""
+
+    kind: Kind = "trainer"
+
+    def __init__(self, config: RunConfig, store: str, directory: Path, restarts: Restarts) -> None:
+        self.config, self.store, self.directory = config, store, directory
+        self.saved: dict[str, Any] | None = None
+        """What the newest process has found in the newest checkpoint: the controller's state."""
+        self.on_resumed: Callable[[dict[str, Any]], None] = lambda state: None
+        """Told that, whenever a new process has taken up the checkpoint."""
+        self._version = Version(0)
+        self._since: list[_Asked] = []
+        self._stepping = asyncio.Lock()
+        self.worker = Worker(self, 0, restarts)
+
+    async def resume(self) -> dict[str, Any] | None:
+        """The controller's state that was saved with the newest checkpoint, None if there is none."""
+        await self.worker.ready()
+        return self.saved
+
+    async def publish(self) -> dict[str, Any]:
+        """Put the present version into the store, and wait until it is there."""
+        return await self._ask("publish", seconds=PUBLISH_S, what="the trainer to publish its version")
+
+    async def published(self, version: Version) -> dict[str, Any]:
+        """Wait until that version, or a later one in its place, is in the store."""
+        seconds = self.config.publisher.deadline_s + STOP_S  # the trainer's own error says more, and comes first
+        return await self._ask("published", version, seconds=seconds, what=f"version {version} to be published")
+
+    async def save_model(self, directory: Path) -> None:
+        await self._ask("save_model", directory, seconds=SAVE_S, what="the trainer to save its model")
+
+    async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
+        """One optimizer step on these groups; returns its metrics, whichever process made it."""
+        async with self._stepping:
+            asked = _Asked(self._version, groups, state)
+            metrics = await self._stepped(asked)
+            self._version = Version(metrics["version"])
+            self._since.append(asked)
+            if self._version % self.config.rollouts.checkpoint_every == 0:
+                self._since.clear()
+            return metrics
+
+    async def _stepped(self, asked: _Asked) -> dict[str, Any]:
+        while True:
+            process = await self.worker.ready()
+            if self._version != asked.before:
+                assert self.saved is not None
+                return self.saved["line"]  # a process saved it, and died before it could say so
+            try:
+                return await process.call("step", asked.groups, asked.state, seconds=STEP_S, what="the trainer's step")
+            except (WorkerGone, WorkerAway, DeadlineExceeded) as error:
+                self.worker.lost(process, str(error))
+
+    async def renew(self) -> None:
+        """Let a new process, with the code that is on the disk now, go on after the step in progress."""
+        async with self._stepping:
+            await self.worker.ready()
+            await self.worker.renew("replaced by an operator")
+
+    async def _ask(self, method: str, *arguments: Any, seconds: float, what: str) -> Any:
+        while True:
+            process = await self.worker.ready()
+            try:
+                return await process.call(method, *arguments, seconds=seconds, what=what)
+            except (WorkerGone, WorkerAway) as error:
+                self.worker.lost(process, str(error))
+
+    # --- the policy ---------------------------------------------------------------------------------------------------
+
+    def open(self, place: int) -> RayProcess:
+        return RayProcess("the trainer", trainer.TrainerActor.remote(self.config, self.store, self.directory), "health")
+
+    async def prepare(self, process: RayProcess) -> None:
+        """Resume, and make those steps again that were done after the checkpoint; one that was not, its caller asks
+        for again.
+        """
+        what = "the trainer to load its checkpoint"
+        state = self.saved = await process.call("resume", seconds=RESUME_S, what=what)
+        self._version = Version(state["line"]["version"]) if state else Version(0)
+        for asked in self._since:
+            if asked.before >= self._version:
+                what = "a step to be made again"
+                metrics = await process.call("step", asked.groups, asked.state, seconds=STEP_S, what=what)
+                self._version = Version(metrics["version"])
+        await process.call("hand_over", seconds=RESUME_S, what="the trainer to hand its version over")
+        if state is not None:
+            self.on_resumed(state)
+
+    async def look(self, process: RayProcess, deadline_s: float) -> None:
+        await process.answers(deadline_s)
