@@ -68,6 +68,8 @@ def _path_read(name: str, text: str) -> str:
 
 def _path_written(path: str) -> str:
     """A path as bytes, percent-encoded: names need not be UTF-8. Raises OSError for text no path can hold."""
+    if "\0" in path:
+        raise OSError(errno.EINVAL, "holds a NUL character", path)
     try:
         return quote(os.fsencode(path))
     except UnicodeEncodeError:
