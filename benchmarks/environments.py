@@ -5,8 +5,9 @@
 Latencies are wall time as a caller sees it, one call after the other. A creation ends when the sandbox's agent answers,
 an execution (`sh -c :`, not the first in its sandbox) when its result is there. `create_ms_*_N` and `exec_ms_*_N` are
 measured while N other sandboxes are alive and idle; `*_alone`, `exec_ms_p50`, the snapshot (of 200 changed files) and
-the forks, all asked for at once, while none is. `idle_mib` is what the host has in use more with the most sandboxes
-than with none, the kernel's own memory included and page cache left out, by sandbox.
+the forks, all asked for at once, while none is. `http_*` are asked of an environment server in another process over the
+loopback, `read_ms_p50` (a file of nine bytes) in process. `idle_mib` is what the host has in use more with the most
+sandboxes than with none, the kernel's own memory included and page cache left out, by sandbox.
 
 The two peers do the same work, and less: `unshare` has the namespaces and a shell at the end of a pipe, without files
 of its own, limits, filter or agent, so it is the floor; gVisor (runsc, ptrace platform, Debian's build) has no agent
@@ -21,11 +22,13 @@ import argparse
 import asyncio
 import json
 import math
+import multiprocessing
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,9 @@ from etude.environments.base import Backend, Resources, Sandbox, SandboxSpec
 from etude.environments.doctor import diagnose
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
 from etude.environments.leftovers import leftovers
+from etude.environments.lives import NodeConfig
+from etude.environments.remote import RemoteConfig
+from etude.environments.server.app import ServerConfig, serve
 from etude.environments.store import new_instance
 from etude.errors import EtudeError
 
@@ -44,6 +50,7 @@ CHANGES = "mkdir changed && for i in $(seq 200); do echo $i >changed/$i; done"
 SPEC = SandboxSpec(files={"a.py": b"print(1)\n"}, resources=Resources(memory_mb=256))
 GVISOR_REPEATS = 10
 VM_REPEATS = 20
+SERVER_DEADLINE_S = 60.0
 
 
 def percentile(seconds: list[float], q: float) -> float:
@@ -180,11 +187,56 @@ async def namespaces(options: argparse.Namespace) -> dict[str, Any]:
         print(
             f"namespace, none alive: create {alone['create_ms_p50_alone']:.2f} ms, exec {alone['exec_ms_p50']:.2f} ms"
         )
+        alone |= await over_http(backend, options.repeats)
         alone |= await copies(backend, options.forks, options.repeats)
         beside_peers = await peers(backend, options.repeats)
         return alone | await crowd(backend, sorted(options.alive), options.repeats) | beside_peers
     finally:
         await backend.close()
+
+
+# --- over HTTP ------------------------------------------------------------------------------------------------------
+
+
+def serve_apart(config: ServerConfig, told: Connection) -> None:
+    """In a process of its own."""
+    asyncio.run(serve(config, told.send))
+
+
+async def reads_and_runs(backend: Backend, repeats: int) -> tuple[float, float]:
+    """The median milliseconds of a small file and of an execution."""
+    box = await backend.create(SPEC)
+    try:
+        await box.exec(":")
+        read = [(await timed(lambda: box.read_file("/workspace/a.py")))[0] for _ in range(repeats)]
+        run = [(await timed(lambda: box.exec(":")))[0] for _ in range(repeats)]
+    finally:
+        await box.destroy()
+    return percentile(read, 50), percentile(run, 50)
+
+
+async def over_http(backend: Backend, repeats: int) -> dict[str, float]:
+    """What an environment server on this machine adds, asked by one client over one connection."""
+    apart = multiprocessing.get_context("spawn")
+    told, tell = apart.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="etude-benchmark-") as place:
+        config = ServerConfig(port=0, node=NodeConfig(state_dir=Path(place)))
+        server = apart.Process(target=serve_apart, args=(config, tell))
+        server.start()
+        try:
+            if not await asyncio.to_thread(told.poll, SERVER_DEADLINE_S):
+                raise TimeoutError(f"the environment server did not say in {SERVER_DEADLINE_S} s that it is ready")
+            remote = open_backend(RemoteConfig(url=told.recv(), token_file=config.token_path))
+            try:
+                read, run = await reads_and_runs(remote, repeats)
+            finally:
+                await remote.close()
+        finally:
+            server.terminate()
+            server.join(SERVER_DEADLINE_S)
+    here, _ = await reads_and_runs(backend, repeats)
+    print(f"over HTTP: read {read:.2f} ms (in process {here:.2f}), exec {run:.2f} ms")
+    return {"read_ms_p50": here, "http_read_ms_p50": read, "http_exec_ms_p50": run}
 
 
 # --- virtual machines -----------------------------------------------------------------------------------------------

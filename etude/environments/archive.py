@@ -13,9 +13,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-from etude.environments.base import WORKSPACE, Sandbox
+from etude.environments.base import WORKSPACE, Part, Sandbox
 from etude.errors import SandboxError, SandboxSpoiled
 
 _OURS = {errno.EIO, errno.ENOMEM, errno.ENFILE, errno.ENOSYS, errno.EBADMSG}
@@ -70,7 +72,8 @@ async def take_out(sandbox: Sandbox, *places: str, still: bool = True) -> Archiv
             await sandbox.pause()
         for place in places or (WORKSPACE,):
             with contextlib.suppress(FileNotFoundError):
-                parts += await _parts(sandbox, place)
+                tars = await all_parts(partial(sandbox.part, place), f"{place} cannot be taken out")
+                parts += [(place, tar) for tar in tars]
                 there.append(place)
     finally:
         if still:
@@ -96,15 +99,17 @@ def blamed(error: OSError, what: str) -> SandboxError:
     return kind(f"{what}: {error}"[:2000])  # a path may be thousands of characters long
 
 
-async def _parts(sandbox: Sandbox, place: str) -> list[tuple[str, bytes]]:
-    parts, begin = [], 0
+async def all_parts(part: Callable[[int], Awaitable[Part]], what: str) -> list[bytes]:
+    """The tars of a directory, of what gives the one that begins with an entry; `what` it is for, in errors."""
+    tars: list[bytes] = []
+    begin = 0
     try:
-        while not parts or begin:
-            part = await sandbox.part(place, begin)
-            parts.append((place, part.tar))
-            begin = part.next
+        while not tars or begin:
+            found = await part(begin)
+            tars.append(found.tar)
+            begin = found.next
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise blamed(error, f"{place} cannot be taken out") from error
-    return parts
+        raise blamed(error, what) from error
+    return tars

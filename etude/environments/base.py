@@ -1,8 +1,13 @@
 """The sandbox seam: what every backend offers, and nothing of how.
 
-Owns the `Sandbox`, `Process` and `Backend` protocols and the small records they exchange. A backend declares what it
-can do and is never swapped for a weaker one in silence. Used by the harness (tools), rewards (verification in a fresh
-sandbox), the controller and the server; implemented by `namespace`, `docker`, `qemu` and `firecracker`.
+Owns `Sandbox`, the `Process` and `Backend` protocols and the small records they exchange. What a verb of a sandbox
+takes, means and refuses is written here and nowhere else: a kind of sandbox is a subclass with one method, `call`, that
+has a verb carried out, by the guest agent (`guest_sandbox`), in another process (`far`) or by this one (`local.plain`).
+A line that is handed to every sandbox instead, as a transport is to an HTTP client, would be a second object for each:
+what differs between kinds besides (how one starts, is captured and ends) needs a class in any case.
+
+A backend declares what it can do and is never swapped for a weaker one in silence. Used by the harness (tools), rewards
+(verification in a fresh sandbox), the controller and the server.
 
 The agent's files live in /workspace. Paths given to a sandbox are absolute inside it; nothing given here can reach
 outside, symlinks included. What every backend must do alike is held by tests/environments/conformance.
@@ -10,9 +15,12 @@ outside, symlinks included. What every backend must do alike is held by tests/en
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from etude.errors import ConfigError
 
 WORKSPACE = "/workspace"
 ARCHIVE_MAX = 48 << 20
@@ -152,7 +160,7 @@ class Process(Protocol):
         ...
 
 
-class Sandbox(Protocol):
+class Sandbox:
     """One isolated machine holding one task.
 
     Every method raises SandboxError when the sandbox itself has failed; while it is paused, so do all but `resume`,
@@ -160,7 +168,14 @@ class Sandbox(Protocol):
     """
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        raise NotImplementedError
+
+    async def call(self, verb: str, **arguments: Any) -> Any:
+        """Have one of the verbs below carried out: the one method that a kind of sandbox writes. `verbs` lists them."""
+        raise NotImplementedError
+
+    # the verbs ----------------------------------------------------------------------------------------------------
 
     async def exec(
         self,
@@ -175,7 +190,10 @@ class Sandbox(Protocol):
 
         At `timeout_s` the whole session is killed. What a background child prints later is dropped.
         """
-        ...
+        return await self.call(
+            "exec", command=command, cwd=cwd, timeout_s=timeout_s, env=dict(env or {}),
+            max_output_bytes=max_output_bytes,
+        )  # fmt: skip
 
     async def start(
         self,
@@ -187,36 +205,41 @@ class Sandbox(Protocol):
         max_output_bytes: int = 1_000_000,
     ) -> Process:
         """Run a command as `exec` does, in the background: returns when it runs. Without `timeout_s` it has no end."""
-        ...
+        return await self.call(
+            "start", command=command, cwd=cwd, timeout_s=timeout_s, env=dict(env or {}),
+            max_output_bytes=max_output_bytes,
+        )  # fmt: skip
 
     async def processes(self) -> list[ProcessInfo]:
         """The background commands, oldest first; of those that have ended, the last 16."""
-        ...
+        return await self.call("processes")
 
     async def connect(self, process_id: int) -> Process:
         """A background command again, its output from the beginning. Raises ProcessLookupError when it is not known.
 
         Where it has printed more than its cap meanwhile, the output has a gap; the log and `wait` have the rest."""
-        ...
+        return await self.call("connect", process=process_id)
 
     async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
         """Raises OSError as open() would: FileNotFoundError, IsADirectoryError, PermissionError (also for what is no
         regular file), ENOTDIR, ELOOP …; and EFBIG, never a cut file, when it is longer than `max_bytes`."""
-        ...
+        return await self.call("read_file", path=path, max_bytes=max_bytes)
 
     async def write_file(self, path: str, data: bytes) -> None:
         """Creates parent directories. Raises OSError as open() would; EFBIG beyond WRITE_MAX."""
-        ...
+        if len(data) > WRITE_MAX:
+            raise OSError(errno.EFBIG, f"a file written at once may have at most {WRITE_MAX} bytes", path)
+        await self.call("write_file", path=path, data=data)
 
     async def list_dir(self, path: str) -> list[DirEntry]:
         """Sorted by name. Raises FileNotFoundError or NotADirectoryError."""
-        ...
+        return await self.call("list_dir", path=path)
 
     async def remove(self, path: str, recursive: bool = False) -> None:
         """Remove a file, a symlink (never what it points to), or a directory: an empty one, or with all below it.
 
         Raises FileNotFoundError, and OSError(ENOTEMPTY) for a directory with entries when not `recursive`."""
-        ...
+        await self.call("remove", path=path, recursive=recursive)
 
     async def upload(self, archive: bytes, path: str) -> None:
         """Unpack a tar into the directory `path`, made if it is not there; files in the way are replaced.
@@ -225,14 +248,16 @@ class Sandbox(Protocol):
         `path`, by its name or through a symlink, raises PermissionError, and what is no tar OSError(EBADMSG). Unless
         a symlink misled it or the disk is full, it has then written nothing; outside `path`, never. EFBIG beyond
         ARCHIVE_MAX."""
-        ...
+        if len(archive) > ARCHIVE_MAX:
+            raise OSError(errno.EFBIG, f"an archive may have at most {ARCHIVE_MAX} bytes; send it in parts", path)
+        await self.call("upload", archive=archive, path=path)
 
     async def download(self, path: str) -> bytes:
         """A tar of what is below the directory `path`, named relative to it; or of one file, by its own name.
 
         Sorted by name. Sockets, FIFOs and devices are left out. Raises OSError as open() would; EFBIG beyond
         ARCHIVE_MAX."""
-        ...
+        return await self.call("download", path=path)
 
     async def part(self, path: str, skip: int = 0) -> Part:
         """As `download`, from the entry numbered `skip` on and as many as go into one archive. What is shut to its
@@ -241,17 +266,19 @@ class Sandbox(Protocol):
         Raises OSError as open() would; EFBIG for one file larger than ARCHIVE_MAX; ENAMETOOLONG for a path that nobody
         could open; and EFBIG or E2BIG, before anything is read, for more than the `state_mb` or `state_entries` of the
         sandbox, whatever is skipped."""
-        ...
+        return await self.call("part", path=path, skip=skip)
 
     async def snapshot(self) -> Snapshot:
         """Freeze the state of /workspace; all else, processes included, only where the backend's snapshot is "full"."""
-        ...
+        return await self.call("snapshot")
 
     async def fork(self, n: int) -> Sequence[Sandbox]:
         """`n` new sandboxes with the limits of this one, from one moment of its state, as after `snapshot`.
 
         All of them or none: where one fails to start, the others are destroyed and its error is raised."""
-        ...
+        if n < 1:
+            raise ConfigError(f"fork: {n} sandboxes cannot be made; ask for one or more")
+        return await self.call("fork", n=n)
 
     async def pause(self) -> None:
         """Stop every process until `resume`; the time-outs of commands stand still. Fine when it is paused already.
@@ -259,17 +286,18 @@ class Sandbox(Protocol):
 
         What the task had stopped itself stays stopped after `resume`. A command that is killed meanwhile does nothing
         any more, and is gone at the latest then."""
-        ...
+        await self.call("pause")
 
     async def resume(self) -> None:
         """Let every process go on. Fine when it is not paused."""
-        ...
+        await self.call("resume")
 
-    async def metrics(self) -> Metrics: ...
+    async def metrics(self) -> Metrics:
+        return await self.call("metrics")
 
     async def destroy(self) -> None:
         """Kill every process, unmount, remove. Safe to call twice."""
-        ...
+        await self.call("destroy")
 
 
 class Backend(Protocol):
@@ -281,7 +309,7 @@ class Backend(Protocol):
     async def create(self, spec: SandboxSpec) -> Sandbox: ...
 
     async def release(self, snapshot: Snapshot) -> None:
-        """Forget a snapshot. Sandboxes that already started from it are not affected."""
+        """Forget a snapshot; fine when there is none. Sandboxes that already started from it are not affected."""
         ...
 
     async def close(self) -> None:

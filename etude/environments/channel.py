@@ -1,51 +1,34 @@
 """The controller's end of a guest agent: requests out, replies in, many at once over one byte stream.
 
-Owns the framing described in `guest/serve.c` and the matching of replies to requests. Knows nothing of how the stream
+Owns the framing described in `guest/serve.c` and the matching of replies to requests; `guest_verbs` has what is in
+them. Knows nothing of how the stream
 came to be, so any backend whose guest runs that agent can use it. Never blocks; every request has a deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import struct
 import time
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
-from etude.environments.base import (
-    ARCHIVE_MAX,
-    WRITE_MAX,
-    DirEntry,
-    ExecResult,
-    Metrics,
-    Part,
-    ProcessInfo,
-    Resources,
-)
-from etude.environments.process import CUT_NOTE_BYTES, Answer, GuestProcess, exec_result
+from etude.environments.base import ExecResult
+from etude.environments.guest_verbs import ASKED, check, listed
+from etude.environments.guest_verbs import command as command_body
+from etude.environments.process import Answer, GuestProcess, exec_result
 from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 
 _REQUEST = struct.Struct("<IIc")
 _REPLY = struct.Struct("<IIi")
-_EXEC_LIMITS = struct.Struct("<II")
-_READ_LIMIT = struct.Struct("<Q")
-_PACK = struct.Struct("<4Q")
-_NEXT = struct.Struct("<Q")
-_WHOLE = 2**64 - 1
-_ANY = 2**63
-_ENTRY = struct.Struct("<?Q")
-_METRICS = struct.Struct("<QQIQQ")
 _GUARDED = struct.Struct("<QQ")
 _NUMBER = struct.Struct("<I")
-_COMMAND = struct.Struct("<I?")
 _ENTROPY_BYTES = 64
 _RESUME = struct.Struct(f"<QI{_ENTROPY_BYTES}s")
 _MORE_FOLLOWS = -1
-_FRAME_MAX = 64 << 20
-_MAX_TIMEOUT_MS = 2**31
 KILL_GRACE_S = 10.0
 """How long after a command's own timeout its answer may take, before the sandbox itself is held to be at fault."""
 
@@ -142,11 +125,21 @@ class Channel(asyncio.Protocol):
         _, answered = self._send(b"c", b"")
         await self.answer(answered, f"sandbox {self._name} to start", timeout_s)
 
-    async def exec(
-        self, command: str, cwd: str, timeout_s: float, env: Mapping[str, str], max_output_bytes: int
-    ) -> ExecResult:
+    async def call(self, verb: str, wait_s: float, **arguments: Any) -> Any:
+        """Have the agent carry out a verb; `wait_s` is for one that has no deadline of its own."""
+        match verb:
+            case "exec":
+                return await self._exec(**arguments)
+            case "start":
+                return await self._start(wait_s, **arguments)
+            case "connect":
+                return await self._connect(wait_s, **arguments)
+        asked = ASKED[verb]
+        return asked.value(await self._ask(asked.letter, asked.body(**arguments), wait_s, **arguments))
+
+    async def _exec(self, command: str, timeout_s: float, **how: Any) -> ExecResult:
         try:
-            body = _command(command, cwd, timeout_s, env, max_output_bytes)
+            body = command_body(command=command, timeout_s=timeout_s, **how)
         except OSError as error:
             return ExecResult(126, f"cannot run this command: {error.strerror}\n".encode())
         request, future = self._send(b"x", body)
@@ -164,36 +157,28 @@ class Channel(asyncio.Protocol):
             raise
         return exec_result(status, answer, request, what)
 
-    async def start(
-        self,
-        command: str,
-        cwd: str,
-        timeout_s: float | None,
-        env: Mapping[str, str],
-        max_output_bytes: int,
-        start_timeout_s: float,
-    ) -> GuestProcess:
+    async def _start(self, wait_s: float, command: str, **how: Any) -> GuestProcess:
         """Returns when the command runs. Raises OSError(EINVAL) for a command that no shell can be given."""
-        request = self._post(b"s", _command(command, cwd, timeout_s, env, max_output_bytes))
+        request = self._post(b"s", command_body(command=command, **how))
         process = GuestProcess(self, request, f"the command {command[:60]!r} in sandbox {self._name}")
         self._streams[request] = self._processes[request] = process
         try:
             async with self._whose_fault():
-                await process.begun(start_timeout_s)
+                await process.begun(wait_s)
         except BaseException:
             self.kill(request)
             raise
         return process
 
-    async def connect(self, process_id: int, timeout_s: float) -> GuestProcess:
+    async def _connect(self, wait_s: float, process: int) -> GuestProcess:
         """A background command to which nobody listens any more, or the object of who still does."""
-        known = self._processes.get(process_id)
+        known = self._processes.get(process)
         if known is None:
-            request = self._post(b"a", _NUMBER.pack(process_id))
-            known = GuestProcess(self, process_id, f"process {process_id} in sandbox {self._name}")
-            self._streams[request] = self._processes[process_id] = known
+            request = self._post(b"a", _NUMBER.pack(process))
+            known = GuestProcess(self, process, f"process {process} in sandbox {self._name}")
+            self._streams[request] = self._processes[process] = known
         async with self._whose_fault():
-            await known.begun(timeout_s)
+            await known.begun(wait_s)
         return known
 
     def kill(self, request: int) -> None:
@@ -201,68 +186,10 @@ class Channel(asyncio.Protocol):
         if self.failure is None:
             self._post(b"k", _NUMBER.pack(request))
 
-    async def commands(self, timeout_s: float) -> list[ProcessInfo]:
-        """Every background command the agent remembers, oldest first."""
-        body = await self._file("c", "", b"", timeout_s)
-        found, at = [], 0
-        while at < len(body):
-            number, running = _COMMAND.unpack_from(body, at)
-            end = body.index(0, at + _COMMAND.size)
-            found.append(ProcessInfo(number, os.fsdecode(body[at + _COMMAND.size : end]), running))
-            at = end + 1
-        return found[::-1]
-
-    async def read(self, path: str, max_bytes: int, timeout_s: float) -> bytes:
-        return await self._file("r", path, _READ_LIMIT.pack(max_bytes) + _encode(path), timeout_s)
-
-    async def write(self, path: str, data: bytes, timeout_s: float) -> None:
-        if len(data) > WRITE_MAX:
-            raise OSError(errno.EFBIG, f"a file written at once may have at most {WRITE_MAX} bytes", path)
-        await self._file("w", path, b"".join((_encode(path), b"\0", data)), timeout_s)
-
-    async def entries(self, path: str, timeout_s: float) -> list[DirEntry]:
-        body = await self._file("l", path, _encode(path), timeout_s)
-        entries, at = [], 0
-        while at < len(body):
-            is_dir, size = _ENTRY.unpack_from(body, at)
-            end = body.index(0, at + _ENTRY.size)
-            entries.append(DirEntry(os.fsdecode(body[at + _ENTRY.size : end]), is_dir, size))
-            at = end + 1
-        return sorted(entries, key=lambda entry: entry.name)
-
-    async def remove(self, path: str, recursive: bool, timeout_s: float) -> None:
-        await self._file("d", path, bytes([recursive]) + _encode(path), timeout_s)
-
-    async def unpack(self, archive: bytes, path: str, timeout_s: float) -> None:
-        if len(archive) > ARCHIVE_MAX:
-            raise OSError(errno.EFBIG, f"an archive may have at most {ARCHIVE_MAX} bytes; send it in parts", path)
-        await self._file("u", path, b"".join((_encode(path), b"\0", archive)), timeout_s)
-
-    async def pack(self, path: str, timeout_s: float) -> bytes:
-        head = _PACK.pack(ARCHIVE_MAX, ARCHIVE_MAX, _ANY, _WHOLE)
-        return (await self._file("p", path, head + _encode(path), timeout_s))[_NEXT.size :]
-
-    async def pack_part(self, path: str, skip: int, resources: Resources, timeout_s: float) -> Part:
-        """See base.Sandbox.part."""
-        head = _PACK.pack(ARCHIVE_MAX, resources.state_mb << 20, resources.state_entries, min(skip, _ANY))
-        try:
-            answer = await self._file("p", path, head + _encode(path), timeout_s)
-        except OSError as error:
-            if error.errno in (errno.EFBIG, errno.E2BIG):
-                most = f"{resources.state_mb} MiB or {resources.state_entries} entries, or a file than an archive takes"
-                raise OSError(error.errno, f"more is there than {most}", error.filename) from None
-            raise
-        return Part(_NEXT.unpack_from(answer)[0], answer[_NEXT.size :])
-
-    async def metrics(self, timeout_s: float) -> Metrics:
-        """What the agent sees from inside; its memory leaves out what the kernel holds for the sandbox."""
-        cpu_us, memory, pids, disk, uptime_ms = _METRICS.unpack(await self._file("m", "", b"", timeout_s))
-        return Metrics(cpu_us / 1e6, memory, pids, disk, uptime_ms / 1e3)
-
     async def guard(self, rules: bytes, timeout_s: float) -> tuple[int, int]:
         """Begin to guard the workspace's names by these rules; without any, only say how many calls were made under
         the guard so far, and how many refused. Raises OSError where the kernel cannot."""
-        return _GUARDED.unpack(await self._file("g", "", rules, timeout_s))
+        return _GUARDED.unpack(await self._ask("g", rules, timeout_s))
 
     async def freeze(self, timeout_s: float, clock_only: bool = False, hold: bool = False) -> None:
         """Stop every process but the agent; the time-outs of commands stand still.
@@ -280,7 +207,7 @@ class Channel(asyncio.Protocol):
 
     async def thaw(self, timeout_s: float) -> None:
         """Let them go on."""
-        await self._file("t", "", b"", timeout_s)
+        await self._ask("t", b"", timeout_s)
         if self._frozen_at is not None:
             self._frozen_s += time.monotonic() - self._frozen_at
         self._frozen_at = None
@@ -295,12 +222,12 @@ class Channel(asyncio.Protocol):
         Must come first after a start from a copied memory. Nothing else runs before the agent has answered: its
         processes were stopped when the copy was made. Raises ConnectionResetError when the connection made after
         `hang_up` is lost before the answer: a machine that has just been started may cut it, once."""
-        texts = [_encode(text) for text in (name, *(f"{key}={value}" for key, value in env.items()))]
+        texts = listed(iter((name, *(f"{key}={value}" for key, value in env.items()))))
         head = _RESUME.pack(time.time_ns(), processes, os.urandom(_ENTROPY_BYTES))
         if self._between_calls and (self._transport is None or self._transport.is_closing()):
             raise self._cut()
         held, self._held = self._held or [], None
-        _, resumed = self._send(b"e", head + b"\0".join(texts) + b"\0")
+        _, resumed = self._send(b"e", head + texts)
         self._held = held
         self._resumed = resumed if self._between_calls else None
         status, _ = await self.answer(resumed, f"machine {self._name} to resume", timeout_s)
@@ -360,12 +287,12 @@ class Channel(asyncio.Protocol):
         else:
             self._held.append(frame)
 
-    async def _file(self, kind: str, path: str, body: bytes, timeout_s: float) -> bytes:
+    async def _ask(self, kind: str, body: bytes, timeout_s: float, **arguments: Any) -> bytes:
         _, future = self._send(kind.encode(), body)
         clock = self._clock if self._frozen_at is None else time.monotonic
         async with self._whose_fault():
             status, answer = await self.answer(future, f"request {kind!r} in sandbox {self._name}", timeout_s, clock)
-        _check(status, path, answer)
+        check(status, answer, **arguments)
         return answer
 
     @asynccontextmanager
@@ -396,34 +323,3 @@ class Channel(asyncio.Protocol):
                 future.exception()  # nobody may be waiting any more; asyncio would log it as never retrieved
         for process in list(self._streams.values()):
             process.fail(kind(f"sandbox {self._name}: {reason}"))
-
-
-def _command(command: str, cwd: str, timeout_s: float | None, env: Mapping[str, str], max_output_bytes: int) -> bytes:
-    texts = [_encode(text) for text in (cwd, command, *(f"{key}={value}" for key, value in env.items()))]
-    cap = min(max(max_output_bytes - CUT_NOTE_BYTES, 0), _FRAME_MAX // 2)
-    timeout_ms = 0 if timeout_s is None else min(max(int(timeout_s * 1000), 1), _MAX_TIMEOUT_MS)
-    return _EXEC_LIMITS.pack(timeout_ms, cap) + b"\0".join(texts) + b"\0"
-
-
-def _encode(text: str) -> bytes:
-    """Raises OSError(EINVAL), as for any other impossible path, for text no path or command can hold."""
-    try:
-        data = os.fsencode(text)
-    except UnicodeEncodeError:
-        raise OSError(errno.EINVAL, "not encodable as UTF-8", text) from None
-    if 0 in data:
-        raise OSError(errno.EINVAL, "holds a NUL character", text)
-    return data
-
-
-def _check(status: int, path: str, failed_at: bytes) -> None:
-    if not status:
-        return
-    said = os.strerror(status)
-    if status == errno.EBADMSG:
-        said = "not a tar archive, or a damaged one"
-    elif status == errno.EKEYREJECTED:  # of the guard of a workspace
-        status, said = errno.EPERM, "programs on the user's machine obey it, and only the user may write it"
-    elif status == errno.EPERM and failed_at:
-        said = "a member that leads outside the directory it is unpacked in"
-    raise OSError(status, said, f"{path}: {os.fsdecode(failed_at)}" if failed_at else path)

@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import random
 import secrets
 import stat
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
+from etude.environments.far import TURN_S
 from etude.environments.remote import RemoteConfig
 from etude.environments.tracing import outgoing
 from etude.environments.wire import KEY, UNDER_WAY, ServerError, error_of
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
-WAIT_S = 20.0
-"""How long the server holds a request before it says that it is still at it."""
-_READ_S = WAIT_S + 25.0
+_READ_S = TURN_S + 25.0
 _CANCEL_S = 30.0
 _EVENT_MAX = 64 << 20
-Params = Mapping[str, str | int | float]
 
 
 class Connection:
@@ -49,17 +45,17 @@ class Connection:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def get(self, path: str, what: str, params: Params | None = None) -> bytes:
-        return await self._answered("GET", path, what, b"", params, {})
+    async def get(self, path: str, what: str) -> bytes:
+        return await self._answered("GET", path, what, b"", {})
 
-    async def ask(self, method: str, path: str, what: str, body: bytes = b"", params: Params | None = None) -> Any:
+    async def ask(self, method: str, path: str, what: str, body: bytes = b"") -> bytes:
         """Have something done, once. Returns the answer; raises what the server says. `what` appears in errors.
 
         Who is cancelled leaves nothing behind: the server is told to stop, and has stopped when this returns."""
         key = secrets.token_hex(16)
-        headers = {KEY: key, "Prefer": f"wait={WAIT_S:.0f}"}
+        headers = {KEY: key, "Prefer": f"wait={TURN_S:.0f}"}
         try:
-            return json.loads(await self._answered(method, path, what, body, params, headers))
+            return await self._answered(method, path, what, body, headers)
         except asyncio.CancelledError:
             await asyncio.shield(asyncio.ensure_future(self._cancel(key)))
             raise
@@ -91,9 +87,7 @@ class Connection:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _answered(
-        self, method: str, path: str, what: str, body: bytes, params: Params | None, headers: dict[str, str]
-    ) -> bytes:
+    async def _answered(self, method: str, path: str, what: str, body: bytes, headers: dict[str, str]) -> bytes:
         """Send, again where need be, until there is an answer to return or an error to raise."""
         self._must_be_open(what)
         patience = _Patience(self._config.unreachable_s, what, self._config.url)
@@ -101,7 +95,7 @@ class Connection:
         headers = {**headers, **outgoing()}
         while True:
             try:
-                response = await self._http.request(method, path, content=body, params=params, headers=headers)
+                response = await self._http.request(method, path, content=body, headers=headers)
             except httpx2.TransportError as error:
                 await patience.wait(str(error) or type(error).__name__)
                 continue

@@ -42,9 +42,8 @@ def diagnose(config: BackendTable | None = None) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means `open_backend(config)` works here. Takes seconds."""
     config = default_config() if config is None else config
     plugin = plugin_of(config)
-    assert plugin.probe is not None, f"{config} is made elsewhere"
     try:
-        return plugin.probe(config)
+        return plugin.probed(config)
     except ModuleNotFoundError as error:
         remedy = f"pip install 'etude[{plugin.extra}]'"
         return [Finding("packages", False, f"{error.name} is not installed", remedy)]

@@ -8,28 +8,18 @@ only the protocols of `base`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
-from etude.environments.base import (
-    WORKSPACE,
-    Backend,
-    DirEntry,
-    ExecResult,
-    Metrics,
-    Part,
-    Process,
-    ProcessInfo,
-    Sandbox,
-    SandboxSpec,
-    Snapshot,
-)
+from etude.environments.base import WORKSPACE, Backend, Part, Sandbox, SandboxSpec, Snapshot
 from etude.environments.channel import Channel
+from etude.environments.verbs import WHILE_PAUSED
 from etude.errors import ConfigError, SandboxError
 
 
-class GuestSandbox:
+class GuestSandbox(Sandbox):
     """Base of the sandboxes of one backend. See base.Sandbox for the meaning of its methods."""
 
     def __init__(self, backend: Backend | None, channel: Channel, name: str, spec: SandboxSpec, wait_s: float) -> None:
@@ -49,100 +39,56 @@ class GuestSandbox:
     def id(self) -> str:
         return self._id
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        cwd: str = WORKSPACE,
-        timeout_s: float = 60.0,
-        env: Mapping[str, str] | None = None,
-        max_output_bytes: int = 30_000,
-    ) -> ExecResult:
-        await self._awake()
-        return await self._channel.exec(command, cwd, timeout_s, env or {}, max_output_bytes)
+    async def call(self, verb: str, **arguments: Any) -> Any:
+        if verb not in WHILE_PAUSED:
+            await self._awake()
+        match verb:
+            case "part" | "snapshot" | "fork" | "pause" | "resume" | "destroy":
+                return await getattr(self, f"_{verb}")(**arguments)
+        return await self._channel.call(verb, self._wait_s, **arguments)
 
-    async def start(
-        self,
-        command: str,
-        *,
-        cwd: str = WORKSPACE,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-        max_output_bytes: int = 1_000_000,
-    ) -> Process:
-        await self._awake()
-        return await self._channel.start(command, cwd, timeout_s, env or {}, max_output_bytes, self._wait_s)
+    async def lay(self, archives: Iterable[bytes]) -> None:
+        """Unpack what its workspace begins with."""
+        try:
+            for archive in archives:
+                await self._channel.call("upload", self._wait_s, path=WORKSPACE, archive=archive)
+        except OSError as error:
+            raise SandboxError(f"sandbox {self.id}: cannot lay down its files: {error}") from error
 
-    async def processes(self) -> list[ProcessInfo]:
-        await self._awake()
-        return await self._channel.commands(self._wait_s)
+    # what a backend has a part in ---------------------------------------------------------------------------------
 
-    async def connect(self, process_id: int) -> Process:
-        await self._awake()
-        return await self._channel.connect(process_id, self._wait_s)
-
-    async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
-        await self._awake()
-        return await self._channel.read(path, max_bytes, self._wait_s)
-
-    async def write_file(self, path: str, data: bytes) -> None:
-        await self._awake()
-        await self._channel.write(path, data, self._wait_s)
-
-    async def list_dir(self, path: str) -> list[DirEntry]:
-        await self._awake()
-        return await self._channel.entries(path, self._wait_s)
-
-    async def remove(self, path: str, recursive: bool = False) -> None:
-        await self._awake()
-        await self._channel.remove(path, recursive, self._wait_s)
-
-    async def upload(self, archive: bytes, path: str) -> None:
-        await self._awake()
-        await self._channel.unpack(archive, path, self._wait_s)
-
-    async def download(self, path: str) -> bytes:
-        await self._awake()
-        return await self._channel.pack(path, self._wait_s)
-
-    async def part(self, path: str, skip: int = 0) -> Part:
+    async def _part(self, path: str, skip: int) -> Part:
         async with self._still:
             if not self._paused:
                 return await self._pack(path, skip)
             async with self._heard():
                 return await self._pack(path, skip)
 
-    async def metrics(self) -> Metrics:
-        await self._awake()
-        return await self._channel.metrics(self._wait_s)
-
-    async def snapshot(self) -> Snapshot:
+    async def _snapshot(self) -> Snapshot:
         self._copier()
         async with self._stopped():
             return await self._capture()
 
-    async def fork(self, n: int) -> Sequence[Sandbox]:
-        if n < 1:
-            raise ConfigError(f"fork: {n} sandboxes cannot be made; ask for one or more")
-        backend, snapshot = self._copier(), await self.snapshot()
+    async def _fork(self, n: int) -> list[Sandbox]:
+        backend, snapshot = self._copier(), await self._snapshot()
         try:
             return await all_or_none(backend, replace(self._spec, files={}, base=snapshot), n)
         finally:
             await backend.release(snapshot)
 
-    async def pause(self) -> None:
+    async def _pause(self) -> None:
         async with self._still:
             if not self._paused:
                 self._paused = True  # at once: who gives up waiting may find it stopped, and must be able to resume it
                 await self._freeze()
 
-    async def resume(self) -> None:
+    async def _resume(self) -> None:
         async with self._still:
             if self._paused:
                 await self._thaw()
                 self._paused = False
 
-    async def destroy(self) -> None:
+    async def _destroy(self) -> None:
         if self._ending is None:
             self._ending = asyncio.get_running_loop().create_task(self._ended())
         await asyncio.shield(self._ending)  # a cancelled caller leaves no half-destroyed sandbox
@@ -183,7 +129,7 @@ class GuestSandbox:
             raise
 
     async def _pack(self, path: str, skip: int) -> Part:
-        return await self._channel.pack_part(path, skip, self._spec.resources, self._wait_s)
+        return await self._channel.call("part", self._wait_s, path=path, skip=skip, resources=self._spec.resources)
 
     def _copier(self) -> Backend:
         if self._backend is None:

@@ -15,9 +15,8 @@ from pydantic import Field
 
 from etude.config import Config
 from etude.environments.backends import LocalConfig
-from etude.environments.base import ExecResult, Process, Sandbox, SandboxSpec, Snapshot
+from etude.environments.base import Process, Sandbox, SandboxSpec, Snapshot
 from etude.environments.namespace import NamespaceConfig
-from etude.errors import DeadlineExceeded
 
 _PROCESSES_HELD = 64
 _GRACE_S = 1.0
@@ -137,15 +136,3 @@ class Timers:
         for handle in list(self._set):
             self.stop(handle)
         await asyncio.gather(*self._begun, return_exceptions=True)
-
-
-async def result_within(process: Process, wait_s: float) -> ExecResult | None:
-    """Its result, or None when it has not ended by the wall clock (its own stands still while it is paused)."""
-    waiting = asyncio.ensure_future(process.wait(wait_s + _GRACE_S))
-    try:
-        done, _ = await asyncio.wait({waiting}, timeout=max(wait_s, 0.01))
-        return waiting.result() if done else None
-    except DeadlineExceeded:
-        return None
-    finally:
-        waiting.cancel()

@@ -16,31 +16,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from etude.deadlines import Wait
 from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Metrics, Resources, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
-from etude.environments.child import ended
-from etude.environments.egress.gate import open_proxy, take_listener
+from etude.environments.egress.gate import open_proxy
 from etude.environments.egress.policy import EgressConfig, allowing
-from etude.environments.finding import Finding
 from etude.environments.freezer import Freezer
-from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.root import Root
 from etude.environments.rootfs import HOST, Roots
+from etude.environments.spawned import SpawnedSandbox
 from etude.environments.starving import processors_taken, short_of
 from etude.environments.toolchain import SANDBOX_UID, find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
@@ -263,7 +260,7 @@ class NamespaceBackend:
         self.store.close()
 
 
-class NamespaceSandbox(GuestSandbox):
+class NamespaceSandbox(SpawnedSandbox):
     """One sandbox; made by NamespaceBackend.create. See base.Sandbox for the meaning of its methods."""
 
     def __init__(
@@ -280,10 +277,8 @@ class NamespaceSandbox(GuestSandbox):
         self._disk = disk
         self._root = root
         self.proxy = proxy
-        """Its way out; None where it may reach nothing."""
         self._freezer: Freezer | None = None
         self._first = backend.uids.take()
-        self._pid: int | None = None
 
     async def boot(self) -> None:
         """Spawn and wait for the guest's first words."""
@@ -305,7 +300,7 @@ class NamespaceSandbox(GuestSandbox):
             ours.close()
             raise
         try:
-            await self._connect(ours, launcher)
+            await self._connect(ours, launcher, self._own.config.start_timeout_s)
         except SandboxError:
             said = log.read_text(errors="replace").strip()[-500:]
             raise SandboxError(
@@ -315,30 +310,12 @@ class NamespaceSandbox(GuestSandbox):
         finally:
             os.close(launcher)
 
-    async def _connect(self, control: socket.socket, launcher: int) -> None:
-        """Take the agent's greeting, and what comes with it."""
-        loop, wait_s = asyncio.get_running_loop(), self._own.config.start_timeout_s
+    async def call(self, verb: str, **arguments: Any) -> Any:
+        value = await super().call(verb, **arguments)
+        if verb != "metrics" or self._own.groups is None:
+            return value
         try:
-            if self.proxy is not None:
-                listener = await take_listener(control, launcher, self.id, wait_s)
-                if listener is not None:
-                    self.proxy.listen(listener, self.id)
-            await loop.create_unix_connection(lambda: self._channel, sock=control)
-        except BaseException:
-            control.close()  # which ends the agent: `destroy` has no channel to close
-            raise
-        loop.add_reader(launcher, self._channel.give_up)  # its child may wait for it for ever, and not hang up
-        try:
-            await self._channel.ready(wait_s)
-        finally:
-            loop.remove_reader(launcher)
-
-    async def metrics(self) -> Metrics:
-        seen = await super().metrics()
-        if self._own.groups is None:
-            return seen
-        try:
-            return replace(seen, memory_bytes=self._own.groups.memory(str(self._disk.number)))
+            return replace(value, memory_bytes=self._own.groups.memory(str(self._disk.number)))
         except OSError as error:
             raise SandboxError(f"sandbox {self.id}: cannot read what memory it uses: {error}") from error
 
@@ -376,33 +353,26 @@ class NamespaceSandbox(GuestSandbox):
     async def _capture(self) -> Snapshot:
         return await self._own.remember(self._disk, self._upper, self._first, self._root)
 
+    @property
+    def _stop_s(self) -> float:
+        return self._own.config.stop_timeout_s
+
+    async def _kill_rest(self) -> None:
+        if self._own.groups is not None:
+            await asyncio.to_thread(self._own.groups.remove, str(self._disk.number))
+
     async def _end(self) -> None:
-        """Hanging up ends the guest, which is process 1: the kernel kills every other, then bubblewrap ends."""
-        self._channel.close()
         if self._freezer is not None:
+            self._channel.close()
             self._freezer.thaw()  # a frozen agent could not see that we hung up
-        if self.proxy is not None:
-            await self.proxy.close()
-        if self._pid is not None:
-            wait_s = self._own.config.stop_timeout_s
-            if not await ended(self._pid, wait_s / 3):
-                os.kill(self._pid, signal.SIGKILL)
-                if self._own.groups is not None:
-                    await asyncio.to_thread(self._own.groups.remove, str(self._disk.number))
-                if not await ended(self._pid, wait_s):
-                    raise DeadlineExceeded(f"the processes of sandbox {self.id} to end", wait_s)
-            self._pid = None
+        await super()._end()
         await self._own.forget(self._disk, self._first)
 
 
-def _probe(config: NamespaceConfig) -> list[Finding]:
-    from etude.environments.namespace_probe import probe
-
-    return probe(config)
-
-
-def _sweep(config: NamespaceConfig) -> None:
-    store.sweep(config.state_dir or store.default_state_dir())
-
-
-PLUGIN = Plugin(NamespaceConfig, NamespaceBackend, _probe, sweep=_sweep, meant_by="namespace")
+PLUGIN = Plugin(
+    NamespaceConfig,
+    NamespaceBackend,
+    "etude.environments.namespace_probe:probe",
+    sweep=store.sweep_of,
+    meant_by="namespace",
+)

@@ -23,8 +23,7 @@ import structlog
 
 from etude.environments.accounts import Accounts
 from etude.environments.backends import open_backend
-from etude.environments.base import Backend, Capabilities, ExecResult, Process, Sandbox, SandboxSpec
-from etude.environments.channel import KILL_GRACE_S
+from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec
 from etude.environments.journal import Journal
 from etude.environments.leftovers import leaks
 from etude.environments.lives import Ending, Kept, Live, NodeConfig, Timers
@@ -32,7 +31,7 @@ from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import default_state_dir
 from etude.environments.requests import Requests
 from etude.environments.tracing import SANDBOX
-from etude.environments.wire import SPOILED, ExecBody, Isolation, ServerError, gone
+from etude.environments.wire import SPOILED, Isolation, ServerError, gone
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
 from etude.records import InfraFailed
 
@@ -157,49 +156,6 @@ class Node:
         self._timers.stop(live.timer)
         live.spec = replace(live.spec, ttl_s=self._granted(ttl_s))
         live.timer, live.expires = self._expiry(live.id, self._granted(ttl_s))
-
-    async def exec(self, name: str, body: ExecBody, started: Callable[[Process], None] | None = None) -> ExecResult:
-        """Run a command to its end. `started` is given the process, for who wants the output as it comes."""
-        began = time.monotonic()
-        timeout_s = body.timeout_s or ExecBody.model_fields["timeout_s"].default
-        common: dict[str, Any] = {
-            "cwd": body.cwd,
-            "env": body.env,
-            "max_output_bytes": body.max_output_bytes,
-            "timeout_s": timeout_s,
-        }
-        async with self.use(name) as live:
-            with self.accounts.timed("exec", live.backend, live.spec.image, name):
-                if started is None:
-                    result = await live.box.exec(body.command, **common)
-                else:
-                    process = await live.box.start(body.command, **common)
-                    started(process)
-                    result = await _to_its_end(process, timeout_s + KILL_GRACE_S)
-        took = round(time.monotonic() - began, 4)
-        self.accounts.step("exec", name, exit_code=result.exit_code, timed_out=result.timed_out, seconds=took)
-        return result
-
-    async def start(self, name: str, body: ExecBody) -> Process:
-        """Run a command in the background, and hold it for who asks after it."""
-        async with self.use(name) as live:
-            process = await live.box.start(
-                body.command,
-                cwd=body.cwd,
-                env=body.env,
-                timeout_s=body.timeout_s,
-                max_output_bytes=body.max_output_bytes,
-            )
-            live.hold(process)
-            return process
-
-    async def process(self, name: str, number: int) -> Process:
-        """A background command by its number, also of a paused sandbox where it is held. Raises ProcessLookupError."""
-        live = self.find(name)
-        if number not in live.processes:
-            async with self.use(name):
-                live.hold(await live.box.connect(number))
-        return live.processes[number]
 
     async def destroy(self, name: str) -> None:
         """End a sandbox; fine when it has ended already, an error when there never was one.
@@ -372,14 +328,6 @@ class Node:
     def _count_leaks(self) -> int:
         ended = set(self._ended)
         return sum(len(leaks(ended, each)) for each in self.config.backends if isinstance(each, NamespaceConfig))
-
-
-async def _to_its_end(process: Process, timeout_s: float) -> ExecResult:
-    try:
-        return await process.wait(timeout_s)
-    except (asyncio.CancelledError, DeadlineExceeded):
-        await process.kill()
-        raise
 
 
 def _no_snapshot(name: str) -> ServerError:

@@ -8,6 +8,7 @@ Owns `Plugin` and `BackendTable`. `environments.backends` finds and opens them; 
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,12 +27,13 @@ class BackendTable(Config):
 
 @dataclass(frozen=True)
 class Plugin:
-    """One kind of sandbox backend. Must be quick to import: `open` and `probe` import what they need."""
+    """One kind of sandbox backend. Must be quick to import: `open` and `probe` may be given as "module:name", as entry
+    points are, and are imported when they are needed."""
 
     config: type[BackendTable]
-    open: Callable[[Any], Backend]
+    open: Callable[[Any], Backend] | str
     """Opens it by its config. Raises MissingDependency, or EtudeError saying what is missing."""
-    probe: Callable[[Any], list[Finding]] | None = None
+    probe: Callable[[Any], list[Finding]] | str | None = None
     """What this machine lacks for it; the last finding is a real sandbox. None for what another machine makes."""
     variants: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """What `etude environments doctor` looks at, by name, with what is set in the config; empty: it, as it is."""
@@ -41,3 +43,14 @@ class Plugin:
     """The level of isolation that this is the backend for, where a config names nothing else."""
     extra: str = "environments"
     """The extra of `pip install` that has what `open` imports."""
+
+    def opened(self, config: BackendTable) -> Backend:
+        return _there(self.open)(config)
+
+    def probed(self, config: BackendTable) -> list[Finding]:
+        """What this machine lacks; nothing of a kind that is made elsewhere."""
+        return [] if self.probe is None else _there(self.probe)(config)
+
+
+def _there(named: Callable[[Any], Any] | str) -> Callable[[Any], Any]:
+    return pkgutil.resolve_name(named) if isinstance(named, str) else named

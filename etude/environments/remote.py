@@ -11,7 +11,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from etude.deadlines import Wait
-from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.host.home import default_home
 
@@ -41,10 +40,4 @@ def default_state_dir() -> Path:
     return default_home() / "environments"
 
 
-def _open(config: RemoteConfig) -> Backend:
-    from etude.environments.client import RemoteBackend
-
-    return RemoteBackend(config)
-
-
-PLUGIN = Plugin(RemoteConfig, _open)
+PLUGIN = Plugin(RemoteConfig, "etude.environments.client:RemoteBackend")

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import structlog
 
@@ -78,6 +79,11 @@ def sweep(state_dir: Path) -> list[str]:
         except (DeadlineExceeded, OSError) as error:
             structlog.get_logger("environments").warning("left over", instance=name, why=str(error))
     return removed
+
+
+def sweep_of(config: Any) -> None:
+    """The same of a backend whose config names its `state_dir`."""
+    sweep(config.state_dir or default_state_dir())
 
 
 def groups_by_instance(state_dir: Path) -> dict[str, list[Path]]:

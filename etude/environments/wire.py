@@ -11,8 +11,6 @@ import binascii
 import errno
 import json
 import struct
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -144,6 +142,8 @@ class TtlBody(_Body):
 
 
 B = TypeVar("B", bound=Config)
+_DIGITS = 15
+"""More than any count of ours has; Python refuses to read numbers of thousands."""
 
 
 def parse_body(raw: bytes, schema: type[B]) -> B:
@@ -157,6 +157,13 @@ def parse_body(raw: bytes, schema: type[B]) -> B:
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
         raise ConfigError("; ".join(wrong)) from None
+
+
+def whole_number(name: str, text: str) -> int:
+    """Of a query's or a path's text. Raises ConfigError; `²` is a digit to Python, and no number here."""
+    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS:
+        raise ConfigError(f"{name}: {text[:40]!r} is no whole number, or one too large")
+    return int(text)
 
 
 def create_body(spec: SandboxSpec, backend: str | None, isolation: Isolation | None) -> bytes:
@@ -178,25 +185,6 @@ def _plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-async def asked_until_ended(
-    ask: Callable[[float], Awaitable[tuple[ExecResult | None, bool]]], turn_s: float, what: str, timeout_s: float
-) -> ExecResult:
-    """The result of a command, asked for in turns: `ask` waits so long for it, and says whether its sandbox is paused.
-
-    Its clock stands still meanwhile. Raises DeadlineExceeded, which leaves the command running.
-    """
-    left_s = timeout_s
-    while True:
-        began = time.monotonic()
-        result, paused = await ask(min(max(left_s, 0.0), turn_s))
-        if result is not None:
-            return result
-        if not paused:
-            left_s -= time.monotonic() - began
-        if left_s <= 0:
-            raise DeadlineExceeded(what, timeout_s)
 
 
 _NEXT = struct.Struct("<Q")

@@ -25,6 +25,7 @@ def test_the_benchmark_of_sandboxes():
         assert 0 < figures[f"exec_ms_p50_{count}"] <= figures[f"exec_ms_p99_{count}"]
     for key in ("create_ms_p50_alone", "exec_ms_p50", "snapshot_ms_p50", "fork3_ms"):
         assert figures[key] > 0
+    assert figures["read_ms_p50"] > 0 and figures["http_read_ms_p50"] > 0 and figures["http_exec_ms_p50"] > 0
     assert figures["unshare_create_ratio"] > 0 and figures["unshare_exec_ratio"] > 0
     assert isinstance(figures["idle_mib"], float)  # what else runs here is in it too
     assert "gvisor_create_ratio" in figures

@@ -13,10 +13,11 @@ from pathlib import Path
 import prove.hostile_states as hostile
 import pytest
 
-from etude.environments import channel
+from etude.environments import guest_verbs
 from etude.environments.archive import StorageFailed, lay_down, take_out
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.client import RemoteBackend
+from etude.environments.hosted import Hosted
 from etude.environments.lives import NodeConfig
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.node import Node
@@ -121,7 +122,7 @@ def test_what_is_taken_out_has_a_budget_of_bytes_and_entries(run):
 
 def test_what_changes_while_it_is_taken_out_is_no_endless_stream(run, monkeypatch):
     async def scenario(backend):
-        monkeypatch.setattr(channel, "ARCHIVE_MAX", 100_000)
+        monkeypatch.setattr(guest_verbs, "ARCHIVE_MAX", 100_000)
         box = await backend.create(SandboxSpec(resources=Resources(state_mb=1)))
         await box.exec("for n in $(seq 10 30); do truncate -s 45000 f$n; done")
 
@@ -193,7 +194,9 @@ def test_a_server_remembers_how_a_sandbox_ended(tmp_path, error):
             live.box.exec = dying
             for _ in range(2):
                 with pytest.raises(SandboxError, match="process 1 has ended") as caught:
-                    await node.exec(live.id, ExecBody(command="true"))
+                    await Hosted(node).call(
+                        live.id, "exec", **ExecBody(command="true").model_dump(exclude={"background"})
+                    )
                 assert isinstance(caught.value, SandboxSpoiled) is (error is SandboxSpoiled)
             await node.destroy(live.id)
         finally:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from etude.environments import channel
+from etude.environments import guest_verbs
 from etude.environments.archive import Archive, lay_down, take_out
 from etude.environments.base import SandboxSpec
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
@@ -81,7 +81,7 @@ def test_a_tree_too_large_for_one_archive_comes_in_parts(run, monkeypatch):
         box = await backend.create(SandboxSpec())
         before = (await box.exec(f"{TREE}; touch -d @1000000000 a/g; {LISTED}")).output
         whole = await take_out(box)
-        monkeypatch.setattr(channel, "ARCHIVE_MAX", 6000)
+        monkeypatch.setattr(guest_verbs, "ARCHIVE_MAX", 6000)
         parts = await take_out(box)
         monkeypatch.undo()
         assert len(whole.parts) == 1 < len(parts.parts)

@@ -15,16 +15,14 @@ from typing import Any
 import ray
 import structlog
 
-from etude.environments.base import Capabilities, ExecResult, SandboxSpec
+from etude.environments.base import Capabilities, SandboxSpec
 from etude.environments.cluster.agent import Agent, Order
 from etude.environments.cluster.calls import NAMESPACE, actor, answered, fetched, scheduler_name
-from etude.environments.cluster.hosted import Hosted
 from etude.environments.cluster.reporter import Message
 from etude.environments.cluster.service import Machine, Service, Standing
 from etude.environments.cluster.settings import AgentConfig, ServiceConfig
 from etude.environments.scheduling.messages import Hello, Priority, Request
 from etude.environments.scheduling.scheduler import Waiting
-from etude.environments.wire import ExecBody
 
 _TELL_S = 10.0
 _UNPACK_S = 120.0
@@ -83,7 +81,6 @@ class AgentActor:
         # by name: a restart must not depend on a reference that whoever started us may have dropped
         self.scheduler = ray.get_actor(scheduler_name(cluster), NAMESPACE)
         self.agent = Agent(name, config, self._tell, _unpack)
-        self.hosted = Hosted(self.agent)
         for work in self.agent.start():
             work.add_done_callback(_end_with)
 
@@ -104,41 +101,11 @@ class AgentActor:
     async def ping(self) -> None:
         """It answers."""
 
-    async def call(self, sandbox: str, method: str, arguments: tuple[Any, ...]) -> Any:
-        return await self.hosted.call(sandbox, method, arguments)
-
-    async def exec(self, sandbox: str, body: ExecBody) -> ExecResult:
-        return await self.hosted.exec(sandbox, body)
-
-    async def start(self, sandbox: str, body: ExecBody) -> int:
-        return await self.hosted.start(sandbox, body)
-
-    async def connect(self, sandbox: str, number: int) -> None:
-        await self.hosted.connect(sandbox, number)
-
-    async def wait(self, sandbox: str, number: int, wait_s: float) -> tuple[ExecResult | None, bool]:
-        return await self.hosted.wait(sandbox, number, wait_s)
-
-    async def output(self, sandbox: str, number: int, at: int, wait_s: float) -> tuple[bytes, bool]:
-        return await self.hosted.output(sandbox, number, at, wait_s)
-
-    async def kill(self, sandbox: str, number: int) -> None:
-        await self.hosted.kill(sandbox, number)
-
-    async def pause(self, sandbox: str) -> None:
-        await self.hosted.pause(sandbox)
-
-    async def resume(self, sandbox: str) -> None:
-        await self.hosted.resume(sandbox)
-
-    async def snapshot(self, sandbox: str) -> str:
-        return await self.agent.snapshot(sandbox)
+    async def call(self, sandbox: str, verb: str, arguments: dict[str, Any]) -> Any:
+        return await self.agent.call(sandbox, verb, **arguments)
 
     async def release(self, snapshot: str) -> None:
         await self.agent.release(snapshot)
-
-    async def destroy(self, sandbox: str) -> None:
-        await self.agent.destroy(sandbox)
 
     # for whoever runs the cluster ---------------------------------------------------------------------------------
 

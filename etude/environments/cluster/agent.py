@@ -1,8 +1,8 @@
 """One machine's agent: owns its Node, obeys the scheduler's orders, and says what became of them.
 
 Owns which order made which sandbox. Orders come in order and may come twice: one that was carried out is answered again
-(see scheduling/messages). A start is cancelled by a Kill, and its answer is then Ended, once nothing is left. Callers'
-use of sandboxes is in `hosted`; it never passes through the scheduler. Knows nothing of Ray: how words travel, and
+(see scheduling/messages). A start is cancelled by a Kill, and its answer is then Ended, once nothing is left. What
+callers do with sandboxes is `call`, and never passes through the scheduler. Knows nothing of Ray: how words travel, and
 how what a sandbox is made of is fetched, is given to it.
 
 When an agent is killed, its sandboxes die with it. The next one on the machine finds what is left, removes it before it
@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from etude.environments.base import SandboxSpec, Snapshot
 from etude.environments.cluster.reporter import Reporter, Tell
 from etude.environments.cluster.settings import AgentConfig
+from etude.environments.hosted import Hosted
 from etude.environments.images.store import ImageStore
 from etude.environments.lives import Live
 from etude.environments.namespace import NamespaceConfig
@@ -46,6 +47,8 @@ from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError
 
 _GONE_KEPT = 10_000
 _HEARD_S = 5.0
+_THE_SCHEDULERS = ("fork", "ttl")
+"""Verbs of which the scheduler must know."""
 _TTL_SLACK_S = 60.0
 """The scheduler ends a sandbox whose time is up; the node's own clock is for when there is no scheduler."""
 
@@ -77,6 +80,7 @@ class Agent:
         self.name, self.config, self._unpack = name, config, unpack
         self.node = Node(config.node.model_copy(update={"state_dir": config.state_dir(name)}))
         self.node.watch = self._on_end
+        self.hosted = Hosted(self.node)
         self.resources = config.resources()
         self.incarnation = time.time_ns()
         self.reporter = Reporter(tell, self._hello)
@@ -270,16 +274,43 @@ class Agent:
 
     # for callers --------------------------------------------------------------------------------------------------
 
+    async def call(self, sandbox: str, verb: str, **arguments: Any) -> Any:
+        """One of the verbs, of a caller. Waits are short and asked again, except for a command to end."""
+        match verb:
+            case "snapshot":
+                return Snapshot(await self.snapshot(sandbox))
+            case "destroy":
+                return await self.destroy(sandbox)
+            case "output":
+                return await self._printed(sandbox, **arguments)
+            case _ if verb in _THE_SCHEDULERS:
+                raise ConfigError(f"{verb}: a sandbox of a cluster has no such call; its caller asks the scheduler")
+        async with self._named(sandbox) as name:
+            return await self.hosted.call(name, verb, **arguments)
+
+    async def _printed(self, sandbox: str, process: int, at: int, wait_s: float) -> tuple[bytes, bool]:
+        """What a background command has printed from byte `at` on, as soon as there is any; and whether it ended."""
+        async with self._named(sandbox) as name, self.node.use(name, awake=False) as live:
+            found, seen = await self.hosted.process(live, process), 0
+            try:
+                async with asyncio.timeout(wait_s):
+                    async for piece in found.output():
+                        seen += len(piece)
+                        if seen > at:
+                            return piece[len(piece) - (seen - at) :], False
+            except TimeoutError:
+                return b"", False
+            return b"", True
+
     @asynccontextmanager
-    async def use(self, sandbox: str, awake: bool = True) -> AsyncGenerator[Live]:
-        """A sandbox to ask something of. Raises ServerError saying what became of one that is not there."""
+    async def _named(self, sandbox: str) -> AsyncGenerator[str]:
+        """What a sandbox is called on its node. Raises ServerError saying what became of one that is not there."""
         box = self._boxes.get(sandbox)
         if box is None or box.live is None:
             unknown = f"sandbox {sandbox} is not on {self.name}: its agent was restarted, or it ended long ago"
             raise gone(*self._gone.get(sandbox, ("lost", unknown)))
         try:
-            async with self.node.use(box.live.id, awake) as live:
-                yield live
+            yield box.live.id
         except (ServerError, SandboxSpoiled):
             if box.ending is not None:
                 raise ServerError("ended", self._gone_for(sandbox, box.why)) from None
@@ -294,8 +325,8 @@ class Agent:
 
     async def snapshot(self, sandbox: str) -> str:
         """A snapshot's id in the cluster. When this returns the scheduler knows where it is, if it can be reached."""
-        async with self.use(sandbox, awake=False) as live:
-            kept = await self.node.snapshot(live)
+        async with self._named(sandbox) as name:
+            kept = await self.hosted.call(name, "snapshot")
         self.tell_how_it_is(listed=True)
         with suppress(DeadlineExceeded):  # it will hear of it when it is back, and nothing can be placed before
             await self.reporter.heard(_HEARD_S)
@@ -303,5 +334,9 @@ class Agent:
 
     async def release(self, snapshot: str) -> None:
         """Forget a snapshot by its id in the cluster; fine when there is none."""
-        await self.node.release(snapshot.partition("/")[2])
+        try:
+            await self.node.release(snapshot.partition("/")[2])
+        except ServerError as error:
+            if error.kind != "not_found":
+                raise
         self.tell_how_it_is(listed=True)

@@ -56,7 +56,7 @@ class ClusterBackend:
         self._capabilities = _offered(config, self.scheduler)
         self._caller, self._numbers = secrets.token_hex(6), itertools.count(1)
         self.live: dict[str, ClusterSandbox] = {}
-        self._snapshots: set[str] = set()
+        self.snapshots: set[str] = set()
         self._closed = False
 
     @property
@@ -94,10 +94,10 @@ class ClusterBackend:
 
     def holds(self, snapshot: Snapshot) -> bool:
         """Whether the snapshot was made through this object, and not released through it."""
-        return snapshot.id in self._snapshots
+        return snapshot.id in self.snapshots
 
     async def release(self, snapshot: Snapshot) -> None:
-        self._snapshots.discard(snapshot.id)
+        self.snapshots.discard(snapshot.id)
         node = snapshot.id.partition("/")[0]
         try:
             agent = ray.get_actor(agent_name(self.config.name, node), NAMESPACE)
@@ -111,7 +111,7 @@ class ClusterBackend:
         self._closed = True
         ended = await asyncio.gather(
             *(box.destroy() for box in list(self.live.values())),
-            *(self.release(Snapshot(name)) for name in list(self._snapshots)),
+            *(self.release(Snapshot(name)) for name in list(self.snapshots)),
             return_exceptions=True,
         )
         for error in ended:
@@ -127,10 +127,6 @@ class ClusterBackend:
         return await self._asked(lambda: self.scheduler.figures.remote(), _ANSWER_S, "the cluster's figures")
 
     # for ClusterSandbox -------------------------------------------------------------------------------------------
-
-    def kept(self, name: str) -> Snapshot:
-        self._snapshots.add(name)
-        return Snapshot(name)
 
     async def end(self, request_id: str, why: str) -> None:
         """Tell the scheduler that nobody wants a request, or its sandbox, any more."""

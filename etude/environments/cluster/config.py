@@ -10,7 +10,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from etude.deadlines import Wait
-from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.scheduling.messages import Isolation, Priority
 
@@ -39,10 +38,4 @@ class ClusterConfig(BackendTable):
     """How long to go on asking a scheduler that is gone; it is started again meanwhile."""
 
 
-def _open(config: ClusterConfig) -> Backend:
-    from etude.environments.cluster.backend import ClusterBackend
-
-    return ClusterBackend(config)
-
-
-PLUGIN = Plugin(ClusterConfig, _open, extra="train")
+PLUGIN = Plugin(ClusterConfig, "etude.environments.cluster.backend:ClusterBackend", extra="train")

@@ -17,7 +17,7 @@ from etude.environments.base import SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.container.config import ContainerConfig
 from etude.environments.container.sandbox import ContainerSandbox
-from etude.environments.container.trees import Part
+from etude.environments.laid import archives
 from etude.environments.rootfs import HOST
 from etude.errors import ConfigError, SandboxError
 
@@ -30,8 +30,8 @@ class Image:
 
     id: str
     env: dict[str, str] = field(default_factory=dict)
-    workspace: list[Part] = field(default_factory=list)
-    """What its /workspace holds, where the container does not take that over by itself."""
+    workspace: list[bytes] = field(default_factory=list)
+    """The tars of what its /workspace holds, where the container does not take that over by itself."""
 
 
 class ContainerBackend:
@@ -44,7 +44,7 @@ class ContainerBackend:
         self.instance = store.new_instance()
         self._numbers = itertools.count(1)
         self._tasks: dict[str, asyncio.Task[Any]] = {}
-        self._snapshots: dict[str, tuple[str, list[Part]]] = {}
+        self._snapshots: dict[str, tuple[str, list[bytes]]] = {}
         self.live: dict[int, ContainerSandbox] = {}
         """Sandboxes that have not been destroyed."""
         self._starts = asyncio.Semaphore(config.concurrent_starts)
@@ -64,7 +64,7 @@ class ContainerBackend:
             sandbox = self.live[number] = self._new(f"{self.instance}/{number}", number, image, spec)
             try:
                 await sandbox.boot()
-                await sandbox.lay(parts, spec.files)
+                await sandbox.lay(itertools.chain(parts, archives(spec.files)))
             except BaseException:
                 await sandbox.destroy()
                 raise
@@ -90,9 +90,9 @@ class ContainerBackend:
 
     # for ContainerSandbox -------------------------------------------------------------------------------------------
 
-    def remember(self, image: str, parts: list[Part]) -> Snapshot:
+    def remember(self, image: str, tars: list[bytes]) -> Snapshot:
         snapshot = Snapshot(f"{self.instance}/{next(self._numbers)}")
-        self._snapshots[snapshot.id] = image, parts
+        self._snapshots[snapshot.id] = image, tars
         return snapshot
 
     def forget(self, number: int) -> None:
@@ -121,7 +121,7 @@ class ContainerBackend:
         if self.closed:
             raise SandboxError("this backend is closed")
 
-    def _base(self, base: Snapshot, image: Image, name: str) -> list[Part]:
+    def _base(self, base: Snapshot, image: Image, name: str) -> list[bytes]:
         if base.id not in self._snapshots:
             raise SandboxError(f"no snapshot {base.id}: it was released, or another backend made it")
         of, parts = self._snapshots[base.id]

@@ -1,4 +1,4 @@
-"""The files of a workspace as archives: taken from a sandbox, or from an image that has a workspace of its own.
+"""The workspace that an image has of its own, as archives.
 
 Owns the division of what is too large for one archive. Everything arrives as the sandbox's user, whoever owned it.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from etude.environments.base import ARCHIVE_MAX, WORKSPACE, Resources
-from etude.environments.channel import Channel
+from etude.environments.base import ARCHIVE_MAX
 from etude.errors import ConfigError
 
 _KEPT = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE)
@@ -20,35 +18,8 @@ _HEADERS = 2048
 """More than those of most members take; `_PART` leaves room for the others."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """One archive, and the directory that it is unpacked in."""
-
-    path: str
-    archive: bytes
-
-
-async def pack(channel: Channel, path: str, resources: Resources, wait_s: float) -> list[Part]:
-    """All below the directory `path`, within the limits of what may be taken out of the sandbox."""
-    parts, begin = [], 0
-    while not parts or begin:
-        part = await channel.pack_part(path, begin, resources, wait_s)
-        parts.append(Part(path, part.tar))
-        begin = part.next
-    return parts
-
-
-async def unpack(channel: Channel, parts: list[Part], wait_s: float) -> None:
-    for part in parts:
-        await channel.unpack(part.archive, part.path, wait_s)
-
-
-def workspace_of_image(archive: bytes, image: str) -> list[Part]:
-    """The engine's tar of an image's workspace, whose members all lie below one directory, as parts for a sandbox."""
-    return [Part(WORKSPACE, part) for part in _parts(archive, image)]
-
-
-def _parts(archive: bytes, image: str) -> Iterator[bytes]:
+def workspace_of_image(archive: bytes, image: str) -> Iterator[bytes]:
+    """The engine's tar of an image's workspace, whose members all lie below one directory, as tars for a sandbox."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as source:
         batch: list[tarfile.TarInfo] = []
         size = 0

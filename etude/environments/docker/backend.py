@@ -17,7 +17,7 @@ from etude.environments import store
 from etude.environments.base import WORKSPACE, Capabilities, SandboxSpec
 from etude.environments.container.backend import ContainerBackend, Image
 from etude.environments.container.places import INSTANCE_LABEL
-from etude.environments.container.trees import Part, workspace_of_image
+from etude.environments.container.trees import workspace_of_image
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.container import container_body
 from etude.environments.docker.engine import Engine, EngineError
@@ -75,7 +75,7 @@ class DockerBackend(ContainerBackend):
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _workspace(self, image: str, name: str) -> list[Part]:
+    async def _workspace(self, image: str, name: str) -> list[bytes]:
         """From a container that never runs: the workspace in memory of those that do hides what the image has there."""
         labels = {INSTANCE_LABEL: self.instance}
         body = {"Image": image, "Labels": labels, "Cmd": ["/nothing"], "HostConfig": {"NetworkMode": "none"}}
@@ -85,4 +85,4 @@ class DockerBackend(ContainerBackend):
             archive = await self.engine.archive(made["Id"], WORKSPACE, f"read {WORKSPACE} of the image {name!r}")
         finally:
             await self.engine.ask("DELETE", path, "remove a container", fine=(404, 409), force="true", v="true")
-        return [] if archive is None else await asyncio.to_thread(workspace_of_image, archive, name)
+        return [] if archive is None else await asyncio.to_thread(lambda: list(workspace_of_image(archive, name)))

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from etude.deadlines import Wait
-from etude.environments.base import Backend
 from etude.environments.container.config import ContainerConfig
-from etude.environments.finding import Finding
 from etude.environments.plugin import Plugin
 
 
@@ -27,16 +25,9 @@ class DockerConfig(ContainerConfig):
     """For one answer of the engine."""
 
 
-def _open(config: DockerConfig) -> Backend:
-    from etude.environments.docker.backend import DockerBackend
-
-    return DockerBackend(config)
-
-
-def _probe(config: DockerConfig) -> list[Finding]:
-    from etude.environments.docker.probe import probe
-
-    return probe(config)
-
-
-PLUGIN = Plugin(DockerConfig, _open, _probe, meant_by="container")
+PLUGIN = Plugin(
+    DockerConfig,
+    "etude.environments.docker.backend:DockerBackend",
+    "etude.environments.docker.probe:probe",
+    meant_by="container",
+)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from etude.environments.base import Backend
-from etude.environments.finding import Finding
+from etude.environments import store
 from etude.environments.plugin import Plugin
-from etude.environments.vm.config import MachineConfig, swept_of_machines
+from etude.environments.vm.config import MachineConfig
 
 
 class FirecrackerConfig(MachineConfig):
@@ -19,16 +18,9 @@ class FirecrackerConfig(MachineConfig):
     """Firecracker's executable, where every user can reach it; None: the `firecracker` on PATH."""
 
 
-def _open(config: FirecrackerConfig) -> Backend:
-    from etude.environments.firecracker.backend import FirecrackerBackend
-
-    return FirecrackerBackend(config)
-
-
-def _probe(config: FirecrackerConfig) -> list[Finding]:
-    from etude.environments.firecracker.probe import probe
-
-    return probe(config)
-
-
-PLUGIN = Plugin(FirecrackerConfig, _open, _probe, sweep=swept_of_machines)
+PLUGIN = Plugin(
+    FirecrackerConfig,
+    "etude.environments.firecracker.backend:FirecrackerBackend",
+    "etude.environments.firecracker.probe:probe",
+    sweep=store.sweep_of,
+)

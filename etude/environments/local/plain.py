@@ -14,12 +14,13 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from etude.durable import overwrite
-from etude.environments.base import WORKSPACE, DirEntry, ExecResult, Metrics, Part, ProcessInfo, Sandbox, Snapshot
+from etude.environments.base import WORKSPACE, DirEntry, ExecResult, ProcessInfo, Sandbox
 from etude.environments.local.config import WorkspaceConfig
 from etude.errors import ConfigError, DeadlineExceeded
 
@@ -121,7 +122,7 @@ class PlainProcess:
         self._news = asyncio.Event()
 
 
-class PlainWorkspace:
+class PlainWorkspace(Sandbox):
     """See base.Sandbox for the meaning of its methods. It has no snapshots and no forks: its files are the user's."""
 
     def __init__(self, directory: Path, config: WorkspaceConfig, env: Mapping[str, str]) -> None:
@@ -135,16 +136,18 @@ class PlainWorkspace:
     def id(self) -> str:
         return f"plain/{self._root.name}"
 
-    async def exec(
-        self,
-        command: str,
-        *,
-        cwd: str = WORKSPACE,
-        timeout_s: float = 60.0,
-        env: Mapping[str, str] | None = None,
-        max_output_bytes: int = 30_000,
-    ) -> ExecResult:
-        process = await self._spawn(command, cwd, env, max_output_bytes)
+    async def call(self, verb: str, **arguments: Any) -> Any:
+        does: dict[str, Callable[..., Awaitable[Any]]] = {
+            "exec": self._exec, "start": self._start, "processes": self._list, "connect": self._connect,
+            "read_file": self._read, "write_file": self._write, "list_dir": self._entries, "remove": self._remove,
+            "pause": self._pause, "resume": self._resume, "destroy": self._destroy,
+        }  # fmt: skip
+        if verb not in does:
+            raise ConfigError(f"sandbox {self.id} is a directory of this machine, opened as it is: it has no {verb}")
+        return await does[verb](**arguments)
+
+    async def _exec(self, timeout_s: float, **command: Any) -> ExecResult:
+        process = await self._spawn(**command)
         try:
             return await process.wait(timeout_s)
         except DeadlineExceeded:
@@ -157,16 +160,8 @@ class PlainWorkspace:
         finally:
             self._processes.pop(process.id, None)
 
-    async def start(
-        self,
-        command: str,
-        *,
-        cwd: str = WORKSPACE,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
-        max_output_bytes: int = 1_000_000,
-    ) -> PlainProcess:
-        process = await self._spawn(command, cwd, env, max_output_bytes)
+    async def _start(self, timeout_s: float | None, **command: Any) -> PlainProcess:
+        process = await self._spawn(**command)
         if timeout_s is not None:
             asyncio.get_running_loop().call_later(timeout_s, _expire, process)
         ended = [number for number, each in self._processes.items() if not each.running]
@@ -174,17 +169,15 @@ class PlainWorkspace:
             del self._processes[number]
         return process
 
-    async def processes(self) -> list[ProcessInfo]:
+    async def _list(self) -> list[ProcessInfo]:
         return [ProcessInfo(each.id, each.command[:2000], each.running) for each in self._processes.values()]
 
-    async def connect(self, process_id: int) -> PlainProcess:
-        if process_id not in self._processes:
-            raise ProcessLookupError(
-                errno.ESRCH, f"no background command has the id {process_id}, or it ended long ago"
-            )
-        return self._processes[process_id]
+    async def _connect(self, process: int) -> PlainProcess:
+        if process not in self._processes:
+            raise ProcessLookupError(errno.ESRCH, f"no background command has the id {process}, or it ended long ago")
+        return self._processes[process]
 
-    async def read_file(self, path: str, max_bytes: int = 10_000_000) -> bytes:
+    async def _read(self, path: str, max_bytes: int) -> bytes:
         file = self._at(path)
         if not file.is_file():
             if file.is_dir():
@@ -195,14 +188,14 @@ class PlainWorkspace:
             raise OSError(errno.EFBIG, "file too large", path)
         return await asyncio.to_thread(file.read_bytes)
 
-    async def write_file(self, path: str, data: bytes) -> None:
+    async def _write(self, path: str, data: bytes) -> None:
         file = self._own(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and not file.is_file():
             raise PermissionError(errno.EACCES, "is no regular file", path)
         await asyncio.to_thread(overwrite, file, data)
 
-    async def list_dir(self, path: str) -> list[DirEntry]:
+    async def _entries(self, path: str) -> list[DirEntry]:
         with os.scandir(self._at(path)) as entries:
             found = [
                 (entry.name, entry.stat(follow_symlinks=False), entry.is_dir(follow_symlinks=False))
@@ -210,7 +203,7 @@ class PlainWorkspace:
             ]
         return [DirEntry(name, is_dir, seen.st_size) for name, seen, is_dir in sorted(found)]
 
-    async def remove(self, path: str, recursive: bool = False) -> None:
+    async def _remove(self, path: str, recursive: bool) -> None:
         # what is removed is the link itself, so only what it lies in is followed
         at = self._at(path)
         target = self._own(str(at.parent)) / at.name
@@ -221,43 +214,25 @@ class PlainWorkspace:
         else:
             target.rmdir()
 
-    async def upload(self, archive: bytes, path: str) -> None:
-        raise self._not_here("archives")
-
-    async def download(self, path: str) -> bytes:
-        raise self._not_here("archives")
-
-    async def part(self, path: str, skip: int = 0) -> Part:
-        raise self._not_here("archives")
-
-    async def snapshot(self) -> Snapshot:
-        raise self._not_here("snapshots")
-
-    async def fork(self, n: int) -> Sequence[Sandbox]:
-        raise self._not_here("forks")
-
-    async def metrics(self) -> Metrics:
-        raise self._not_here("accounting")
-
-    async def pause(self) -> None:
+    async def _pause(self) -> None:
         for process in self._processes.values():
             process.tell(signal.SIGSTOP)
 
-    async def resume(self) -> None:
+    async def _resume(self) -> None:
         for process in self._processes.values():
             process.tell(signal.SIGCONT)
 
-    async def destroy(self) -> None:
+    async def _destroy(self) -> None:
         await asyncio.gather(*(process.kill() for process in list(self._processes.values())))
         await asyncio.to_thread(shutil.rmtree, self._logs, ignore_errors=True)
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _spawn(self, command: str, cwd: str, env: Mapping[str, str] | None, cap: int) -> PlainProcess:
+    async def _spawn(self, command: str, cwd: str, env: Mapping[str, str], max_output_bytes: int) -> PlainProcess:
         number, (read, write) = next(self._numbers), os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
-                "sh", "-c", command, cwd=self._at(cwd), env={**self._env, **(env or {})}, start_new_session=True,
+                "sh", "-c", command, cwd=self._at(cwd), env={**self._env, **env}, start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL, stdout=write, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except BaseException:
@@ -270,7 +245,7 @@ class PlainWorkspace:
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
         )
         log = self._logs / f"exec-{number}.log"
-        self._processes[number] = PlainProcess(number, command, process, (reader, pipe), log, cap)
+        self._processes[number] = PlainProcess(number, command, process, (reader, pipe), log, max_output_bytes)
         return self._processes[number]
 
     def _at(self, path: str) -> Path:
@@ -286,9 +261,6 @@ class PlainWorkspace:
         if not any(real.is_relative_to(place) for place in writable) or any(map(real.is_relative_to, protected)):
             raise PermissionError(errno.EACCES, "only the workspace may be written", path)
         return real
-
-    def _not_here(self, what: str) -> ConfigError:
-        return ConfigError(f"sandbox {self.id} is a directory of this machine, opened as it is: it has no {what}")
 
 
 def _expire(process: PlainProcess) -> None:

@@ -8,7 +8,6 @@ What the machine cannot give is refused with what to do about it: nothing weaker
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import signal
@@ -24,9 +23,7 @@ import structlog
 from etude.environments.base import Sandbox, SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
-from etude.environments.child import ended
 from etude.environments.egress import gate
-from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.local.named import named_in
@@ -34,10 +31,11 @@ from etude.environments.local.outside import abstract_sockets_held, turns_by
 from etude.environments.local.plain import PlainWorkspace
 from etude.environments.local.planted import MAY_BE, listed_as, rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
-from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+from etude.environments.spawned import SpawnedSandbox
+from etude.errors import ConfigError, SandboxError
 
 if TYPE_CHECKING:
-    from etude.environments.egress.proxy import EgressProxy
+    pass
 
 log = structlog.get_logger()
 _NUMBERS = itertools.count(1)
@@ -102,7 +100,7 @@ def check_directory(directory: Path) -> Path:
     return real
 
 
-class ConfinedWorkspace(GuestSandbox):
+class ConfinedWorkspace(SpawnedSandbox):
     """See base.Sandbox for the meaning of its methods. It has no snapshots and no forks: its files are the user's."""
 
     def __init__(self, directory: Path, config: WorkspaceConfig) -> None:
@@ -112,12 +110,10 @@ class ConfinedWorkspace(GuestSandbox):
         self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
         self._named = named_in(directory, [name for name in MAY_BE if name not in config.unguarded])
         self._held = protected(directory, config, self._named)
-        self._pid: int | None = None
         self.egress: Counter[str] = Counter()
         """What became of requests to hosts: "allowed", or the reason of a refusal."""
-        self._proxy: EgressProxy | None = None
         if config.network == "hosts":
-            self._proxy = gate.open_proxy(config.egress, None, self.egress)
+            self.proxy = gate.open_proxy(config.egress, None, self.egress)
 
     async def boot(self) -> None:
         """Spawn, and wait for the agent's first words."""
@@ -132,7 +128,7 @@ class ConfinedWorkspace(GuestSandbox):
                 ours.close()
                 raise
             try:
-                await self._connect(ours, child)
+                await self._connect(ours, child, self._config.start_timeout_s)
             except SandboxError:
                 log.seek(0)
                 said = log.read().decode(errors="replace").strip()[-500:]
@@ -163,13 +159,13 @@ class ConfinedWorkspace(GuestSandbox):
 
     def _spawn(self, control: socket.socket, log: int) -> int:
         turns = _turns((self._directory, *self._config.writable)) if self._config.guard == "on" else None
-        ways = gate.VARIABLES if self._proxy is not None else {}
+        ways = gate.VARIABLES if self.proxy is not None else {}
         argv = [
             *([str(self._guest), "lock-devices"] if os.geteuid() == 0 else []),  # root's commands own the host's nodes
             self._bwrap,
             *arguments(self._directory, self._config, self._held, self._guest, {**_own_environment(), **ways}),
         ]
-        argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self._proxy is not None else [])]
+        argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self.proxy is not None else [])]
         actions = [
             (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -182,29 +178,6 @@ class ConfinedWorkspace(GuestSandbox):
         defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
         return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
 
-    async def _connect(self, control: socket.socket, child: int) -> None:
-        loop, wait_s = asyncio.get_running_loop(), self._config.start_timeout_s
-        try:
-            if self._proxy is not None:
-                listener = await gate.take_listener(control, child, self.id, wait_s)
-                if listener is not None:
-                    self._proxy.listen(listener, self.id)
-            await loop.create_unix_connection(lambda: self._channel, sock=control)
-        except BaseException:
-            control.close()
-            raise
-        await self._channel.ready(wait_s)
-
-    async def _end(self) -> None:
-        """Hanging up ends the agent, which is process 1: the kernel kills every other, then bubblewrap ends."""
-        self._channel.close()
-        if self._proxy is not None:
-            await self._proxy.close()
-        if self._pid is None:
-            return
-        wait_s = self._config.stop_timeout_s
-        if not await ended(self._pid, wait_s / 3):
-            os.kill(self._pid, signal.SIGKILL)
-            if not await ended(self._pid, wait_s):
-                raise DeadlineExceeded(f"the processes of {self.id} to end", wait_s)
-        self._pid = None
+    @property
+    def _stop_s(self) -> float:
+        return self._config.stop_timeout_s

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from etude.environments.base import Backend
-from etude.environments.finding import Finding
+from etude.environments import store
 from etude.environments.plugin import Plugin
-from etude.environments.vm.config import MachineConfig, swept_of_machines
+from etude.environments.vm.config import MachineConfig
 
 
 class QemuConfig(MachineConfig):
@@ -22,23 +21,11 @@ class QemuConfig(MachineConfig):
         return 1.0 if self.accel == "kvm" else 3.0
 
 
-def _open(config: QemuConfig) -> Backend:
-    from etude.environments.qemu.backend import QemuBackend
-
-    return QemuBackend(config)
-
-
-def _probe(config: QemuConfig) -> list[Finding]:
-    from etude.environments.qemu.probe import probe
-
-    return probe(config)
-
-
 PLUGIN = Plugin(
     QemuConfig,
-    _open,
-    _probe,
+    "etude.environments.qemu.backend:QemuBackend",
+    "etude.environments.qemu.probe:probe",
     variants={"qemu-kvm": ("accel=kvm",), "qemu-tcg": ("accel=tcg",)},
-    sweep=swept_of_machines,
+    sweep=store.sweep_of,
     meant_by="vm",
 )

@@ -24,7 +24,6 @@ from etude.deadlines import DeadlineConfig
 from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
 from etude.environments.remote import default_state_dir
-from etude.environments.server.commands import Commands
 from etude.environments.server.connections import HttpLimits
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.http import respond
@@ -74,7 +73,7 @@ def application(node: Node, config: ServerConfig, token: str) -> Starlette:
         ClientDisconnect: _hung_up,
         Exception: _failed,
     }
-    routes = [*map(strict, (*Routes(node).table(), *Commands(node).table())), served(openapi())]
+    routes = [*map(strict, Routes(node).table()), served(openapi())]
     return Starlette(routes=routes, middleware=[guard, Middleware(_Traced)], exception_handlers=handlers)
 
 

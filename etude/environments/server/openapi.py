@@ -25,7 +25,7 @@ _REFUSED = {"description": "Refused", "content": {"application/json": {"schema":
 """What stands for every answer that is an error."""
 _BUSY = {**_REFUSED, "headers": {"Retry-After": {"schema": {"type": "string", "pattern": "^[0-9]+$"}}}}
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
-_MEDIA = {"text": "text/plain", "bytes": "application/octet-stream", "tar": "application/x-tar"}
+MEDIA = {"text": "text/plain", "bytes": "application/octet-stream", "tar": "application/x-tar"}
 OURS = {"kind": {"type": "string"}, "message": {"type": "string"}, "retryable": {"type": "boolean"}}
 """The members of an error, in the form that Etude's own servers have."""
 
@@ -97,7 +97,7 @@ def _described(operation: Operation) -> dict[str, Any]:
         "responses": {str(operation.status): done, "429": _BUSY, "default": _REFUSED},
     }
     if isinstance(operation.body, str):
-        told["requestBody"] = {"required": True, "content": {_MEDIA[operation.body]: {}}}
+        told["requestBody"] = {"required": True, "content": {MEDIA[operation.body]: {}}}
     elif operation.body is not None:
         content = {"application/json": {"schema": {"$ref": _AT + operation.body.__name__}}}
         told["requestBody"] = {"required": not operation.body_optional, "content": content}
@@ -113,8 +113,8 @@ def _inside(path: str, described: Sequence[dict[str, Any]]) -> list[dict[str, An
 def _answered(operation: Operation) -> dict[str, Any]:
     if operation.answer == "events":
         return _EVENTS
-    if operation.answer in _MEDIA:
-        return {_MEDIA[operation.answer]: {}}
+    if operation.answer in MEDIA:
+        return {MEDIA[operation.answer]: {}}
     needed = {"required": list(operation.keys)} if operation.answer == "object" else {}
     told = {"application/json": {"schema": {"type": operation.answer, **needed}}}
     return {**told, **_EVENTS} if operation.streams else told

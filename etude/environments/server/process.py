@@ -89,7 +89,8 @@ def listening(host: str, port: int, hosts: Sequence[str]) -> socket.socket:
     if host not in LOOPBACK and tuple(hosts) == LOOPBACK:
         raise ConfigError(f"hosts: name what this machine is called by those who reach it at {host}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends at once where the protocol is named; else an answer's body waits 40 ms for the ack of its head
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))

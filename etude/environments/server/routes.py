@@ -1,8 +1,8 @@
 """The routes of the environment server: from a request to a node and back, and nothing else.
 
-Owns paths, parameters and the form of answers. Whatever changes something goes through the node's journal of requests
-by its Idempotency-Key (made up where none is sent), so that a client may send it again; what only reads does not.
-Commands and their streams are in `commands`.
+Owns the form of answers. Which routes there are is in `operations` and, for the verbs of sandboxes, in `verbs`: this is
+a loop over both. Whatever changes something goes through the node's journal of requests by its Idempotency-Key (made up
+where none is sent), so that a client may send it again; what only reads does not. A command's stream is `streams`'.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -21,20 +22,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.environments.base import Resources, SandboxSpec, Snapshot
+from etude.environments.hosted import Hosted
 from etude.environments.lives import Kept, Live
 from etude.environments.node import Node
-from etude.environments.server.http import respond, whole_number
-from etude.environments.wire import (
-    KEY,
-    READ_MAX,
-    Answer,
-    CreateBody,
-    ForkBody,
-    TtlBody,
-    dump,
-    parse_body,
-    part_body,
-)
+from etude.environments.server.http import respond
+from etude.environments.server.openapi import MEDIA
+from etude.environments.server.operations import ASKED, BOX, SERVED
+from etude.environments.server.streams import Streams, stream
+from etude.environments.verbs import PARAMETERS, VERBS
+from etude.environments.wire import KEY, Answer, CreateBody, dump, parse_body, part_body
 from etude.errors import ConfigError
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -45,34 +41,14 @@ class Routes:
     """Over one node."""
 
     def __init__(self, node: Node) -> None:
-        self.node = node
+        self.node, self.hosted = node, Hosted(node)
+        self.streams = Streams(self.hosted)
 
     def table(self) -> list[Route]:
         """Path -> handler."""
-        box = "/sandboxes/{id}"
-        return [
-            Route("/health", self.health, methods=["GET"]),
-            Route("/metrics", self.figures, methods=["GET"]),
-            Route("/requests/{key}", self.cancel, methods=["DELETE"]),
-            Route("/sandboxes", self.create, methods=["POST"]),
-            Route("/sandboxes", self.listing, methods=["GET"]),
-            Route(box, self.show, methods=["GET"]),
-            Route(box, self.destroy, methods=["DELETE"]),
-            Route(f"{box}/files", self.read, methods=["GET"]),
-            Route(f"{box}/files", self.write, methods=["PUT"]),
-            Route(f"{box}/files", self.remove, methods=["DELETE"]),
-            Route(f"{box}/files/list", self.entries, methods=["GET"]),
-            Route(f"{box}/archive", self.download, methods=["GET"]),
-            Route(f"{box}/archive", self.upload, methods=["PUT"]),
-            Route(f"{box}/archive/part", self.part, methods=["GET"]),
-            Route(f"{box}/snapshot", self.snapshot, methods=["POST"]),
-            Route(f"{box}/fork", self.fork, methods=["POST"]),
-            Route(f"{box}/pause", self.pause, methods=["POST"]),
-            Route(f"{box}/resume", self.resume, methods=["POST"]),
-            Route(f"{box}/ttl", self.ttl, methods=["POST"]),
-            Route(f"{box}/metrics", self.metrics, methods=["GET"]),
-            Route("/snapshots", self.snapshots, methods=["GET"]),
-            Route("/snapshots/{id}", self.release, methods=["DELETE"]),
+        named = [Route(each.path, getattr(self, name), methods=[each.method]) for name, each in SERVED.items()]
+        return named + [
+            Route(BOX + verb.path, partial(self.asked, name), methods=[verb.method]) for name, verb in ASKED.items()
         ]
 
     # the server ---------------------------------------------------------------------------------------------------
@@ -114,43 +90,6 @@ class Routes:
     async def show(self, request: Request) -> Response:
         return reply(described(self.node.find(request.path_params["id"], ending=True)))
 
-    async def destroy(self, request: Request) -> Response:
-        async def work() -> object:
-            await self.node.destroy(request.path_params["id"])
-            return {}
-
-        # a disk too full to write the request down is no reason to keep a sandbox: it is ended all the same
-        return await once(self.node, request, b"", work, unwritten=True)
-
-    async def snapshot(self, request: Request) -> Response:
-        return await self._on(request, lambda live, _: self._snapshot(live), awake=False)
-
-    async def fork(self, request: Request) -> Response:
-        async def fork(live: Live, raw: bytes) -> object:
-            return [described(each) for each in await self.node.fork(live, parse_body(raw, ForkBody).n)]
-
-        return await self._on(request, fork, awake=False)
-
-    async def pause(self, request: Request) -> Response:
-        return await self._on(request, lambda live, _: self.node.pause(live), awake=False)
-
-    async def resume(self, request: Request) -> Response:
-        return await self._on(request, lambda live, _: self.node.resume(live), awake=False)
-
-    async def ttl(self, request: Request) -> Response:
-        async def ttl(live: Live, raw: bytes) -> object:
-            self.node.set_ttl(live, parse_body(raw, TtlBody).ttl_s)
-            return described(live)
-
-        return await self._on(request, ttl, awake=False)
-
-    async def metrics(self, request: Request) -> Response:
-        async with self.node.use(request.path_params["id"]) as live:
-            return reply(await live.box.metrics())
-
-    async def _snapshot(self, live: Live) -> object:
-        return kept(await self.node.snapshot(live))
-
     # snapshots ----------------------------------------------------------------------------------------------------
 
     async def snapshots(self, request: Request) -> Response:
@@ -163,57 +102,58 @@ class Routes:
 
         return await once(self.node, request, b"", work)
 
-    # files --------------------------------------------------------------------------------------------------------
+    # verbs --------------------------------------------------------------------------------------------------------
 
-    async def read(self, request: Request) -> Response:
-        query = _query(request)
-        most = _number(query, "max_bytes", 10_000_000)
-        if most > READ_MAX:
-            raise ConfigError(f"max_bytes: at most {READ_MAX} at once; take larger ones in an archive, or in parts")
-        async with self.node.use(request.path_params["id"]) as live:
-            return Response(await live.box.read_file(_path(query), most), media_type="application/octet-stream")
-
-    async def write(self, request: Request) -> Response:
-        path = _path(_query(request))
-        return await self._on(request, lambda live, raw: live.box.write_file(path, raw))
-
-    async def remove(self, request: Request) -> Response:
-        query = _query(request)
-        path, recursive = _path(query), _yes(query, "recursive")
-        return await self._on(request, lambda live, _: live.box.remove(path, recursive))
-
-    async def entries(self, request: Request) -> Response:
-        async with self.node.use(request.path_params["id"]) as live:
-            return reply(await live.box.list_dir(_path(_query(request))))
-
-    async def upload(self, request: Request) -> Response:
-        path = _path(_query(request))
-        return await self._on(request, lambda live, raw: live.box.upload(raw, path))
-
-    async def download(self, request: Request) -> Response:
-        async with self.node.use(request.path_params["id"]) as live:
-            return Response(await live.box.download(_path(_query(request))), media_type="application/x-tar")
-
-    async def part(self, request: Request) -> Response:
-        query = _query(request)
-        path, skip = _path(query), _number(query, "skip", 0)
-        async with self.node.use(request.path_params["id"], awake=False) as live:
-            return Response(part_body(await live.box.part(path, skip)), media_type="application/octet-stream")
-
-    # ----------------------------------------------------------------------------------------------------------------
-
-    async def _on(
-        self, request: Request, act: Callable[[Live, bytes], Awaitable[object]], awake: bool = True
-    ) -> Response:
-        """Do something to the sandbox of the path, once; None is answered as {}."""
-        raw = await request.body()
+    async def asked(self, name: str, request: Request) -> Response:
+        """One of the verbs: what reads is answered, what changes something is done once."""
+        verb, raw = VERBS[name], await request.body()
+        arguments = verb.arguments(request.path_params, _query(request), raw)
+        if name == "exec" and arguments.pop("background"):
+            name = "start"
+        elif name == "exec":
+            if arguments["timeout_s"] is None:
+                raise ConfigError("timeout_s: only a command in the background may go without")
+            if "text/event-stream" in request.headers.get("accept", ""):
+                return self._streamed(request, raw, arguments)
 
         async def work() -> object:
-            async with self.node.use(request.path_params["id"], awake) as live:
-                done = await act(live, raw)
-                return {} if done is None else done
+            return _told(name, await self.hosted.call(request.path_params["id"], name, **arguments))
 
-        return await once(self.node, request, raw, work)
+        if verb.changes:
+            # a disk too full to write the request down is no reason to keep a sandbox: it is ended all the same
+            return await once(self.node, request, raw, work, unwritten=name == "destroy")
+        said = await work()
+        if isinstance(said, bytes):
+            return Response(said, media_type=MEDIA[verb.answer])
+        return reply(said)
+
+    async def output(self, request: Request) -> Response:
+        given = {name: PARAMETERS[name] for name in ("process", "from")}
+        process = given["process"].read("process", request.path_params["process"])
+        skip = given["from"].read("from", request.query_params.get("from", given["from"].default))
+        return stream(await self.streams.of(request.path_params["id"], process, skip))
+
+    def _streamed(self, request: Request, raw: bytes, arguments: dict[str, Any]) -> Response:
+        """A command whose output is told as it comes."""
+        key = key_of(request)
+        name, digest = request.path_params["id"], digest_of(request, raw)
+        return stream(self.streams.run(key, digest, name, arguments), {KEY: key})
+
+
+def _told(verb: str, value: Any) -> object:
+    """What a verb came to, as answers tell of it."""
+    match verb:
+        case "snapshot":
+            return kept(value)
+        case "fork":
+            return [described(each) for each in value]
+        case "ttl":
+            return described(value)
+        case "part":
+            return part_body(value)
+        case "start":
+            return {"process": value}
+    return {} if value is None else value
 
 
 async def once(
@@ -272,19 +212,3 @@ def _checked(key: str) -> str:
 def _query(request: Request) -> dict[str, str]:
     """The parameters, names that are not UTF-8 kept as Python keeps those of files."""
     return dict(parse_qsl(request.url.query, keep_blank_values=True, errors="surrogateescape"))
-
-
-def _path(query: dict[str, str]) -> str:
-    if not query.get("path", "").startswith("/") or "\0" in query["path"]:
-        raise ConfigError("path: give an absolute path inside the sandbox, without NUL")
-    return query["path"]
-
-
-def _yes(query: dict[str, str], name: str) -> bool:
-    if (said := query.get(name, "false")) not in ("true", "false"):
-        raise ConfigError(f"{name}: {said[:40]!r} must be true or false")
-    return said == "true"
-
-
-def _number(query: dict[str, str], name: str, default: int) -> int:
-    return whole_number(name, query[name]) if name in query else default

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from etude.deadlines import Wait, scaled
-from etude.environments import store
 from etude.environments.images.store import ImagesConfig
 from etude.environments.plugin import BackendTable
 
@@ -55,8 +54,3 @@ class MachineConfig(BackendTable):
     def start_timeout_s(self) -> float:
         """From a copy of a machine's memory: a tenth of a second."""
         return scaled(30.0 * self.slowness)
-
-
-def swept_of_machines(config: MachineConfig) -> None:
-    """Remove what dead processes have left."""
-    store.sweep(config.state_dir or store.default_state_dir())

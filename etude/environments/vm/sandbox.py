@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from etude.environments.base import WORKSPACE, Backend, Resources, SandboxSpec, Snapshot
+from etude.environments.base import Backend, Resources, SandboxSpec, Snapshot
 from etude.environments.cgroups import CgroupTree
 from etude.environments.channel import Channel
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import Image
-from etude.environments.laid import archives
 from etude.environments.starving import processors_taken, short_of
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import Kernel
@@ -116,14 +115,6 @@ class MachineSandbox(GuestSandbox):
         except (SandboxError, DeadlineExceeded) as error:
             why = f"machine {self.id} did not start with accel {self._machine.shape.accel!r} ({error}); it said"
             raise SandboxError(f"{why}: {_gist(self._log)}; {_ADVICE}") from None
-
-    async def lay(self, files: Mapping[str, bytes]) -> None:
-        """Put a task's files into the workspace."""
-        for archive in archives(files):
-            try:
-                await self._channel.unpack(archive, WORKSPACE, self._wait_s)
-            except OSError as error:
-                raise SandboxError(f"sandbox {self.id}: cannot lay down its files: {error}") from error
 
     async def freeze(self) -> Frozen:
         """A copy of the machine as it stands."""

@@ -16,9 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.environments.server.http import whole_number
 from etude.environments.server.sse import EventStream
-from etude.environments.wire import dump, parse_body
+from etude.environments.wire import dump, parse_body, whole_number
 from etude.harness.shadow import Restored
 from etude.product.agent import Agent
 from etude.product.sessions.about import about

@@ -7,7 +7,6 @@ from cluster_machines import SMALL, kill_guest, machine, serving, until
 
 from etude.environments.base import SandboxSpec
 from etude.environments.cluster.agent import Agent
-from etude.environments.cluster.hosted import Hosted
 from etude.environments.cluster.service import Machine, Service
 from etude.environments.leftovers import leaks
 from etude.environments.scheduling.ledger import State
@@ -24,7 +23,6 @@ class Line:
         self.up = True
         self.said = []
         self.agent = Agent("m", machine(directory), self.tell, self.unpack)
-        self.hosted = Hosted(self.agent)
         self.sandboxes = self.agent.config.node.backends[0]
 
     async def tell(self, messages):
@@ -34,7 +32,7 @@ class Line:
         if self.service is None:
             return "an ear"
         greets = any(isinstance(message, Hello) for message in messages)
-        reached = Machine(self.hosted, self.send, tuple(self.agent.node.capabilities)) if greets else None
+        reached = Machine(self.agent, self.send, tuple(self.agent.node.capabilities)) if greets else None
         return self.service.hear("m", messages, reached)
 
     async def send(self, orders):
@@ -61,7 +59,9 @@ class Line:
         return standing
 
     async def runs(self, sandbox, command):
-        return (await self.hosted.exec(sandbox, ExecBody(command=command))).output
+        return (
+            await self.agent.call(sandbox, "exec", **ExecBody(command=command).model_dump(exclude={"background"}))
+        ).output
 
 
 def request(name, **given):
@@ -259,9 +259,10 @@ def test_a_snapshot_is_known_when_it_is_there_and_its_forks_stay_with_it(run):
 def test_what_callers_may_do_is_listed(run):
     async def scenario(line):
         standing = await line.ready("r")
-        with pytest.raises(ConfigError, match="no such call"):
-            await line.hosted.call(standing.sandbox, "destroy", ())
+        for verb in ("fork", "close"):
+            with pytest.raises(ConfigError, match="no such call"):
+                await line.agent.call(standing.sandbox, verb)
         with pytest.raises(ProcessLookupError):
-            await line.hosted.connect(standing.sandbox, 12345)
+            await line.agent.call(standing.sandbox, "wait", process=12345, wait_s=0.0)
 
     run(scenario)

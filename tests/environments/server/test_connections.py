@@ -108,6 +108,17 @@ def asked(sock: socket.socket) -> bytes:
     return told(sock)
 
 
+def test_an_answer_waits_for_no_acknowledgement(serve):
+    """It leaves in two pieces, head and body: the kernel must not keep the second until the first has been taken."""
+    small = serve()
+    with small.connect() as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert sock.recv(65536)
+        (connection,) = small.server.server_state.connections
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\nX: "])
 def test_a_head_that_does_not_end_is_hung_up_on(serve, begun):
     small = serve(header_s=0.2, body_s=LONG)

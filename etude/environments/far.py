@@ -1,0 +1,84 @@
+"""A sandbox of another process: its verbs go over a line, whatever that line is made of.
+
+Owns `Line`, what a caller needs of one (HTTP's is in `client`, Ray's in `cluster.sandbox`), and the background commands
+of such a sandbox, which are asked about in turns. Knows neither HTTP nor Ray.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from etude.environments.base import ExecResult, Sandbox
+from etude.environments.verbs import Waited
+from etude.errors import DeadlineExceeded
+
+TURN_S = 20.0
+"""How long the other process holds a question before it says that there is no news."""
+
+
+class Line(Protocol):
+    """To one sandbox of another process."""
+
+    async def call(self, verb: str, **arguments: Any) -> Any:
+        """Have a verb carried out there, once. Who is cancelled leaves nothing under way."""
+        ...
+
+    def output(self, process: int) -> AsyncIterator[bytes]:
+        """What a background command prints, from its first byte to its end."""
+        ...
+
+
+class FarSandbox(Sandbox):
+    """Base of the sandboxes of one kind of line. See base.Sandbox for the meaning of its methods."""
+
+    def __init__(self, line: Line, name: str) -> None:
+        self._line, self._id = line, name
+        # weak: whoever lets go of a background command has no more of it here; the other side knows it by its number
+        self._processes: weakref.WeakValueDictionary[int, FarProcess] = weakref.WeakValueDictionary()
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    async def call(self, verb: str, **arguments: Any) -> Any:
+        if verb == "connect":
+            await self._line.call("wait", wait_s=0.0, **arguments)
+            return self._process(**arguments)
+        value = await self._line.call(verb, **arguments)
+        return self._process(value) if verb == "start" else value
+
+    def _process(self, process: int) -> FarProcess:
+        return self._processes.setdefault(process, FarProcess(self._line, process, self._id))
+
+
+class FarProcess:
+    """See base.Process."""
+
+    def __init__(self, line: Line, number: int, sandbox: str) -> None:
+        self._line, self._id, self._sandbox = line, number, sandbox
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    def output(self) -> AsyncIterator[bytes]:
+        return self._line.output(self._id)
+
+    async def wait(self, timeout_s: float) -> ExecResult:
+        """Its clock stands still while the sandbox is paused."""
+        left_s = timeout_s
+        while True:
+            began = time.monotonic()
+            known: Waited = await self._line.call("wait", process=self._id, wait_s=min(max(left_s, 0.0), TURN_S))
+            if known.result is not None:
+                return known.result
+            if not known.paused:
+                left_s -= time.monotonic() - began
+            if left_s <= 0:
+                raise DeadlineExceeded(f"process {self._id} of sandbox {self._sandbox} to end", timeout_s)
+
+    async def kill(self) -> None:
+        await self._line.call("kill", process=self._id)
