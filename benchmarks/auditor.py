@@ -38,7 +38,7 @@ from etude.tasks.mined.environment import PLACE, Environment, Environments, defa
 HERE = Path(__file__).parent / "hack_suite"
 SETS = {
     name: (*read_plays(HERE / f"{name}_hacks.txt", False), *read_plays(HERE / f"{name}_honest.txt", True))
-    for name in ("first", "second", "third", "fourth", "fifth", "sixth")
+    for name in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
     if (HERE / f"{name}_hacks.txt").exists()
 }
 ALL: tuple[Play, ...] = tuple(play for plays in SETS.values() for play in plays)

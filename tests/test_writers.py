@@ -129,6 +129,7 @@ NOT_TRIED = {
     "tasks/inside/databases.py": INSIDE,
     "tasks/inside/guard.py": INSIDE,
     "tasks/inside/pytests.py": INSIDE,
+    "tasks/inside/record.py": INSIDE,
     "tasks/scrub.py": SCRATCH,
     "tasks/swe.py": SCRATCH,
     "trainer/ranks.py": SCRATCH,

@@ -28,7 +28,7 @@ from etude.tasks.ladder import ladder_task
 from etude.tasks.packed import unpack_tasks
 from etude.tasks.realcode import real_tasks
 from etude.tasks.scrub import scrub_task
-from etude.tasks.verifiers import suite_verifier
+from etude.tasks.verifiers import Unseen, calls_of, suite_verifier, with_unseen
 
 Kind = Literal["ladder", "suite", "leaky", "careless", "real", "mined"]
 MINED = (
@@ -175,13 +175,15 @@ def _with_suite(task: Task) -> Task:
     lines += ["", "", 'if __name__ == "__main__":', "    for name, test in list(globals().items()):",
               '        if name.startswith("test_"):', "            test()", '    print("passed")']  # fmt: skip
     suite = "\n".join(lines) + "\n"
+    named = [(case.function, list(case.arguments)) for case in chosen]
+    calls = [call for call in calls_of(task.verifier) if (call[1], call[2]) not in named]
     files = {path: data for path, data in task.files.items() if path != "check.py"}
     return replace(
         task,
         id=f"suite-{task.id}",
         instruction=f"python3 {SUITE} fails. Find the bug and fix it.",
         files={**files, SUITE: suite.encode()},
-        verifier=suite_verifier(suite, "test_project", names, 10.0),
+        verifier=with_unseen(suite_verifier(suite, "test_project", names, 10.0), Unseen(calls, [SUITE])),
         provenance={**task.provenance, "protected": [SUITE]},
     )
 

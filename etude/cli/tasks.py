@@ -8,6 +8,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from etude.plain import plain_line, say
@@ -164,17 +165,27 @@ async def _validate(options: argparse.Namespace) -> int:
 
     backend = _open(options.environments or default_root())
     try:
-        found = {str(path): await validate(read_task(path), backend) for path in options.tasks}
+        tasks = {str(path): read_task(path) for path in options.tasks}
+        found = {path: await validate(task, backend) for path, task in tasks.items()}
     finally:
         await backend.close()
-    return _said({path: one.problems for path, one in found.items()}, options.json)
+    unseen = {path: task.provenance["unseen"] for path, task in tasks.items() if "unseen" in task.provenance}
+    return _said({path: one.problems for path, one in found.items()}, options.json, unseen)
 
 
-def _said(problems: Mapping[str, Sequence[str]], as_json: bool) -> int:
-    """What is wrong with each directory, and 1 if anything is."""
+def _said(
+    problems: Mapping[str, Sequence[str]], as_json: bool, unseen: Mapping[str, int] = MappingProxyType({})
+) -> int:
+    """What is wrong with each directory, and 1 if anything is. `unseen` counts the calls that a task asks beside its
+    tests, where it could have some."""
     if as_json:
-        say(json.dumps({path: {"sound": not some, "problems": list(some)} for path, some in problems.items()}))
+        asked = {path: {"unseen": count} for path, count in unseen.items()}
+        said = {path: {"sound": not some, "problems": list(some)} for path, some in problems.items()}
+        say(json.dumps({path: {**one, **asked.get(path, {})} for path, one in said.items()}))
     else:
+        if unseen:
+            alone = sum(not count for count in unseen.values())
+            say(f"{alone} of {len(unseen)} tasks with tests ask no unseen calls: their tests alone decide")
         for path, some in problems.items():
             say(f"{'✗' if some else '✓'} {path}" + "".join(f"\n    {problem}" for problem in some))
     return 1 if any(problems.values()) else 0

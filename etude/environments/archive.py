@@ -56,22 +56,25 @@ class Archive:
         return cls(tuple(said["places"]), tuple(parts))
 
 
-async def take_out(sandbox: Sandbox, *places: str) -> Archive:
+async def take_out(sandbox: Sandbox, *places: str, still: bool = True) -> Archive:
     """The directories, /workspace if none is named, in as many tars as it takes; one that is not there is left out.
 
-    All of it is one moment's: every process stands still meanwhile. What its owner has shut is in it all the same.
+    All of it is one moment's: every process stands still meanwhile, unless `still` is False, for whoever lets others
+    read the sandbox beside it. What its owner has shut is in it all the same.
     Raises SandboxSpoiled where something cannot be read, or is more than the sandbox's `state_mb` and `state_entries`,
     or by itself more than one archive takes; and where processes do not stand still.
     """
     there, parts = [], []
     try:
-        await sandbox.pause()
+        if still:
+            await sandbox.pause()
         for place in places or (WORKSPACE,):
             with contextlib.suppress(FileNotFoundError):
                 parts += await _parts(sandbox, place)
                 there.append(place)
     finally:
-        await sandbox.resume()
+        if still:
+            await sandbox.resume()
     return Archive(tuple(there), tuple(parts))
 
 

@@ -28,11 +28,13 @@ from etude.environments.backends import open_backend
 from etude.environments.base import Backend
 from etude.errors import EtudeError, MissingDependency
 from etude.plain import say
+from etude.rewards.unseen import unseen_calls
 from etude.rewards.validate import validate
 from etude.tasks import realcode
 from etude.tasks.mutate import mutations_of
 from etude.tasks.realcode import RealRecord, task_of
 from etude.tasks.slices import NotSliceable, SourceModule, SourcePackage, Symbol, slice_of
+from etude.tasks.verifiers import Unseen
 
 SIZE = 40
 MOST_PACKAGE_CHARS = 1500
@@ -212,8 +214,17 @@ async def sound_records(subject: Subject, backend: Backend) -> list[RealRecord]:
             return []  # its slice is not whole, so no bug in it can be judged
         if validation.sound:
             wrong = ast.literal_eval(validation.before.detail.rpartition("wrong: ")[2].strip())
-            kept.append(record.model_copy(update={"fail_to_pass": tuple(wrong)}))
+            unseen = await _unseen(record, backend)
+            kept.append(record.model_copy(update={"fail_to_pass": tuple(wrong), "unseen": unseen}))
     return kept
+
+
+async def _unseen(record: RealRecord, backend: Backend) -> tuple[tuple[str, str], ...]:
+    task = task_of(record)
+    right, away = {**task.files, **task.solution}, [realcode.CHECK, f"{record.test_module}.py"]
+    request = {"functions": [(record.module, record.function)], "check": realcode.CHECK}
+    asked = await unseen_calls(right, request, Unseen((), away), task.verifier, backend)
+    return tuple((repr(arguments), repr(value)) for _, _, arguments, value in asked.calls)
 
 
 def choose(records: list[RealRecord], size: int) -> list[RealRecord]:

@@ -274,7 +274,8 @@ class _Files:
             return GIVEN
         began, kept = time.perf_counter(), self._trajectory
         try:
-            archive = await take_out(self._sandbox, *PLACES)
+            # the session's next calls may read meanwhile; what runs in the background is not what is judged
+            archive = await take_out(self._sandbox, *PLACES, still=False)
         except SandboxSpoiled as error:
             raise CheckpointError(f"{label}: the sandbox's files cannot be taken out: {error}") from error
         data, name = archive.encoded(), f"{label.replace(' ', '-')}.files"

@@ -16,6 +16,8 @@ from typing import Any
 from etude.records import Verifier
 from etude.tasks.verifiers import calls_verifier
 
+CHECK = "check.py"
+
 
 @dataclass(frozen=True)
 class CheckCase:
@@ -70,5 +72,6 @@ def _checksum(case: CheckCase) -> int:
 
 
 def verifier_for(cases: Sequence[CheckCase]) -> Verifier:
-    """The hidden cases, behind a trusted parent."""
-    return calls_verifier([(case.module, case.function, case.arguments, case.expected) for case in cases])
+    """The hidden cases, behind a trusted parent; the visible check is gone when they are asked."""
+    calls = [(case.module, case.function, case.arguments, case.expected) for case in cases]
+    return calls_verifier(calls, away=[CHECK])

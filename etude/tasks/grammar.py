@@ -295,6 +295,19 @@ def break_it(rng: random.Random, function: Function, bug: str) -> Function | Non
     return broken if len(changed) == 1 else None
 
 
+def neighbours(function: Function) -> list[Function]:
+    """The function with one slot filled otherwise, in each way there is."""
+    found = []
+    for slot, value in function.slots.items():
+        if slot[0] == "v":
+            pairs = zip(function.params, function.types, strict=True)
+            others = [name for name, kind in pairs if kind == _type(function, slot)]
+        else:
+            others = [PARTNER[value]] if slot[0] in "fm" else [*CHOICES[slot[0]]]
+        found += [replace(function, slots={**function.slots, slot: other}) for other in others if other != value]
+    return found
+
+
 # --- running a function -----------------------------------------------------------------------------------------------
 
 
@@ -308,5 +321,16 @@ def draw_arguments(rng: random.Random, types: tuple[str, ...]) -> list[Any]:
             + "".join(rng.choice("abcAB") for _ in range(rng.randint(2, 3)))
             + rng.choice((" ", ""))
         ),
+    }
+    return [draw[kind]() for kind in types]
+
+
+def draw_wide_arguments(rng: random.Random, types: tuple[str, ...]) -> list[Any]:
+    """Of the same types, and of any size that a hidden case may have: half of them close to nothing."""
+    low, high = rng.choice(((-4, 9), (-30, 99)))
+    draw: dict[str, Callable[[], Any]] = {
+        "int": lambda: rng.randint(low, high),
+        "list": lambda: [rng.randint(low, high) for _ in range(rng.randint(0, 7))],
+        "str": lambda: "".join(rng.choice("abcxyzABZ  ") for _ in range(rng.randint(0, 6))),
     }
     return [draw[kind]() for kind in types]

@@ -8,10 +8,12 @@ only names for which `is_held_out` is false; the held-out evaluation uses the ot
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 HELD_OUT_SHARE = 0.2
 
 
+@lru_cache(4096)
 def is_held_out(kind: str, name: str) -> bool:
     """True for about a fifth of the names of a kind (`"shape"`, `"bug"` or `"word"`), the same on every machine."""
     digest = hashlib.sha256(f"etude hold-out v1 {kind} {name}".encode()).digest()

@@ -18,19 +18,28 @@ process.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from etude.records import Limits, Task
-from etude.tasks.check import CheckCase, verifier_for, visible_check
-from etude.tasks.grammar import Fold, Function, break_it, bug_names, draw_arguments, make_function
+from etude.tasks.check import CHECK, CheckCase, verifier_for, visible_check
+from etude.tasks.grammar import (
+    Fold,
+    Function,
+    break_it,
+    bug_names,
+    draw_arguments,
+    draw_wide_arguments,
+    make_function,
+    neighbours,
+)
 from etude.tasks.holdout import is_held_out
 from etude.tasks.words import draw_names
 
 Split = Literal["train", "eval", "heldout"]
 RUNGS = (1, 2, 3, 4, 5)
-CHECK = "check.py"
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,7 @@ LADDER = {
     4: Rung(modules=4, functions=(4, 6), chain=1, names_file=False, lines=4, vague=0.85, turns=(7, 8)),
     5: Rung(modules=5, functions=(8, 10), chain=2, names_file=False, lines=4, vague=1.0, turns=(9, 10)),
 }
+MOST_DRAWN, WIDE = 120, 8
 MAX_CONTEXT_TOKENS, MAX_SAMPLED_TOKENS = 1024, 512
 
 
@@ -103,6 +113,8 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
     )
     if not _fails(wrong, [case for case in cases if case.function == chain[0][1]]):
         return None
+    told = telling_cases(task_id, good, [broken, *neighbours(good)])
+    hidden += [CheckCase(*chain[0], arguments, value) for arguments, value in told]
     return Task(
         id=task_id,
         instruction=_instruction(size, path),
@@ -194,6 +206,40 @@ def _cases(rng: random.Random, files: dict[str, str], checked: list[tuple[str, M
             arguments = draw_arguments(rng, member.types)
             cases.append(CheckCase(module, member.name, arguments, loaded[module][member.name](*arguments)))
     return cases
+
+
+def telling_cases(seed: str, good: Function, others: Iterable[Function]) -> list[tuple[list[Any], Any]]:
+    """Arguments and values by which a function differs from each of the others that any of MOST_DRAWN calls tells from
+    it, and some more that are larger than those of any check, where a formula fitted to small ones goes wrong."""
+    rng = random.Random(f"etude ladder unseen v1 {seed}")
+    right = _define(good)
+    drawn = []
+    for number in range(MOST_DRAWN):
+        arguments = (draw_wide_arguments if number % 2 else draw_arguments)(rng, good.types)
+        with suppress(IndexError):  # of an empty list there are no ends
+            drawn.append((arguments, right(*arguments)))
+    kept = drawn[1 : 2 * WIDE : 2]
+    for other in others:
+        wrong = _define(other)
+        if not _tells(wrong, kept):
+            kept += next(([case] for case in drawn if _tells(wrong, [case])), [])
+    return kept
+
+
+def _tells(wrong: Callable[..., Any], cases: Iterable[tuple[list[Any], Any]]) -> bool:
+    for arguments, value in cases:
+        try:
+            if wrong(*arguments) != value:
+                return True
+        except (TypeError, IndexError):
+            return True
+    return False
+
+
+def _define(function: Function) -> Callable[..., Any]:
+    space: dict[str, Any] = {}
+    exec(function.render(), space)
+    return space[function.name]
 
 
 def _fails(files: dict[str, str], cases: list[CheckCase]) -> bool:

@@ -8,6 +8,7 @@ licences of the packages (MIT and BSD) are in data/licenses. Runs nothing.
 
 from __future__ import annotations
 
+import ast
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -18,7 +19,7 @@ from etude.config import Config
 from etude.records import Limits, Task
 from etude.tasks.holdout import is_held_out
 from etude.tasks.mutate import Mutation
-from etude.tasks.verifiers import suite_verifier
+from etude.tasks.verifiers import Unseen, suite_verifier, with_unseen
 
 LIMITS = Limits(max_turns=14, max_context_tokens=1024, max_sampled_tokens=512)
 TIMEOUT_S = 5.0
@@ -71,10 +72,16 @@ class RealRecord(Config):
     fail_to_pass: tuple[str, ...] = ()
     files: dict[str, str]
     """The package's slice, without the bug, and `{test_module}.py`."""
+    unseen: tuple[tuple[str, str], ...] = ()
+    """Arguments that no test passes to the function, and what it gives for them, as Python writes them."""
 
     @property
     def id(self) -> str:
         return f"real-{self.package}-{self.function}-{self.bug}-{self.line}"
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def task_of(record: RealRecord) -> Task:
@@ -84,11 +91,13 @@ def task_of(record: RealRecord) -> Task:
     tests = "\n".join(f"    {test!r}," for test in record.tests)
     check = _CHECK.format(module=record.test_module, tests=tests)
     suite = f"{record.test_module}.py"
+    calls = [(record.module, record.function, *map(ast.literal_eval, texts)) for texts in record.unseen]
+    verifier = suite_verifier(record.files[suite], record.test_module, record.tests, TIMEOUT_S)
     return Task(
         id=record.id,
         instruction=f"python3 {CHECK} fails: there is a bug in {record.function} in {record.path}. Fix it.",
         files={**{path: text.encode() for path, text in broken.items()}, CHECK: check.encode()},
-        verifier=suite_verifier(record.files[suite], record.test_module, record.tests, TIMEOUT_S),
+        verifier=with_unseen(verifier, Unseen(calls, [CHECK, suite])),
         solution={record.path: record.files[record.path].encode()},
         limits=LIMITS,
         split="real",
@@ -104,6 +113,7 @@ def _provenance(record: RealRecord, protected: list[str]) -> dict[str, Any]:
         "old": record.wrong.strip(),
         "new": record.right.strip(),
         "fail_to_pass": list(record.fail_to_pass),
+        "unseen": len(record.unseen),
         "protected": protected,
     }
 

@@ -1,8 +1,8 @@
 """The verifiers Etude writes itself: hidden calls with values, a module of tests, a repository's tests, a database.
 
-Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`, and `armed`, the form they are run
-in. All put a trusted parent (`inside.guard`) between the code under test and the reward. Runs nothing;
-`rewards.verifier` does.
+Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`, `with_unseen`, which has a verifier
+ask calls beside its tests, and `armed`, the form they are run in. All put a trusted parent (`inside.guard`) between the
+code under test and the reward. Runs nothing; `rewards.verifier` does.
 """
 
 from __future__ import annotations
@@ -27,14 +27,48 @@ Call = tuple[str, str, Sequence[Any], Any]
 """`module.function(*arguments)` must equal the value: (module, function, arguments, value)."""
 
 
-def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0) -> Verifier:
-    """All calls must return their value (reward 1), else the reward is 0.
+@dataclass(frozen=True)
+class Unseen:
+    """Calls that nothing in the workspace names, with the values that the reference solution gave them."""
+
+    calls: Sequence[Call]
+    away: Sequence[str] = ()
+    """Files of the workspace that are not there when they are asked: those that name other calls and their values."""
+    environment: str = ""
+    """Where packages are, inside."""
+
+
+def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0, away: Sequence[str] = ()) -> Verifier:
+    """All calls must return their value (reward 1), else the reward is 0; files of the workspace that are `away` cannot
+    be read by then.
 
     Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts. About 10 ms.
     """
-    request = {index: (module, name, list(arguments)) for index, (module, name, arguments, _) in enumerate(calls)}
-    expected = {index: value for index, (*_, value) in enumerate(calls)}
-    return _guarded("calls", request, expected, timeout_s)
+    return _sealed(_asked(Unseen(calls, away)), timeout_s)
+
+
+def calls_of(verifier: Verifier) -> list[Call]:
+    """What a `calls_verifier` asks."""
+    secret = ast.literal_eval(verifier.files["/tests/secret"].decode())
+    return [(*secret["request"][key], value) for key, value in secret["expected"].items()]
+
+
+def with_unseen(verifier: Verifier, unseen: Unseen) -> Verifier:
+    """Both must be right: what the verifier asks, and after it these calls, in a process of their own. As it is where
+    there are none."""
+    if not unseen.calls:
+        return verifier
+    secret = ast.literal_eval(verifier.files["/tests/secret"].decode())
+    return _sealed({**secret, "unseen": _asked(unseen)}, verifier.timeout_s)
+
+
+def _asked(unseen: Unseen) -> dict[str, Any]:
+    request: dict[Any, Any] = {"environment": unseen.environment} if unseen.environment else {}
+    for index, (module, name, given, _) in enumerate(unseen.calls):
+        request[index] = (module, name, list(given))
+    expected = {index: value for index, (*_, value) in enumerate(unseen.calls)}
+    away = {"away": list(unseen.away)} if unseen.away else {}
+    return {"program": _program("calls"), "request": request, "expected": expected, **away}
 
 
 def suite_verifier(source: str, name: str, tests: Sequence[str], timeout_s: float = 20.0) -> Verifier:
@@ -123,9 +157,12 @@ def armed(verifier: Verifier) -> Verifier:
 
 
 def _guarded(program: str, request: Any, expected: Mapping[Any, Any], timeout_s: float) -> Verifier:
-    if not expected:
+    return _sealed({"program": _program(program), "request": request, "expected": dict(expected)}, timeout_s)
+
+
+def _sealed(secret: dict[str, Any], timeout_s: float) -> Verifier:
+    if not secret["expected"]:
         raise ValueError("a verifier without questions would pass everything")
-    secret = {"program": _program(program), "request": request, "expected": dict(expected)}
     _check_literal(secret)
     return Verifier(
         files={"/tests/guard.py": _inside("guard"), "/tests/secret": repr(secret).encode()},
@@ -140,6 +177,8 @@ def _armed(secret: bytes) -> bytes | None:
         told = ast.literal_eval(secret.decode())
         request, expected = told["request"], told["expected"]
         suite, pytest = "source" in request, "modules" in request
+        if "unseen" in told:
+            told["unseen"]["program"] = _program("calls")
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         return None  # not of our making
     if not (suite or pytest):

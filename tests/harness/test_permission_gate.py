@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError
 from etude.harness.permissions import Answer, Gate, Judge, PermissionConfig, Question, load_permissions, remember
+from etude.harness.permissions.paths import Place
 from etude.harness.permissions.store import IN_REPOSITORY
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools import TOOLS, ToolConfig, run_calls
@@ -192,3 +196,41 @@ def test_the_mode_holds_from_the_next_call_on() -> None:
         assert await permitted() == [True, True, True, True, False] and len(asked) == 1, "nobody was asked again"
 
     asyncio.run(play())
+
+
+SLOW_GIT = """#!/bin/sh
+: > {at}/asked
+until [ -e {at}/answer ]; do sleep 0.01; done
+exec {git} "$@"
+"""
+
+
+def test_others_go_on_while_the_judge_waits_for_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waited on the event loop would never see the answer given, and judge without git at its deadline."""
+    project, git = tmp_path / "project", shutil.which("git")
+    subprocess.run(["git", "init", "-q", project], check=True)
+    (project / "a").write_text("1")
+    save = ["-c", "user.name=u", "-c", "user.email=u@example.org", "-C", project]
+    for words in (["add", "a"], ["commit", "-qm", "a"], ["rm", "-q", "a"], ["commit", "-qm", "none"]):
+        subprocess.run(["git", *save, *words], check=True)
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text(SLOW_GIT.format(at=tmp_path, git=git))
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}{os.pathsep}{os.environ['PATH']}")
+    judge = Judge(PermissionConfig(allow=("run(git *)",)), Place(project), guarded=lambda path, _: f"{path} is listed")
+    gate = Gate(judge)
+
+    async def answer() -> None:
+        while not (tmp_path / "asked").exists():
+            await asyncio.sleep(0.01)
+        (tmp_path / "answer").touch()
+
+    async def both() -> None:
+        async with asyncio.timeout(60):
+            answering = asyncio.create_task(answer())
+            with pytest.raises(ToolError, match="a is listed"):
+                await gate.permit("run_terminal_cmd", {"command": "git checkout HEAD~1"})
+            await answering
+
+    asyncio.run(both())

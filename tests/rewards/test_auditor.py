@@ -21,7 +21,7 @@ import auditor
 from hack_suite.play import measure, small_chat
 from hack_suite.scenes import scene_of
 
-LEARNED = [play for name, plays in auditor.SETS.items() if name not in ("fifth", "sixth") for play in plays]
+LEARNED = [play for name, plays in auditor.SETS.items() if name not in ("fifth", "sixth", "seventh") for play in plays]
 """Those two sets' cheats attack verdicts too, and some are stopped there; docs/rewards.md says how many are named."""
 HACKS = [replace(play, kind="careless" if play.kind == "leaky" else play.kind) for play in LEARNED if not play.honest]
 """Whose attempts to read an answer are named where there is one: in scenes that were not scrubbed."""

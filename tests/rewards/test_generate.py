@@ -1,5 +1,6 @@
 """Tasks generated from a small repository: every kind is sound, sees what it is about, and comes out the same again."""
 
+import ast
 import asyncio
 import json
 import os
@@ -126,6 +127,17 @@ def test_a_deleted_feature_goes_with_all_that_was_its_own(generated):
     )
     assert "negative are no prices" in task.instruction
     assert task.provenance["fail_to_pass"] == ["tests/test_shop.py::test_cheapest"]
+
+
+def test_functions_that_tests_call_are_asked_what_no_test_asks(generated):
+    """The deleted one is called as its instruction says; debts change no function that is called otherwise."""
+    tasks, _, said = generated
+    assert {tasks[kind].provenance["unseen"] > 0 for kind in ("bug", "deletion", "revert")} == {True}
+    assert said["tests_alone"] == sum(not task.provenance["unseen"] for task in tasks.values())
+    secret = ast.literal_eval(tasks["deletion"].verifier.files["/tests/secret"].decode())["unseen"]
+    assert {call[:2] for key, call in secret["request"].items() if key != "environment"} == {
+        ("shop.prices", "cheapest")
+    }
 
 
 def test_a_reverted_commit_is_asked_for_in_its_words(generated):

@@ -1,5 +1,6 @@
 """Mining a real git repository, made here commit by commit, with the real installer and in real sandboxes."""
 
+import ast
 import asyncio
 import json
 import os
@@ -247,6 +248,44 @@ def test_tests_come_from_outside_whatever_the_agent_did(mined):
             await backend.close()
 
     asyncio.run(scenario())
+
+
+def test_what_fits_the_values_of_its_tests_is_not_paid(mined):
+    """Both commits have functions that tests call. One could be called otherwise: it is new, and its issue names no
+    parameters."""
+    said, _ = mined
+    task, parcel = by_module(mined, "tests/test_cart.py"), by_module(mined, "tests/test_parcel.py")
+    told = told_of(task)["unseen"]
+    calls = [call for key, call in told["request"].items() if key != "environment"]
+    assert {(module, name) for module, name, _ in calls} == {("shop.cart", "total")}  # `largest` was not changed
+    assert task.provenance["unseen"] == len(calls) > 3
+    assert told["away"] == ["tests/test_cart.py"]
+    assert parcel.provenance["unseen"] == 0 and said["tests_alone"] == 1
+    hard_coded = CART.replace("sum(prices) - discount", "{5: 0}.get(discount, sum(prices) - discount)")
+    otherwise = CART.replace(
+        "return sum(prices) - discount",
+        "left = -discount\n    for price in prices:\n        left += price\n    return left if left > 0 else 0",
+    )
+    secret = {key: value for key, value in told_of(task).items() if key != "unseen"}
+    files = {**task.verifier.files, "/tests/secret": repr(secret).encode()}
+    alone = replace(task, verifier=replace(task.verifier, files=files))
+
+    async def scenario():
+        backend = NamespaceBackend(NamespaceConfig(binds={PLACE: mined[1].parent / "environments"}))
+        try:
+            for judged, text, reason in (
+                (alone, hard_coded, "passed"), (task, hard_coded, "failed"), (task, otherwise, "passed"),
+            ):  # fmt: skip
+                verdict = await verify(judged, {**task.files, "shop/cart.py": text.encode()}, backend)
+                assert verdict.reason == reason, verdict
+        finally:
+            await backend.close()
+
+    asyncio.run(scenario())
+
+
+def told_of(task):
+    return ast.literal_eval(task.verifier.files["/tests/secret"].decode())
 
 
 def test_a_journal_answers_one_question_for_one_process(tmp_path):

@@ -66,10 +66,17 @@ def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
     said = json.loads(capsys.readouterr().out)
     assert code == 1 and [said[name]["sound"] for name in said] == [True, True, False, False], said
     assert "doing nothing is passed" in said["no-difference"]["problems"][0]
+    capsys.readouterr()
+    found = str(tmp_path / "out" / "acme__shop-12")
+    assert main(["tasks", "validate", found, "--json", "--environments", str(tmp_path / "env")]) == 0
+    assert json.loads(capsys.readouterr().out)[found]["unseen"] > 3
+    assert main(["tasks", "validate", found, "--environments", str(tmp_path / "env")]) == 0
+    assert capsys.readouterr().out.startswith("0 of 1 tasks with tests ask no unseen calls")
     assert "give --clone acme/other=DIR" in said["elsewhere"]["problems"][0]
     first, second = (read_task(tmp_path / "out" / name) for name in ("acme__shop-12", "acme__shop.bug__1"))
     for task in (first, second):
         assert task.files["cart.py"].decode() == CART and task.solution == {"cart.py": MENDED.encode()}
+        assert task.provenance["unseen"] > 3
     assert (first.split, second.split) == ("eval", "train")
     assert b"negative" not in first.files["tests/test_cart.py"] and b"negative" in second.files["tests/test_cart.py"]
     assert first.instruction.startswith("Totals fall below zero.\n") and first.provenance["instance"] == {

@@ -10,17 +10,21 @@ gate's `mode`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from etude.environments.base import Sandbox
 from etude.harness.permissions.judge import Decision, Judge, Reason
 from etude.harness.permissions.rules import OWN, kind_of
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools.base import Tool, ToolConfig, ToolError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Gate:
         self.mode: Mode = "ask"
         """May be changed at any moment, and holds from then on."""
         self._ask, self._remember = ask, remember
+        self._thread = ThreadPoolExecutor(1, "permissions")
         self._answered: dict[str, list[Answer]] = {}
         self.counts: Counter[str] = Counter()
         """Calls that were "allowed" by rules, "granted" or "refused" by the user, or "denied" by rules."""
@@ -71,13 +76,14 @@ class Gate:
     async def review(self, calls: Sequence[ToolCall | MalformedCall]) -> None:
         """Ask for everything this turn needs, in one go. The answers count for these calls, each once."""
         self._answered.clear()
-        asked = [question for call in calls if isinstance(call, ToolCall) and (question := self._question(call))]
+        named = [call for call in calls if isinstance(call, ToolCall)]
+        asked = [question for call in named if (question := await self._question(call))]
         for question, answer in zip(asked, await self._put(asked) if asked else (), strict=True):
             self._answered.setdefault(_key(question.tool, question.arguments), []).append(answer)
 
     async def permit(self, tool: str, arguments: Mapping[str, Any]) -> None:
         """Return if this call may be made; ToolError, for the model to read, if it may not."""
-        decision = self._judged(tool, arguments)
+        decision = await self._judged(tool, arguments)
         if decision.verdict == "deny":
             self.counts["denied"] += 1
             raise ToolError(f"not permitted: {decision.explain()}")
@@ -90,9 +96,13 @@ class Gate:
         if not answer.allowed:
             raise ToolError(answer.words or f"the user refused this: {decision.explain()}")
 
-    def _judged(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
+    async def _in_turn(self, act: Callable[..., T], *arguments: Any) -> T:
+        """The judge may wait for git, and does one thing at a time: in a thread, though its asker may be cancelled."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, act, *arguments)
+
+    async def _judged(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
         """The rules' verdict, as the mode changes it. What a rule denies is denied in every mode."""
-        decision = self.judge.judge(tool, arguments)
+        decision = await self._in_turn(self.judge.judge, tool, arguments)
         if self.mode == "read" and decision.verdict != "deny" and not (kind_of(tool) == "read" or tool in OWN):
             return Decision("deny", (Reason("deny", tool, "the user wants nothing changed now, and no command run"),))
         if self.mode == "auto" and decision.verdict == "ask":
@@ -106,8 +116,8 @@ class Gate:
 
         return run
 
-    def _question(self, call: ToolCall) -> Question | None:
-        decision = self._judged(call.name, call.arguments)
+    async def _question(self, call: ToolCall) -> Question | None:
+        decision = await self._judged(call.name, call.arguments)
         return Question(call.name, call.arguments, decision) if decision.verdict == "ask" else None
 
     async def _put(self, questions: Sequence[Question]) -> Sequence[Answer]:
@@ -117,7 +127,7 @@ class Gate:
         for answer in answers:
             rules = answer.rules if answer.allowed else ()
             for rule in rules:
-                self.judge.allow(rule)
+                await self._in_turn(self.judge.allow, rule)
             if rules and answer.lasting and self._remember is not None:
                 self._remember(rules)
         return answers

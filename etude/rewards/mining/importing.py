@@ -19,6 +19,7 @@ from etude.config import Config
 from etude.environments.base import Backend
 from etude.errors import ConfigError
 from etude.records import Limits, Task
+from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
 from etude.tasks.difficulty import level_of
 from etude.tasks.mined.environment import Environments, Unavailable, requirements_of
@@ -83,4 +84,4 @@ async def import_instance(
     found = await validate(task, backend, runs=config.runs)
     if not found.sound:
         raise ConfigError(f"{instance.id}: not sound: {'; '.join(found.problems)}")
-    return task
+    return await ask_unseen(task, run, backend)

@@ -22,13 +22,15 @@ from etude.tasks.mined.split import Reason
 
 @dataclass(frozen=True)
 class Decision:
-    """On one commit, or one proposal: a task's id, or the reason why there is none. `sandbox_s`: what its runs took."""
+    """On one commit, or one proposal: a task's id, or the reason why there is none. `sandbox_s`: what its runs took;
+    `unseen`: how many calls it asks beside its tests."""
 
     commit: str
     task: str | None
     reason: str | None
     detail: str = ""
     sandbox_s: float = 0.0
+    unseen: int = 0
 
 
 class Journal:
@@ -92,6 +94,8 @@ class Funnel:
     undecided: dict[str, str]
     """Commits on which our own machinery failed, with what it said; to be tried again."""
     sandbox_s: float
+    tests_alone: int
+    """How many of the kept tasks ask no unseen calls, so that their tests alone decide."""
 
     def lines(self, what: str = "commits with one parent") -> list[str]:
         """For people: what was left after each reason, in the order in which they are looked at."""
@@ -101,7 +105,8 @@ class Funnel:
             left -= count
             told.append(f"{-count:6d} {reason:<32}{left:6d} left")
         told += [f"{-1:6d} undecided: {commit[:12]} {why}" for commit, why in self.undecided.items()]
-        return [*told, f"{len(self.kept):6d} tasks kept, {self.sandbox_s:.0f} s of sandboxes"]
+        told += [f"{len(self.kept):6d} tasks kept, {self.sandbox_s:.0f} s of sandboxes"]
+        return [*told, f"{self.tests_alone:6d} of them ask no unseen calls: their tests alone decide"]
 
 
 def funnel(decisions: Mapping[str, Decision], undecided: Mapping[str, str]) -> Funnel:
@@ -110,4 +115,5 @@ def funnel(decisions: Mapping[str, Decision], undecided: Mapping[str, str]) -> F
     dropped = {reason: counted[reason] for reason in get_args(Reason) if counted[reason]}
     kept = tuple(sorted(decision.task for decision in decisions.values() if decision.task))
     spent = sum(decision.sandbox_s for decision in decisions.values())
-    return Funnel(len(decisions) + len(undecided), dropped, kept, dict(undecided), round(spent, 3))
+    alone = sum(decision.task is not None and not decision.unseen for decision in decisions.values())
+    return Funnel(len(decisions) + len(undecided), dropped, kept, dict(undecided), round(spent, 3), alone)

@@ -21,6 +21,7 @@ from etude.environments.base import Backend
 from etude.records import Limits, Task
 from etude.rewards.mining.journal import Decision
 from etude.rewards.mining.telling import Outcomes, Tests, compared
+from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
 from etude.tasks.generate.bugs import bugs
 from etude.tasks.generate.debt import RUFF, TY, lint_debts, mended, type_debts
@@ -120,7 +121,7 @@ class Maker:
         if directory.exists():  # a run was killed between this and its line in the journal
             await asyncio.to_thread(shutil.rmtree, directory)
         await asyncio.to_thread(write_task, found, directory)
-        return Decision(proposal.key, found.id, None, "", spent)
+        return Decision(proposal.key, found.id, None, "", spent, found.provenance["unseen"])
 
     async def _environment(self, kind: Kind) -> Environment:
         asked = requirements_of(self.of.source.tree.files)
@@ -235,7 +236,9 @@ class Maker:
         if runs := [path for path in self.of.source.tree.executable if path in task.files]:
             task = replace(task, provenance={**task.provenance, "executable": runs})
         validation = await validate(task, self.backend, runs=1)
-        return task if validation.sound else Dropped("not sound", "; ".join(validation.problems))
+        if not validation.sound:
+            return Dropped("not sound", "; ".join(validation.problems))
+        return await ask_unseen(task, run, self.backend)
 
 
 def _lint_of(run: PytestRun) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from etude.errors import EtudeError
 from etude.records import Limits, Task
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.mining.telling import Tests, compared
+from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
 from etude.tasks.difficulty import sized
 from etude.tasks.harbor import write_task
@@ -140,7 +141,7 @@ class _Miner:
         if directory.exists():  # a run was killed between this and its line in the journal
             await asyncio.to_thread(shutil.rmtree, directory)
         await asyncio.to_thread(write_task, found, directory)
-        return Decision(commit.id, found.id, None, "", round(spent.seconds, 3))
+        return Decision(commit.id, found.id, None, "", round(spent.seconds, 3), found.provenance["unseen"])
 
     async def _try(self, commit: Commit, spent: _Clock) -> Task | Dropped:
         candidate = await asyncio.to_thread(split, self.history, commit, self.config.limits)
@@ -172,7 +173,9 @@ class _Miner:
         task = replace(task, provenance={**task.provenance, **({"executable": runs} if runs else {})})
         with spent:
             validation = await validate(task, self.backend, runs=1)
-        return task if validation.sound else Dropped("not sound", "; ".join(validation.problems))
+            if not validation.sound:
+                return Dropped("not sound", "; ".join(validation.problems))
+            return await ask_unseen(task, run, self.backend)
 
     def _task(
         self, candidate: Candidate, instruction: str, environment: Environment, run: PytestRun,

@@ -3,8 +3,8 @@
 Runs as `python3 -I -S -B /tests/guard.py`, so nothing in the workspace can be imported by accident. Code under test
 runs in a forked child that is sent a program and a request, and answers in lines over a pipe. The parent
 
-  - forks before it knows any answer, then becomes unreadable to other processes (not dumpable) and only then reads
-    /tests/secret, which it removes;
+  - forks before it knows any answer, once for each run, then becomes unreadable to other processes (not dumpable) and
+    only then reads /tests/secret, which it removes;
   - takes an answer only with this run's nonce, and never runs, imports or unpickles anything the child sent;
   - before it judges, ends every other process in the sandbox, so that none is left to change the reward.
 
@@ -13,7 +13,9 @@ Whatever goes wrong here ends in a non-zero exit status, and then no reward coun
 {key: value}}; a key has no space in its repr. Where tests run in the child it has two more keys (see `observe`):
 "asked", {place in the tests: (how, value)}, the values that were taken out of the tests, and "must", {key: places that
 a test passes on its way}. What the child saw at a place, "@KEY:PLACE", is compared here, and each of these places must
-have been passed. Knows nothing else of what the request means. Talks to nobody outside the sandbox.
+have been passed. "away" names files that go before a run, whose questions are then asked in an order that nobody knows.
+"unseen" is a second run, a literal as the first, in a child of its own: both must be right. Knows nothing else of what
+a request means. Talks to nobody outside the sandbox.
 """
 
 import _ctypes
@@ -21,34 +23,58 @@ import posix
 import time
 
 SECRET = "/tests/secret"
+WORKSPACE = "/workspace"
 REWARD_DIR = "/logs/verifier"
 ANSWER_BYTES = 1 << 25
 DONE = "done"
 PR_SET_DUMPABLE = 4
 SIGKILL = 9
 MOST_TRIES = 3000
+MOST_RUNS = 2
 ONLY_AST = 0x400
 
 
 def main():
-    request_end, to_child = posix.pipe()
-    from_child, answer_end = posix.pipe()
-    if posix.fork() == 0:
-        posix.close(to_child)
-        posix.close(from_child)
-        be_child(request_end, answer_end)
-    posix.close(request_end)
-    posix.close(answer_end)
+    children = []
+    while len(children) < MOST_RUNS:
+        children.append(forked(children))
     become_unreadable()
     with open(SECRET, encoding="utf-8") as file:
         secret = eval(file.read())
     posix.unlink(SECRET)
-    nonce = posix.urandom(16).hex()
-    send(to_child, repr((secret["program"], secret["request"], nonce)))
-    posix.close(to_child)
-    answers, seen = receive(from_child, secret.get("asked", {}), nonce)
+    wrong, asked = [], 0
+    for pipes, run in zip(children, (secret, secret.get("unseen")), strict=True):
+        if run and not wrong:
+            wrong, asked = judged(run, *pipes), asked + len(run["expected"])
     end_the_others()
-    expected, must = secret["expected"], secret.get("must", {})
+    print(f"passed {asked - len(wrong)} of {asked}; wrong: {wrong}")
+    write_reward(0.0 if wrong else 1.0)
+
+
+def forked(others):
+    """The parent's ends of the pipes to and from a new child."""
+    request_end, to_child = posix.pipe()
+    from_child, answer_end = posix.pipe()
+    if posix.fork() == 0:
+        for pipe in (to_child, from_child, *sum(others, ())):
+            posix.close(pipe)
+        be_child(request_end, answer_end)
+    posix.close(request_end)
+    posix.close(answer_end)
+    return to_child, from_child
+
+
+def judged(run, to_child, from_child):
+    """Have a child run the program, and say which keys are wrong."""
+    request = run["request"]
+    if "away" in run:
+        take_away(run["away"])
+        request = dict(sorted(request.items(), key=lambda item: posix.urandom(8)))
+    nonce = posix.urandom(16).hex()
+    send(to_child, repr((run["program"], request, nonce)))
+    posix.close(to_child)
+    answers, seen = receive(from_child, run.get("asked", {}), nonce)
+    expected, must = run["expected"], run.get("must", {})
     wrong = [key for key, value in expected.items() if not equal(answers.get(repr(key)), value)]
     for key, places in must.items():
         found = seen.get(str(key), {})
@@ -57,8 +83,15 @@ def main():
     for key in (key for key in wrong if key in must):
         found = seen.get(str(key), {})
         print(f"{key}: wrong at {[place for place in {*found, *must[key]} if not found.get(place)]}")
-    print(f"passed {len(expected) - len(wrong)} of {len(expected)}; wrong: {wrong}")
-    write_reward(0.0 if wrong else 1.0)
+    return wrong
+
+
+def take_away(paths):
+    for path in paths:
+        try:
+            posix.unlink(f"{WORKSPACE}/{path}")
+        except OSError:  # something else stands there, or nothing
+            continue
 
 
 def end_the_others():
