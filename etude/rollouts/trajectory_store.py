@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from etude.deadlines import scaled
 from etude.durable import append_whole, sync_directory, write_whole
 from etude.environments.archive import Archive, take_out
 from etude.environments.base import WORKSPACE, Backend, Sandbox, Snapshot
@@ -84,13 +85,13 @@ class TrajectoryStore:
         Waits for another process to let go of it. Raises DeadlineExceeded where it does not, CheckpointError where the
         disk refuses.
         """
-        deadline = time.monotonic() + CLAIM_S
+        deadline = time.monotonic() + scaled(CLAIM_S)
         while True:
             try:
                 return KeptTrajectory(self._of(slot_id))
             except InUse:
                 if time.monotonic() > deadline:
-                    raise DeadlineExceeded(f"another process to let go of {slot_id}", CLAIM_S) from None
+                    raise DeadlineExceeded(f"another process to let go of {slot_id}", scaled(CLAIM_S)) from None
             await asyncio.sleep(0.05)
 
     def remove(self, slot_id: str) -> None:

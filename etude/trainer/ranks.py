@@ -33,6 +33,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from etude.deadlines import scaled
 from etude.engine.served import export_served
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.models.checkpoint import load_checkpoint
@@ -78,7 +79,7 @@ class Setup:
             init_method=f"file://{self.rendezvous}",
             rank=self.rank,
             world_size=self.trainer.ranks,
-            timeout=timedelta(seconds=_START_S),
+            timeout=timedelta(seconds=scaled(_START_S)),
         )
         return Ranks(self.rank, self.trainer.ranks)
 
@@ -262,7 +263,7 @@ class RankedTrainer(Trainer):
             metrics = super().step(batch, progress, lessons)
         except RuntimeError as error:  # what a collective raises when another rank is gone
             raise self.followers.failure() or error from error
-        versions = self.followers.hear("to end its step", _START_S)
+        versions = self.followers.hear("to end its step", scaled(_START_S))
         if any(version != self.version for version in versions):
             raise EtudeError(f"rank 0 made version {self.version}, the others {versions}: they are out of step")
         return metrics
@@ -270,7 +271,7 @@ class RankedTrainer(Trainer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.followers.tell("load", state)
         super().load_state_dict(state)
-        self.followers.hear("to load the checkpoint", _START_S)
+        self.followers.hear("to load the checkpoint", scaled(_START_S))
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of this rank's tensors."""
@@ -288,7 +289,7 @@ class RankedPublishing:
     ) -> list[PublishResult]:
         found = self._own.resume(version, published, counted)
         self._followers.tell("resume")
-        self._followers.hear("to take up the chain", _START_S)
+        self._followers.hear("to take up the chain", scaled(_START_S))
         return found
 
     def put(self, version: Version, snapshot: Snapshot) -> HandOver:
@@ -326,7 +327,7 @@ def open_ranks(decoder: Decoder, setup: Setup) -> tuple[Trainer, BackgroundPubli
     except RuntimeError as error:  # they did not meet
         raise followers.failure() or error from error
     trainer.names, own = followers.setup.publishing(decoder)
-    followers.hear("to start", _START_S)
+    followers.hear("to start", scaled(_START_S))
     return trainer, RankedPublishing(own, followers)
 
 

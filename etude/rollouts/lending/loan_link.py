@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import numpy as np
 
+from etude.deadlines import scaled
 from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
@@ -53,8 +54,8 @@ class LendingServer:
         """The answer's JSON. Raises Refused, DeadlineExceeded, or WorkerAway where it cannot be reached."""
         return await self._ask("POST", path, what, seconds, body)
 
-    async def get(self, path: str, what: str, seconds: float = _ASK_S) -> Any:
-        return await self._ask("GET", path, what, seconds, None)
+    async def get(self, path: str, what: str) -> Any:
+        return await self._ask("GET", path, what, scaled(_ASK_S), None)
 
     async def close(self) -> None:
         http, self._http = self._http, None
@@ -78,7 +79,7 @@ class LendingServer:
             self._http = httpx2.AsyncClient(
                 base_url=self.url,
                 headers=_headers(self.token_file),
-                timeout=httpx2.Timeout(None, connect=_CONNECT_S),  # each call has its deadline
+                timeout=httpx2.Timeout(None, connect=scaled(_CONNECT_S)),  # each call has its deadline
                 limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
                 trust_env=False,
             )
@@ -119,7 +120,7 @@ class LoanLink:
         return told["loaded"]
 
     async def drop(self, session: str) -> None:
-        await self._asked("/loan/drop", "forget a session", _ASK_S, session_ids=[session])
+        await self._asked("/loan/drop", "forget a session", scaled(_ASK_S), session_ids=[session])
 
     async def stats(self, deadline_s: float) -> dict[str, float]:
         return await self._asked("/loan/stats", "tell its figures", deadline_s)
@@ -129,7 +130,7 @@ class LoanLink:
 
     async def ended(self) -> None:
         """Waiting for it keeps the lease."""
-        seconds, within_s = self.lease_s / 2, self.lease_s / 2 + _ASK_S
+        seconds, within_s = self.lease_s / 2, self.lease_s / 2 + scaled(_ASK_S)
         while True:
             try:
                 told = await self._asked("/loan/wait", "say when the loan is over", within_s, seconds=seconds)
@@ -147,7 +148,7 @@ class LoanLink:
     async def close(self) -> None:
         """Give it back; returns when its users are served again."""
         try:
-            await self._asked("/loan/end", "take its engine back", self.return_s + _ASK_S)
+            await self._asked("/loan/end", "take its engine back", self.return_s + scaled(_ASK_S))
         finally:
             await self.server.close()
 
