@@ -29,12 +29,12 @@ def copy_upper(source: Path, target: Path, first_id: int = 0) -> None:
     """Copy an upper directory to `target`, which must not exist; owners, modes, times and hard links are kept.
 
     `first_id` is subtracted from every owner and group: the host's number for a sandbox's user 0. Raises SandboxSpoiled
-    where another tree can be copied there and this one cannot, else OSError.
+    where another tree can be copied there and this one, which is still there, cannot; else OSError.
     """
     try:
         _copy(source, target, first_id)
     except OSError as error:
-        if error.errno in _FULL or not _takes_trees(target):
+        if error.errno in _FULL or not source.exists() or not _takes_trees(target):  # or whoever shows it was killed
             raise
         raise SandboxSpoiled(f"what was changed cannot be copied: {error}"[:2000]) from error
 

@@ -363,3 +363,9 @@ def test_a_torn_archive_is_ours(run):
         assert isinstance(await verify(hostile.TASK, torn, backend), InfraFailed)
 
     run(scenario)
+
+
+def test_a_tree_that_is_gone_spoils_no_sandbox(tmp_path):
+    """It is seen by way of the agent, which may be killed while its files are copied."""
+    with pytest.raises(FileNotFoundError):
+        copy_upper(tmp_path / "gone", tmp_path / "target")
