@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from etude.deadlines import Wait
-from etude.engine.plugin import EnginePlugin, EngineTable
-
-if TYPE_CHECKING:
-    from etude.engine.base import Engine
-    from etude.models.decoder import Decoder
+from etude.engine.plugin import EngineTable
 
 
 class EngineConfig(EngineTable):
@@ -45,12 +41,3 @@ class EngineConfig(EngineTable):
         """Counters that a whole run leaves at more than zero."""
         guesses = ("guessed_right",) * bool(self.lookup_tokens) + ("further_right",) * bool(self.further_tokens)
         return ("session_cache_tokens", "prefix_hit_tokens", *guesses)
-
-
-def _open(config: EngineConfig, decoder: Decoder, replica: int) -> Engine:
-    from etude.engine.torch_engine import TorchEngine
-
-    return TorchEngine(decoder, config)
-
-
-PLUGIN = EnginePlugin(EngineConfig, _open)

@@ -6,15 +6,11 @@ Owns `VllmConfig` and `SglangConfig`. No torch: a recipe is read without it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from etude.engine.plugin import EnginePlugin, EngineTable
-
-if TYPE_CHECKING:
-    from etude.engine.base import Engine
-    from etude.models.decoder import Decoder
+from etude.engine.plugin import EngineTable
 
 Url = Annotated[str, Field(pattern=r"^https?://[^/]+(/.*)?$")]
 
@@ -71,12 +67,3 @@ class SglangConfig(ForeignConfig):
     in_flight: Literal["in_place", "retract", "abort"] = "in_place"
     """What becomes of running requests when weights change: they go on with the cache they have, are computed anew from
     their tokens so far, or are sampled anew."""
-
-
-def _open(config: VllmConfig | SglangConfig, decoder: Decoder, replica: int) -> Engine:
-    from etude.engine.foreign.engine import ForeignEngine
-
-    return ForeignEngine(config, decoder, config.urls[replica])
-
-
-VLLM, SGLANG = EnginePlugin(VllmConfig, _open), EnginePlugin(SglangConfig, _open)
