@@ -30,8 +30,9 @@ from etude.rollouts.slots import Slot, group_id
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream
 
-BATCH_S = 300.0
-"""Longest wait for enough groups for one step: longer than the longest session of a task may take."""
+BATCH_S = 700.0
+"""Longest wait for enough groups for one step: longer than the longest session of a task may take, and than a worker
+that hangs while it starts (`faults.Patience`), its replacement and a session together."""
 LOST_ATTEMPTS = 8
 """Attempts at a sample that may be lost with the process that had it, beside those that may fail: a death is nobody's
 verdict on the sample, but what always kills its process must not go on for ever."""
