@@ -198,7 +198,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed segments, ready for one optimizer step. N tokens in all; M segments lie end to end.
+    """Packed segments, ready for one optimizer step. N tokens in all; M segments of T trajectories lie end to end.
 
     `advantages`, `behaviour_logprobs` and `ages` are aligned with `token_ids`: the value at a position belongs to that
     token, which the position before it predicted. `loss_mask` marks the tokens that are trained on. A piece of a batch
@@ -216,6 +216,5 @@ class Batch:
     routed_experts: Routes  # [N, L, K], or [0, 0, 0] when replay is off
     routed_mask: Bools  # [N], False where the sampler gave no route
     trajectory_of: Ints  # [M], which trajectory each segment is of, from 0
-    group_of: Ints  # [trajectory_count], which group each trajectory is of, from 0
-    trajectory_count: int
+    group_of: Ints  # [T], which group each of the T trajectories is of, from 0
     version: Version

@@ -47,6 +47,23 @@ class Capabilities:
     """Whether a snapshot outlives the process that had it taken, and others that reach the same server can use it."""
 
 
+def offer_of(offers: Sequence[Capabilities], backend: str | None, isolation: str | None) -> Capabilities | None:
+    """The first of several backends with this name and isolation; None is any."""
+    fits = (each for each in offers if backend in (None, each.name) and isolation in (None, each.isolation))
+    return next(fits, None)
+
+
+def listed(offers: Sequence[Capabilities]) -> str:
+    """Backends, as messages name them."""
+    return ", ".join(f"{each.name} (isolation {each.isolation})" for each in offers)
+
+
+def wish(backend: str | None, isolation: str | None) -> str:
+    """What of `offer_of` was asked for, as messages name it."""
+    asked = {"backend": backend, "isolation": isolation}
+    return " and ".join(f"{key} = {value!r}" for key, value in asked.items() if value is not None)
+
+
 @dataclass(frozen=True)
 class Resources:
     """Limits of one sandbox. They bind its commands, not the agent that serves them."""

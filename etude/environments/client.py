@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from etude.environments.base import Capabilities, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, SandboxSpec, Snapshot, listed, offer_of, wish
 from etude.environments.connection import Connection, read_token
 from etude.environments.far import FarSandbox
 from etude.environments.remote import RemoteConfig, default_state_dir
@@ -148,11 +148,7 @@ def _offered(config: RemoteConfig, token: str) -> Capabilities:
     if not answer.is_success:
         raise error_of(answer.content, config.url)
     offers = [Capabilities(**each) for each in answer.json()["backends"]]
-    for each in offers:
-        if config.backend in (None, each.name) and config.isolation in (None, each.isolation):
-            return replace(each, lasting=True)
-    offered = ", ".join(f"{each.name} (isolation {each.isolation})" for each in offers)
-    wanted = " and ".join(
-        f"{name} = {value!r}" for name in ("backend", "isolation") if (value := getattr(config, name)) is not None
-    )
-    raise ConfigError(f"environment: {wanted} is not offered at {config.url}, only {offered}")
+    if (found := offer_of(offers, config.backend, config.isolation)) is not None:
+        return replace(found, lasting=True)
+    wanted = wish(config.backend, config.isolation)
+    raise ConfigError(f"environment: {wanted} is not offered at {config.url}, only {listed(offers)}")

@@ -23,7 +23,7 @@ import structlog
 
 from etude.environments.accounts import Accounts
 from etude.environments.backends import open_backend
-from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec
+from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec, listed, offer_of
 from etude.environments.journal import Journal
 from etude.environments.leftovers import leaks
 from etude.environments.lives import Ending, Kept, Live, NodeConfig, Timers
@@ -209,12 +209,11 @@ class Node:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _pick(self, backend: str | None, isolation: Isolation | None) -> str:
-        offered = ", ".join(f"{each.name} (isolation {each.isolation})" for each in self.capabilities)
+        offered = listed(self.capabilities)
         if backend is not None and backend not in self.backends:
             raise ConfigError(f"backend: {backend!r} is not offered here, only {offered}")
-        for each in self.capabilities:
-            if backend in (None, each.name) and isolation in (None, each.isolation):
-                return each.name
+        if (found := offer_of(self.capabilities, backend, isolation)) is not None:
+            return found.name
         wanted = f"isolation {isolation!r}" + (f" of backend {backend!r}" if backend else "")
         raise ConfigError(
             f"isolation: {wanted} is not offered here, only {offered}, and nothing weaker is given in its place; "

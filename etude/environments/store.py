@@ -96,13 +96,6 @@ def groups_by_instance(state_dir: Path) -> dict[str, list[Path]]:
     return {name: sorted(paths) for name, paths in found.items() if paths}
 
 
-def owner_died_here(instance: str) -> bool:
-    """Whether the process that made this is known to be gone: one of this machine, since it was last started.
-
-    Of another machine's processes nothing is known here; what they share with us must not be taken from them."""
-    return instance.split("-")[2] == _this_process().split("-")[2] and not owner_lives(instance)
-
-
 def _this_process() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
     # also of the time namespace: the start of a process is told by the clock of who asks

@@ -20,10 +20,8 @@ TILE = 128
 
 
 class Groups(NamedTuple):
-    """Tiles of consecutive rows of one expert. Tensors are int32, but for `ends_E`, which is the caller's."""
+    """Tiles of consecutive rows of one expert. Tensors are int32."""
 
-    ends_E: Tensor
-    """Where each group ends in the rows, as torch._grouped_mm's `offs`."""
     tile_ends_E: Tensor
     """Where each group ends in the tiles."""
     expert_T: Tensor
@@ -36,7 +34,7 @@ class Groups(NamedTuple):
 
     @classmethod
     def of(cls, ends_E: Tensor, rows: int, tile: int = TILE) -> Groups:
-        """Tiles of `rows` rows whose groups end at `ends_E`, the last of which is `rows`."""
+        """Tiles of `rows` rows whose groups end at `ends_E` (torch._grouped_mm's `offs`), the last at `rows`."""
         experts = len(ends_E)
         ends = ends_E.int()
         starts = torch.cat((ends.new_zeros(1), ends[:-1]))
@@ -48,7 +46,7 @@ class Groups(NamedTuple):
         tile_starts = torch.cat((tile_ends.new_zeros(1), tile_ends[:-1]))
         first = torch.where(real, starts[owner] + (tiles - tile_starts[owner]) * tile, 0).int()
         stop = torch.where(real, torch.minimum(first + tile, ends[owner]), 0).int()
-        return cls(ends_E, tile_ends, expert, first, stop, tile)
+        return cls(tile_ends, expert, first, stop, tile)
 
     @classmethod
     def uniform(cls, experts: int, rows: int, device: torch.device, tile: int = TILE) -> Groups:

@@ -1,8 +1,7 @@
 """Linear layers whose three products run on block-scaled operands: the recipes, and autograd around the kernels.
 
-Owns the choice of format for each pass, and the modules others use: `ExpertLinear` for stacked experts (what
-`Decoder.set_expert_product` takes), `LowPrecisionLinear` for one matrix. `grouped_gemm` computes on CPU,
-`triton_grouped_gemm` on CUDA.
+Owns the choice of format for each pass, and the module others use: `ExpertLinear` for stacked experts (what
+`Decoder.set_expert_product` takes). `grouped_gemm` computes on CPU, `triton_grouped_gemm` on CUDA.
 
 Two recipes, named after the forward:
 
@@ -25,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from etude.kernels import grouped_gemm
@@ -65,19 +64,6 @@ class ExpertLinear:
     def hold(self, weight_EKN: Tensor, codes: Codes) -> None:
         """Multiply with these codes, which were made of the weight somewhere else, until it changes."""
         self._held[weight_EKN] = (weight_EKN._version, codes)
-
-
-class LowPrecisionLinear(nn.Linear):
-    """`nn.Linear` in a recipe: a drop-in for one matrix, without bias. Both widths must be multiples of 32."""
-
-    def __init__(self, inputs: int, outputs: int, recipe: Format) -> None:
-        super().__init__(inputs, outputs, bias=False)
-        self.product = ExpertLinear(recipe)
-
-    def forward(self, input: Tensor) -> Tensor:
-        rows_MK = input.reshape(-1, self.in_features)
-        count = torch.tensor([len(rows_MK)], device=input.device)
-        return self.product(rows_MK, self.weight.T[None], count).unflatten(0, input.shape[:-1])
 
 
 def kernels_for(x: Tensor) -> ModuleType:

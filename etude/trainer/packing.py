@@ -60,7 +60,6 @@ def build_batch(
         routed_mask=routed,
         trajectory_of=np.asarray([trajectory for _, _, trajectory in rows], np.int32),
         group_of=np.asarray(group_of, np.int32),
-        trajectory_count=len(group_of),
         version=version,
     )
 

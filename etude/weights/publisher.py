@@ -87,7 +87,6 @@ class PublishResult:
     changed_share: float
     kind: Literal["full", "delta", "existing"]
     anchor_bytes: int = 0
-    merged_bytes: int = 0
 
 
 class Publisher:
@@ -196,7 +195,6 @@ class Publisher:
             changed_share=delta.changed_share,
             kind="full" if full else "delta",
             anchor_bytes=anchor_bytes,
-            merged_bytes=merged_bytes,
         )
 
     def spare(self, given: Bits) -> Bits | None:

@@ -37,7 +37,6 @@ MOST_K = 15
 """Largest parameter of a Rice code, and largest order g, as 4 bits hold it: a number but for its run of zeros then fits
 a 64-bit word."""
 
-_U8_IN = types.Array(types.uint8, 1, "C", readonly=True)
 _U16_IN = types.Array(types.uint16, 1, "C", readonly=True)
 _U32_IN = types.Array(types.uint32, 1, "C", readonly=True)
 _U64_IN = types.Array(types.uint64, 1, "C", readonly=True)

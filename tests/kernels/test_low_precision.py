@@ -10,7 +10,7 @@ import torch
 
 from etude.errors import ConfigError
 from etude.kernels import grouped_gemm
-from etude.kernels.low_precision import ExpertLinear, LowPrecisionLinear, kernels_for
+from etude.kernels.low_precision import ExpertLinear, kernels_for
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).parents[2]
@@ -61,16 +61,9 @@ def test_triton_kernels_under_autograd_give_the_references_gradients():
     assert kernels_for(torch.zeros(1)) is grouped_gemm
 
 
-def test_linear_is_one_expert():
-    layer = LowPrecisionLinear(64, 32, "mxfp8")
-    x = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(0))
-    y = layer(x)
-    y.sum().backward()
-    wanted = grouped_gemm.forward(x.flatten(0, 1), layer.weight.detach().T[None], torch.tensor([10]), "mxfp8")
-    assert torch.equal(y, wanted.view(2, 5, 32))
-    assert layer.weight.grad.shape == layer.weight.shape
+def test_a_width_that_is_not_whole_blocks_is_refused():
     with pytest.raises(ConfigError, match="40 is not a multiple of 32"):
-        LowPrecisionLinear(40, 32, "mxfp8")(torch.zeros(1, 40))
+        ExpertLinear("mxfp8")(torch.zeros(1, 40), torch.zeros(1, 40, 32), torch.tensor([1]))
 
 
 def test_a_tiny_mixture_of_experts_learns_in_each_recipe_as_in_bf16():

@@ -93,7 +93,7 @@ def test_every_sampled_token_of_every_segment_is_credited_and_summaries_can_be_l
     said = sum(int(s.sampled.sum()) for member in given.trajectories for s in member.segments)
     assert whole.loss_mask.sum() == said == (whole.advantages != 0).sum()
     assert set(whole.advantages[whole.loss_mask].tolist()) == {0.5, -0.5} and whole.summary_mask.sum() == 3 * 3
-    assert whole.trajectory_count == 2 and segment_lengths(whole) == [9, 9, 4, 9, 4]
+    assert len(whole.group_of) == 2 and segment_lengths(whole) == [9, 9, 4, 9, 4]
     first = part_of(whole, slice(0, 22))
     assert first.ages[first.loss_mask].tolist() == [5] * 5 + [4] * 5 + [2] * 2, "each segment has its own versions"
 

@@ -145,7 +145,7 @@ def batch_of(lengths, trajectory_of, group_of):
     return Batch(
         token_ids=zeros, positions=zeros, segment_ids=ids, loss_mask=said, summary_mask=~said, advantages=zeros,
         behaviour_logprobs=zeros, ages=zeros, routed_experts=np.zeros((0, 0, 0), np.uint8), routed_mask=said,
-        trajectory_of=np.array(trajectory_of), group_of=np.array(group_of), trajectory_count=len(group_of),
+        trajectory_of=np.array(trajectory_of), group_of=np.array(group_of),
         version=Version(0),
     )  # fmt: skip
 

@@ -59,7 +59,7 @@ def test_packing_cuts_after_the_last_sampled_token_and_credits_every_segment():
     assert batch.positions.tolist() == [0, 1, 2, 3, 0, 1, 0, 1]
     assert batch.advantages.tolist() == [0, 0, 0.5, 0.5, 0, 0.5, 0, -0.5]
     assert batch.ages.tolist() == [0, 0, 2, 2, 0, 1, 0, 5]
-    assert (batch.trajectory_of.tolist(), batch.group_of.tolist(), batch.trajectory_count) == ([0, 0, 1], [0, 0], 2)
+    assert (batch.trajectory_of.tolist(), batch.group_of.tolist()) == ([0, 0, 1], [0, 0])
     assert segment_lengths(batch) == [4, 2, 2]
 
 

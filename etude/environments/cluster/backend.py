@@ -20,7 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from etude.environments.base import Capabilities, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, SandboxSpec, Snapshot, listed, offer_of, wish
 from etude.environments.cluster.calls import NAMESPACE, Unreachable, agent_name, answered, scheduler_name
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.sandbox import ClusterSandbox
@@ -192,16 +192,11 @@ def _offered(config: ClusterConfig, scheduler: Any) -> Capabilities:
             break
         except RayError:
             pass  # it is being restarted
-        for each in offers:
-            if config.backend in (None, each.name) and config.isolation in (None, each.isolation):
-                return each
+        if (found := offer_of(offers, config.backend, config.isolation)) is not None:
+            return found
         time.sleep(_AGAIN_S)
-    wanted = " and ".join(
-        f"{name} = {value!r}" for name in ("backend", "isolation") if (value := getattr(config, name)) is not None
-    )
-    offered = ", ".join(f"{each.name} (isolation {each.isolation})" for each in offers) or "nothing yet"
     raise DeadlineExceeded(
-        f"a machine of cluster {config.name!r} that offers {wanted or 'a backend'}",
+        f"a machine of cluster {config.name!r} that offers {wish(config.backend, config.isolation) or 'a backend'}",
         config.open_s,
-        f"offered: {offered}",
+        f"offered: {listed(offers) or 'nothing yet'}",
     )

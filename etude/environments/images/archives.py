@@ -28,7 +28,6 @@ _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _NODES = {tarfile.CHRTYPE: stat.S_IFCHR, tarfile.BLKTYPE: stat.S_IFBLK, tarfile.FIFOTYPE: stat.S_IFIFO}
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_DIRECTORY_MODE = 0o755
 
 
 @contextlib.contextmanager

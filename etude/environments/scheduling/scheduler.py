@@ -36,7 +36,6 @@ from etude.environments.scheduling.messages import (
     Placed,
     Priority,
     Request,
-    snapshot_key,
 )
 from etude.environments.scheduling.placement import Choice, PlacementConfig, Placer
 from etude.environments.scheduling.warm import Rate
@@ -140,12 +139,6 @@ class Scheduler:
         if ticket.state is not State.READY:
             raise SandboxError(f"{request_id} is {ticket.state}, so its time cannot be extended")
         self.life.expire_at(ticket, now + ttl_s)
-
-    def snapshotted(self, request_id: str, snapshot: str) -> None:
-        """A snapshot of this sandbox was taken: forks of it may come before its node's next list of what it holds."""
-        lease = self._known(request_id).lease
-        if lease is not None and lease.id in self.fleet.leases:
-            self.fleet.add_hold(lease.node, snapshot_key(snapshot))
 
     # --- from nodes --------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ from etude.records import Event
 State: TypeAlias = Literal["starting", "working", "measured", "done", "failed"]
 _SAID = {"starting": "getting ready", "working": "thinking", "measured": "tests and lints"}
 _COLOURS = {"starting": "dim", "working": "cyan", "measured": "magenta", "done": "green", "failed": "red"}
-_DOING = 44
 
 
 @dataclass

@@ -30,9 +30,6 @@ _PRINTS = re.compile(
     r"^(zlib|binascii)\.(crc32|adler32|crc_hqx)|^hashlib\.|^hash$|^(builtins\.)?repr$|^int\.from_bytes|^(pickle|marshal|json)\.dumps|"
     r"^(struct\.pack|ascii|ord|id)$|\.encode$"
 )
-_RECOVERS = re.compile(
-    r"^(zlib|bz2|lzma|gzip)\.decompress|^base64\.|^binascii\.(a2b|unhexlify)|^codecs\.decode|\.(fromhex|to_bytes|b64decode|translate)$|^chr$"
-)
 
 
 def opaque(module: Module, cases: Sequence[Case]) -> Iterator[Trace]:

@@ -77,16 +77,6 @@ def test_a_snapshot_nobody_holds_comes_from_the_store_or_is_a_failure_that_no_re
     assert cluster.state("lost") == "failed" and not ticket.failure.retryable and "no node holds" in ticket.failure.what
 
 
-def test_a_snapshot_just_taken_is_known_before_the_next_heartbeat():
-    cluster = Cluster(nodes=3)
-    cluster.submit(request("r"))
-    cluster.settle()
-    cluster.scheduler.snapshotted("r", "s")
-    cluster.submit(request("f", snapshot="s"))
-    [order] = places(cluster.decide())
-    assert order.node == cluster.node_of("r") and order.fetch == ()
-
-
 def test_an_image_is_used_where_it_is():
     cluster = Cluster(nodes=30)
     cluster.nodes["n17"].holds.add("image/py")

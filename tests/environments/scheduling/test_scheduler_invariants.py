@@ -63,10 +63,10 @@ class Storm(RuleBasedStateMachine):
     def end(self, pick):
         self.cluster.scheduler.end(f"r{pick % self.asked}", self.cluster.now)
 
-    @precondition(lambda self: self.asked)
     @rule(pick=picks)
     def snapshot(self, pick):
-        self.cluster.scheduler.snapshotted(f"r{pick % self.asked}", "s")
+        if self.cluster.nodes:
+            self.cluster.nodes[self.pick(self.cluster.nodes, pick)].holds.add("snapshot/s")
 
     @rule(limit=st.sampled_from([None, 1]))
     def decide(self, limit):
