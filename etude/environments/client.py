@@ -46,7 +46,6 @@ class RemoteBackend:
     async def create(self, spec: SandboxSpec) -> RemoteSandbox:
         if self._closed:
             raise SandboxError("this backend is closed")
-        spec = replace(spec, ttl_s=spec.ttl_s or self.config.ttl_s)
         body = create_body(spec, self._capabilities.name, self.config.isolation)
         said = await self.connection.ask("POST", "/sandboxes", "a sandbox to start", body)
         return self.adopt(json.loads(said)["id"])

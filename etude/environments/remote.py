@@ -27,8 +27,6 @@ class RemoteConfig(BackendTable):
     """Sandboxes are on the server's backend of this name, or there are none."""
     isolation: Literal["namespace", "container", "vm"] | None = None
     """Sandboxes are on a backend of this isolation level, or there are none."""
-    ttl_s: ClassVar[float | None] = None
-    """Of sandboxes whose spec names none: what ends them should this process be killed. None: the server's own."""
     unreachable_s: ClassVar[Wait] = Wait(30.0)
     """How long to go on trying to reach a server that does not answer: one that is started anew is back."""
     busy_s: ClassVar[Wait] = Wait(600.0)

@@ -95,7 +95,7 @@ def write_tasks(directory, count):
 
 
 def endpoint(server, **more):
-    keys = {"url": server.url, "model": "scripted", "attempts": 1, "longest_pause_s": 0.01, **more}
+    keys = {"url": server.url, "model": "scripted", "attempts": 1, **more}
     return {"kind": "endpoint", "endpoint": keys}
 
 

@@ -24,15 +24,17 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["etude.environments.server.app", "etude.environments.client"])  # all of this module's
 
 
-def serve_in_process(config, pipe):
+def serve_in_process(config, pipe, constants):
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+    for name, value in constants.items():
+        setattr(NamespaceConfig, name, value)
     asyncio.run(serve(config, pipe.send))
 
 
 class Served:
-    """One server on one port and state directory, through however many lives."""
+    """One server on one port and state directory, through however many lives. `constants` are its sandboxes'."""
 
-    def __init__(self, directory: Path, **given):
+    def __init__(self, directory: Path, constants=(), **given):
         node = {"state_dir": str(directory / "state"), **given.pop("node", {})}
         self.sandboxes = NamespaceConfig(state_dir=directory / "sandboxes", **given.pop("sandboxes", {}))
         node["backends"] = [self.sandboxes.model_dump()]
@@ -41,10 +43,11 @@ class Served:
             port = free.getsockname()[1]
         self.config = parse({"port": port, "node": node, **given}, ServerConfig, "test")
         self.directory, self.url, self.process, self.pids = directory, "", None, []
+        self.constants = dict(constants)
 
     def start(self):
         receiving, sending = CONTEXT.Pipe(duplex=False)
-        self.process = CONTEXT.Process(target=serve_in_process, args=(self.config, sending))
+        self.process = CONTEXT.Process(target=serve_in_process, args=(self.config, sending, self.constants))
         self.process.start()
         self.pids.append(self.process.pid)
         sending.close()

@@ -16,8 +16,13 @@ from etude.errors import DeadlineExceeded, SandboxSpoiled
 
 SPIN = "for i in 1 2 3 4 5 6 7 8; do (exec >/dev/null 2>&1; while :; do :; done) & done"
 LARGE = bytes(60_000_000)
-SHORT = {"file_timeout_s": 0.05}
+SHORT_S = 0.05
 """Too few seconds for a large file in a small share of a processor."""
+
+
+def hurried(config, file_timeout_s=SHORT_S):
+    """The same, with less patience for a file."""
+    return type("Hurried", (type(config),), {"__module__": __name__, "file_timeout_s": file_timeout_s})(**dict(config))
 
 
 async def late(backend):
@@ -54,7 +59,7 @@ def test_in_a_container(container_config, whose):
             return await stopped(backend, pid_of)
         assert is_theirs(await late(backend))
 
-    within(120, lambda: DockerBackend(container_config.model_copy(update=SHORT)), scenario)
+    within(120, lambda: DockerBackend(hurried(container_config)), scenario)
 
 
 @pytest.mark.parametrize("whose", ["theirs", "ours"])
@@ -67,20 +72,19 @@ def test_in_a_machine(machine_config, whose):
             return await stopped(backend, pid_of)
         assert is_theirs(await late(backend))
 
-    config = machine_config.model_copy(update={"file_timeout_s": 2.0})
-    within(280, lambda: QemuBackend(config), scenario)
+    within(280, lambda: QemuBackend(hurried(machine_config, 2.0)), scenario)
 
 
 WITHOUT_ROOT = """
 import asyncio, sys
 from pathlib import Path
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from test_starved_agents import SHORT, late
+from test_starved_agents import hurried, late
 
 async def main():
     here = Path(sys.argv[1])
     places = {"state_dir": here / "state", "cache_dir": here / "cache"}
-    backend = NamespaceBackend(NamespaceConfig(limits="rlimit", **places, **SHORT))
+    backend = NamespaceBackend(hurried(NamespaceConfig(limits="rlimit", **places)))
     try:
         print(await late(backend))
     finally:

@@ -171,13 +171,13 @@ def test_a_time_to_live_ends_and_can_be_set_anew(server):
     remotely(server, scenario)
 
 
-def test_a_client_gives_its_sandboxes_a_time_to_live(server):
+def test_a_spec_gives_its_sandbox_a_time_to_live(server):
     async def scenario(backend):
-        box = await backend.create(SandboxSpec())
+        box = await backend.create(SandboxSpec(ttl_s=0.5))
         with pytest.raises(ServerError, match=r"0\.5 s to live ran out"):
             await box.exec("sleep 600", timeout_s=900)
 
-    remotely(server, scenario, ttl_s=0.5)
+    remotely(server, scenario)
 
 
 def test_policy_is_kept_or_refused_at_opening(server):

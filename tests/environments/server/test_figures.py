@@ -66,7 +66,7 @@ def test_every_figure_that_operators_need_is_there(make_server):
     with socket.create_server(("127.0.0.1", 0)) as host:
         port = host.getsockname()[1]
         egress = {"ports": [port], "networks": ["127.0.0.0/8", "::1/128"]}
-        server = make_server(sandboxes={"concurrent_starts": 1, "egress": egress})
+        server = make_server(constants={"concurrent_starts": 1}, sandboxes={"egress": egress})
         figures = asyncio.run(bounded(server, port))
     on = {"backend": "namespace"}
     counts = {"create": 12, "exec": 6, "fork": 1, "destroy": 14}
