@@ -18,7 +18,7 @@ quickstart: $(VENV)/train.stamp system
 	$(BIN)/etude train recipes/quickstart.toml
 
 test: $(VENV)/dev.stamp system lint
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations 20 --junitxml build/tests.xml
 
 # everything too long for `make test`
 prove: $(VENV)/dev.stamp system
