@@ -5,7 +5,7 @@
 Three parts. Cost: a scheduler is fed requests, starts that ended and heartbeats as fast as it takes them, and the CPU
 seconds of one core are divided by placements; then all sandboxes end. Growth: the same from 1,000 sandboxes to a
 million at 100 a node, and from 100 nodes to 10,000 with ten sandboxes on each; cost must grow no faster than the
-logarithm. Burst: the simulation (etude/environments/scheduling/simulate.py says what is measured in it and what is
+logarithm. Burst: the simulation (scheduler_simulation.py says what is measured in it and what is
 assumed), in which every placement takes the time the first part measured. All at once, every node must start some, so
 packing is at most what is asked for over what there is (78% here); a fifth of them arriving over a minute shows how few
 nodes are opened where nothing but room decides (no forks and no images, which are worth an emptier node). Garbage
@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from scheduler_simulation import PROFILES, Report, Simulation, SimulationConfig, draw_request, roomy
+
 from etude.environments.scheduling.messages import (
     Ended,
     Heartbeat,
@@ -37,7 +39,6 @@ from etude.environments.scheduling.messages import (
     snapshot_key,
 )
 from etude.environments.scheduling.scheduler import Scheduler
-from etude.environments.scheduling.simulate import PROFILES, Report, Simulation, SimulationConfig, draw_request, roomy
 
 BATCH = 64
 BEAT_EVERY = 20

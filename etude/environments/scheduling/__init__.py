@@ -8,8 +8,7 @@
     queues      classes, tenants, fair shares, positions
     warm        how many VMs to boot before anyone asks
     scheduler   one cluster: all of the above behind a few events and one `decide`
-    simulate    the same scheduler under a simulated clock, network and fleet
 
 Nothing here does I/O, reads a clock, sleeps or starts a task: time is an argument, orders are return values. So the
-class that runs in production is the class the simulator measures.
+class that runs in production is the class that `benchmarks/scheduler.py` simulates and measures.
 """

@@ -1,14 +1,18 @@
 """The simulation: nothing is lost while nodes die, fall silent and lag; it is the same again with the same seed."""
 
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from scheduling_nodes import NAMESPACE
 
 from etude.environments.base import Resources
 from etude.environments.scheduling.messages import Hello
-from etude.environments.scheduling.simulate import Latency, Simulation, SimulationConfig
 from etude.errors import EtudeError
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+from scheduler_simulation import Latency, Simulation, SimulationConfig
 
 SMALL = {"nodes": 12, "sandboxes": 1000, "snapshots": 12, "lifetime": Latency(p50_s=5.0, p99_s=15.0)}
 ROUGH = {"dying_nodes": 0.25, "silent_nodes": 0.25, "failing_starts": 0.05, "straggling_nodes": 0.1}
