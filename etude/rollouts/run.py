@@ -1,7 +1,7 @@
-"""A run from its recipe to its report: evaluate, train, evaluate, control, summarise.
+"""A run from its recipe to its summary: evaluate, train, evaluate, control, summarise.
 
 Owns the order of phases and the run directory. Each phase leaves a file there and is not repeated by `resume`; training
-goes on from its last checkpoint. Talks to: cluster, controller, evaluate, stats, view and report.
+goes on from its last checkpoint. Talks to: cluster, controller, evaluate, stats and view.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
 from etude.rollouts.proof import used
 from etude.rollouts.ray_process import within
-from etude.rollouts.report import write_report
 from etude.rollouts.sample import Sample
 from etude.rollouts.schedule import schedule_of, training_minutes
 from etude.rollouts.stats import RunStats
@@ -132,7 +131,6 @@ class Run:
         control = await self._controlled(tasks, training["cpu_s"])
         summary = await self._summary(base, after, control, training, time.monotonic() - started)
         _write(self.directory / "summary.json", summary)
-        self.view.line(f"report: {write_report(self.directory)}")
         return summary
 
     async def _engines_at_newest(self, under: dict[str, Any] | None = None) -> Version:
