@@ -295,7 +295,7 @@ class Controller:
             self.cluster.trajectories.remove(slot.id)
             return
         self.stats.rolled_out(sample)
-        self.tasks.played(self.pool.open[sample.group_id].rung, solved(sample.outcome))
+        self.tasks.played(self.pool.open[sample.group_id].record.rung, solved(sample.outcome))
         self.pool.add(sample, time.monotonic())
 
     def refuse(self, slot: Slot) -> None:
