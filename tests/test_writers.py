@@ -71,7 +71,6 @@ TRIED = {
     "rewards/mining/mine.py": "a run's reports and summaries",
     "rollouts/ledger.py": "a run's ledger",
     "rollouts/lines.py": "a run's metrics",
-    "rollouts/moves.py": "a run's moves",
     "rollouts/run.py": "a run's reports and summaries",
     "rollouts/stats.py": "a run's metrics",
     "rollouts/trajectory_store.py": "a run's trajectories",

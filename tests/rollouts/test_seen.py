@@ -11,11 +11,13 @@ from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, summarise
 from etude.rollouts.links import Swap
 from etude.rollouts.stats import RunStats
-from etude.rollouts.view import Call, View, ViewState, render, sparkline
+from etude.rollouts.view import UNTRAINED, Call, View, ViewState, render, sparkline
 
+LINE = dict(UNTRAINED) | {"step": 7, "version": 7, "dropped": {"zero_variance": 3}}
 STATE = ViewState(
-    recipe="quickstart", phase="training", version=7, elapsed_s=75, left_s=61, steps=7, rewards=[0.1, 0.5],
-    solve_rates=[0.2, 0.6], engine_busy=0.5, dropped={"zero_variance": 3}, instruction="Fix it.", sandboxes=12,
+    recipe="quickstart", phase="training", elapsed_s=75, left_s=61, engine_busy=0.5, sandboxes=12,
+    instruction="Fix it.",
+    history=[LINE | {"reward": 0.1, "solve_rate": 0.2}, LINE | {"reward": 0.5, "solve_rate": 0.6}],
 )  # fmt: skip
 STATE.calls.append(Call("read_file", "ship.py", "def ship(a):", False))
 USAGE = {
