@@ -40,8 +40,7 @@ MEMORY = "an archive in memory"
 KERNEL = "files of the kernel, on no disk"
 BUILD = "a tree of an image that is built: tests/environments/images; what is kept of it is `images`"
 TRIED = {
-    "bench/behaviour.py": "a page of behaviour",
-    "bench/page.py": "a benchmark's page",
+    "bench/html.py": "a run's page",
     "bench/results.py": "a benchmark's results",
     "cli/sessions.py": "a session's export",
     "engine/server/app.py": "a server's token",
@@ -72,8 +71,6 @@ TRIED = {
     "rewards/mining/mine.py": "a run's reports and summaries",
     "rollouts/ledger.py": "a run's ledger",
     "rollouts/lines.py": "a run's metrics",
-    "rollouts/moves.py": "a run's moves",
-    "rollouts/report.py": "a run's page",
     "rollouts/run.py": "a run's reports and summaries",
     "rollouts/stats.py": "a run's metrics",
     "rollouts/trajectory_store.py": "a run's trajectories",

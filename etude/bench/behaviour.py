@@ -8,8 +8,6 @@ neither plays or trains anything.
 
 from __future__ import annotations
 
-import html
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from etude.durable import write_whole
+from etude.bench.html import figure, svg, text, write_html
 from etude.errors import ConfigError
 from etude.models.checkpoint import check_checkpoint
 from etude.models.size import active_parameters
@@ -134,25 +132,18 @@ def told(trends: Sequence[Trend]) -> str:
 
 
 def behaviour_page(run: Path, trends: Sequence[Trend]) -> Path:
-    """Write behaviour.html into the run's directory; returns its path. Nothing is fetched and no script runs."""
-    target = run / "behaviour.html"
-    style = (
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:66rem;margin:2rem auto;padding:0 1rem;color:#1c2430}"
-        "pre{background:#f5f7fa;padding:.6rem .8rem;border-radius:6px;overflow-x:auto;font-size:13px}svg{width:100%}"
+    """Write behaviour.html into the run's directory; returns its path."""
+    title = f"{run.resolve().name}: behaviour against training compute"
+    return write_html(
+        run / "behaviour.html", title, (f"<h1>{text(title)}</h1>", _figure(trends), f"<pre>{text(told(trends))}</pre>")
     )
-    title = html.escape(f"{run.resolve().name}: behaviour against training compute")
-    head = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{style}</style><h1>{title}</h1>"
-    write_whole(target, f"{head}{_figure(trends)}<pre>{html.escape(told(trends))}</pre>".encode())
-    return target
 
 
 def _figure(trends: Sequence[Trend]) -> str:
-    from matplotlib.figure import Figure  # here, for it takes a second to load
-
     rows = math.ceil(len(trends) / 3)
-    figure = Figure(figsize=(11, 2.7 * rows), layout="constrained")
+    drawn = figure(11, 2.7 * rows)
     for place, trend in enumerate(trends):
-        axes = figure.add_subplot(rows, 3, place + 1)
+        axes = drawn.add_subplot(rows, 3, place + 1)
         axes.set_xscale("log")
         axes.plot(trend.compute, trend.values, ".", color="#9aa7bd", markersize=4)
         axes.fill_between(trend.grid, *trend.band, color="#2f6fed", alpha=0.18, linewidth=0)
@@ -162,7 +153,4 @@ def _figure(trends: Sequence[Trend]) -> str:
         axes.tick_params(labelsize=8)
         if place >= len(trends) - 3:
             axes.set_xlabel("floating-point operations of training", fontsize=9)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg")
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return svg(drawn)

@@ -1,48 +1,26 @@
 """The report of a run: one HTML file with everything in it.
 
 Owns how report.html looks: the rates with their intervals, solved against tokens, a row of marks for every task, each
-leading to its session. Everything that was written by a model or a task is escaped; nothing is fetched and no script
-runs. Computes no figure that the summary has.
+leading to its session. Everything that was written by a model or a task is escaped. Computes no figure that the summary
+has.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from etude.bench.attempts import Attempt
+from etude.bench.html import headline, text, write_html
 from etude.bench.results import Run, session_events
 from etude.bench.text import CONDUCT, FAULTS, cost_of, percent, policy_name, told_of_two
-from etude.durable import write_whole
 from etude.records import Event
 
 SESSIONS_BYTES = 4_000_000
 """So much of sessions is on the page; those of attempts that were not solved come first."""
 _SHOWN = 1500
-_STYLE = """
-:root { --ink: #1c2430; --paper: #fff; --line: #d9dee7; --soft: #f5f7fa; --faint: #66708a; --good: #2a8a4a;
-  --bad: #c43d33; --mark: #2f6fed }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --paper: #14181f; --line: #2c3442; --soft: #1c222c;
-  --faint: #98a2b8 } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 62rem; padding: 0 1rem }
-h1 { font-size: 1.5rem; margin-bottom: 0 }
-h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid var(--line) }
-table { border-collapse: collapse } td, th { padding: .15rem .9rem .15rem 0; text-align: left; font-weight: 400 }
-td.n { font-variant-numeric: tabular-nums } .faint { color: var(--faint) }
-.big { display: flex; gap: 2.5rem; flex-wrap: wrap; margin-top: 1rem } .big b { font-size: 1.8rem; display: block }
-.tasks { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .1rem 1.5rem }
-.tasks div { display: flex; justify-content: space-between; gap: 1rem; overflow: hidden }
-.tasks a, .tasks i { font-style: normal; text-decoration: none; padding: 0 .15rem }
-.yes { color: var(--good) } .no { color: var(--bad) } .none { color: var(--faint) }
-pre { background: var(--soft); padding: .5rem .7rem; border-radius: 6px; overflow-x: auto; font-size: 13px;
-  margin: .3rem 0 }
-svg text { fill: var(--faint); font-size: 11px } svg .axis { stroke: var(--line) } svg .bar { stroke: var(--mark) }
-svg .dot { fill: var(--mark); fill-opacity: .55 } summary { cursor: pointer }
-"""
 
 
 def write_page(run: Run, summary: Mapping[str, Any], compared: Mapping[str, Any] | None = None) -> Path:
@@ -55,29 +33,22 @@ def write_page(run: Run, summary: Mapping[str, Any], compared: Mapping[str, Any]
     ]
     named = summary["no_verdict"]
     parts = [
-        f"<h1>{_text(summary['name'])}</h1><div class=faint>{_text(policy_name(summary['policy']))}</div>",
-        "<div class=big>" + "".join(f"<div><b>{one}</b>{what}</div>" for one, what in big) + "</div>",
-        "<h2>Against the earlier run</h2><pre>" + _text(told_of_two(compared)) + "</pre>" if compared else "",
+        f"<h1>{text(summary['name'])}</h1><div class=faint>{text(policy_name(summary['policy']))}</div>",
+        headline(big),
+        "<h2>Against the earlier run</h2><pre>" + text(told_of_two(compared)) + "</pre>" if compared else "",
         "<h2>Rates</h2>" + _rates(summary),
         "<h2>Solved against tokens</h2>" + _scatter(run),
         "<h2>Task by task</h2>" + _matrix(run),
         "<h2>How it works, a session on average</h2>" + _conduct(summary),
         "<h2>What the judge says</h2>" + _bars(list(summary["rubric"].items())) if summary["rubric"] else "",
         "<h2>Without a verdict, in no rate</h2><pre>"
-        + _text("\n".join(f"{one['task']} #{one['attempt']}: {one['why']}" for one in named))
+        + text("\n".join(f"{one['task']} #{one['attempt']}: {one['why']}" for one in named))
         + "</pre>"
         if named
         else "",
         "<h2>Sessions</h2>" + _sessions(run),
     ]
-    head = f"<!doctype html><meta charset=utf-8><title>{_text(summary['name'])}</title><style>{_STYLE}</style>"
-    target = run.directory / "report.html"
-    write_whole(target, (head + "".join(parts)).encode(errors="backslashreplace"))
-    return target
-
-
-def _text(text: object) -> str:
-    return html.escape(str(text))
+    return write_html(run.directory / "report.html", summary["name"], parts)
 
 
 def _rates(summary: Mapping[str, Any]) -> str:
@@ -94,7 +65,7 @@ def _bars(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     lines += [f'<text x="{_x(at) - 10}" y="{height - 5}">{at:.0%}</text>' for at in (0, 0.5, 1)]
     for place, (name, found) in enumerate(rows):
         y = 26 * place + 14
-        lines.append(f'<text x=0 y="{y + 4}">{_text(name)}</text>')
+        lines.append(f'<text x=0 y="{y + 4}">{text(name)}</text>')
         if found["rate"] is None:
             continue
         low, rate, high = (_x(found[key]) for key in ("low", "rate", "high"))
@@ -121,7 +92,7 @@ def _scatter(run: Run) -> str:
     most = max((tokens for tokens, _ in points.values()), default=0.0) or 1.0
     dots = [
         f'<circle class=dot cx="{_x(tokens / most)}" cy="{160 - 140 * rate:.1f}" r=5>'
-        f"<title>{_text(task)}: {rate:.0%}, {tokens:.0f} tokens</title></circle>"
+        f"<title>{text(task)}: {rate:.0%}, {tokens:.0f} tokens</title></circle>"
         for task, (tokens, rate) in points.items()
     ]
     frame = [f'<line class=axis x1=90 x2=680 y1="{y}" y2="{y}"/><text x=50 y="{y + 4}">{name}</text>'
@@ -135,17 +106,17 @@ def _matrix(run: Run) -> str:
     for attempt in sorted(run.attempts, key=lambda one: one.attempt):
         rows.setdefault(attempt.task, []).append(_mark(attempt))
     return "<div class=tasks>" + "".join(
-        f"<div><span>{_text(task)}</span><span>{''.join(marks)}</span></div>" for task, marks in rows.items()
+        f"<div><span>{text(task)}</span><span>{''.join(marks)}</span></div>" for task, marks in rows.items()
     ) + "</div>"  # fmt: skip
 
 
 def _mark(attempt: Attempt) -> str:
     kind, sign = {True: ("yes", "✓"), False: ("no", "✗"), None: ("none", "!")}[attempt.solved]
-    return f'<a class={kind} title="{_text(attempt.why)}" href="#{_anchor(attempt)}">{sign}</a>'
+    return f'<a class={kind} title="{text(attempt.why)}" href="#{_anchor(attempt)}">{sign}</a>'
 
 
 def _anchor(attempt: Attempt) -> str:
-    return _text(f"{attempt.task}-{attempt.attempt}".replace(" ", "_"))
+    return text(f"{attempt.task}-{attempt.attempt}".replace(" ", "_"))
 
 
 def _conduct(summary: Mapping[str, Any]) -> str:
@@ -165,9 +136,9 @@ def _sessions(run: Run) -> str:
         left_out += not body
         size += len(body)
         title = f"{attempt.task} #{attempt.attempt} · {attempt.why} · {attempt.stop}"
-        findings = f"<pre>{_text(chr(10).join(attempt.findings))}</pre>" if attempt.findings else ""
+        findings = f"<pre>{text(chr(10).join(attempt.findings))}</pre>" if attempt.findings else ""
         parts.append(
-            f'<details id="{_anchor(attempt)}"><summary><span class={kind}>{sign}</span> {_text(title)}</summary>'
+            f'<details id="{_anchor(attempt)}"><summary><span class={kind}>{sign}</span> {text(title)}</summary>'
             f"{findings}{body}</details>"
         )
     told = f"<p class=faint>{left_out} are in sessions/ only.</p>" if left_out else ""
@@ -179,14 +150,14 @@ def _session(events: Iterable[Event]) -> str:
     for event in events:
         data = event.data
         if event.kind == "prompt":
-            parts.append(f"<p><b>{_text(_cut(data['user']))}</b></p>")
+            parts.append(f"<p><b>{text(_cut(data['user']))}</b></p>")
         elif event.kind == "completion":
-            parts.append(f"<pre>{_text(_cut(data['text']))}</pre>")
+            parts.append(f"<pre>{text(_cut(data['text']))}</pre>")
         elif event.kind == "tool_result":
             kind = "no" if data["error"] else "faint"
-            parts.append(f"<pre class={kind}>{_text(_cut(data['text']))}</pre>")
+            parts.append(f"<pre class={kind}>{text(_cut(data['text']))}</pre>")
     return "".join(parts)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n… {len(text) - _SHOWN} more characters"
+def _cut(said: str) -> str:
+    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}\n… {len(said) - _SHOWN} more characters"

@@ -27,7 +27,7 @@ from etude.harness.prompt import render_call
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import SessionResult, run_dialogue, token_dialogue
-from etude.records import Task
+from etude.records import Event, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
 from etude.tasks.expert import CLEAN, FAREWELL, Expert, ExpertConfig
@@ -43,6 +43,8 @@ class Seat:
     attempt: int
     sandbox: Sandbox
     seed: int
+    on_event: Callable[[Event], None] | None = None
+    """Told what the session does, as it does it; nothing where an agent brings a harness of its own."""
 
     @property
     def session_id(self) -> str:
@@ -199,7 +201,7 @@ async def _through_harness(seat: Seat, dialogue: Dialogue, harness: HarnessConfi
     about = {"task": seat.task.id, "attempt": seat.attempt}
     return await run_dialogue(
         seat.task.instruction, seat.sandbox, dialogue, harness, seat.task.limits,
-        session_id=seat.session_id, about=about,
+        session_id=seat.session_id, about=about, on_event=seat.on_event,
     )  # fmt: skip
 
 

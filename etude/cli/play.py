@@ -24,12 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from etude.rollouts.agent import AgentRun, find_model, task_for
+    from etude.bench.config import CheckpointPolicy
+    from etude.bench.play import Play, find_model, task_for
+    from etude.engine.config import EngineConfig
 
     task = task_for(options.task, options.dir, options.prompt)
-    model = find_model(options.model)
-    agent = AgentRun(model, task, options.temperature, options.seed, options.json, options.expert_format)
-    result = asyncio.run(agent.execute())
+    policy = CheckpointPolicy(
+        path=find_model(options.model), expert_format=options.expert_format, temperature=options.temperature,
+        engine=EngineConfig(cache_tokens=16_384),
+    )  # fmt: skip
+    result = asyncio.run(Play(policy, task, options.seed, options.json).execute())
     if options.json:
         say(json.dumps(result))
     return 0 if result["solved"] in (True, None) else 1

@@ -73,6 +73,7 @@ def _sweep(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from etude.bench.training import write_report
     from etude.config import load_recipe
     from etude.rollouts.config import RunConfig
     from etude.rollouts.run import Run
@@ -82,10 +83,13 @@ def _run(options: argparse.Namespace) -> int:
     directory = options.out or Path("runs") / f"{config.name}-{config.seed}"
     try:
         summary = asyncio.run(Run(config, directory, options.resume, quiet=options.json).execute())
+        page = write_report(directory)
     except (EtudeError, OSError):
         raise  # the command's own main says what it is
     except Exception:
         traceback.print_exc()
         return CRASHED
+    if not options.json:
+        say(f"report: {page}")
     say(json.dumps(summary, default=float))
     return 0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,6 +38,14 @@ class Served:
 
     fetched: FetchResult
     pause_s: float
+
+    def told(self) -> dict[str, Any]:
+        """To whoever published it and had it loaded."""
+        fetched = self.fetched
+        return {
+            "version": int(fetched.version), "root": fetched.root, "bytes": fetched.payload_bytes,
+            "deltas": len(fetched.path) - fetched.from_anchor, "pause_ms": 1000 * self.pause_s,
+        }  # fmt: skip
 
 
 class WeightUpdates:

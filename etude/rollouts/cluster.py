@@ -50,6 +50,11 @@ PLAYED_S = 120.0
 """For the sandbox of a session to start and end, beside the session's own limit."""
 JUDGED_S = 180.0
 """For the sandboxes of a verdict to start and end, the auditor to read and a rubric's judge to answer."""
+_PARTS = {
+    "EngineActor": "engine", "TrainerActor": "trainer", "SessionWorker": "sessions", "RewardWorker": "rewards",
+    "AgentActor": "sandboxes", "SchedulerActor": "sandboxes", "ControlActor": "control",
+}  # fmt: skip
+"""What the process of an actor does, by the name of its class."""
 LOST = (WorkerGone, RayError, DeadlineExceeded)
 """What the process met that had an order, and not what was ordered."""
 
@@ -178,13 +183,13 @@ class Cluster:
         """Let processes of a kind that start now take over from those there are; returns how many there were. Sessions
         and verdicts under way are finished where they began, within `faults.Patience.drain_s`.
         """
-        drain_s = self.restarts.drain_s
         if kind == "trainer":
             await self.trainer.renew()
             return 1
         if kind == "engine":
-            return await self.fleet.replace(drain_s)
-        return await (self.sessions if kind == "sessions" else self.rewards).renew(drain_s)
+            return await self.fleet.replace(self.restarts.drain_s)
+        pool = self.sessions if kind == "sessions" else self.rewards
+        return await pool.renew(pool.drained)
 
     async def stats(self) -> dict[str, Any]:
         """Of all engines together, what workers count of their sessions' ways among it, and of each session worker."""
@@ -214,16 +219,7 @@ async def _told(reached: Awaitable[None], moved: Callable[[State], object], at: 
 
 def cpu_by_part() -> dict[str, float]:
     """CPU seconds so far of this process and all below it, by what they do. Reaped children count with their parent."""
-    parts = {
-        "controller": 0.0,
-        "engine": 0.0,
-        "trainer": 0.0,
-        "sessions": 0.0,
-        "rewards": 0.0,
-        "sandboxes": 0.0,
-        "control": 0.0,
-        "ray": 0.0,
-    }
+    parts = dict.fromkeys(("controller", *_PARTS.values(), "ray"), 0.0)
     own = psutil.Process()
     for process in [own, *own.children(recursive=True)]:
         try:
@@ -240,16 +236,7 @@ def cpu_by_part() -> dict[str, float]:
 def _part_of(is_controller: bool, name: str) -> str:
     if is_controller:
         return "controller"
-    actors = {
-        "EngineActor": "engine",
-        "TrainerActor": "trainer",
-        "SessionWorker": "sessions",
-        "RewardWorker": "rewards",
-        "ControlActor": "control",
-        "AgentActor": "sandboxes",
-        "SchedulerActor": "sandboxes",
-    }
-    for actor, part in actors.items():
+    for actor, part in _PARTS.items():
         if actor in name:
             return part
     return "ray" if "ray" in name or "raylet" in name or "gcs_server" in name else "sandboxes"

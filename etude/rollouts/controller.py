@@ -137,38 +137,42 @@ class Controller:
         """The trainer's checkpoint has the steps so far. What nobody needs any more is removed beside the next one."""
         self.pool.trained()
         ended, self._ended = [*self._ended, *self.pool.ended()], []
-        self._beside(self._forget(ended))
+        self._beside(self._forget(ended), "what removes samples")
 
     async def _forget(self, ended: list[int]) -> None:
         async with self._forgetting:
-            try:
-                await asyncio.to_thread(self.cluster.trajectories.ended, list(map(group_id, ended)))
-            except OSError as error:
-                self.failure = error
-                self.changed.set()
+            await asyncio.to_thread(self.cluster.trajectories.ended, list(map(group_id, ended)))
 
     def publish(self) -> None:
         """The trainer puts the version into the store by itself; once it is there, tell the engines. Waits for
         neither.
         """
-        self._beside(self._deliver(self.version))
+        self._beside(self._deliver(self.version), f"delivery of version {self.version}")
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _beside(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        task = self._started(work, what)
         self.beside.add(task)
         task.add_done_callback(self.beside.discard)
 
-    async def _deliver(self, version: Version) -> None:
-        try:
-            published = await self.cluster.trainer.published(version)
-            self.stats.published(published)
-            await self._until_wanted(version)
-            swaps = await self.cluster.fleet.deliver(published)
-            self.stats.swapped(published, swaps)
-        except EtudeError as error:
-            self.failure = error
+    def _started(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        """It goes on by itself. An error there must end the run: everybody would wait for what it does."""
+
+        def on_end(task: asyncio.Task[None]) -> None:
             self.changed.set()
-            return
+            if not task.cancelled() and (error := task.exception()) is not None:
+                known = isinstance(error, EtudeError | OSError)  # a full disk among them
+                self.failure = error if known else EtudeError(f"{what} failed: {error!r}")
+
+        task = asyncio.create_task(work)
+        task.add_done_callback(on_end)
+        return task
+
+    async def _deliver(self, version: Version) -> None:
+        published = await self.cluster.trainer.published(version)
+        self.stats.published(published)
+        await self._until_wanted(version)
+        swaps = await self.cluster.fleet.deliver(published)
+        self.stats.swapped(published, swaps)
         self.schedule.held = Version(max(self.schedule.held, published["version"]))
         self.changed.set()
         self.stats.delivered(published, swaps)
@@ -201,18 +205,8 @@ class Controller:
             self.publish()
 
     def keep_going(self, making: Coroutine[Any, Any, None]) -> None:
-        """What makes groups goes on until the run stops. An error there must end the run: nothing would be dispatched
-        any more, and everybody would wait.
-        """
-
-        def on_end(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                known = isinstance(error, EtudeError | OSError)
-                self.failure = error if known else EtudeError(f"what makes groups failed: {error!r}")
-                self.changed.set()
-
-        self.making = asyncio.create_task(making)
-        self.making.add_done_callback(on_end)
+        """What makes groups goes on until the run stops."""
+        self.making = self._started(making, "what makes groups")
 
     async def stop(self) -> None:
         """Stop dispatching, cancel what is out, wait for what goes on beside. What was trained stays trained."""
@@ -246,16 +240,14 @@ class Controller:
         """Send out what is queued, as far as there is room."""
         for slot in [] if self.stopping else self.schedule.startable(self.pool, len(self.rollouts)):
             self.slots.move(slot.id, "starting")
-            self.rollouts[slot.id] = asyncio.create_task(self._to_its_end(slot.id, roll_out(self, slot)))
+            rollout = self._to_its_end(slot.id, roll_out(self, slot))
+            self.rollouts[slot.id] = self._started(rollout, f"rollout {slot.id}")
 
     async def _to_its_end(self, slot_id: str, rollout: Coroutine[Any, Any, None]) -> None:
         try:
             await rollout
-        except (EtudeError, OSError) as error:  # a full disk among them: what is scored must be kept
-            self.failure = error
         finally:
             self.rollouts.pop(slot_id, None)
-            self.changed.set()
 
     async def close_stragglers(self) -> None:
         """Close groups that have waited long enough, and stop what they were waiting for."""
@@ -295,7 +287,7 @@ class Controller:
             self.cluster.trajectories.remove(slot.id)
             return
         self.stats.rolled_out(sample)
-        self.tasks.played(self.pool.open[sample.group_id].rung, solved(sample.outcome))
+        self.tasks.played(self.pool.open[sample.group_id].record.rung, solved(sample.outcome))
         self.pool.add(sample, time.monotonic())
 
     def refuse(self, slot: Slot) -> None:

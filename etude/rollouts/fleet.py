@@ -136,10 +136,7 @@ class Fleet:
     async def replace(self, drain_s: float) -> int:
         """Put a new process in the place of each of the run's own, one after the other; returns how many."""
         self._require_own_kind()
-        olds = self.own.serving()
-        for old in olds:
-            await self.own.replace(old, self._drained(old.process, drain_s))
-        return len(olds)
+        return await self.own.renew(lambda link: self._drained(link, drain_s))
 
     async def close(self) -> None:
         """End all engines in order."""

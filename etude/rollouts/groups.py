@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
@@ -26,7 +26,7 @@ from etude.config import Config
 from etude.records import InfraFailed, Task, Truncated, Version, reward_of
 from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.sample import Sample, SampleGroup
-from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, slot_id
+from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, member_of, slot_id
 
 DropReason = Literal["zero_variance", "too_few_scored", "stale"]
 
@@ -69,19 +69,22 @@ class GroupConfig(Config):
 class OpenGroup:
     """A group that still waits for some of its slots."""
 
-    id: str
-    index: int
+    record: GroupRecord
+    """What the ledger says of it."""
     task: Task
-    rung: int
-    slots: list[str]
-    born: int
-    """The oldest version that its tokens can be of."""
-    members: dict[str, Sample] = field(default_factory=dict)
+    members: dict[str, Sample]
     """Scored samples by slot."""
-    outstanding: set[str] = field(default_factory=set)
-    dropped: Counter[Reason] = field(default_factory=Counter)
-    """Slots that have ended one by one."""
     quorum_since: float | None = None
+
+    @property
+    def slots(self) -> list[str]:
+        return [slot_id(self.record.index, member) for member in range(self.record.size)]
+
+    @property
+    def outstanding(self) -> list[str]:
+        """Neither scored nor dropped."""
+        there = enumerate(self.slots)
+        return [slot for member, slot in there if slot not in self.members and member not in self.record.dropped]
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,9 @@ class ReadyGroup:
     """A closed group that can be trained on."""
 
     group: SampleGroup
-    index: int
+    record: GroupRecord
     oldest: int
     """The version of its oldest token."""
-    dropped: Counter[Reason]
 
 
 class GroupPool:
@@ -123,13 +125,12 @@ class GroupPool:
         size = self.config.size + self.config.oversample
         self.counters["oversampled"] += self.config.oversample
         self.ledger.opened(GroupRecord(index, rung, size, version))
-        return self._opened(self.ledger.groups[index], task)
+        return self._opened(self.ledger.groups[index], task, {})
 
-    def _opened(self, record: GroupRecord, task: Task, scored: Iterable[int] = ()) -> OpenGroup:
-        slots = [slot.id for slot in self.slots.open(record.index, record.size, scored)]
-        name = group_id(record.index)
-        group = OpenGroup(name, record.index, task, record.rung, slots, record.version, outstanding=set(slots))
-        self.open[name] = group
+    def _opened(self, record: GroupRecord, task: Task, samples: Mapping[int, Sample]) -> OpenGroup:
+        self.slots.open(record.index, record.size, samples)
+        members = {sample.id: sample for _, sample in sorted(samples.items())}
+        group = self.open[group_id(record.index)] = OpenGroup(record, task, members)
         self.started = max(self.started, record.index + 1)
         return group
 
@@ -139,11 +140,8 @@ class GroupPool:
             self.ledger.opened(record)  # the disk has lost some of it: they are played again
             record = self.ledger.groups[record.index]
         group = self._opened(record, task, samples)
-        for member, sample in sorted(samples.items()):
-            group.members[sample.id] = sample
-            group.outstanding.discard(slot_id(record.index, member))
         for member, reason in sorted(record.dropped.items()):
-            self._drop_slot(group, slot_id(record.index, member), reason)
+            self.slots.move(slot_id(record.index, member), "dropped", reason)
         if record.closed is not None or not group.outstanding:
             self._close(group, record.closed)
 
@@ -165,9 +163,8 @@ class GroupPool:
         elif self.config.overlong == "drop" and isinstance(sample.outcome, Truncated):
             self._lose(group, sample.id, "overlong")
         else:
-            group.outstanding.discard(sample.id)
             group.members[sample.id] = sample
-        settled = len(group.slots) - len(group.outstanding)
+        settled = len(group.members) + len(group.record.dropped)
         if group.quorum_since is None and settled >= EARLY_CLOSE_SHARE * self.config.size:
             group.quorum_since = now
         if len(group.members) >= self.config.size or not group.outstanding:
@@ -181,7 +178,7 @@ class GroupPool:
 
     def _close_early(self, group: OpenGroup) -> None:
         """Close a group without what is still outstanding."""
-        late = sorted(group.outstanding)
+        late = group.outstanding
         for slot in late:
             self._lose(group, slot, "straggler")
         self.late += late
@@ -189,30 +186,25 @@ class GroupPool:
         self._close(group)
 
     def _lose(self, group: OpenGroup, slot: str, reason: Reason) -> None:
-        self.ledger.dropped(group.index, self.slots[slot].member, reason)
-        self._drop_slot(group, slot, reason)
-
-    def _drop_slot(self, group: OpenGroup, slot: str, reason: Reason) -> None:
+        self.ledger.dropped(group.record.index, member_of(slot), reason)
         self.slots.move(slot, "dropped", reason)
-        group.outstanding.discard(slot)
-        group.dropped[reason] += 1
 
     def _close(self, group: OpenGroup, recorded: str | None = None) -> None:
         """`recorded` is what became of it in an earlier life: so it stays."""
-        del self.open[group.id]
+        record, name = group.record, group_id(group.record.index)
+        del self.open[name]
         members = tuple(group.members[slot] for slot in group.slots if slot in group.members)
         how = recorded or self._fate(members)
         if recorded is None:
-            self.ledger.closed(group.index, how, [self.slots[member.id].member for member in members])
+            self.ledger.closed(record.index, how, [member_of(member.id) for member in members])
         if how in ("zero_variance", "too_few_scored", "stale"):
-            self._drop(group.index, members, how)
+            self._drop(record.index, members, how)
             return
         for member in members:
             self.slots.move(member.id, "grouped")
-        oldest = min((member.oldest for member in members if member.oldest is not None), default=group.born)
-        closed = SampleGroup(group.id, group.task, members)
-        self.ready.append(ReadyGroup(closed, group.index, oldest, group.dropped))
-        self.ready.sort(key=lambda each: each.index)
+        oldest = min((member.oldest for member in members if member.oldest is not None), default=record.version)
+        self.ready.append(ReadyGroup(SampleGroup(name, group.task, members), record, oldest))
+        self.ready.sort(key=lambda each: each.record.index)
 
     def _fate(self, members: tuple[Sample, ...]) -> str:
         if len(members) < MIN_SCORED:
@@ -234,14 +226,13 @@ class GroupPool:
         beyond the bound, and more than `count` where so many must be trained on now.
         """
         self._drop_stale(version)
-        alive = sorted([*(group.index for group in self.open.values()), *(each.index for each in self.ready)])
-        reach = set(alive[:window])
-        chosen = [each for each in self.ready if each.index in reach]
+        reach = set(self.pending()[:window])
+        chosen = [each for each in self.ready if each.record.index in reach]
         if len(chosen) < count <= len(self.ready):
             self.counters["held_by_window"] += 1
         if self.config.when_stale == "wait":
             bound = version - self.config.max_staleness
-            if any(group.born <= bound for group in self.open.values()):
+            if any(group.record.version <= bound for group in self.open.values()):
                 self.counters["waited_for_oldest"] += 1
                 return None
             due = [each for each in self.ready if each.oldest <= bound]
@@ -252,14 +243,13 @@ class GroupPool:
     def take_all(self, indices: Iterable[int]) -> list[SampleGroup] | None:
         """Of the groups with these indices those that can be trained on, once all have closed; None until then."""
         wanted = set(indices)
-        if max(wanted) >= self.started or any(group.index in wanted for group in self.open.values()):
+        if max(wanted) >= self.started or any(group.record.index in wanted for group in self.open.values()):
             return None
-        return self._taken([each for each in self.ready if each.index in wanted])
+        return self._taken([each for each in self.ready if each.record.index in wanted])
 
     def _taken(self, chosen: list[ReadyGroup]) -> list[SampleGroup]:
-        taken = {each.index for each in chosen}
-        self.ready = [each for each in self.ready if each.index not in taken]
-        groups = [each.group for each in sorted(chosen, key=lambda each: each.index)]
+        self.ready = [each for each in self.ready if each not in chosen]
+        groups = [each.group for each in sorted(chosen, key=lambda each: each.record.index)]
         self.training |= {group.id: group for group in groups}
         return groups
 
@@ -269,9 +259,9 @@ class GroupPool:
             if version - each.oldest <= self.config.max_staleness:
                 fresh.append(each)
             else:
-                members = [self.slots[member.id].member for member in each.group.samples]
-                self.ledger.closed(each.index, "stale", members)
-                self._drop(each.index, each.group.samples, "stale")
+                index, members = each.record.index, each.group.samples
+                self.ledger.closed(index, "stale", [member_of(member.id) for member in members])
+                self._drop(index, members, "stale")
         self.ready = fresh
 
     def trained(self) -> None:
@@ -284,16 +274,16 @@ class GroupPool:
 
     # --- what a checkpoint needs --------------------------------------------------------------------------------------
 
+    def _alive(self) -> list[GroupRecord]:
+        return [group.record for group in (*self.open.values(), *self.ready)]
+
     def pending(self) -> list[int]:
         """Indices of groups that are neither trained on, nor in training, nor dropped: what a resumed run takes up."""
-        return sorted([*(group.index for group in self.open.values()), *(each.index for each in self.ready)])
+        return sorted(record.index for record in self._alive())
 
     def unsettled(self) -> Counter[Reason]:
         """Slots of those groups that were dropped one by one."""
-        counts: Counter[Reason] = Counter()
-        for group in (*self.open.values(), *self.ready):
-            counts.update(group.dropped)
-        return counts
+        return Counter(reason for record in self._alive() for reason in record.dropped.values())
 
     def scored(self) -> list[str]:
         """Slots of those groups that are scored."""

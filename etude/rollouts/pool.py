@@ -96,6 +96,13 @@ class Workers(Generic[P]):
         self.restarts.note(self.policy.kind, "replaced by an operator")
         await worker.leave(drained, "it was replaced")
 
+    async def renew(self, drained: Callable[[P], Awaitable[object]]) -> int:
+        """Put a new worker in the place of each that gets work, one after the other; returns how many."""
+        olds = self.serving()
+        for old in olds:
+            await self.replace(old, drained(old.process))
+        return len(olds)
+
     def promote(self, worker: Worker[P]) -> None:
         """This one gets work before all others."""
         self.ready.remove(worker)
@@ -190,18 +197,10 @@ class Pool(Workers[RayProcess]):
                 raise answer
         return [answer for answer in answers if not isinstance(answer, BaseException)]
 
-    async def renew(self, drain_s: float) -> int:
-        """Put a new worker in the place of each, one after the other; an old one ends with its last call, or after so
-        long. Returns how many were replaced.
-        """
-        olds = self.serving()
-        for old in olds:
-            await self.replace(old, self._drained(old.process, drain_s))
-        return len(olds)
-
-    async def _drained(self, process: RayProcess, seconds: float) -> None:
+    async def drained(self, process: RayProcess) -> None:
+        """Returns when it has ended its last call, or has had its time."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self.restarts.drain_s):
                 while process.orders:
                     await self._changed.wait()
         except TimeoutError:

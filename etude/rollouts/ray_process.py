@@ -1,16 +1,17 @@
 """Processes of a run as Ray has them: how one is asked, how its end is learnt, and how it is ended.
 
-Owns `RayProcess`, in which every worker of a run lives, and how an answer over Ray becomes ours: errors of our own
-cross unchanged, and the end of the process that was asked is told apart from everything else (`worker.WorkerGone`). Ray
-starts none of them anew by itself: a `Worker` does. Decides nothing.
+Owns `RayProcess`, in which every worker of a run lives; what actors have in common (`Living`, `Taking`); and how an
+answer over Ray becomes ours: errors of our own cross unchanged, and the end of the process that was asked is told apart
+from everything else (`worker.WorkerGone`). Ray starts none of them anew by itself: a `Worker` does. Decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Coroutine, Iterable
+from typing import Any, Generic, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
@@ -21,6 +22,7 @@ from etude.rollouts.processes import Identity, kill, own_identity, runnable
 from etude.rollouts.worker import NotStarted, WorkerAway, WorkerGone
 
 T = TypeVar("T")
+K = TypeVar("K")
 STOP_S = 60.0
 
 
@@ -46,6 +48,47 @@ class Living:
     async def lives(self) -> None:
         """Never returns: who asks learns of the process's end at once."""
         await asyncio.Event().wait()
+
+
+class Taking(Living, Generic[T, K]):
+    """A base of actors that take orders, many at a time, and need something open (a `K`) to carry them out."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[str, asyncio.Task[T]] = {}
+        self._opened: K | None = None
+        self._opening, self._closing = asyncio.Lock(), contextlib.AsyncExitStack()
+
+    async def open(self, closing: contextlib.AsyncExitStack) -> K:
+        """Make what all orders need; what is to be closed in the end is `closing`'s."""
+        raise NotImplementedError
+
+    async def opened(self) -> K:
+        """At first use: it belongs to the event loop that uses it, here the actor's."""
+        async with self._opening:
+            if self._opened is None:
+                self._opened = await self.open(self._closing)
+            return self._opened
+
+    async def done(self, order: str, work: Coroutine[Any, Any, T]) -> T | None:
+        """What came of it; None where it was cancelled."""
+        task = self.under_way[order] = asyncio.ensure_future(work)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            return None
+        finally:
+            self.under_way.pop(order, None)  # or another attempt at it has
+
+    async def cancel(self, orders: Iterable[str]) -> None:
+        for order in orders:
+            if order in self.under_way:
+                self.under_way[order].cancel()
+
+    async def close(self) -> None:
+        """Cancel what is under way, and leave no sandbox."""
+        await self.cancel(list(self.under_way))
+        await asyncio.gather(*self.under_way.values(), return_exceptions=True)
+        await self._closing.aclose()
 
 
 class RayProcess:

@@ -1,15 +1,17 @@
-"""A run from its recipe to its report: evaluate, train, evaluate, control, summarise.
+"""A run from its recipe to its summary: evaluate, train, evaluate, control, summarise.
 
 Owns the order of phases and the run directory. Each phase leaves a file there and is not repeated by `resume`; training
-goes on from its last checkpoint. Talks to: cluster, controller, evaluate, stats, view and report.
+goes on from its last checkpoint. Talks to: cluster, controller, evaluate, stats and view.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,13 @@ from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.lines import append
 from etude.rollouts.live import Changes, ControlSocket
 from etude.rollouts.loop import train
-from etude.rollouts.moves import Moves
 from etude.rollouts.operator import Operator
 from etude.rollouts.preflight import preflight
 from etude.rollouts.proof import used
 from etude.rollouts.ray_process import within
-from etude.rollouts.report import write_report
 from etude.rollouts.sample import Sample
 from etude.rollouts.schedule import schedule_of, training_minutes
+from etude.rollouts.slots import Slot, State
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream, of_directories, of_family
 from etude.rollouts.view import View, ViewState
@@ -132,7 +133,6 @@ class Run:
         control = await self._controlled(tasks, training["cpu_s"])
         summary = await self._summary(base, after, control, training, time.monotonic() - started)
         _write(self.directory / "summary.json", summary)
-        self.view.line(f"report: {write_report(self.directory)}")
         return summary
 
     async def _engines_at_newest(self, under: dict[str, Any] | None = None) -> Version:
@@ -209,7 +209,7 @@ class Run:
         controller = Controller(config, self.cluster, stream, self.stats, ledger, state)
         self.controller = self.watch.controller = controller
         if config.faults.journal:
-            controller.slots.on_move = Moves(self.directory).moved
+            controller.slots.on_move = journal_of(self.directory)
         before = await self._gauges()
         trained = Version(state["line"]["version"]) if state else Version(0)
         await controller.start(trained, version)
@@ -280,6 +280,19 @@ class Run:
             "trained_twice": training["samples"]["trained_twice"],
             "counters": counters,
         }  # fmt: skip
+
+
+def journal_of(directory: Path) -> Callable[[Slot, State | None], None]:
+    """Writes every move of every slot into moves.jsonl, where `faults.journal` asks for it. A line with "began" stands
+    at the start of each life of the controller, which knows slots anew from there on. It is a witness only: nothing is
+    restored from it.
+    """
+
+    def write(**line: object) -> None:
+        append(directory / "moves.jsonl", {**line, "at": round(time.time(), 4)})
+
+    write(began=os.getpid())
+    return lambda slot, before: write(slot=slot.id, **{"from": before}, to=slot.state, attempt=slot.attempts)
 
 
 def _claim(directory: Path, config: RunConfig, resume: bool) -> None:

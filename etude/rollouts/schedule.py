@@ -138,7 +138,7 @@ class Lockstep(Free):
         self._versions.append(version)
 
     def wish(self, pool: GroupPool) -> Version:
-        unfinished = min((group.index for group in pool.open.values()), default=pool.started)
+        unfinished = min((group.record.index for group in pool.open.values()), default=pool.started)
         wanted = self._version_of(unfinished)
         return self.held if wanted is None else wanted
 

@@ -2,21 +2,7 @@
 
 Owns the state machine. A slot is one sample to be had: member `m` of group `i`, named `g<i>/<m>`, with a seed that
 depends on the run's seed and these two numbers alone; so a run that is resumed wants the same samples. Nothing else may
-say where a sample is, and `move` refuses what this table does not have:
-
-    from       to         when
-    queued     starting   an order for it has gone to a worker
-    starting   running    its sandbox is there, and the session has begun
-    starting   queued     the attempt was lost
-    running    sealed     the session has ended, and its final state is kept
-    running    queued     the attempt was lost
-    sealed     rewarding  a judge has it
-    sealed     queued     what was sealed is lost
-    rewarding  scored     the verdict is there
-    rewarding  sealed     the judge was lost
-    scored     grouped    its group has closed with it, and is ready to be trained on
-    grouped    trained    it was in a batch, and the version that this made is there
-    any        dropped    with a reason; not from trained or dropped
+say where a sample is, and `move` refuses what the table `TRANSITIONS` does not have (docs/slots.svg draws it).
 
 Every slot ends in exactly one of trained and dropped. Does no I/O, holds no trajectory and knows no clock. The
 controller and its GroupPool are the only callers; both live in one event loop.
@@ -26,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -216,12 +202,3 @@ def member_of(slot: str) -> int:
 def slot_seed(run_seed: int, index: int, member: int) -> int:
     """The seed of all draws of a sample, 48 bits; every attempt at it has the same."""
     return random.Random(f"{run_seed} {slot_id(index, member)}").getrandbits(48)
-
-
-def table() -> Iterator[str]:
-    """The transitions as lines, as they stand in this module's docstring."""
-    yield f"{'from':<10} {'to':<10} when"
-    for (before, after), when in TRANSITIONS.items():
-        if after != "dropped":
-            yield f"{before:<10} {after:<10} {when}"
-    yield f"{'any':<10} {'dropped':<10} {DROPPED}"

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -43,29 +44,21 @@ class ViewState:
 
     recipe: str = ""
     phase: str = "starting"
-    version: int = 0
     elapsed_s: float = 0.0
     left_s: float | None = None
     evaluated: int = 0
     to_evaluate: int = 0
-    steps: int = 0
-    rewards: list[float] = field(default_factory=list)
-    solve_rates: list[float] = field(default_factory=list)
+    history: Sequence[Mapping[str, Any]] = ()
+    """The lines of the last steps (`stats.RunStats`)."""
     samples_per_s: float = 0.0
     tokens_per_s: float = 0.0
     ages: dict[int, int] = field(default_factory=dict)
     sandboxes: int = 0
     engine_busy: float = 0.0
     trainer_busy: float = 0.0
-    calls_per_turn: float = 0.0
-    parallel_share: float = 0.0
-    dropped: dict[str, int] = field(default_factory=dict)
-    loss: float = 0.0
-    entropy: float = 0.0
     mismatch: float | None = None
-    """Largest log-probability difference between sampler and trainer at one version, so far."""
-    drift: float = 0.0
-    """Largest difference between a token's sampler and the policy that trains on it, last step."""
+    """Largest log-probability difference between sampler and trainer at one version, so far; `max_abs_drift` of a step
+    is that between a token's sampler and the policy that trains on it."""
     rollout: str = ""
     instruction: str = ""
     calls: deque[Call] = field(default_factory=lambda: deque(maxlen=8))
@@ -81,6 +74,13 @@ def sparkline(values: Sequence[float], width: int = 32, low: float = 0.0, high: 
 
 def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+UNTRAINED: Mapping[str, Any] = {
+    "step": 0, "version": 0, "loss": 0.0, "entropy": 0.0, "max_abs_drift": 0.0, "calls_per_turn": 0.0,
+    "parallel_share": 0.0, "dropped": {},
+}  # fmt: skip
+"""What is shown of a run before its first step."""
 
 
 class View:
@@ -123,6 +123,10 @@ def render(state: ViewState) -> Group:
     return Group(_header(state), halves, _rollout(state))
 
 
+def _last(state: ViewState) -> Mapping[str, Any]:
+    return state.history[-1] if state.history else UNTRAINED
+
+
 def _header(state: ViewState) -> Panel:
     line = Table.grid(expand=True)
     line.add_column(ratio=1)
@@ -130,7 +134,7 @@ def _header(state: ViewState) -> Panel:
     left = "" if state.left_s is None else f"   about {clock(state.left_s)} left"
     line.add_row(
         Text.assemble(("etude ", "bold"), (state.recipe, "cyan"), "   ", (state.phase, "bold yellow")),
-        Text(f"version {state.version}   {clock(state.elapsed_s)}{left}"),
+        Text(f"version {_last(state)['version']}   {clock(state.elapsed_s)}{left}"),
     )
     rows: list[Table | ProgressBar | Text] = [line]
     if state.to_evaluate:
@@ -147,16 +151,16 @@ def _header(state: ViewState) -> Panel:
 
 
 def _learning(state: ViewState) -> Panel:
-    table = Table.grid(padding=(0, 1))
-    reward = f"{state.rewards[-1]:.2f}" if state.rewards else "–"
-    solved = f"{state.solve_rates[-1]:.0%}" if state.solve_rates else "–"
-    table.add_row("solved", Text(solved, style="bold green"), Text(sparkline(state.solve_rates, 22), style="green"))
-    table.add_row("reward", Text(reward, style="bold"), Text(sparkline(state.rewards, 22), style="magenta"))
-    table.add_row("step", str(state.steps), f"loss {state.loss:+.3f} H {state.entropy:.3f}")
+    table, last = Table.grid(padding=(0, 1)), _last(state)
+    for name, key, form, style in (("solved", "solve_rate", ".0%", "green"), ("reward", "reward", ".2f", "magenta")):
+        values = [line[key] for line in state.history]
+        newest = format(values[-1], form) if values else "–"
+        table.add_row(name, Text(newest, style="bold"), Text(sparkline(values, 22), style=style))
+    table.add_row("step", str(last["step"]), f"loss {last['loss']:+.3f} H {last['entropy']:.3f}")
     mismatch = "–" if state.mismatch is None else f"{state.mismatch:.0e}"
-    table.add_row("Δ logp", "", f"{mismatch} fresh, {state.drift:.1f} stale")
-    table.add_row("calls", f"{state.calls_per_turn:.2f}", f"a turn, {state.parallel_share:.0%} parallel")
-    dropped = " ".join(f"{SHORT.get(name, name)} {count}" for name, count in state.dropped.items() if count)
+    table.add_row("Δ logp", "", f"{mismatch} fresh, {last['max_abs_drift']:.1f} stale")
+    table.add_row("calls", f"{last['calls_per_turn']:.2f}", f"a turn, {last['parallel_share']:.0%} parallel")
+    dropped = " ".join(f"{SHORT.get(name, name)} {count}" for name, count in last["dropped"].items() if count)
     table.add_row("dropped", "", dropped or "none")
     return Panel(table, title="learning", border_style="dim", padding=(0, 1))
 

@@ -72,24 +72,15 @@ class Watch:
                 self._follow(rollout, instruction, event)
 
     def _learning(self) -> None:
-        state, history = self.view.state, self.stats.history
-        if not history:
-            return
-        line = history[-1]
-        state.steps, state.version = self.stats.steps, line["version"]
-        state.rewards = [past["reward"] for past in history]
-        state.solve_rates = [past["solve_rate"] for past in history]
-        state.loss, state.entropy, state.drift = line["loss"], line["entropy"], line["max_abs_drift"]
-        state.mismatch = self.stats.max_abs_dlogp
-        state.calls_per_turn, state.parallel_share = line["calls_per_turn"], line["parallel_share"]
-        state.dropped = line["dropped"]
-        state.ages = {int(age): tokens for age, tokens in self.stats.ages.items()}
-        if self.stats.steps > self._shown_steps:
-            self._shown_steps = self.stats.steps
+        state, stats = self.view.state, self.stats
+        state.history, state.mismatch = stats.history, stats.max_abs_dlogp
+        state.ages = {int(age): tokens for age, tokens in stats.ages.items()}
+        if stats.steps > self._shown_steps:
+            self._shown_steps, line = stats.steps, stats.history[-1]
             self.view.line(
-                f"step {state.steps:4d}  solved {line['solve_rate']:.2f}  reward {line['reward']:+.2f}  "
+                f"step {stats.steps:4d}  solved {line['solve_rate']:.2f}  reward {line['reward']:+.2f}  "
                 f"turns {line['turns']:.1f}  age {line['mean_age']:.1f}  loss {line['loss']:+.4f}  "
-                f"rollouts {self.stats.counters['rollouts']}  {state.elapsed_s:.0f} s"
+                f"rollouts {stats.counters['rollouts']}  {state.elapsed_s:.0f} s"
             )
 
     def _follow(self, rollout: str, instruction: str, event: Event) -> None:

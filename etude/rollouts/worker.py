@@ -1,17 +1,7 @@
 """A worker of a run: the place of one process, and of the next one when it dies.
 
-Owns the life of every process of a run, whatever it does. Where a worker is, this table says, and what it does not have
-is refused:
-
-    state     event     becomes   when
-    starting  ready     ready     its process has answered, and is as far as its policy wants it
-    starting  died      resting   its process ended, or was not ready in time
-    ready     died      resting   its process ended, did not answer, or is of no use any more
-    ready     renew     starting  an operator has another process take its place
-    ready     leave     leaving   it is given no more work
-    resting   rested    starting  the pause before a restart is over
-    leaving   died      gone      nobody takes its place
-    any       end       gone      it is closed, or the run cannot have it any more; not from gone
+Owns the life of every process of a run, whatever it does. Where a worker is, the table `TABLE` says, and what that does
+not have is refused.
 
 What a process is, and what is done with it before it gets work, is its `Policy`'s; how often one may die, the run's
 budget says (`faults`). Work that was with a process when it died is its caller's to ask for again. Uses neither Ray nor
@@ -22,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Generic, Literal, Protocol, TypeVar, get_args
 
 from etude.errors import DeadlineExceeded, EtudeError, SandboxError
@@ -32,7 +22,7 @@ WorkerState = Literal["starting", "ready", "resting", "leaving", "gone"]
 Event = Literal["ready", "died", "renew", "leave", "rested", "end"]
 
 STATES: tuple[WorkerState, ...] = get_args(WorkerState)
-ENDED = "it is closed, or the run cannot have it any more; not from gone"
+ENDED: tuple[WorkerState, str] = ("gone", "it is closed, or the run cannot have it any more")
 TABLE: dict[tuple[WorkerState, Event], tuple[WorkerState, str]] = {
     ("starting", "ready"): ("ready", "its process has answered, and is as far as its policy wants it"),
     ("starting", "died"): ("resting", "its process ended, or was not ready in time"),
@@ -41,7 +31,7 @@ TABLE: dict[tuple[WorkerState, Event], tuple[WorkerState, str]] = {
     ("ready", "leave"): ("leaving", "it is given no more work"),
     ("resting", "rested"): ("starting", "the pause before a restart is over"),
     ("leaving", "died"): ("gone", "nobody takes its place"),
-    **{(state, "end"): ("gone", ENDED) for state in STATES if state != "gone"},
+    **{(state, "end"): ENDED for state in STATES if state != "gone"},
 }
 _AGAIN_S = 0.5
 
@@ -275,12 +265,3 @@ class Worker(Generic[P]):
         self._changed.set()
         self._changed = asyncio.Event()
         self.on_event(self, event, before)
-
-
-def table() -> Iterator[str]:
-    """The table as lines, as they stand in this module's docstring."""
-    yield f"{'state':<9} {'event':<9} {'becomes':<9} when"
-    for (before, event), (after, when) in TABLE.items():
-        if event != "end":
-            yield f"{before:<9} {event:<9} {after:<9} {when}"
-    yield f"{'any':<9} {'end':<9} {'gone':<9} {ENDED}"

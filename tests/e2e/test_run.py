@@ -39,6 +39,7 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     assert trained[0]["matched_tokens"] == trained[0]["trained_tokens"]
     assert trained[0]["max_abs_dlogp"] == 0.0
     assert all(line["max_age"] <= 4 for line in trained)
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
     assert left() == []
     again = run(tmp_path / "run")
     assert (again.returncode, "--resume" in again.stderr) == (42, True)

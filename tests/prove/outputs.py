@@ -19,6 +19,7 @@ from etude.bench.page import write_page
 from etude.bench.results import read_run
 from etude.bench.run import run_bench
 from etude.bench.summary import summarise
+from etude.bench.training import write_report
 from etude.cli import sessions
 from etude.durable import write_whole
 from etude.engine.foreign.handover import Handover
@@ -31,7 +32,6 @@ from etude.models.tokenizer import load_tokenizer, save_tokenizer
 from etude.records import Version
 from etude.rollouts.evaluate import Judged, as_json
 from etude.rollouts.evaluate import summarise as summarise_run
-from etude.rollouts.report import write_report
 from etude.tasks.mined.environment import Environments
 from etude.tasks.packed import pack_tasks, packed_names, unpack_tasks
 from etude.trainer.documents import Document, ShuffledSource, read_documents, write_documents

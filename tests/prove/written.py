@@ -36,7 +36,6 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.lines import append, rows
 from etude.rollouts.live import Changes
-from etude.rollouts.moves import Moves
 from etude.rollouts.sample import sample_of
 from etude.rollouts.trajectory_store import KeptTrajectory, TrajectoryStore
 from etude.tasks.harbor import read_task, write_task
@@ -152,20 +151,6 @@ def _changes(at: Path, n: int) -> None:
 
 def _changed(at: Path) -> list[int]:
     return [int(row["set"][0].partition("=")[2]) - 2 for row in rows(at / "changes.jsonl")]
-
-
-def _moves(at: Path, n: int) -> None:
-    moves = Moves(at)
-    try:
-        for _ in range(60):
-            moves._write({"n": n, "pad": "x" * 60})
-    finally:
-        moves.close()
-
-
-def _moved(at: Path) -> list[int]:
-    numbers = [row.get("n") for row in rows(at / "moves.jsonl")]
-    return [n for n in range(9) if numbers.count(n) >= 60]
 
 
 def _save(at: Path, n: int) -> None:
@@ -366,7 +351,6 @@ WRITTEN: dict[str, Written] = {
     "a run's trajectories": Written(_routes, lambda at: _numbers(at / "g0" / "0" / "events.jsonl")),
     "a run's samples": Written(_score, _scores),
     "a run's changes": Written(_changes, _changed),
-    "a run's moves": Written(_moves, _moved),
     "a run's checkpoints": Written(_save, _saved, step=16_384),
     "a model": Written(_model, _models, step=400_000, disk="20m"),
     "the weight store": Written(_publish, _published),

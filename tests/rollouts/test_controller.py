@@ -127,3 +127,19 @@ def test_a_budget_that_is_spent_ends_training_with_what_died(tmp_path):
             controller.cluster.fleet.raise_if_failed()
 
     controlled(tmp_path / "run", scenario, "faults.restarts=0")
+
+
+@pytest.mark.parametrize("bug", ["rollout", "delivery"])
+def test_a_bug_in_what_goes_on_beside_the_loop_ends_the_run_and_is_named(tmp_path, bug):
+    async def scenario(controller):
+        def broken(*_):
+            raise KeyError("a bug")
+
+        if bug == "rollout":
+            controller.stats.rolled_out = broken
+        else:
+            controller.stats.swapped = broken
+        with pytest.raises(EtudeError, match=rf"{bug} .* failed: KeyError\('a bug'\)"):
+            await train(controller)
+
+    controlled(tmp_path / "run", scenario)

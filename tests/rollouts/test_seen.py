@@ -1,4 +1,4 @@
-"""What a person sees: the live view and the report, from small made-up runs."""
+"""What a person sees: the live view, and the figures that it and the summary have, from small made-up runs."""
 
 import io
 import json
@@ -8,15 +8,16 @@ from rich.console import Console
 
 from etude.errors import UnusedFeature, WeightError
 from etude.rewards.rates import wilson
-from etude.rollouts.evaluate import Judged, as_json, summarise
+from etude.rollouts.evaluate import Judged, summarise
 from etude.rollouts.links import Swap
-from etude.rollouts.report import write_report
 from etude.rollouts.stats import RunStats
-from etude.rollouts.view import Call, View, ViewState, render, sparkline
+from etude.rollouts.view import UNTRAINED, Call, View, ViewState, render, sparkline
 
+LINE = dict(UNTRAINED) | {"step": 7, "version": 7, "dropped": {"zero_variance": 3}}
 STATE = ViewState(
-    recipe="quickstart", phase="training", version=7, elapsed_s=75, left_s=61, steps=7, rewards=[0.1, 0.5],
-    solve_rates=[0.2, 0.6], engine_busy=0.5, dropped={"zero_variance": 3}, instruction="Fix it.", sandboxes=12,
+    recipe="quickstart", phase="training", elapsed_s=75, left_s=61, engine_busy=0.5, sandboxes=12,
+    instruction="Fix it.",
+    history=[LINE | {"reward": 0.1, "solve_rate": 0.2}, LINE | {"reward": 0.5, "solve_rate": 0.6}],
 )  # fmt: skip
 STATE.calls.append(Call("read_file", "ship.py", "def ship(a):", False))
 USAGE = {
@@ -67,29 +68,6 @@ def test_the_summary_counts_each_set_apart():
     assert (figures["heldout_before"], figures["heldout_after"], figures["real_after"]) == (0.0, 1.0, 0.0)
     assert figures["rungs"]["1"] == [0.0, 1.0, 0.0]
     assert figures["real_before"] is None and figures["rungs"]["3"] == [None] * 3  # nothing was played there
-
-
-def test_the_report_holds_everything_and_fetches_nothing(tmp_path):
-    results = [judged("eval", rung, rung < 3) for rung in (1, 2, 3, 4, 5)] + [judged("heldout", 1, True)]
-    for label in ("base", "after", "control"):
-        (tmp_path / f"evaluation-{label}.json").write_text(json.dumps(as_json(results)))
-    summary = summarise(results, results, results) | {
-        "wall_s": 800, "max_abs_dlogp": 1e-5, "samples_per_s": 8, "trainer_busy": 0.6, "engine_busy": 0.8, "steps": 2,
-        "cpu_by_part": {"engine": 100, "trainer": 80}, "counters": {"tool_calls": 9, "age_tokens": {"0": 5, "1": 2}},
-    }  # fmt: skip
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
-    (tmp_path / "recipe.json").write_text(json.dumps({"rollouts": {"family": "ladder"}, "name": "small", "seed": 3}))
-    step = {"kind": "step", "elapsed_s": 60, "solve_rate": 0.5, "reward": 0.4, "mismatch_k3": 1e-4, "entropy": 0.1}
-    (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(step | {"elapsed_s": n}) for n in (60, 120)))
-    edit = {"kind": "tool_call", "name": "edit_file", "arguments": {"path": "a.py", "old": "<b>x</b>", "new": "y"}}
-    (tmp_path / "examples.json").write_text(json.dumps({"a failure": {"task": "t", "events": [edit]}}))
-    text = write_report(tmp_path).read_text()
-    assert text.count("<svg") == 5
-    for part in ("small", "seed 3", "a failure", "&lt;b&gt;x&lt;/b&gt;", "40.0%", "held-out ladder", "tool_calls"):
-        assert part in text
-    assert "<b>x</b>" not in text
-    assert "src=" not in text
-    assert "https://" not in text.replace("https://matplotlib.org", "")
 
 
 def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from etude.rollouts import slots
 from etude.rollouts.slots import ENDS, PLAYED, REASONS, STATES, TRANSITIONS, Slots, WrongMove, slot_seed
 
 ROOT = Path(__file__).parents[2]
@@ -24,10 +23,6 @@ def at(state):
         if to == state:
             break
     return found
-
-
-def test_the_docstring_has_the_table():
-    assert "\n".join(f"    {line}".rstrip() for line in slots.table()) in slots.__doc__
 
 
 @pytest.mark.parametrize("before", [state for state in STATES if state not in ENDS])

@@ -9,11 +9,10 @@ import ray
 
 from etude.environments.cluster.calls import actor
 from etude.errors import ConfigError, EtudeError
-from etude.rollouts import worker as told
 from etude.rollouts.faults import FaultConfig, Patience, RestartBudgetSpent, Restarts, restarts_of
 from etude.rollouts.pool import Pool
 from etude.rollouts.ray_process import Living, NotStarted, RayProcess
-from etude.rollouts.worker import TABLE, Worker, WorkerGone, WrongEvent
+from etude.rollouts.worker import STATES, TABLE, Worker, WorkerGone, WrongEvent
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -114,11 +113,6 @@ def life(tmp_path):
 
 async def pid(worker):
     return (await (await worker.ready()).call("stats", seconds=100, what="its number"))["pid"]
-
-
-def test_the_docstring_has_the_table():
-    lines = [line.strip() for line in told.__doc__.splitlines()]
-    assert all(row.strip() in lines for row in told.table())
 
 
 def test_one_that_is_killed_rests_and_is_started_anew(life, tmp_path):
@@ -254,7 +248,7 @@ def test_one_that_is_closed_is_gone_from_wherever_it_is(life, state):
 def test_what_the_table_does_not_have_is_refused(life):
     async def scenario(worker, until):
         await worker.ready()
-        for state in told.STATES:
+        for state in STATES:
             worker.state = state
             for event in {event for _, event in TABLE} - {each for before, each in TABLE if before == state}:
                 with pytest.raises(WrongEvent, match=f"no way from {state} by {event}"):
@@ -326,7 +320,7 @@ def test_a_pool_that_is_renewed_finishes_what_it_has_begun(tmp_path):
         (old,) = await pool.each("stats")
         under_way = asyncio.ensure_future(order(pool, "order"))
         await begun(pool, 1)
-        renewing = asyncio.ensure_future(pool.renew(100))
+        renewing = asyncio.ensure_future(pool.renew(pool.drained))
         await pool.until(lambda: pool.ready and pool.ready[0].place == 1, 100, "the new one")
         (new,) = await pool.each("stats")
         assert new["pid"] != old["pid"] and not under_way.done()

@@ -135,13 +135,7 @@ class Loans:
     async def load(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanLoadBody)
         served = await lending.load(loan, Version(body.version))
-        if served is None:
-            return reply({"loaded": None})
-        fetched = served.fetched
-        return reply({"loaded": {
-            "version": body.version, "root": fetched.root, "bytes": fetched.payload_bytes,
-            "deltas": len(fetched.path) - fetched.from_anchor, "pause_ms": 1000 * served.pause_s,
-        }})  # fmt: skip
+        return reply({"loaded": None if served is None else served.told()})
 
     async def drop(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanDropBody)

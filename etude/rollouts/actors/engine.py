@@ -45,16 +45,7 @@ class EngineActor(Living):
         None if a later version has come in meanwhile.
         """
         served = await self.updates.load(target)
-        if served is None:
-            return None
-        fetched = served.fetched
-        return {
-            "version": int(target),
-            "root": fetched.root,
-            "bytes": fetched.payload_bytes,
-            "deltas": len(fetched.path) - fetched.from_anchor,
-            "pause_ms": 1000 * served.pause_s,
-        }
+        return None if served is None else served.told()
 
     async def put(self, bits: Any, version: Version) -> None:
         """Swap in weights that are on no chain: the control's."""

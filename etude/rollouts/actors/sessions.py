@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from contextlib import AsyncExitStack
 from typing import Any
 
 from etude.environments.backends import open_when_there
@@ -17,14 +18,14 @@ from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.records import Event
 from etude.rollouts.config import RunConfig
-from etude.rollouts.ray_process import Living
+from etude.rollouts.ray_process import Taking
 from etude.rollouts.router import FleetView, RemoteSampler
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import Order, SealedRollout, play_order
 
 
 @actor(num_cpus=0, max_concurrency=1000)
-class SessionWorker(Living):
+class SessionWorker(Taking[SealedRollout, Backend]):
     """One process of concurrent sessions with their sandboxes. If it dies, its pool starts another, and its sessions
     go on elsewhere from their checkpoints.
     """
@@ -33,39 +34,33 @@ class SessionWorker(Living):
         from etude.models.chat import ChatRenderer
         from etude.models.tokenizer import load_tokenizer
 
+        super().__init__()
         self.config = config
         self.chat = ChatRenderer(load_tokenizer(config.model.path))
         self.sampler = RemoteSampler()
-        self._backend: Backend | None = None
-        self._opening = asyncio.Lock()
-        self.running: dict[str, asyncio.Task[SealedRollout]] = {}
         self.begun: dict[str, asyncio.Event] = {}
         self.watched: str | None = None
         self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
 
-    async def backend(self) -> Backend:
-        """Opened at first use: a backend belongs to the event loop that uses it, here the actor's."""
-        async with self._opening:
-            if self._backend is None:
-                self._backend = await open_when_there(self.config.environment)
-            return self._backend
+    async def open(self, closing: AsyncExitStack) -> Backend:
+        backend = await open_when_there(self.config.environment)
+        closing.push_async_callback(backend.close)
+        return backend
 
     async def play(self, order: Order) -> Sample | None:
         """The sample, not judged yet, of a session that stays where it is kept; None for one that was cancelled."""
-        backend = await self.backend()
+        backend = await self.opened()
         begun = self.begun[order.id] = asyncio.Event()
         rollout = play_order(
             order, self.config, backend, self.sampler, self.chat, self._on_event, lambda order: begun.set()
         )
-        task = self.running[order.id] = asyncio.ensure_future(rollout)
         try:
-            return (await task).sample
-        except asyncio.CancelledError:
-            return None
+            played = await self.done(order.id, rollout)
+            return None if played is None else played.sample
         finally:
             begun.set()  # or else never: whoever waits must hear of it
             self.sampler.ended(order.id)
-            del self.running[order.id], self.begun[order.id]
+            self.begun.pop(order.id, None)
 
     async def begins(self, order_id: str) -> None:
         """Wait until the session of a rollout that was ordered before has begun, or is over."""
@@ -78,26 +73,14 @@ class SessionWorker(Living):
 
     def _on_event(self, order: Order, event: Event) -> None:
         """Keep the events of one rollout at a time, for the live view."""
-        if self.watched not in self.running:
+        if self.watched not in self.under_way:
             self.watched = order.id
         if self.watched == order.id:
             self.recent.append((order.id, order.task.instruction, event))
 
-    async def cancel(self, ids: list[str]) -> None:
-        for rollout in ids:
-            if rollout in self.running:
-                self.running[rollout].cancel()
-
     async def stats(self) -> dict[str, Any]:
-        await self.backend()
+        await self.opened()
         recent = list(self.recent)
         self.recent.clear()
-        told = {"pid": os.getpid(), "running": len(self.running), "recent": recent}
+        told = {"pid": os.getpid(), "running": len(self.under_way), "recent": recent}
         return {**told, "routed": self.sampler.counted()}
-
-    async def close(self) -> None:
-        """Cancel what runs and leave no sandbox."""
-        await self.cancel(list(self.running))
-        await asyncio.gather(*self.running.values(), return_exceptions=True)
-        if self._backend is not None:
-            await self._backend.close()

@@ -1,7 +1,7 @@
 """One session in the foreground: the engine in this process, a real sandbox, every step printed as it happens.
 
-Owns `etude play`: the same harness, prompt and tools as training. A directory of the user's is copied into the sandbox
-and never written to; what the agent changed is shown as a diff.
+Owns `etude play`: one attempt of a checkpoint, as the benchmark plays it. A directory of the user's is copied into the
+sandbox and never written to; what the agent changed is shown as a diff.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from etude.bench.config import CheckpointPolicy
+from etude.bench.policies import Seat, open_policy
 from etude.environments.backends import open_backend
 from etude.environments.base import WORKSPACE, Sandbox
 from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
-from etude.harness.session import SessionResult, run_session
+from etude.harness.session import SessionResult
 from etude.harness.tools import ToolConfig
-from etude.models.config import ExpertFormat
 from etude.plain import plain
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
 from etude.rewards.played import judge, play_to_seal
 from etude.tasks.ladder import ladder_task
 
 MAX_FILES, MAX_BYTES = 500, 2_000_000
+HARNESS = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500))
 
 
 def find_model(given: Path | None) -> Path:
@@ -63,46 +65,31 @@ def _files_of(directory: Path) -> dict[str, bytes]:
     return files
 
 
-class AgentRun:
-    """One foreground session."""
+class Play:
+    """One attempt in the foreground."""
 
-    def __init__(
-        self, model: Path, task: Task, temperature: float, seed: int, quiet: bool, expert_format: ExpertFormat = "plain"
-    ) -> None:
-        self.model, self.task, self.temperature, self.seed = model, task, temperature, seed
-        self.expert_format: ExpertFormat = expert_format
+    def __init__(self, policy: CheckpointPolicy, task: Task, seed: int, quiet: bool) -> None:
+        self.policy, self.task, self.seed = policy, task, seed
         self.console = Console(quiet=quiet, highlight=False)
 
     async def execute(self) -> dict[str, Any]:
         """Play the session and judge it; `solved` is None where there is nothing to judge by."""
-        from etude.engine.config import EngineConfig
-        from etude.engine.torch_engine import TorchEngine
-        from etude.models.chat import ChatRenderer
-        from etude.models.checkpoint import load_checkpoint
-        from etude.models.expert_format import set_expert_format
-
-        decoder, tokenizer = load_checkpoint(self.model)
-        set_expert_format(decoder, self.expert_format)
-        self.console.print(f"[dim]{self.model} · {self.task.id}[/dim]")
-        engine = TorchEngine(decoder, EngineConfig(cache_tokens=16_384))
-        harness, changed = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500)), ""
+        self.console.print(f"[dim]{self.policy.path} · {self.task.id}[/dim]")
+        changed = ""
 
         async def session(sandbox: Sandbox) -> SessionResult:
             nonlocal changed
-            played = await run_session(
-                self.task.instruction, sandbox, engine, ChatRenderer(tokenizer), harness, self.task.limits,
-                session_id="agent", seed=self.seed, temperature=self.temperature, on_event=self.show,
-            )  # fmt: skip
+            played = await policy.play(Seat(self.task, 0, sandbox, self.seed, self.show))
             changed = await self._diff(sandbox)
-            return played
+            return played.result
 
         backend = open_backend()
         try:
-            sealed = await play_to_seal(self.task, backend, session)
+            async with open_policy(self.policy, HARNESS, self.seed) as policy:
+                sealed = await play_to_seal(self.task, backend, session)
             verdict = (await judge(self.task, sealed, backend)).verdict if self.task.verifier.files else None
         finally:
             await backend.close()
-            engine.close()
         if isinstance(verdict, InfraFailed):
             raise ConfigError(f"the verifier could not run: {verdict.what}")
         solved = None if verdict is None else verdict.reward >= 1.0

@@ -1,20 +1,18 @@
-"""The report of a run: one HTML file with everything in it.
+"""The page of a training run: one HTML file with everything in it.
 
-Owns how report.html looks; it is made from the files a run leaves (summary.json, metrics.jsonl, evaluation-*.json,
-examples.json) and can be made again from them. Plots are inline SVG; nothing is fetched. Computes no figure that the
-summary has.
+Owns what report.html says of a run of `etude train`; it is made from the files a run leaves (summary.json,
+metrics.jsonl, evaluation-*.json, examples.json) and can be made again from them. Computes no figure that the summary
+has.
 """
 
 from __future__ import annotations
 
-import html
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etude.durable import write_whole
+from etude.bench.html import figure, headline, svg, table, text, write_html
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, from_json, pass_rate
 from etude.rollouts.lines import rows
@@ -22,27 +20,6 @@ from etude.tasks.families import family as family_of
 
 LABELS = {"base": "base", "after": "after RL", "control": "fine-tuning control"}
 COLOURS = {"base": "#8a94a6", "after": "#2f6fed", "control": "#e08a2e"}
-
-_STYLE = """
-:root { --ink: #1c2430; --paper: #fff; --line: #d9dee7; --soft: #f5f7fa; --faint: #66708a }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e9ef; --paper: #14181f; --line: #2c3442; --soft: #1c222c; --faint: #98a2b8 }
-  svg { filter: invert(.88) hue-rotate(180deg) }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper) }
-body { margin: 2rem auto; max-width: 62rem; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line) }
-table { border-collapse: collapse; margin: .6rem 0 }
-td, th { padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top }
-th { color: var(--faint); font-weight: 500 } td.n { font-variant-numeric: tabular-nums }
-.big { display: flex; gap: 2.5rem; flex-wrap: wrap } .big b { font-size: 1.8rem; display: block }
-.plots { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem } .plots svg { width: 100%; height: auto }
-pre { background: var(--soft); padding: .5rem .7rem; border-radius: 6px; overflow-x: auto; margin: .3rem 0 }
-pre { font-size: 13px }
-.call { border-left: 3px solid #2f6fed; padding-left: .7rem; margin: .5rem 0 } .bad { border-color: #d0453a }
-.add { color: #2a8a4a } .del { color: #c43d33 } summary { cursor: pointer; margin: .5rem 0 }
-.faint { color: var(--faint) }
-"""
 
 
 def write_report(directory: Path) -> Path:
@@ -60,7 +37,7 @@ def write_report(directory: Path) -> Path:
     path = directory / "examples.json"
     examples = json.loads(path.read_text()) if path.exists() else {}
     parts = [
-        f"<h1>Etude · {html.escape(recipe['name'])} · seed {recipe['seed']}</h1>",
+        f"<h1>Etude · {text(recipe['name'])} · seed {recipe['seed']}</h1>",
         _headline(summary),
         "<h2>Held-out tasks, rung by rung</h2>" + _rungs_plot(results, family) + _table_of_sets(results, family),
         "<h2>Training</h2><div class=plots>" + _curves(steps) + _ages_plot(summary) + _cpu_plot(summary) + "</div>",
@@ -68,13 +45,10 @@ def write_report(directory: Path) -> Path:
         "<h2>Three sessions</h2>" + "".join(_example(title, example) for title, example in examples.items()),
         "<h2>Use counts</h2>" + _used(summary["counters"]),
         "<h2>Recipe</h2><details><summary>every key</summary><pre>"
-        + html.escape(json.dumps(recipe, indent=1))
+        + text(json.dumps(recipe, indent=1))
         + "</pre></details>",
     ]
-    page = f"<!doctype html><meta charset=utf-8><title>Etude run</title><style>{_STYLE}</style>" + "".join(parts)
-    target = directory / "report.html"
-    write_whole(target, page.encode())
-    return target
+    return write_html(directory / "report.html", "Etude run", parts)
 
 
 def _headline(summary: dict[str, Any]) -> str:
@@ -86,7 +60,7 @@ def _headline(summary: dict[str, Any]) -> str:
         (_change(summary, "real_before", "real_after"), "real code"),
         (f"{summary['wall_s'] / 60:.1f} min", f"{summary['samples_per_s']:.1f} rollouts a second"),
     ]
-    return "<div class=big>" + "".join(f"<div><b>{big}</b>{small}</div>" for big, small in figures) + "</div>"
+    return headline(figures)
 
 
 def _change(summary: dict[str, Any], before: str, after: str) -> str:
@@ -98,24 +72,15 @@ def _percent(rate: float | None) -> str:
 
 
 def _figure(width: float = 6.0, height: float = 2.9) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure  # here, for it takes a second to load
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
+    drawn = figure(width, height)
+    axes = drawn.subplots()
     axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _svg(figure: Any) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True)
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return drawn, axes
 
 
 def _rungs_plot(results: dict[str, list[Judged]], family: str) -> str:
     rungs = family_of(family).rungs
-    figure, axes = _figure(9, 3)
+    drawn, axes = _figure(9, 3)
     width = 0.8 / len(results)
     for place, (label, judged) in enumerate(results.items()):
         counts = [pass_rate(judged, split="eval", rung=rung) for rung in rungs]
@@ -131,7 +96,7 @@ def _rungs_plot(results: dict[str, list[Judged]], family: str) -> str:
     axes.set_ylim(0, 1)
     axes.set_ylabel("pass@1")
     axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.15))
-    return _svg(figure)
+    return svg(drawn)
 
 
 def _table_of_sets(results: dict[str, list[Judged]], family: str) -> str:
@@ -145,7 +110,7 @@ def _table_of_sets(results: dict[str, list[Judged]], family: str) -> str:
                 f"{passed / played:.1%} <span class=faint>({low:.0%}–{high:.0%}, n={played})</span>" if played else "–"
             )
         rows.append(row)
-    return _table(["tasks", *(LABELS[label] for label in results)], rows)
+    return table(["tasks", *(LABELS[label] for label in results)], rows)
 
 
 def _curves(steps: Sequence[dict[str, Any]]) -> str:
@@ -165,25 +130,25 @@ def _curves(steps: Sequence[dict[str, Any]]) -> str:
     axes.semilogy(minutes, [step["entropy"] for step in steps], color="#2f6fed", label="entropy")
     axes.set_xlabel("minutes since the start")
     axes.legend(frameon=False, fontsize=8)
-    return _svg(learning) + _svg(drift)
+    return svg(learning) + svg(drift)
 
 
 def _ages_plot(summary: dict[str, Any]) -> str:
-    figure, axes = _figure()
+    drawn, axes = _figure()
     ages = {int(age): tokens for age, tokens in summary["counters"]["age_tokens"].items()}
     axes.bar(list(ages), [tokens / max(1, sum(ages.values())) for tokens in ages.values()], color="#2f6fed")
     axes.set_xlabel("versions between sampling and training")
     axes.set_ylabel("share of trained tokens")
-    return _svg(figure)
+    return svg(drawn)
 
 
 def _cpu_plot(summary: dict[str, Any]) -> str:
-    figure, axes = _figure()
+    drawn, axes = _figure()
     parts = {name: seconds for name, seconds in summary["cpu_by_part"].items() if seconds > 0.5}
     axes.barh(list(parts)[::-1], list(parts.values())[::-1], color="#8a94a6")
     busy = f"engine busy {summary['engine_busy']:.0%}, trainer busy {summary['trainer_busy']:.0%} of the time"
     axes.set_xlabel(f"CPU seconds of training ({busy})")
-    return _svg(figure)
+    return svg(drawn)
 
 
 def _behaviour(results: dict[str, list[Judged]]) -> str:
@@ -203,44 +168,36 @@ def _behaviour(results: dict[str, list[Judged]]) -> str:
         ["malformed calls in a session", *(mean(s, lambda one: one.usage["malformed_calls"]) for s in sets)],
         ["cut by a limit", *(mean(s, lambda one: one.outcome == "Truncated") for s in sets)],
     ]
-    return _table(["per session", *(LABELS[label] for label in results)], rows)
+    return table(["per session", *(LABELS[label] for label in results)], rows)
 
 
 def _example(title: str, example: dict[str, Any]) -> str:
     body = "".join(_event(event) for event in example["events"])
-    return f"<details><summary>{html.escape(title)} · {html.escape(example['task'])}</summary>{body}</details>"
+    return f"<details><summary>{text(title)} · {text(example['task'])}</summary>{body}</details>"
 
 
 def _event(event: dict[str, Any]) -> str:
     if event["kind"] == "prompt":
-        return f"<p><b>{html.escape(event['user'])}</b></p>"
+        return f"<p><b>{text(event['user'])}</b></p>"
     if event["kind"] == "tool_call":
         arguments = event.get("arguments", {"": event.get("raw", "")})
         if event["name"] == "edit_file":
-            shown = f"<pre>{html.escape(str(arguments.get('path', '')))}\n" + _diff(arguments) + "</pre>"
+            shown = f"<pre>{text(arguments.get('path', ''))}\n" + _diff(arguments) + "</pre>"
         else:
-            shown = "<pre>" + html.escape("  ".join(str(value) for value in arguments.values())) + "</pre>"
-        return f"<div class=call><b>{html.escape(event['name'])}</b>{shown}</div>"
+            shown = "<pre>" + text("  ".join(str(value) for value in arguments.values())) + "</pre>"
+        return f"<div class=call><b>{text(event['name'])}</b>{shown}</div>"
     if event["kind"] == "tool_result":
-        return f"<pre class='{'del' if event.get('error') else ''}'>{html.escape(event['text'])}</pre>"
+        return f"<pre class='{'no' if event.get('error') else ''}'>{text(event['text'])}</pre>"
     if event["kind"] == "end":
-        return f"<p class=faint>ended: {html.escape(event['stop'])}</p>"
+        return f"<p class=faint>ended: {text(event['stop'])}</p>"
     return ""
 
 
 def _diff(arguments: dict[str, Any]) -> str:
-    old = "".join(
-        f"<span class=del>- {html.escape(line)}</span>\n" for line in str(arguments.get("old", "")).splitlines()
-    )
+    old = "".join(f"<span class=no>- {text(line)}</span>\n" for line in str(arguments.get("old", "")).splitlines())
     return old + "".join(
-        f"<span class=add>+ {html.escape(line)}</span>\n" for line in str(arguments.get("new", "")).splitlines()
+        f"<span class=yes>+ {text(line)}</span>\n" for line in str(arguments.get("new", "")).splitlines()
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    header = "".join(f"<th>{cell}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td class=n>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{header}</tr>{body}</table>"
 
 
 def _used(counters: Mapping[str, Any]) -> str:
@@ -248,7 +205,7 @@ def _used(counters: Mapping[str, Any]) -> str:
     used = {name: value for name, value in counters.items() if value}
     unused = ", ".join(name for name in counters if name not in used)
     rows = [(name, _plain(value)) for name, value in used.items()]
-    return _table(["counter", ""], rows) + f"<p class=faint>Not used: {unused or 'none'}</p>"
+    return table(["counter", ""], rows) + f"<p class=faint>Not used: {unused or 'none'}</p>"
 
 
 def _plain(value: Any) -> str:

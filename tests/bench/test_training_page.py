@@ -1,0 +1,37 @@
+"""The page of a training run, from what a small made-up run has left."""
+
+import json
+
+from etude.bench.training import write_report
+from etude.rollouts.evaluate import Judged, as_json, summarise
+
+USAGE = {
+    "turns": 3, "tool_calls": 4, "parallel_turns": 1, "error_observations": 0, "malformed_calls": 0,
+}  # fmt: skip
+
+
+def judged(split, rung, solved):
+    return Judged(f"{split}{rung}", split, rung, solved, "Scored", "operator", "pair", USAGE, True, 0)
+
+
+def test_the_report_holds_everything_and_fetches_nothing(tmp_path):
+    results = [judged("eval", rung, rung < 3) for rung in (1, 2, 3, 4, 5)] + [judged("heldout", 1, True)]
+    for label in ("base", "after", "control"):
+        (tmp_path / f"evaluation-{label}.json").write_text(json.dumps(as_json(results)))
+    summary = summarise(results, results, results) | {
+        "wall_s": 800, "max_abs_dlogp": 1e-5, "samples_per_s": 8, "trainer_busy": 0.6, "engine_busy": 0.8, "steps": 2,
+        "cpu_by_part": {"engine": 100, "trainer": 80}, "counters": {"tool_calls": 9, "age_tokens": {"0": 5, "1": 2}},
+    }  # fmt: skip
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "recipe.json").write_text(json.dumps({"rollouts": {"family": "ladder"}, "name": "small", "seed": 3}))
+    step = {"kind": "step", "elapsed_s": 60, "solve_rate": 0.5, "reward": 0.4, "mismatch_k3": 1e-4, "entropy": 0.1}
+    (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(step | {"elapsed_s": n}) for n in (60, 120)))
+    edit = {"kind": "tool_call", "name": "edit_file", "arguments": {"path": "a.py", "old": "<b>x</b>", "new": "y"}}
+    (tmp_path / "examples.json").write_text(json.dumps({"a failure": {"task": "t", "events": [edit]}}))
+    text = write_report(tmp_path).read_text()
+    assert text.count("<svg") == 5
+    for part in ("small", "seed 3", "a failure", "&lt;b&gt;x&lt;/b&gt;", "40.0%", "held-out ladder", "tool_calls"):
+        assert part in text
+    assert "<b>x</b>" not in text
+    assert "src=" not in text
+    assert "https://" not in text.replace("https://matplotlib.org", "")
