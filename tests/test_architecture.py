@@ -163,6 +163,11 @@ def test_one_module_starts_git():
     assert found == ["host/git.py"]
 
 
+def test_one_module_locks_files():
+    found = [str(path.relative_to(PACKAGE)) for path, tree in TREES.items() if "flock" in dict(called(tree)).values()]
+    assert found == ["host/lock.py"]
+
+
 READS = {
     "open", "fdopen", "read_text", "read_bytes", "walk", "fwalk", "scandir", "listdir", "iterdir", "glob", "rglob",
     "copy2", "copyfile", "copytree", "move", "rmtree", "readlink",

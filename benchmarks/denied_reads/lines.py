@@ -66,6 +66,17 @@ SHAPES = (
     "git ls-files -o --eol", "git ls-files -o --exclude-per-directory=own", "git add -n .", "git stash list",
     "git hash-object --stdin-paths < list", "git status --short", "[[ x == % ]]", "[[ x =~ % ]]", "[[ -f % ]]",
     "[[ % != x ]]", "[ x = % ]", "X=(%)", "X=(src %); echo $X", "export X=%", "mkdir -p c && cd c && cat ../% && cd ..",
+    "bash -c 'echo $(( $1 ))' _ 'a[$(cat %)]'", "set -- 'a[$(cat %)]'; echo $(( $1 ))", "A=([$(cat indices)]=1)",
+    "eval \"$(grep . scripts)\"", "eval \"$(sed -n 1p scripts)\"", "eval $(<scripts)", "source <(grep a scripts)",
+    ". <(cat scripts)", "bash <(sed 1q scripts)", "sed -n 1p scripts | sh",
+    "X=$(<scripts); $X", "bash -c \"$(<scripts)\"",
+    "find . -name scripts -exec sh -c '. \"$1\"' _ {} \\;",
+    "find . -name scripts -exec bash -c 'eval \"$(<$0)\"' {} \\;",
+    "find % -exec sh -c 'cat \"$1\"' _ {} \\;", "xargs -I{} sh -c '{}' < scripts", "xargs -rI@ sh -c '@' < scripts",
+    "xargs -0I@ sh -c 'echo $(@)' < scripts", "ls | xargs --replace cat % ls", "ls | xargs --max-lines cat % ls",
+    "env -S 'cat %'", "env --split-string='cat %'", "cd names && test *", "cd names && printf * x",
+    "cd names && for f in *; do for g in *; do [ \"$f\" \"$g\" ]; done; done",
+    "cd names && for f in *; do test $f $f; done",
     "expand %", "split %", "csplit % 1", "tsort %", "ptx %", "join % %", "shuf %", "factor < %",
 )  # fmt: skip
 AROUND = (

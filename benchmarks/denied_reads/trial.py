@@ -84,6 +84,8 @@ class Trial:
             "package.json": b'{"version": "1", "scripts": {}, "dependencies": {}}\n',
             "pyproject.toml": b"[project]\nversion = '1'\n", ".github/workflows/ci.yml": b"on: push\n",
             "list": "\n".join(denied).encode() + b"\n", "list0": "\0".join(denied).encode() + b"\0",
+            "scripts": b"cat .env infra/secrets/key\n", "indices": b"a[$(cat .env)]\n",
+            "names/-v": text, "names/a[$(cd ..; cat .env)]": text,
             "opt/-f.env": text, "lists/list0": b"../.env\0", "lists/--files0-from=list0": text,
             "sums": "".join(f"{'0' * 32}  {name}\n" for name in denied).encode(),
         }  # fmt: skip

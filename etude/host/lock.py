@@ -1,12 +1,13 @@
-"""A file that one process at a time has, for as long as it lives.
+"""A file or directory that one process at a time has, or several share, for as long as they live.
 
-Owns `hold`. Who is killed while it starts another process leaves its lock to that child, until the child has become its
-program: it has every open file for that moment, which on a busy machine is long. Such a leftover is waited for; a
-process that lives is not.
+Owns `hold`, and what asks less: `try_hold`, `wait_for` and `share`. Nothing else calls flock. Who is killed while it
+starts another process leaves its lock to that child, until the child has become its program: it has every open file for
+that moment, which on a busy machine is long. Such a leftover is waited for by `hold`; a process that lives is not.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -21,15 +22,36 @@ def hold(handle: int) -> None:
     blocks while the last one's child does."""
     end = time.monotonic() + CHILD_S
     while True:
-        try:
-            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if (holder := _holder(handle)) is not None:
-                raise BlockingIOError(error.errno, f"process {holder}") from None
-            if time.monotonic() > end:
-                why = f"no process that is seen here, or a killed one's child, for {CHILD_S:.0f} s"
-                raise BlockingIOError(error.errno, why) from None
+        if try_hold(handle):
+            return
+        if (holder := _holder(handle)) is not None:
+            raise BlockingIOError(errno.EWOULDBLOCK, f"process {holder}")
+        if time.monotonic() > end:
+            why = f"no process that is seen here, or a killed one's child, for {CHILD_S:.0f} s"
+            raise BlockingIOError(errno.EWOULDBLOCK, why)
         time.sleep(0.01)
+
+
+def try_hold(handle: int) -> bool:
+    """Lock the open file until it is closed, unless somebody has it or a share of it now."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_for(handle: int, patience_s: float) -> bool:
+    """The same, tried for so long: whoever has it is about to end."""
+    end = time.monotonic() + patience_s
+    while not (held := try_hold(handle)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return held
+
+
+def share(handle: int) -> None:
+    """Have the open file together with others who share it, until it is closed; waits for one who holds it."""
+    fcntl.flock(handle, fcntl.LOCK_SH)
 
 
 def _holder(handle: int) -> int | None:

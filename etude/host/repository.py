@@ -28,6 +28,7 @@ _STORED = {
     "core.sharedrepository", "extensions.objectformat", "extensions.refstorage",
 }  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9]{1,16}")
+_HEAD = re.compile(rb"ref:\s*refs/|[0-9a-f]{40}")
 _PATH_BYTES, _CONFIG_BYTES, _INDEX_BYTES, _NAMES = 1 << 14, 1 << 20, 1 << 30, 80_000
 _DIRECTORIES, _FILES = ("objects", "refs", "reftable"), ("packed-refs", "shallow")
 """What is shared by all worktrees, and lent."""
@@ -87,8 +88,10 @@ class Aside:
 
     @property
     def git_dir(self) -> Path:
-        """With the user's HEAD as it is now. Raises ConfigError where that is no plain file."""
+        """With the user's HEAD as it is now. Raises ConfigError where that is no plain file, or says nothing to git."""
         self._bring("HEAD", _PATH_BYTES)
+        if not _HEAD.match((self._path / "HEAD").read_bytes()):
+            raise ConfigError(f"{self.found.own / 'HEAD'}: names no branch or commit; is the repository whole?")
         return self._path
 
     @property

@@ -8,9 +8,7 @@ elsewhere.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
-import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +17,7 @@ from blake3 import blake3
 
 from etude.durable import write_whole
 from etude.errors import CheckpointError
+from etude.host.lock import wait_for
 
 _MAGIC = b"ETUDECK1"
 LAST_WORDS_S = 60.0
@@ -33,19 +32,12 @@ def claim(directory: Path, patience_s: float = LAST_WORDS_S) -> IO[str]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     file = (directory / "trainer.lock").open("w")
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise CheckpointError(
-                    f"{directory}: another run has been writing here for {patience_s:.0f} s; "
-                    "stop it, or choose another --out"
-                ) from None
-            time.sleep(0.1)
+    if wait_for(file.fileno(), patience_s):
+        return file
+    file.close()
+    raise CheckpointError(
+        f"{directory}: another run has been writing here for {patience_s:.0f} s; stop it, or choose another --out"
+    )
 
 
 def save(directory: Path, number: int, state: dict[str, Any], keep: int = 2) -> Path:

@@ -60,6 +60,10 @@ _REBASE = (
     "git commit -qam m && ! git rebase -q s 2> {}"
 )
 _VIM = "vim --not-a-term -c 'qa!' a.txt"
+_VIMRC = "echo 'silent !touch CANARY'"
+_PACKED = f"mkdir -p node_modules/p; {_VIMRC} > node_modules/p/.exrc"
+_IN_LIB = f"cd lib; {_VIM}"
+_FAR = "1/2/3/4/5/6/7/8/9/10/11/12"
 _HG = "hg status; hg log"
 _EXCHANGE = f"""python3 -c '{_PYTHON}
 sys.exit(libc.renameat2(-100, b"NEW", -100, b"OLD", 2))'"""
@@ -286,6 +290,28 @@ CASES = (
     Case("vim further down", "mkdir -p b/c; echo 'silent !touch CANARY' > b/c/.exrc", f"cd b/c; {_VIM}", refused="b/c/.exrc"),
     Case("a debugger further down", "mkdir b; echo 'import os; os.system(\"touch CANARY\")' > b/.pdbrc",
          "cd b; echo 1 > x.py; python3 -m pdb x.py", refused="b/.pdbrc"),
+    # links that lead among packages, where such files are let be because nobody works there
+    Case("a link to a package's directory", f"{_PACKED}; ln -s node_modules/p lib", _IN_LIB, refused="lib"),
+    Case("a link to one that comes later", f"ln -s node_modules/p lib; {_PACKED}", _IN_LIB, refused="lib"),
+    Case("one that is moved out", f"{_PACKED}; ln -s node_modules/p node_modules/l; mv node_modules/l lib", _IN_LIB, refused="lib"),
+    Case("another name of one", f"{_PACKED}; ln -s node_modules/p node_modules/l; ln -P node_modules/l lib", _IN_LIB, refused="lib"),
+    Case("a link to a file that becomes a directory", f"mkdir -p node_modules; touch node_modules/p; ln -s node_modules/p lib; rm node_modules/p; {_PACKED}",
+         _IN_LIB, refused="node_modules/p/.exrc"),
+    Case("a link that is there already", _PACKED, _IN_LIB, refused="node_modules/p/.exrc", given="ln -s node_modules/p lib"),
+    Case("and by way of another", _PACKED, _IN_LIB, refused="node_modules/p/.exrc", given="mkdir node_modules; ln -s ../node_modules/p node_modules/q; ln -s node_modules/q lib"),
+    Case("and prepared beside it", f"{_PACKED}; mv node_modules/p node_modules/r; ln -s r node_modules/p", _IN_LIB, refused="node_modules/p*",
+         given="mkdir node_modules; ln -s node_modules/p lib"),
+    Case("and moved there", f"mkdir -p node_modules/r; {_VIMRC} > node_modules/r/.exrc; mv node_modules/r node_modules/p", _IN_LIB, refused="node_modules/p/.exrc",
+         given="mkdir node_modules; ln -s node_modules/p lib"),
+    Case("where a link of a package leads that somebody works in", f"mkdir -p b; {_VIMRC} > b/rc", _IN_LIB, refused="b/rc",
+         given="mkdir -p node_modules/p b; touch b/rc; ln -s ../../b/rc node_modules/p/.exrc; ln -s node_modules/p lib"),
+    Case("vim where a link among builds leads", f"{_VIMRC} > b", f"cd target; {_VIM}", refused="b", given="mkdir target; touch b; ln -s ../b target/.exrc"),
+    Case("vim where a link very far down leads", f"{_VIMRC} > b", f"cd {_FAR}; {_VIM}", refused="b", given=f"mkdir -p {_FAR}; touch b; ln -s $PWD/b {_FAR}/.exrc"),
+    Case("the second name of direnv's among packages", "echo 'touch CANARY' > node_modules/x", _DIRENV, refused="node_modules/x", given="mkdir node_modules; touch .envrc; ln .envrc node_modules/x"),
+    Case("the second name of a hook among git's logs", "cat evil > .git/logs/x", COMMIT, refused=".git/logs/x",
+         given="mkdir -p .git/hooks; printf '#!/bin/sh\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; ln .git/hooks/pre-commit .git/logs/x"),
+    Case("what the hook of a submodule runs", "cp evil sub/check", f"cd sub; {COMMIT}", "submodule", refused="sub/check",
+         given="touch sub/check; chmod +x sub/check; cd .git/modules/sub/hooks; printf '#!/bin/sh\n./check\n' > pre-commit; chmod +x pre-commit"),
     # by file tools
     Case("the file tool writes a hook", ".git/hooks/pre-commit", f"chmod +x .git/hooks/pre-commit; {COMMIT}", "hookless", way="write_file", refused=".git/hooks/pre-commit"),
     Case("an archive holds a repository", f"{_PREPARED}; mkdir y; mv x y/.git; tar cf - -C y .", "git status", "none", way="upload", refused=".git"),

@@ -149,6 +149,37 @@ def test_hooks_and_envs_of_nested_repositories_are_read_too(held: Place) -> None
     assert not held.canary.exists()
 
 
+def test_a_workspace_that_is_a_part_of_a_repository_holds_what_its_hooks_run(held: Place) -> None:
+    held.run("rm -rf .git; cd ..; git init -q; mkdir -p .git/hooks")
+    (hook := held.root / ".git" / "hooks" / "pre-commit").write_text("#!/bin/sh\ncd project\n./tools/check\n")
+    hook.chmod(0o755)
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await refused(workspace, "cp evil tools/check") == "tools/check"
+
+    within(held.project, scenario)
+
+
+def test_links_to_files_of_packages_are_made_as_ever(held: Place) -> None:
+    """`npm install -g` and nodeenv put such links where shells search; packages are linked to projects too."""
+    (held.project / "bin").mkdir()
+    (held.project / "lib" / "node_modules" / "p").mkdir(parents=True)
+    (held.project / "lib" / "node_modules" / "p" / "old.js").write_text("")
+    (held.project / "bin" / "old").symlink_to("../lib/node_modules/p/old.js")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        for command in (
+            "cd lib/node_modules/p && touch cli.js && ln -s ../lib/node_modules/p/cli.js ../../../bin/p",
+            "cd bin && ln -s ../lib/node_modules/p/cli.js q && mv p r",
+            "cd bin && rm old && ln -s ../lib/node_modules/p/old.js old && mkdir ../lib/node_modules/p/.vscode",
+            "mkdir -p src/a node_modules; ln -s ../src/a node_modules/a && ln -s ../../node_modules src/a/node_modules",
+        ):
+            done = await workspace.exec(command)
+            assert done.exit_code == 0, done.output.decode()
+
+    within(held.project, scenario)
+
+
 def test_what_is_merely_mentioned_is_not_guarded(held: Place) -> None:
     """A hook that lints the sources does not make them the user's alone."""
     (held.project / "src" / "main.py").write_text("1\n")

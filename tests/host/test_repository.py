@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,3 +129,24 @@ def test_settings_that_say_how_files_are_stored_are_kept_and_no_others(root: Pat
     assert asked(find(root), "config", "--list", "--local").splitlines() == [
         "core.repositoryformatversion=0", "core.bare=false", "core.logallrefupdates=false", "core.filemode=false",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["missing", "link", "directory", "pipe", "empty", "noise"])
+def test_a_worktree_whose_head_says_nothing_is_one_clear_error(tmp_path: Path, what: str) -> None:
+    (main := tmp_path / "main").mkdir()
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"], ["worktree", "add", "-q", "../w"]):
+        git(main, *words)
+    head = main / ".git" / "worktrees" / "w" / "HEAD"
+    whole = head.read_bytes()
+    head.unlink()
+    made = {"link": lambda: head.symlink_to("../../HEAD"), "directory": head.mkdir, "pipe": lambda: os.mkfifo(head)}
+    made |= {"empty": head.touch, "noise": lambda: head.write_bytes(b"\0nonsense")}
+    made.get(what, lambda: None)()
+    found = find(tmp_path / "w")
+    assert found is not None
+    aside = Aside(found)
+    with pytest.raises(ConfigError, match=f"{head}: .*is the repository whole"):
+        _ = aside.git_dir
+    subprocess.run(["rm", "-rf", head], check=True)
+    head.write_bytes(whole)
+    assert run_git_now("rev-parse", "--verify", "HEAD", at=Place(git_dir=aside.git_dir)).code == 0

@@ -31,7 +31,7 @@ from etude.engine.server.errors import ApiError, answer_of
 from etude.engine.server.generate import Generate
 from etude.engine.server.lending import LendingConfig
 from etude.engine.server.loans import Loans
-from etude.engine.server.openapi import openapi
+from etude.engine.server.openapi import OPERATIONS, openapi
 from etude.engine.server.responses import Responses
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
@@ -40,7 +40,7 @@ from etude.engine.updates import WeightUpdates
 from etude.environments.server.connections import HttpLimits
 from etude.environments.server.guard import Guard, own_token
 from etude.environments.server.http import respond
-from etude.environments.server.openapi import served
+from etude.environments.server.openapi import queried, served
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.errors import EtudeError
 from etude.host.home import default_home
@@ -110,7 +110,10 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
     asked = (Chat(service), Completions(service), Responses(service), Messages(service), Generate(service))
     loans = Loans(service, config.expert_format, config.weight_store, config.subscriber)
     rooms = (*asked, Control(service), loans)
-    routes = [route for room in rooms for route in room.table()] + [served(openapi())]
+    tables = [route for room in rooms for route in room.table()]
+    # clients of other protocols add parameters of their servers' (`beta`, `api-version`), which say nothing here
+    routes = [each if each.path.startswith("/v1/") else queried(each, OPERATIONS) for each in tables]
+    routes.append(served(openapi()))
     known = {route.path for route in routes}
 
     async def failed(request: Request, error: Exception) -> Response:

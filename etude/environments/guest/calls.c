@@ -18,12 +18,22 @@ enum {
 
 enum { BORROWED = S_ISUID | S_ISGID }; /* outside, a program with these runs with its owner's rights */
 
+static int refuse(const struct call *call, const char *shown) {
+    guard_note(call->pid, shown);
+    return call->pid == 1 ? EKEYREJECTED : EPERM; /* of our own calls, the controller tells it from any other EPERM */
+}
+
 static int allow(const struct call *call, const struct place *place, enum change change) {
     const char *shown;
     if (!strcmp(place->name, ".") || !strcmp(place->name, "..") || !planted(place->path, place->name, change, &shown))
         return 0;
-    guard_note(call->pid, shown);
-    return call->pid == 1 ? EKEYREJECTED : EPERM; /* of our own calls, the controller tells it from any other EPERM */
+    return refuse(call, shown);
+}
+
+static int allow_link(const struct call *call, const struct place *place, const char *text) {
+    const char *shown;
+    int error = allow(call, place, MADE_LINK);
+    return error || !planted_leads(place, text, &shown) ? error : refuse(call, shown);
 }
 
 enum { PROC_TEXT = 512 };
@@ -159,10 +169,10 @@ static long make_symlink(const struct call *call, uint64_t target, int at, uint6
     struct place place, text; /* the target is text: its place is not wanted */
     int error = find_place(call, at, path, &place);
     char *bytes = text.path;
-    if (!error && !place.exists)
-        error = allow(call, &place, MADE_LINK);
     if (!error)
         error = read_path(call, target, bytes);
+    if (!error && !place.exists)
+        error = allow_link(call, &place, bytes);
     long got = error ? -error : result(symlinkat(bytes, place.directory, asked(&place)));
     leave_place(&place);
     return got;
@@ -173,12 +183,21 @@ static enum change moved(const struct place *place) {
     return S_ISDIR(mode) ? MOVED_DIRECTORY : S_ISLNK(mode) ? MADE_LINK : S_ISFIFO(mode) ? MADE_PIPE : MADE_FILE;
 }
 
+static int allow_moved(const struct call *call, const struct place *from, const struct place *to) {
+    char text[PATH_MAX];
+    if (moved(from) != MADE_LINK)
+        return allow(call, to, moved(from));
+    ssize_t length = readlinkat(from->directory, from->name, text, sizeof text - 1);
+    text[length > 0 ? length : 0] = 0;
+    return length < 0 ? errno : allow_link(call, to, text);
+}
+
 static long link_found(const struct call *call, struct place *from, struct place *to) {
     char link[40];
     int fd = pin(from);
     int error = fd < 0 ? errno : allow(call, from, WRITTEN); /* who has another name of it could write it there */
     if (!error && !to->exists)
-        error = allow(call, to, moved(from));
+        error = allow_moved(call, from, to);
     long got = -error;
     if (!error) {
         link_of(fd, link);
@@ -221,7 +240,8 @@ static long make_removal(const struct call *call, int at, uint64_t path, int fla
 
 /* What is not obeyed there, because nobody goes there, would be here. mv then copies, and each name is judged. */
 static bool leaves_packages(const struct place *from, const struct place *to) {
-    return S_ISDIR(from->info.st_mode) && planted_unpacked(from->path, from->name) && !planted_unpacked(to->path, to->name);
+    return S_ISDIR(from->info.st_mode) && planted_unpacked(from->path, from->name, false) &&
+           !planted_unpacked(to->path, to->name, true);
 }
 
 static long rename_found(const struct call *call, struct place *from, struct place *to, unsigned flags) {
@@ -230,10 +250,10 @@ static long rename_found(const struct call *call, struct place *from, struct pla
     if (!error && happens && (leaves_packages(from, to) || (flags & RENAME_EXCHANGE && to->exists && leaves_packages(to, from))))
         error = EXDEV;
     if (!error && happens)
-        error = allow(call, to, moved(from));
+        error = allow_moved(call, from, to);
     if (!error && happens && flags & RENAME_EXCHANGE && to->exists) {
         error = allow(call, to, WRITTEN);
-        error = error ? error : allow(call, from, moved(to));
+        error = error ? error : allow_moved(call, to, from);
     }
     return error ? -error : result(syscall(SYS_renameat2, from->directory, asked(from), to->directory, asked(to), flags));
 }

@@ -58,6 +58,9 @@ void leave_place(struct place *place);
 int planted_rules(const char *text, size_t size); /* 0 or an errno */
 bool planted(const char *directory, const char *name, enum change change, const char **shown);
 void planted_done(void);                                             /* when what was judged has been made */
-bool planted_unpacked(const char *directory, const char *name); /* within what packages are unpacked in, or not guarded */
+/* Within what packages are unpacked in, or not guarded; with `whole` nothing of it may be where somebody works. */
+bool planted_unpacked(const char *directory, const char *name, bool whole);
+/* Whether a link with this text would have somebody work among packages. One to a file is none: programs have them. */
+bool planted_leads(const struct place *link, const char *text, const char **shown);
 
 #endif

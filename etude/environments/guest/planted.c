@@ -4,6 +4,7 @@
  *   w  a directory that is guarded        n  a name that nothing may have, at any depth
  *   e  a path, at any depth               s  the same, but not within u
  *   u  a directory that packages are unpacked in
+ *   U  a path from the top within such a one, which a link from elsewhere leads to: somebody works there after all
  *   r  a path at a root: a guarded directory, or one that holds a .git
  *   m  a path from the top that is read-only as a whole; p  one that another file names
  *   g  inside a git directory: what git writes itself; G  but not this
@@ -14,11 +15,14 @@
  * directory what no g allows is refused; NAME.lock is NAME. A git directory is told as git tells one, so that a bare one
  * is found, and no directory may become one: git obeys its config at the next prompt.
  *
- * Nothing is remembered from one call to the next: the user, and other sessions, change the tree meanwhile. */
+ * Nothing is remembered from one call to the next, but for what links were made to: the user, and other sessions, change
+ * the tree meanwhile. */
 #include "guard.h"
 
 #include <fnmatch.h>
+#include <linux/openat2.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 
 enum { MAX_RULES = 4096 };
 enum match { APART, ABOVE, WITHIN };
@@ -38,7 +42,7 @@ int planted_rules(const char *text, size_t size) {
     while ((line = strsep(&rest, "\n"))) {
         if (!*line)
             continue;
-        if (rule_count == MAX_RULES || !strchr("wnesurmpgGdDxf", line[0]) || line[1] != ' ')
+        if (rule_count == MAX_RULES || !strchr("wnesuUrmpgGdDxf", line[0]) || line[1] != ' ')
             return EINVAL;
         rules[rule_count++] = (struct rule){line[0], line + 2};
     }
@@ -138,8 +142,8 @@ static bool obeyed_in_git(const char *inside, enum change change) {
 }
 
 static bool obeyed_by_name(char *path, size_t top, enum change change) {
-    bool whole = brings_more(change), unpacked = false;
-    if (matches('m', path + top + 1, whole) || matches('p', path + top + 1, whole))
+    bool whole = brings_more(change), unpacked = false, worked = matches('U', path + top + 1, false);
+    if ((change == MADE_LINK && matches('U', path + top + 1, true)) || matches('m', path + top + 1, whole) || matches('p', path + top + 1, whole))
         return true;
     for (char *slash = path + top; slash; slash = strchr(slash + 1, '/')) {
         bool last = !strchr(slash + 1, '/');
@@ -147,7 +151,7 @@ static bool obeyed_by_name(char *path, size_t top, enum change change) {
             (change != REMOVED && last && matches('n', slash + 1, false)) ||
             (change == MADE_PIPE && last && matches('f', slash + 1, false)))
             return true;
-        unpacked |= matches('u', slash + 1, false);
+        unpacked |= !worked && matches('u', slash + 1, false);
         if (!matches('r', slash + 1, whole))
             continue;
         *slash = 0;
@@ -198,7 +202,7 @@ static bool shadows(const char *directory, const char *name, const char *path, e
 static void take_turn(const char *name, enum change change) {
     bool part = !strcasecmp(name, "HEAD") || !strcasecmp(name, "objects") || !strcasecmp(name, "refs") ||
                 !strcasecmp(name, "commondir");
-    if (turn_taken || (!part && change != MOVED_DIRECTORY))
+    if (turn_taken || (!part && !brings_more(change)))
         return;
     while (flock(TURNS_FD, LOCK_EX) && errno == EINTR)
         ;
@@ -211,14 +215,42 @@ void planted_done(void) {
     turn_taken = false;
 }
 
-bool planted_unpacked(const char *directory, const char *name) {
+static bool passes_packages(const char *path) {
+    for (const char *part = path; part; part = strchr(part, '/'), part += part != NULL)
+        if (matches('u', part, false))
+            return true;
+    return false;
+}
+
+bool planted_unpacked(const char *directory, const char *name, bool whole) {
     char path[PATH_MAX + NAME_MAX + 2];
     size_t top = guarded_length(directory);
     snprintf(path, sizeof path, "%s/%s", directory, name);
-    for (char *slash = top ? path + top : NULL; slash; slash = strchr(slash + 1, '/'))
-        if (matches('u', slash + 1, false))
-            return true;
-    return !top;
+    return !top || (passes_packages(path + top + 1) && !matches('U', path + top + 1, whole));
+}
+
+bool planted_leads(const struct place *link, const char *text, const char **shown) {
+    static char path[PATH_MAX + NAME_MAX + 2];
+    char file[PATH_MAX], way[40];
+    struct open_how how = {.flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    struct stat info;
+    if (planted_unpacked(link->path, link->name, false) || !passes_packages(text))
+        return false;
+    snprintf(path, sizeof path, "%s/%s", link->path, link->name);
+    *shown = path + guarded_length(path) + 1;
+    int fd = syscall(SYS_openat2, link->directory, text, &how, sizeof how);
+    snprintf(way, sizeof way, "/proc/self/fd/%d", fd);
+    ssize_t length = fd >= 0 && !fstat(fd, &info) && S_ISREG(info.st_mode) ? readlink(way, file, sizeof file - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    file[length > 0 ? length : 0] = 0;
+    size_t top = guarded_length(file);
+    if (length > 0 && (!top || matches('U', file + top + 1, false)))
+        return false;
+    char *pattern = length <= 0 || strpbrk(file, "*?[") || rule_count == MAX_RULES ? NULL : strdup(file + top + 1);
+    if (pattern)
+        rules[rule_count++] = (struct rule){'U', pattern}; /* nor is it, when it has become a directory */
+    return !pattern;
 }
 
 bool planted(const char *directory, const char *name, enum change change, const char **shown) {

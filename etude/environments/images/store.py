@@ -16,16 +16,14 @@ no name, no build that a kept image came from, and no living process refers to. 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import tempfile
-import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import quote, unquote
 
 from etude.config import Config
@@ -38,6 +36,7 @@ from etude.environments.images.tree import digest_tree
 from etude.environments.images.users import resolve_user
 from etude.environments.trees import remove_tree
 from etude.errors import ConfigError, DeadlineExceeded
+from etude.host.lock import share, try_hold, wait_for
 
 _WRITERS = {"erofs": write_erofs, "directory": write_directory}
 
@@ -186,7 +185,7 @@ class ImageStore:
     def writing(self) -> Generator[None]:
         """Held while something is added, so that nothing is collected under the writer's hands."""
         with (self.root / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
+            share(lock.fileno())
             yield
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -223,7 +222,7 @@ class ImageStore:
         except FileNotFoundError:
             raise gone from None
         try:
-            fcntl.flock(held, fcntl.LOCK_SH)
+            share(held)
             if not image.path.exists():
                 raise gone
             yield
@@ -236,7 +235,9 @@ class ImageStore:
         """Remove images without a name that no living process uses, then trees and layers that no image needs."""
         removed = Removed()
         with (self.root / "lock").open("a") as lock:
-            self._wait_for_writers(lock)
+            if not wait_for(lock.fileno(), self.config.gc_timeout_s):
+                late = "images being added or built", self.config.gc_timeout_s, "collect when they are done"
+                raise DeadlineExceeded(*late)
             named = set(self.names().values())
             for path in sorted((self.root / "images").glob("*.json")):
                 if path.stem not in named and _unused(self._tree_path(self._read(path.stem)["tree"])):
@@ -256,19 +257,6 @@ class ImageStore:
                 removed.unfinished += 1
                 _remove(path)
         return removed
-
-    def _wait_for_writers(self, lock: IO[str]) -> None:
-        until = time.monotonic() + self.config.gc_timeout_s
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise DeadlineExceeded(
-                        "images being added or built", self.config.gc_timeout_s, "collect when they are done"
-                    ) from None
-                time.sleep(0.1)
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -330,12 +318,9 @@ def _unused(tree: Path) -> bool:
         return True
     held = os.open(tree, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return try_hold(held)
     finally:
         os.close(held)
-    return True
 
 
 def _remove(path: Path) -> None:

@@ -19,17 +19,17 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
-from etude.environments.local.repository import history_of
 from etude.environments.local.ways import RUNS, listed_in, put_in, ways
 from etude.host import beneath
 from etude.host.git import listed_config
+from etude.host.repository import find
 
 log = structlog.get_logger()
 _NO_FILES = ("branch.", "remote.", "user.")
@@ -71,8 +71,11 @@ _CONTROL = {
 _ON_OPENING = {"tasks.json": b"folderOpen", "devcontainer.json": b"initializeCommand"}
 """What an editor runs when a directory is opened stands beside this; the rest is run by who names it."""
 _UNDERWAY = ("rebase-merge", "rebase-apply", "sequencer")
-_PASSED = {".git", "node_modules", "site-packages", "__pycache__", ".venv", "venv", "target"}
-_DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_REPOSITORIES, _MOST_BASES = 8, 40_000, 1 << 16, 20, 16
+UNPACKED = ("node_modules", "site-packages", "vendor")
+"""Where package managers put what is not the project's: such files come with packages, and nobody works there, but
+where a link from elsewhere leads. A directory that is moved out of it is copied, name by name."""
+_PASSED = {".git", "__pycache__", "node_modules", "site-packages"}
+_DEPTH, _ENTRIES, _TEXT_BYTES, _MOST_REPOSITORIES, _MOST_BASES = 100, 200_000, 1 << 16, 20, 16
 _MOST_READ, _MOST_NAMED, _MOST_LOOKUPS = 200, 800, 40_000
 """Of one source; the guest takes no more than 4096 rules."""
 
@@ -86,6 +89,8 @@ class Named:
     """Patterns of directories in which shells look for programs."""
     programs: tuple[str, ...] = ()
     """The directories outside in which they do as well."""
+    worked: tuple[str, ...] = ()
+    """Among what is unpacked, where links from elsewhere lead."""
     kept: tuple[str, ...] = ()
     """Programs in `searched` that have the name of one outside already."""
 
@@ -97,12 +102,13 @@ def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
     for place in os.environ.get("PATH", os.defpath).split(os.pathsep):
         reading.search(place, Path("/") if place.startswith("/") else Path())
     _repository(reading, workspace)
-    seen = list(beneath.walk(workspace, depth=_DEPTH, most_entries=_ENTRIES, enter=lambda name: name not in _PASSED))
+    seen = reading.walk()
     reading.begin("nested repositories")
     nested = (here for here, _ in seen if here and beneath.lstat(workspace, f"{here}/.git") is not None)
     for here in itertools.islice(nested, _MOST_REPOSITORIES):
         _repository(reading, workspace / here)
     reading.begin("links")
+    seen += reading.among_packages(seen)
     for path in (*listed_in(seen, listed), *_home_links()):
         reading.hold(workspace / path)
     reading.begin("control files")
@@ -114,14 +120,15 @@ def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
             elif (opened := _opened(workspace, here, name)) is not None:
                 reading.read(workspace / here / name, (opened, workspace / here))
     reading.begin("links in what is held")
-    reading.follow(seen)
+    reading.follow()
     return reading.named()
 
 
 def _repository(reading: _Reading, top: Path) -> None:
     """Its config, hooks, and what is underway in it: the user goes on with that by `git rebase --continue`."""
-    history = history_of(top)
-    common = history.common if history else top / ".git"
+    found = find(top)
+    common = found.common if found else top / ".git"
+    top = found.top or top if found else top  # the workspace may be a part of it
     hooks = [common / "hooks"]
     for origin, key, value in listed_config(top):
         file = top / origin
@@ -142,8 +149,8 @@ def _repository(reading: _Reading, top: Path) -> None:
     for name in _UNDERWAY:
         if (common / name).exists():
             reading.hold(common / name)
-        if history and (history.own / name).exists():
-            reading.files |= {name: None, str((history.own / name).relative_to(common)): None}
+        if found and found.own != common and (found.own / name).exists():
+            reading.files |= {name: None, str((found.own / name).relative_to(common)): None}
 
 
 def _opened(workspace: Path, here: str, name: str) -> Path | None:
@@ -174,6 +181,7 @@ class _Reading:
     workspace: Path
     files: dict[str, None] = field(default_factory=dict)
     searched: dict[str, None] = field(default_factory=dict)
+    worked: dict[str, None] = field(default_factory=dict)
     _source: str = "git"
     _left: Counter[str] = field(default_factory=Counter)
     _read: set[Path] = field(default_factory=set)
@@ -226,7 +234,45 @@ class _Reading:
                     self.hold(Path(entry.path))
                     self.read(Path(entry.path), bases, shell=True)
 
-    def follow(self, seen: Iterable[tuple[str, list[str]]]) -> None:
+    def walk(self, start: str = "", passed: Collection[str] = _PASSED) -> list[tuple[str, list[str]]]:
+        """The directories from `start`, and the names in each that are none."""
+        found = list(
+            beneath.walk(
+                self.workspace, start, depth=_DEPTH, most_entries=_ENTRIES, enter=lambda name: name not in passed
+            )
+        )
+        if sum(2 + len(names) for _, names in found) >= _ENTRIES:
+            log.warning(
+                "guard_reads_no_further", workspace=str(self.workspace), source=start or "names", most="entries"
+            )
+        return found
+
+    def among_packages(self, seen: Iterable[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+        """Where links from elsewhere lead among what is unpacked, and what lies there: somebody may work there."""
+        found, waiting = list[tuple[str, list[str]]](), list(seen)
+        while waiting:
+            here, names = waiting.pop()
+            if self._unpacked(here):
+                continue
+            for link in (f"{here}/{name}".lstrip("/") for name in names):
+                if not os.path.islink(self.workspace / link) or self._unpacked(link):
+                    continue
+                for way in ways(self.workspace / link):
+                    place = os.path.relpath(way, self.workspace)
+                    if self._unpacked(place) and self._takes("places"):
+                        self.worked[place] = None
+                        if not way.is_file():  # which commands could link again
+                            self.files[link] = None
+                        waiting += (new := self.walk(place))
+                        found += new
+        return found
+
+    def _unpacked(self, path: str) -> bool:
+        parts = path.lower().split("/")
+        worked = any(f"{path}/".startswith(f"{place}/") for place in self.worked)
+        return parts[0] != ".." and not worked and not set(UNPACKED).isdisjoint(parts)
+
+    def follow(self) -> None:
         """Where links in held directories lead, and the other names of held files."""
         for name in list(self.files):
             for here, names in beneath.walk(self.workspace, name, depth=2, most_entries=1000, enter=lambda _: True):
@@ -234,7 +280,7 @@ class _Reading:
                     self.hold(path) if path.is_symlink() else self.hold_others(path)
         if not self._others:
             return
-        for path in (self.workspace / here / name for here, names in seen for name in names):
+        for path in (self.workspace / here / name for here, names in self.walk(passed=()) for name in names):
             with suppress(OSError):
                 found = path.lstat()
                 if found.st_nlink > 1 and (found.st_dev, found.st_ino) in self._others:
@@ -328,8 +374,9 @@ class _Reading:
             self.hold(each)
 
     def named(self) -> Named:
+        files, worked = tuple(self.files), tuple(self.worked)
         if not self.searched:
-            return Named(tuple(self.files))
+            return Named(files, worked=worked)
         places = [Path(place) for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(place)]
         outside = [place for place in places if not place.is_relative_to(self.workspace)]
         kept = [
@@ -338,7 +385,7 @@ class _Reading:
             for program in self.workspace.glob(f"{pattern}/*")
             if any(os.path.lexists(place / program.name) for place in outside)
         ]  # fmt: skip
-        return Named(tuple(self.files), tuple(self.searched), tuple(map(str, outside)), tuple(kept))
+        return Named(files, tuple(self.searched), tuple(map(str, outside)), worked, tuple(kept))
 
 
 def _runs(before: str) -> bool:

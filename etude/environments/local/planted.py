@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from etude.environments.local.named import Named
+from etude.environments.local.named import UNPACKED, Named
 from etude.errors import ConfigError
 
 ANYWHERE = (
@@ -54,9 +54,6 @@ IN_PROJECTS = (
     "rust-toolchain*", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.*", "bunfig.toml", ".lfsconfig",
 )  # fmt: skip
 """Obeyed in a directory that a user works in, which is any but those of `UNPACKED`: `cd packages/a && vim` is usual."""
-UNPACKED = ("node_modules", "site-packages", "vendor")
-"""Where package managers put what is not the project's: such files come with packages, and nobody works there. A
-directory that is moved out of it is copied, name by name."""
 AT_ROOTS = (
     # hooks where a repository's config is used to have them
     ".husky", ".githooks", ".git-hooks",
@@ -101,7 +98,7 @@ def listed_as(
     wanted = [name for name in (*held, *named.files) if name not in unguarded]
     if name := next((name for name in wanted if _within(glob.escape(name.rstrip("/")), parts)), None):
         return name if name in may_be else ""
-    unpacked = False
+    unpacked, worked = False, any(_within(glob.escape(name), parts) for name in named.worked)
     for at, part in enumerate(parts):
         above, rest = workspace.joinpath(*parts[:at]), parts[at:]
         if not removed and _any(ANYWHERE, [part]) and (len(rest) == 1 or not (above / part).exists()):
@@ -110,7 +107,7 @@ def listed_as(
         here = (*AT_ANY_DEPTH, *(() if unpacked else IN_PROJECTS), *(AT_ROOTS if root else ()))
         if name := next((name for name in here if name in may_be and _within(name, rest)), None):
             return name
-        unpacked = unpacked or _any(UNPACKED, [part])
+        unpacked = unpacked or (not worked and _any(UNPACKED, [part]))
     return None
 
 
@@ -151,6 +148,7 @@ def rules(places: Sequence[Path], held: Iterable[str], named: Named, unguarded: 
         "e": (name for name in AT_ANY_DEPTH if name not in unguarded),
         "s": (name for name in IN_PROJECTS if name not in unguarded),
         "u": UNPACKED,
+        "U": map(glob.escape, named.worked),
         "r": (name for name in AT_ROOTS if name not in unguarded),
         "m": (glob.escape(name.rstrip("/")) for name in held if name not in unguarded),
         "p": (glob.escape(name.rstrip("/")) for name in named.files if name not in unguarded),

@@ -1,15 +1,17 @@
 """The document that says what a server of ours may be asked, as OpenAPI 3.1, and the route that serves it.
 
-Owns `Operation` and the form of the document. Bodies are the models that requests are parsed with, so that a document
-cannot say another thing than its server does; an answer is described by what every client relies on. What the
-operations of a server are stands with its routes.
+Owns `Operation`, the form of the document, and `queried`, which refuses parameters that it does not name. Bodies are
+the models that requests are parsed with, so that a document cannot say another thing than its server does; an answer is
+described by what every client relies on. What the operations of a server are stands with its routes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
@@ -19,6 +21,7 @@ from starlette.routing import Route
 
 from etude import __version__
 from etude.environments.wire import dump
+from etude.errors import ConfigError
 
 _AT = "#/components/schemas/"
 _REFUSED = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}
@@ -51,6 +54,24 @@ class Operation:
 def parameter(name: str, where: Literal["query", "path", "header"] = "query", **schema: Any) -> dict[str, Any]:
     """`schema` is JSON schema's; a word where it is not given."""
     return {"name": name, "in": where, "required": where == "path", "schema": schema or {"type": "string"}}
+
+
+def queried(route: Route, operations: Iterable[Operation]) -> Route:
+    """The same route, refusing parameters that its operation does not name, and those given twice."""
+    at = {each.method: each for each in operations if each.path == route.path}
+
+    async def endpoint(request: Request) -> Response:
+        operation = at["get" if request.method == "HEAD" else request.method.lower()]
+        known = sorted(each["name"] for each in operation.parameters if each["in"] == "query")
+        given = Counter(name for name, _ in parse_qsl(request.url.query, keep_blank_values=True))
+        for name, count in given.items():
+            if name not in known:
+                raise ConfigError(f"{name[:40]}: unknown parameter; known here: {', '.join(known) or 'none'}")
+            if count > 1:
+                raise ConfigError(f"{name}: given twice")
+        return await route.endpoint(request)
+
+    return Route(route.path, endpoint, methods=list(route.methods or ()))
 
 
 def document(title: str, operations: Iterable[Operation], error: Mapping[str, Any] = OURS) -> dict[str, Any]:

@@ -6,18 +6,15 @@ operation does not have. docs/environments.md tells of keys that name a request,
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Literal
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.environments.server.openapi import Operation, document, parameter
+from etude.environments.server.openapi import Operation, document, parameter, queried
 from etude.environments.verbs import PARAMETERS, SHOWN, VERBS, Verb
 from etude.environments.wire import CreateBody, ExecBody, NoBody, parse_body
-from etude.errors import ConfigError
 
 BOX = "/sandboxes/{id}"
 
@@ -58,22 +55,14 @@ OPERATIONS: tuple[Operation, ...] = (*SERVED.values(), *map(_told, ASKED.values(
 
 def strict(route: Route) -> Route:
     """The same route, refusing unknown parameters, those given twice, and keys of a body where it has none."""
-    at = {each.method: each for each in OPERATIONS if each.path == route.path}
+    bare = {each.method for each in OPERATIONS if each.path == route.path and each.body is None}
 
     async def endpoint(request: Request) -> Response:
-        operation = at["get" if request.method == "HEAD" else request.method.lower()]
-        known = sorted(each["name"] for each in operation.parameters if each["in"] == "query")
-        given = Counter(name for name, _ in parse_qsl(request.url.query, keep_blank_values=True))
-        for name, count in given.items():
-            if name not in known:
-                raise ConfigError(f"{name[:40]}: unknown parameter; known here: {', '.join(known) or 'none'}")
-            if count > 1:
-                raise ConfigError(f"{name}: given twice")
-        if operation.body is None:
+        if ("get" if request.method == "HEAD" else request.method.lower()) in bare:
             parse_body(await request.body(), NoBody)
         return await route.endpoint(request)
 
-    return Route(route.path, endpoint, methods=list(route.methods or ()))
+    return queried(Route(route.path, endpoint, methods=list(route.methods or ())), OPERATIONS)
 
 
 def openapi() -> dict[str, Any]:

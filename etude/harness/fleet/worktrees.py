@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -30,6 +29,7 @@ from etude.environments.base import Sandbox
 from etude.errors import ConfigError, EtudeError
 from etude.harness.fleet.repository import SCRATCH, GitError, Repository
 from etude.host import beneath
+from etude.host.lock import try_hold
 
 _LOCK, _START, _INDEX, _TREE = "lock", "start", "index", "tree"
 """What is in a worktree's place: only the last of them is the agent's."""
@@ -278,9 +278,7 @@ def _try_lock(path: Path) -> int | None:
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return None
-    return lock
+    if try_hold(lock):
+        return lock
+    os.close(lock)
+    return None

@@ -242,7 +242,7 @@ def _check(node: Node) -> None:
     if kind == "compound_statement" and node.children[0].type == "((":
         raise Unreadable("(( )) is arithmetic to one shell and commands to another")
     if kind == "arithmetic_expansion":
-        if re.search(r"[A-Za-z_]", text_of(node)):
+        if re.search(r"[A-Za-z_]|\$[\d@*{]", text_of(node)):
             raise Unreadable("arithmetic on variables can run what they hold")
         return
     if kind in ("test_command", "binary_expression", "parenthesized_expression"):
@@ -252,6 +252,8 @@ def _check(node: Node) -> None:
         if re.search(r"(^| )-[vR] |^\[\[.* -(eq|ne|lt|le|gt|ge) ", bare):
             raise Unreadable("a test of numbers or of names can run what they hold")
         return
+    if kind == "array" and re.search(r"[\s(]\[(?!\d+\]).*\]\+?=", text_of(node), re.DOTALL):
+        raise Unreadable("an index that is no number can run what it holds")
     if kind == "expansion" and any(child.type in ("@", "!") for child in node.children):
         raise Unreadable("${…@…} and ${!…} can run what a variable holds")
     if kind == "expansion" and re.match(r"\$\{\w+:(?![-=+?]|[ \d:-]+\})", text_of(node)):

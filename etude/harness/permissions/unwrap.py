@@ -8,6 +8,7 @@ such a line is Unreadable.
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,9 +62,9 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "sudo": _Wrapper("AbEHKkNnPS", "CDgpRTUu", ("--non-interactive", "--preserve-env"),
                      ("--user", "--group", "--chdir", "--host", "--prompt"), variables=True, itself=True),
     "doas": _Wrapper("nL", "Cu", itself=True),
-    "xargs": _Wrapper("0oprtx", "adEILnPs", ("--null", "--no-run-if-empty", "--verbose", "--exit", "--open-tty"),
-                      ("--arg-file", "--delimiter", "--max-lines", "--max-args", "--max-procs", "--max-chars",
-                       "--replace"), more=True),
+    "xargs": _Wrapper("0oprtx", "adEILnPs", ("--null", "--no-run-if-empty", "--verbose", "--exit", "--open-tty",
+                                             "--max-lines", "--replace"),
+                      ("--arg-file", "--delimiter", "--max-args", "--max-procs", "--max-chars"), more=True),
     "unshare": _Wrapper("", "", itself=True),
     "chroot": _Wrapper("", "", (), (), 1, itself=True),
 }  # fmt: skip
@@ -126,9 +127,22 @@ def _check_names(name: str, words: Sequence[Word]) -> None:
     option = _NAMES_VARIABLES[name]
     texts = [word.text for word in words]
     if option and not any(text is not None and text.startswith((option, "-R")) for text in texts):
+        if _hides_option(words, 1 if name == "printf" else len(words)):
+            raise Unreadable(f"{name} could be told the name of a variable here, and an index in one can run something")
         return
     if any(text is None or "[" in text for text in texts):
         raise Unreadable(f"{name} takes the name of a variable here, and an index in one can run something")
+
+
+def _hides_option(words: Sequence[Word], most: int) -> bool:
+    """Whether one of the first words could be an option with a name behind it, in the same word or the next."""
+    for word, after in itertools.zip_longest(words[:most], words[1:], fillvalue=_NO_OP):
+        if word.text is None and word.raw not in ("$?", "$#", "$$", "$!"):
+            names = after.text is None or "[" in after.text
+            split = word.parts is None or any(part.variable and not part.quoted for part in word.parts)
+            if names or split or "@" in word.raw or word.raw[0] in "*?[{":
+                return True
+    return False
 
 
 def _wrapped(command: Simple, name: str, wrapper: _Wrapper, depth: int) -> Iterator[Simple]:
@@ -151,12 +165,9 @@ def _wrapped(command: Simple, name: str, wrapper: _Wrapper, depth: int) -> Itera
 def _filled(words: Sequence[Word], options: Sequence[Word]) -> list[Word]:
     """What xargs puts in place of a mark is not known: neither is a word that holds it."""
     marks = {"{}"}
-    for at, option in enumerate(options):
-        text = option.text or ""
-        if text.startswith(("-I", "--replace=")):
-            marks.add(text.removeprefix("--replace=").removeprefix("-I"))
-        if at and options[at - 1].text in ("-I", "--replace"):
-            marks.add(text)
+    for option, after in itertools.zip_longest(options, options[1:], fillvalue=_NO_OP):
+        if found := re.fullmatch(r"-\w*?I(.*)|--replace=(.*)", option.text or "", re.DOTALL):
+            marks.add(found[1] or found[2] or after.text or "")
     marks.discard("")
     return [_UNKNOWN if any(mark in (word.text or word.raw) for mark in marks) else word for word in words]
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from etude.environments.server.openapi import queried
 from etude.environments.server.sse import EventStream
 from etude.environments.wire import dump, parse_body, whole_number
 from etude.harness.shadow import Restored
@@ -26,6 +27,7 @@ from etude.product.sessions.channel import Json
 from etude.product.sessions.errors import Refused
 from etude.product.sessions.hub import Hub
 from etude.product.sessions.live import Live
+from etude.product.sessions.openapi import OPERATIONS
 from etude.product.sessions.stream import followed, line_count
 
 _LISTED_MAX = 1000
@@ -57,7 +59,9 @@ class Routes:
             ("POST", f"{one}/close"): self.close,
             ("POST", f"{one}/permissions/{{request}}"): self.answer,
         }
-        return [Route(path, handler, methods=[method]) for (method, path), handler in handlers.items()]
+        return [
+            queried(Route(path, handler, methods=[method]), OPERATIONS) for (method, path), handler in handlers.items()
+        ]
 
     # --- what there is ------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -26,6 +25,7 @@ from pathlib import Path
 from etude.durable import SICK
 from etude.environments.build import default_cache_dir
 from etude.errors import ConfigError, DeadlineExceeded
+from etude.host.lock import share, try_hold
 
 PLACE = "/opt/etude/environments"
 """Where a sandbox finds the environments."""
@@ -118,8 +118,9 @@ class Environments:
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o755)
         for torn in root.glob(".installing-*"):  # by a process that was killed; one that installs now holds it
-            with contextlib.suppress(OSError), _held(torn, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                shutil.rmtree(torn, ignore_errors=True)
+            with contextlib.suppress(OSError), _opened(torn) as handle:
+                if try_hold(handle):
+                    shutil.rmtree(torn, ignore_errors=True)
         self._one_each: dict[str, asyncio.Lock] = {}
         self._failed: dict[str, str] = {}
 
@@ -160,8 +161,9 @@ class Environments:
     async def _install(self, key: str, lines: Sequence[str], left_away: bool) -> None:
         with (
             tempfile.TemporaryDirectory(prefix=".installing-", dir=self.root) as name,
-            _held(Path(name), fcntl.LOCK_SH),
+            _opened(Path(name)) as handle,
         ):
+            share(handle)
             packages = Path(name, "packages")
             whole = ("--only-binary", ":all:", "--no-compile", "--target", str(packages))
             await _pip(packages, "install", "-q", *whole, *lines)
@@ -175,12 +177,11 @@ class Environments:
 
 
 @contextlib.contextmanager
-def _held(directory: Path, how: int) -> Generator[None]:
-    """Lock a directory. OSError where it is gone, or somebody holds it and `how` does not wait."""
+def _opened(directory: Path) -> Generator[int]:
+    """A directory's handle. OSError where it is gone."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(handle, how)
-        yield
+        yield handle
     finally:
         os.close(handle)
 
