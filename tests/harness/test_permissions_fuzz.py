@@ -137,6 +137,16 @@ AROUND = (
     "echo ~$(%)",
     "echo *$(%)",
     "hash -p /tmp/bin/canary ls; ls @",
+    'echo "$ $(%)"',
+    'echo "a$\t`%`"',
+    "cat <<E\n $(%)\nE",
+    "cat <<E\na\n\t$(%)\nE",
+    "cat <<-E\n\t$(%)\n\tE",
+    "echo \"${Q:-'$(%)'}\"",
+    'echo `echo "\\$(%)"`',
+    "unset PATH; PATH=/tmp/bin; %",
+    "printf -vPATH /tmp/bin; %",
+    "read -aPATH <<< /tmp/bin; %",
 )
 PIECES = (
     '"',
