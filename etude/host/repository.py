@@ -29,7 +29,7 @@ _STORED = {
 }  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9]{1,16}")
 _HEAD = re.compile(rb"ref:\s*refs/|[0-9a-f]{40}")
-_PATH_BYTES, _CONFIG_BYTES, _INDEX_BYTES, _NAMES = 1 << 14, 1 << 20, 1 << 30, 80_000
+_PATH_BYTES, _CONFIG_BYTES, _INDEX_BYTES, _NAMES, _ENTRIES = 1 << 14, 1 << 20, 1 << 30, 80_000, 2_000_000
 _DIRECTORIES, _FILES = ("objects", "refs", "reftable"), ("packed-refs", "shallow")
 """What is shared by all worktrees, and lent."""
 
@@ -145,10 +145,31 @@ def _named(file: Path, prefix: str) -> Path | None:
 
 
 def _is_git(directory: Path) -> bool:
-    """Whether it has a git directory's parts, each of them its own: a link could lend us the history of another."""
-    return all(_is(directory, name, stat.S_ISDIR) for name in ("objects", "refs")) and _is(
-        directory, "HEAD", stat.S_ISREG
-    )
+    """Whether it has a git directory's parts, all of them its own: a link could lend us the history of another."""
+    own = all(_is(directory, name, stat.S_ISDIR) for name in ("objects", "refs"))
+    return own and _is(directory, "HEAD", stat.S_ISREG) and not _leads_away(directory)
+
+
+def _leads_away(directory: Path) -> bool:
+    """Whether a link lies in what would be lent: git goes through it, to read another's branch and to write there. So
+    many entries that this cannot be told count as one. A loose object is named by its content, and lends nothing."""
+    waiting, left = [name for name in _DIRECTORIES if _is(directory, name, stat.S_ISDIR)], _ENTRIES
+    while waiting:
+        here = waiting.pop()
+        try:
+            with beneath.opened(directory, here) as handle, os.scandir(handle) as entries:
+                for entry in entries:
+                    left -= 1
+                    if entry.is_symlink() or left < 0:
+                        return True
+                    inside = here != "objects" or entry.name in ("pack", "info")
+                    if inside and entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{here}/{entry.name}")
+        except FileNotFoundError:  # another git has removed an empty one
+            continue
+        except OSError:
+            return True
+    return False
 
 
 def _is(directory: Path, name: str, kind: Callable[[int], bool]) -> bool:

@@ -91,7 +91,17 @@ REFUSED = (
     "cd src && nice cd .. && cat ../docs/own", "cd no || cat docs/own",
     # where a name becomes an option, or a variable rules what follows
     "> -f.env; grep a *", "read PATH < list; ls", "printf -v PATH x; ls", "GLOBIGNORE=x; cat *",
-    "RIPGREP_CONFIG_PATH=x rg a", "zsh -c 'cat README.md'",
+    "RIPGREP_CONFIG_PATH=x rg a", "zsh -c 'cat README.md'", "unset PATH; ls", "unset -v PATH; ls", "unset HOME; ls ~/x",
+    "printf -vPATH x; ls", "read -aPATH <<< x; ls", "read -raPATH <<< x; ls", "ls() { local PATH; head; }; ls",
+    "ls() { typeset -x PATH; head; }; ls", "X=README.md; read -aX <<< .env; cat $X", "X=x; printf -vX .env; cat $X",
+    "unset IFS; ls", "date 010100002001", "date -u 010100002001", "date -u $X", "X=010100002001; date $X",
+    # by a word that names a list, however it is written
+    "X=@list; strings $X", "X=@list; strings \"$X\"", "strings @lis{t,u}", "strings {@list,x}", "strings *",
+    # in an expansion that the grammar does not see
+    'echo "$ $(cat .env)"', 'echo "a$ `cat .env`"', "cat <<E\n $(cat .env)\nE", "cat <<E\na\n\t$(cat .env)\nE",
+    "cat <<-E\n\t$(cat .env)\n\tE", "cat <<E && ls\n\t$(cat .env)\nE", "echo \"${X:-'$(cat .env)'}\"",
+    "echo \"${X+a'`cat .env`'}\"", 'echo `echo "\\$(cat .env)"`', 'echo `echo "\\`cat .env\\`"`',
+    "cat <<E\n$[ $(cat .env) ]\nE", "git log --help",
 )  # fmt: skip
 
 

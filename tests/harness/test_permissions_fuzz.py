@@ -154,6 +154,16 @@ AROUND = (
     "echo '%' > g; bash <(grep . g)",
     "echo '%' > g; find . -name g -exec sh -c '. \"$1\"' _ {} \\;",
     "env -S '%'",
+    'echo "$ $(%)"',
+    'echo "a$\t`%`"',
+    "cat <<E\n $(%)\nE",
+    "cat <<E\na\n\t$(%)\nE",
+    "cat <<-E\n\t$(%)\n\tE",
+    "echo \"${Q:-'$(%)'}\"",
+    'echo `echo "\\$(%)"`',
+    "unset PATH; PATH=/tmp/bin; %",
+    "printf -vPATH /tmp/bin; %",
+    "read -aPATH <<< /tmp/bin; %",
 )
 PIECES = (
     '"',

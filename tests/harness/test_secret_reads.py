@@ -92,6 +92,24 @@ def test_what_comes_to_no_secret_is_not_asked_about(searched: Path, line: str) -
     assert judged(Judge(PermissionConfig(), Place(searched), env={}), line) == "allow"
 
 
+@pytest.mark.parametrize(
+    "pattern", ["!.env", "!.e*", "/x\n!/.env ", "!\\.env", "!.{env,x}", "!.[e]nv", "!**/.env", "!*"]
+)
+@pytest.mark.parametrize("file", [".gitignore", ".ignore", ".rgignore", "../.ignore", ".git/info/exclude"])
+def test_what_an_ignore_file_takes_back_is_read_by_ripgrep_and_asked_about(
+    project: Path, file: str, pattern: str
+) -> None:
+    (project / "certs/server.key").unlink()
+    (project / ".gitignore").write_text("!.env.example\n!sample/\n")
+    judge = Judge(PermissionConfig(), Place(project), env={})
+    assert judged(judge, "rg secret") == "allow"
+    (project / file).write_text(f"{pattern}\n")
+    said = subprocess.run(["rg", "secret"], cwd=project, capture_output=True).stdout
+    if SECRET.encode() in said:
+        assert judged(judge, "rg secret") == "ask"
+    assert SECRET.encode() in said or file == "../.ignore", "the case shows nothing"
+
+
 def test_who_said_yes_is_not_asked_again_and_what_is_hidden_is_not_there(project: Path) -> None:
     judge = Judge(PermissionConfig(), Place(project), env={})
     for _ in range(2):

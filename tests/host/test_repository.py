@@ -88,6 +88,17 @@ REFUSED: dict[str, Callable[[Path, Path], object]] = {
     "a link to another": lambda root, other: [away(root, "", "../git"), (root / ".git").symlink_to(other / ".git")],
     "refs of another": lambda root, other: away(root, "refs", "r").symlink_to(other / ".git" / "refs"),
     "objects of another": lambda root, other: away(root, "objects", "o").symlink_to(other / ".git" / "objects"),
+    "a branch of another": lambda root, other: [
+        away(root, "refs/heads/main", "m").symlink_to(other / ".git" / "refs" / "heads" / "main"),
+        (root / ".git" / "objects" / "info" / "alternates").write_text(f"{other}/.git/objects\n"),
+    ],
+    "tags of another": lambda root, other: away(root, "refs/tags", "t").symlink_to(other / ".git" / "refs" / "heads"),
+    "refs that would be written elsewhere": lambda root, other: (root / ".git" / "refs" / "etude").symlink_to(other),
+    "objects that would be written elsewhere": lambda root, other: [
+        (root / ".git" / "objects" / f"{number:02x}").symlink_to(other)
+        for number in range(256) if not (root / ".git" / "objects" / f"{number:02x}").exists()
+    ],
+    "packs of another": lambda root, other: away(root, "objects/pack", "p").symlink_to(other / ".git"),
     "a head that is a pipe": lambda root, other: os.mkfifo(away(root, "HEAD", "h")),
 }  # fmt: skip
 

@@ -32,7 +32,7 @@ from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionCon
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
-from etude.harness.permissions.variables import rules_others
+from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
 from etude.harness.permissions.walks import met, starts
 from etude.harness.permissions.words import Values
 
@@ -42,7 +42,6 @@ _READS = "it only reads and prints"
 _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 """What they are told they only print or look up: a variable's value among it is no reading outside the workspace."""
 _REMOVE = {"rm", "rmdir", "unlink"}
-_SETS_BY_NAME = {"read", "mapfile", "readarray", "getopts", "printf", "wait"}
 _SHOWN = 400
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
 
@@ -222,9 +221,9 @@ class Judge:
     def _simple(
         self, tool: str, command: Simple, directories: Sequence[str | None], values: Values
     ) -> Iterator[Reason]:
-        set_by_name = command.words[1:] if command.words and command.words[0].text in _SETS_BY_NAME else ()
+        set_by_name = command.words[1:] if command.words and command.words[0].text in SETS_BY_NAME else ()
         given = [(name, word.text) for name, word in command.variables]
-        for name, value in (*given, *((word.text or "", None) for word in set_by_name)):
+        for name, value in (*given, *((name, None) for word in set_by_name for name in named(word.text or ""))):
             if rules_others(name, value):
                 yield Reason("ask", f"{name}=…", "it can make a command run something else")
         if command.loops:

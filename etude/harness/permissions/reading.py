@@ -90,7 +90,7 @@ _GIT_LISTS: Mapping[str, str] = {
 """Commands that list in one form and change in another."""
 _GIT_REFUSED = (
     "--output", "--ext-diff", "--textconv", "--no-index", "--exec", "--open-files-in-pager", "--show-signature",
-    "--filters", "--pathspec-from-file", "--contents", "--untracked", "--eol", "--exclude-per-directory",
+    "--filters", "--help", "--pathspec-from-file", "--contents", "--untracked", "--eol", "--exclude-per-directory",
 )  # fmt: skip
 _GIT_UNTRACKED = {"add", "stage", "stash", "hash-object", "update-index", "grep", "diff", "ls-files"}
 """Commands that open files which git does not track, if not as they stand above; with `diff` and `grep`, --no-index."""
@@ -221,14 +221,18 @@ def _fits(name: str, reader: _Reader, words: Sequence[str | None], known: Sequen
     if any(_refused(option, reader) for option in options):
         return False
     operands = [word for word in known if word not in options]
+    pairs = [(before, word) for before, word in zip(("", *known), known, strict=False) if word in operands]
     if name in ("uniq", "xxd"):
         return len(operands) <= 1
     if name == "sed":
         return _sed(known)
     if name == "awk":
         return _awk(known)
-    if name == "strings":
-        return not any(word.startswith("@") for word in known)
+    if name == "strings":  # a word that begins with @ names a file of words
+        return None not in words and all(re.match(r"\0?[\w./~]|-", word) for word in known if word)
+    if name == "date":  # a time alone sets the clock
+        takes = ("-d", "-r", "--date", "--reference")
+        return None not in words and all(word.startswith("+") or before in takes for before, word in pairs)
     return name != "jq" or not any(_JQ_WAYS_OUT.search(word) for word in operands)
 
 

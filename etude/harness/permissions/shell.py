@@ -83,6 +83,8 @@ RESERVED = {
 _BLANK = re.compile(r"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
 _BLANK_INSIDE = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n]|\\\n")
 _SUBSTITUTION = re.compile(r"`|\$\(|[<>]\(")
+_EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
+_EXPANSIONS = {"command_substitution", "arithmetic_expansion", "expansion", "simple_expansion"}
 
 
 def read_script(text: str) -> list[Simple]:
@@ -99,6 +101,7 @@ def read_script(text: str) -> list[Simple]:
     if root.has_error:
         raise Unreadable("its syntax is not plain")
     _check_tokens(root, source)
+    _check_expansions(root, source)
     try:
         return list(_commands(root))
     except RecursionError:
@@ -144,6 +147,35 @@ def _leaves(region: Node, regions: list[Node]) -> Iterator[Node]:
             regions += _substitutions(node)
         else:
             stack.extend(reversed(node.children))
+
+
+def _check_expansions(root: Node, source: bytes) -> None:
+    """What a shell could expand must be an expansion to the grammar too. It passes over one behind blanks in quotes and
+    in here-documents, and takes single quotes within double ones for quotes."""
+    rest, waiting = bytearray(source), [(root, False)]
+    while waiting:
+        node, within = waiting.pop()
+        seen: list[Node] = []
+        if node.type == "command_substitution" and re.match(r"`(.|\n)*\\[$`\\]", text_of(node)):
+            raise Unreadable("between backticks a backslash is taken off before the rest is read")
+        if node.type in _EXPANSIONS:
+            seen = [node.children[0], node.children[-1]] if node.type != "simple_expansion" else node.children[:1]
+            within = within and not node.type.startswith("command")
+        elif node.type in ("raw_string", "ansi_c_string") and not within:
+            seen = [node]
+        elif node.type == "heredoc_redirect" and _quoted(node):
+            seen = [child for child in node.children if child.type == "heredoc_body"]
+        for each in seen:
+            rest[each.start_byte : each.end_byte] = b" " * (each.end_byte - each.start_byte)
+        waiting += [(child, within or node.type in ("string", "heredoc_body")) for child in node.children]
+    if _EXPANSION.search(rest):
+        raise Unreadable("a substitution stands where it cannot be read")
+
+
+def _quoted(node: Node) -> bool:
+    """Whether a here-document is taken as it stands."""
+    start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
+    return any(mark in start for mark in "'\"\\")
 
 
 def _substitutions(node: Node) -> Iterator[Node]:
@@ -361,7 +393,9 @@ def _declaration(node: Node) -> Iterator[Simple]:
             # an attribute can change what an assignment means: `-n` makes another variable of it, `-l` other letters
             names = [text_of(child) for child in rest if child.type == "variable_name"]
             variables = tuple((name, Word(None, name)) for name in [*(name for name, _ in variables), *names])
-        yield Simple((Word(text_of(keyword), text_of(keyword)),), variables, raw=text_of(node))
+        bare = [child for child in rest if child.type != "variable_assignment"]
+        words = tuple(Word(text_of(child), text_of(child)) for child in (keyword, *bare))
+        yield Simple(words, variables, raw=text_of(node))
     yield from _below(node)
 
 
@@ -416,9 +450,5 @@ def _here_document(node: Node) -> Word:
     if body is None:
         return Word("", "")
     expands = any(child.is_named and child.type != "heredoc_content" for child in body.children)
-    start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
-    quoted = any(mark in start for mark in "'\"\\")
     raw = text_of(body)
-    if "`" in raw and not quoted:
-        raise Unreadable("a substitution stands where it cannot be read")
-    return Word(raw if quoted or not (expands or "\\" in raw) else None, raw)
+    return Word(raw if _quoted(node) or not (expands or "\\" in raw) else None, raw)

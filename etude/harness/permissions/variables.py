@@ -1,9 +1,14 @@
-"""Which variables, set for a command, make it run or obey something else. Owns `rules_others`; judges no command."""
+"""Which variables, set for a command, make it run or obey something else. Owns `rules_others`, and `named`, which says
+what variables a word of a command that sets some could name; judges no command."""
 
 from __future__ import annotations
 
 import re
 
+SETS_BY_NAME = {
+    "read", "mapfile", "readarray", "getopts", "printf", "wait", "unset", "local", "declare", "typeset",
+}  # fmt: skip
+"""Commands whose words name variables that they set or take away."""
 _RULING = re.compile(
     r"PATH|LD_.*|DYLD_.*|GIT_.*|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|CDPATH|PYTHON(HOME|STARTUP|"
     r"INSPECT|BREAKPOINT)|PERL5?(LIB|OPT|DB)|RUBY(OPT|LIB)|NODE_OPTIONS|NODE_PATH|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|"
@@ -22,3 +27,8 @@ _HARMLESS = re.compile(
 def rules_others(name: str, value: str | None) -> bool:
     """Whether this variable with this value can; None is a value that only a run would tell."""
     return bool(_RULING.fullmatch(name)) and (value is None or not _HARMLESS.fullmatch(f"{name}={value}"))
+
+
+def named(word: str) -> list[str]:
+    """The variables that a word could name: behind an option's letters too, as in `-vPATH`."""
+    return [word[at:] for at in range(2, len(word))] if word.startswith("-") else [word]

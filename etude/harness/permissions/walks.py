@@ -1,20 +1,26 @@
 """Where a command that goes through all below something starts, and what it comes to.
 
-Owns `starts` and `met`. Looks at names and links alone, and opens no file. What of it may be read is for the judge.
+Owns `starts` and `met`. Looks at names and links, and opens the files alone by which ripgrep chooses. What of it may be
+read is for the judge.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from etude.harness.permissions.builtin import PACKAGES, SECRETS
 from etude.harness.permissions.paths import Place
 from etude.harness.permissions.reading import finds, finds_links, passes_over, roots
+from etude.host import beneath
 
 _MOST_WALKED = 20_000
 """Directories looked at below one that a command goes through."""
+_CHOOSING = (".gitignore", ".ignore", ".rgignore", ".git/info/exclude")
+_MOST_BYTES = 1 << 20
 
 
 def starts(
@@ -39,14 +45,33 @@ def met(top: str, words: Sequence[str | None], links: bool, secrets: bool) -> It
     secret's name and it may read; a None at the end where there may be more."""
     wanted = finds(words) if words[0] == "find" else re.compile("")
     links &= words[0] != "find" or finds_links(words)
+    back = [each for above in Path(top).parents for each in _taken_back(above)] if words[0] == "rg" else []
     for count, (directory, directories, files) in enumerate(os.walk(top)):
         if count > _MOST_WALKED:
             yield None
             return
+        back += _taken_back(Path(directory)) if words[0] == "rg" else ()
         here = secrets and PACKAGES.isdisjoint(directory.removeprefix(top).split("/"))
         for name in (*directories, *files):
             path = os.path.join(directory, name)
-            secret = here and SECRETS.match(name) and not passes_over(words, name)
+            secret = here and SECRETS.match(name)
+            secret = secret and not (passes_over(words, name) and not any(fnmatch.fnmatch(name, each) for each in back))
             if secret or (links and wanted.match(name) and os.path.islink(path)):
                 yield path
         directories[:] = [name for name in directories if name not in PACKAGES or (links and wanted.match(name))]
+
+
+def _taken_back(directory: Path) -> Iterator[str]:
+    """The names that a directory's ignore files take back with a `!`: ripgrep reads those although a dot hides them. A
+    pattern of another kind than names with `*` could be any."""
+    for file in _CHOOSING:
+        try:
+            text = beneath.read(directory, file, _MOST_BYTES).decode(errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            yield "*"
+            continue
+        for line in text.removeprefix("\ufeff").splitlines():
+            if line.startswith("!"):
+                yield "*" if re.search(r"[\\{\[]", line) else line[1:].rstrip("/ ").rpartition("/")[2]

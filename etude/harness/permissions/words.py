@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from etude.harness.permissions.literals import Part, Word
 from etude.harness.permissions.shell import Simple
+from etude.harness.permissions.variables import named
 
 _MANY = 64
 _OWN = re.compile(
@@ -78,7 +79,8 @@ class Values:
         if command.words and (command.words[0].text or "").rpartition("/")[2] in _SETS:
             for word in command.words[1:]:
                 self._nothing_known |= word.text is None and command.words[0].text != "printf"
-                self._unknown.update(re.findall(r"[A-Za-z_]\w*", word.text or ""))
+                for name in named(word.text or ""):
+                    self._unknown.update(re.findall(r"[A-Za-z_]\w*", name))
 
     def _joined(self, parts: Sequence[Part] | None, splits: bool, seen: frozenset[str] = frozenset()) -> _Readings:
         """A word's readings from its parts; with `splits` as an argument, otherwise as a value to assign."""
