@@ -66,6 +66,11 @@ SHAPES = (
     "git ls-files -o --eol", "git ls-files -o --exclude-per-directory=own", "git add -n .", "git stash list",
     "git hash-object --stdin-paths < list", "git status --short", "[[ x == % ]]", "[[ x =~ % ]]", "[[ -f % ]]",
     "[[ % != x ]]", "[ x = % ]", "X=(%)", "X=(src %); echo $X", "export X=%", "mkdir -p c && cd c && cat ../% && cd ..",
+    "grep -r -A 3 a %", "grep -rC2 a %", "grep -re a %", "grep -r --context 3 %", "grep -r --exclude x %",
+    "grep -rn --max-count 3 a %", "grep -r --regexp=a %", "grep -rn a -- %", "rg a %", "rg -A 3 a %", "rg -e a %",
+    "rg -g '*' a %", "rg --type py a %", "rg --files %", "rg --max-depth 3 %", "ls -Rw 80 %", "ls -R --ignore x %",
+    "tree %", "tree -L 2 %", "du -d 1 %", "du --exclude %", "find -P % -name '*'", "find -- % -maxdepth 2",
+    "diff -rU 3 % src",
     "expand %", "split %", "csplit % 1", "tsort %", "ptx %", "join % %", "shuf %", "factor < %",
 )  # fmt: skip
 AROUND = (
@@ -104,7 +109,8 @@ LED = (
     "list", "list0", "sums", "hard", "hard-key", "link-env", "link-codex/auth.json", "link-etc/shadow",
     "link-secrets/key", "link-root/etc/shadow", "link-cwd/.env", "link-chain", "'~'/.codex/auth.json", "link-*",
     "*link*/*", "hard*", "odd/*", "src/link.txt", "src/*.txt", "src/*", "*/*.txt", "link-self/.env",
-    "link-out/vault/token", "src/link-up/.env", "../vault/token", "../*/token",
+    "link-out/vault/token", "src/link-up/.env", "../vault/token", "../*/token", "..", "../infra", "../docs", "infra",
+    "docs", "../..",
 )  # fmt: skip
 """What leads to a denied file by another name, and lists of such files."""
 HARMLESS = (
