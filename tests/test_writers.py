@@ -9,12 +9,13 @@ WRITES = {
     "mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile", "NamedTemporaryFile", "symlink_to", "hardlink_to",
     "symlink", "copyfile", "copyfileobj", "copytree", "copy2", "extractall", "ftruncate",
     "pwrite", "sendfile", "save_file", "savez", "savez_compressed", "Journal", "FileHistory",
-    "LocalStore",
+    "LocalStore", "rename", "overwrite", "copy_tree", "save_checkpoint", "save_tokenizer", "posix_fallocate", "mkfifo",
+    "mknod", "writev", "memmap", "FileHandler", "RotatingFileHandler",
 }  # fmt: skip
 OF_MODULE = {("os", "write"), ("os", "rename"), ("os", "replace"), ("os", "link"), ("shutil", "copy"),
-             ("shutil", "move"), ("torch", "save"),
+             ("shutil", "move"), ("os", "truncate"), ("torch", "save"),
              ("np", "save"), ("sqlite3", "connect")}  # fmt: skip
-FLAGS = {"O_CREAT", "O_WRONLY", "O_APPEND", "O_TRUNC"}
+FLAGS = {"O_CREAT", "O_WRONLY", "O_APPEND", "O_TRUNC", "O_TMPFILE"}
 
 
 def writes(tree: ast.AST) -> bool:
@@ -25,6 +26,8 @@ def _writes(call: ast.Call) -> bool:
     function = call.func
     name = getattr(function, "attr", None) or getattr(function, "id", "")
     on = getattr(getattr(function, "value", None), "id", "")
+    if name == "touch":
+        return not call.args  # of a path; what takes a word is another's
     if name not in ("open", "fdopen"):
         return name in WRITES or (on, name) in OF_MODULE
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -43,6 +46,7 @@ TRIED = {
     "bench/html.py": "a run's page",
     "bench/results.py": "a benchmark's results",
     "cli/sessions.py": "a session's export",
+    "engine/foreign/handover.py": "weights for another program's engine",
     "engine/server/app.py": "a server's token",
     "environments/accounts.py": "a server's events",
     "environments/build.py": "the guest program",
@@ -69,6 +73,8 @@ TRIED = {
     "rewards/mining/generate.py": "a run's reports and summaries",
     "rewards/mining/journal.py": "mined tasks' journal",
     "rewards/mining/mine.py": "a run's reports and summaries",
+    "rollouts/actors/trainer.py": "a model",
+    "rollouts/control.py": "a model",
     "rollouts/ledger.py": "a run's ledger",
     "rollouts/lines.py": "a run's metrics",
     "rollouts/run.py": "a run's reports and summaries",

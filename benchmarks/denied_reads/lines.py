@@ -77,6 +77,11 @@ SHAPES = (
     "env -S 'cat %'", "env --split-string='cat %'", "cd names && test *", "cd names && printf * x",
     "cd names && for f in *; do for g in *; do [ \"$f\" \"$g\" ]; done; done",
     "cd names && for f in *; do test $f $f; done",
+    "grep -r -A 3 a %", "grep -rC2 a %", "grep -re a %", "grep -r --context 3 %", "grep -r --exclude x %",
+    "grep -rn --max-count 3 a %", "grep -r --regexp=a %", "grep -rn a -- %", "rg a %", "rg -A 3 a %", "rg -e a %",
+    "rg -g '*' a %", "rg --type py a %", "rg --files %", "rg --max-depth 3 %", "ls -Rw 80 %", "ls -R --ignore x %",
+    "tree %", "tree -L 2 %", "du -d 1 %", "du --exclude %", "find -P % -name '*'", "find -- % -maxdepth 2",
+    "diff -rU 3 % src",
     "expand %", "split %", "csplit % 1", "tsort %", "ptx %", "join % %", "shuf %", "factor < %",
 )  # fmt: skip
 AROUND = (
@@ -115,7 +120,8 @@ LED = (
     "list", "list0", "sums", "hard", "hard-key", "link-env", "link-codex/auth.json", "link-etc/shadow",
     "link-secrets/key", "link-root/etc/shadow", "link-cwd/.env", "link-chain", "'~'/.codex/auth.json", "link-*",
     "*link*/*", "hard*", "odd/*", "src/link.txt", "src/*.txt", "src/*", "*/*.txt", "link-self/.env",
-    "link-out/vault/token", "src/link-up/.env", "../vault/token", "../*/token",
+    "link-out/vault/token", "src/link-up/.env", "../vault/token", "../*/token", "..", "../infra", "../docs", "infra",
+    "docs", "../..",
 )  # fmt: skip
 """What leads to a denied file by another name, and lists of such files."""
 HARMLESS = (

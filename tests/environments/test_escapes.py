@@ -6,14 +6,17 @@ import asyncio
 import io
 import os
 import platform
+import re
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 from attempts import BOMBS, ESCAPES, OWN_SETTINGS
+from refused_calls import NOT_PERMITTED
 from scenarios import reaching_for_the_host
 
+from etude import environments
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.leftovers import leftovers
 from etude.environments.local import open_workspace
@@ -210,6 +213,14 @@ def test_snapshot_never_follows_a_symlink_to_the_host(run, tmp_path):
             assert not found
 
     run(scenario, config)
+
+
+def test_every_call_that_the_filter_names_is_tried():
+    text = (Path(environments.__file__).parent / "guest" / "confine.c").read_text()
+    named = re.search(r"REFUSED\[\] = \{(.*?)\n\};", text, re.DOTALL)[1]
+    calls = re.findall(r"^ .*", named, re.MULTILINE)
+    found = {name.removeprefix("SYS_").lower() for line in calls for name in re.findall(r"\w+", line)}
+    assert len(found) > 50 and found - NOT_PERMITTED.keys() == set()
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of system calls are those of x86-64")

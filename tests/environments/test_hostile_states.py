@@ -54,7 +54,7 @@ def test_states_at_random_have_a_verdict_and_touch_nothing_outside():
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["failures"] == [] and said["scored"] == 30 and said["forked"] == 10
-    assert not said["outside_touched"] and said["left_over"] == []
+    assert not said["outside_touched"] and not said["outside_read"] and said["left_over"] == []
     assert said["max_rss_mb"] <= said["budget_mb"] < 1000
 
 

@@ -69,6 +69,17 @@ REFUSED = (
     "grep -r a .", "grep -ra", "rg a", "find .", "ls -R", "diff -r . src", "du .", "find . -exec cat {} +",
     "find src -name '*.txt' -exec cat {} +", "git status",
     "grep -rn a src in[xf]r*", "find in* -exec cat {} +", "for d in src infra; do grep -r a $d; done", "du -a in*",
+    # behind an option that takes a word, which is then neither the pattern nor where the walk starts
+    "cd src && rg -A 3 a ../infra", "cd src && grep -rA3 a ..", "cd src && grep -r -C 2 a ../infra",
+    "cd src && rg -e a ../infra", "cd src && grep -rea ..", "cd src && rg -g '*' a ..", "cd src && grep -rn a -- ..",
+    "cd src && grep -r --regexp=a ../infra", "cd src && grep -r --reg=a ../infra", "cd src && grep -r -5 a ../infra",
+    "cd src && ls -Rw3 ..", "cd src && ls -R -w 3 ..", "cd src && du -hd1 ../infra", "cd src && tree -aL 2 ..",
+    "cd src && find -P ../infra -name key", "cd src && find -O2 .. -maxdepth 3", "cd src && find -- .. -maxdepth 3",
+    "cd src && find -D tree ..", "cd src && rg --files ../infra", "grep -r --context 3 README.md",
+    "grep -rn --max-count 3 README.md", "grep -r --exclude x README.md", "grep --recursive --label x README.md",
+    "grep --directories recurse README.md", "rg --glob a README.md", "rg --type py README.md", "rg -e README.md",
+    "rg --color never README.md", "rg --ignore-file a README.md", "ls -R --ignore README.md", "du --exclude README.md",
+    "du --time-style README.md", "cd src && grep -r $'a' -A 3 ..", "X='a ..'; cd src && grep -rn $X engine.py",
     "X=infra; grep -r a $X", "wc -l /proc/$$/cwd/infra/*/key", "cat /proc/*/cwd/.env", "cat /proc/sel[f]/cwd/.en*",
     # wherever a shell opens a file
     "echo $(<.env)", "echo \"$(< .env)\"", "cat < .env", "cat < .e*", "cat <<< $(cat .env)", "f() { cat; } < .env; f",
@@ -120,6 +131,26 @@ def verdict(judge: Judge, line: str) -> str:
 
 def test_no_way_round_is_allowed_unasked(trial: Trial) -> None:
     assert [line for line in REFUSED if trial.allowed(line)] == []
+
+
+HARMLESS = (
+    "rg -n -A 3 a tests", "rg -e a tests", "rg --type py a tests", "grep -rn -A 3 -B2 a tests", "grep -rnm1 a tests",
+    "grep -rn --exclude-dir=x a tests", "grep -rn -e a tests", "ls -R -w 80 tests", "tree -L 2 tests", "du -d 1 tests",
+    "find -P tests -name a", "cd tests && find -- . -name a", "rg --files tests",
+)  # fmt: skip
+
+
+def test_an_option_that_takes_a_word_is_no_reason_to_ask(trial: Trial) -> None:
+    assert [line for line in HARMLESS if not trial.allowed(line)] == []
+
+
+def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
+    (trial.project / "opt" / ".env").unlink()  # a link, which is not followed either
+    judge = Judge(PermissionConfig(), Place(trial.project), env=trial.env)
+    for line in ("rg -g '*.py' a", "rg -n -g'*.{py,c}' a .", "rg --glob='!*.lock' a", "rg --files -g '*.md'"):
+        assert verdict(judge, line) == "allow", line
+    for line in ("rg -g '*' a", "rg -g '.e*' a", "rg -g '*.{py,env}' a", "rg -g '**/*nv' a", "rg -L --files"):
+        assert verdict(judge, line) == "ask", line
 
 
 def test_shells_open_nothing_that_is_denied(trial: Trial) -> None:

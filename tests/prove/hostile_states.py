@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import secrets
 import shutil
 import sys
 import time
@@ -115,12 +116,14 @@ PRIMITIVES: dict[str, str] = {
 }  # fmt: skip
 
 FAULTS = (
-    "infra_failed", "spoiled_forks", "outside_touched", "left_over", "left_running", "all_blamed", "too_much_memory",
+    "infra_failed", "spoiled_forks", "outside_touched", "outside_read", "left_over", "left_running", "all_blamed",
+    "too_much_memory",
 )  # fmt: skip
 SLACK_MB = 100
 """What a controller may need for itself, beyond one archive at its largest for each state that it judges at once."""
-CANARY = Path("/var/tmp/etude-canary")
-"""A directory of the host that states aim at: nothing may change in it. Of one run at a time."""
+CANARY = Path(f"/var/tmp/etude-canary-{os.getpid()}")
+"""A directory of the host that states aim at: nothing may change in it, and what its file says may be in no state."""
+SAID = secrets.token_hex(16)
 RARE = {
     "inodes": 0.02, "fill": 0.05, "deep": 0.1, "entries": 0.1, "links_many": 0.1, "twelve_links": 0.1, "memory": 0.1,
     "sleepers": 0.1, "sparse_huge": 0.3, "sparse_largest": 0.3, "sparse_many": 0.3, "one_large": 0.3, "deep_wide": 0.3,
@@ -139,6 +142,10 @@ class Tally:
     forked: int = 0
     spoiled_forks: int = 0
     infra_failed: list[str] = field(default_factory=list)
+    outside_read: list[str] = field(default_factory=list)
+    """States that what lies outside came into."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    """How often each primitive was drawn."""
     reasons: Counter[str] = field(default_factory=Counter)
     exits: Counter[int] = field(default_factory=Counter)
     """Of the commands, by status: 124 is one that had to be stopped."""
@@ -158,6 +165,7 @@ def state_of(seed: int) -> tuple[list[str], str]:
 async def outcome_of(seed: int, backend: Backend, judges: Judges, tally: Tally, fork: bool = True) -> None:
     """Play, fork, seal and judge one state."""
     names, command = state_of(seed)
+    tally.kinds.update(names)
 
     async def session(sandbox: Sandbox) -> SessionResult:
         tally.exits[(await sandbox.exec(command, timeout_s=20.0)).exit_code] += 1
@@ -166,7 +174,10 @@ async def outcome_of(seed: int, backend: Backend, judges: Judges, tally: Tally, 
         return SessionResult(str(seed), (), (), "finished", {})
 
     try:
-        verdict = (await judge(TASK, await play_to_seal(TASK, backend, session), backend, judges)).verdict
+        sealed = await play_to_seal(TASK, backend, session)
+        if any(SAID.encode() in tar for _, tar in sealed.final.parts):
+            tally.outside_read.append(f"{seed} {names}")
+        verdict = (await judge(TASK, sealed, backend, judges)).verdict
     except (EtudeError, OSError) as error:  # as rollouts.session does
         verdict = InfraFailed(f"{type(error).__name__}: {error}")
     if isinstance(verdict, InfraFailed):
@@ -233,7 +244,7 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
     """Run, and say what became of them."""
     (CANARY / "open").mkdir(parents=True, exist_ok=True)
     (CANARY / "open").chmod(0o777)
-    (CANARY / "file").write_text("untouched")
+    (CANARY / "file").write_text(SAID)
     (CANARY / "file").chmod(0o666)
     try:
         places = (CANARY, Path(__file__).parent, Path("/etc"))
@@ -260,12 +271,14 @@ def prove(states: int, seed: int, at_once: int, forks: int) -> dict[str, Any]:
         "scored": tally.scored,
         "passed": tally.passed,
         "reasons": dict(tally.reasons),
+        "kinds": dict(tally.kinds.most_common()),
         "exits": dict(tally.exits),
         "forked": tally.forked,
         "spoiled_forks": tally.spoiled_forks,
         "max_rss_mb": _peak_mb(),
         "base_rss_mb": base,
         "outside_touched": touched[:20],
+        "outside_read": tally.outside_read[:20],
         "left_over": leftovers(),
         "left_running": running,
         "backend": "namespace",

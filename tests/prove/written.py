@@ -14,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 from etude.bench.attempts import Attempt, Played
 from etude.bench.results import SCHEMA, Results, read_run
 from etude.config import load_recipe
 from etude.durable import write_whole
+from etude.engine.foreign.handover import Handover
 from etude.environments.accounts import Accounts
 from etude.environments.build import guest_program
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
@@ -172,6 +174,18 @@ def _models(at: Path) -> list[int]:
     for path in found:
         load_checkpoint(path)
     return [int(path.name[6:]) for path in found]
+
+
+def _hand_over(at: Path, n: int) -> None:
+    Handover(at / "weights", _shipped()[0]).write(_weights(n), Version(n))
+
+
+def _handed_over(at: Path) -> list[int]:
+    """A version is whole once it has its name."""
+    found = sorted((at / "weights").glob("version-*"))
+    for path in found:
+        assert json.loads((path / "config.json").read_text()) and load_file(path / "model.safetensors")
+    return [int(path.name.split("-")[1]) for path in found]
 
 
 _LOADED: list[tuple] = []
@@ -353,6 +367,7 @@ WRITTEN: dict[str, Written] = {
     "a run's changes": Written(_changes, _changed),
     "a run's checkpoints": Written(_save, _saved, step=16_384),
     "a model": Written(_model, _models, step=400_000, disk="20m"),
+    "weights for another program's engine": Written(_hand_over, _handed_over, step=400_000, disk="20m"),
     "the weight store": Written(_publish, _published),
     "signing keys": Written(_sign, _signing),
     "a server's token": Written(_token, _tokens),

@@ -31,11 +31,15 @@ class _Reader:
     below: str = ""
     """Letters that make it go through all below what it names."""
     plain: str = ""
-    """Letters of options without a value; where there are others, the words that name files are not certain."""
+    """Letters of options without a value."""
+    valued: str = ""
+    """Letters of those that take the rest of their word, or the next. Where there are others, the words that name files
+    are not certain."""
     only: str = ""
     """What every option must be; empty for any."""
 
 
+_GREPS = ("grep", "egrep", "fgrep")
 ONE_WORD = "\1"
 """In place of a word of a test that is certain to be one and no more, whatever it is."""
 _NOTHING, _NAMED = _Reader("nothing"), _Reader("named")
@@ -55,12 +59,14 @@ _READERS: Mapping[str, _Reader] = {
     "wc": _Reader("named", "", ("--files0-from",)),
     "date": _Reader("nothing", "sf", ("--set", "--file")),
     "file": _Reader("named", "CfmzZ", ("--compile", "--files-from", "--magic-file", "--uncompress")),
-    "ls": _Reader("named", below="R", plain="1aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ"),
-    "du": _Reader("lists", "", ("--files0-from",), plain="0abchHkLlmPsSx"),
-    "diff": _Reader("below", "l", ("--paginate",), plain="abBcdeEiNnpqrstTuwyZ"),
-    **dict.fromkeys(("grep", "egrep", "fgrep"), _Reader("named", below="rRd", plain="abcEFGhHiIlLnoPqrRsTUvVwxyzZ")),
-    "rg": _Reader("below", "z", ("--pre", "--search-zip", "--hostname-bin"), plain="acFHhIiLlNnoPpqSsUuvwx"),
-    "tree": _Reader("lists", "oRH", ("--from", "--info", "--output"), plain="aACdDfFghilnNpqrsStuvxX"),
+    "ls": _Reader("named", below="R", plain="1aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ", valued="ITw"),
+    "du": _Reader("lists", "", ("--files0-from",), plain="0abchHkLlmPsSx", valued="BdtX"),
+    "diff": _Reader("below", "l", ("--paginate",), plain="abBcdeEiNnpqrstTuwyZ", valued="CDFILSUWxX"),
+    **dict.fromkeys(_GREPS, _Reader("named", below="rRd", plain="abcEFGhHiIlLnoPqrRsTUvVwxyzZ0123456789",
+                                    valued="ABCdDefm")),
+    "rg": _Reader("below", "z", ("--pre", "--search-zip", "--hostname-bin"), plain="acFHhIiLlNnoPpqSsUuvwx",
+                  valued="ABCEefgjMmrtT"),
+    "tree": _Reader("lists", "oRH", ("--from", "--info", "--output"), plain="aACdDfFghilnNpqrsStuvxX", valued="ILPT"),
     "find": _Reader("lists", "", ("-delete", "-fprint", "-fprintf", "-fprint0", "-fls", "-files0-from")),
     "sort": _Reader("named", only=r"-[bcCdfghiMnRrsuVz]+|-[ktS]\S*|--(key|field-separator)=.*|--[a-z-]+-sort|--reverse|"
                     "--unique|--stable|--ignore-case|--zero-terminated|--ignore-leading-blanks"),
@@ -125,20 +131,71 @@ def opens(words: Sequence[str | None]) -> Opens | None:
     return ("lists" if name == "ls" else "below") if _walks(reader, known) else reader.opens
 
 
-def roots(words: Sequence[str | None]) -> list[str] | None:
-    """Among the words of a command that reads all below something: what that could be. None: where it stands too."""
-    reader = _READERS.get(words[0] or "")
-    if reader is None or words[0] == "git":
-        return None
-    rest = words[1:]
-    if words[0] == "find":
-        end = next((at for at, word in enumerate(rest) if word and re.match(r"[-(!]", word)), len(rest))
-        return [word for word in rest[:end] if word] or None
-    options = [word for word in rest if word is not None and word.startswith("-") and word != "-"]
-    known = [word for word in rest if word is not None and not word.startswith("-")]
-    plain = all(re.fullmatch(rf"-[{reader.plain}]+|--[\w-]+(=.*)?", option) for option in options)
-    takes_pattern = words[0] in ("grep", "egrep", "fgrep", "rg")
-    return known[takes_pattern:] or None if plain and len(known) == len(rest) - len(options) else None
+_FLAGS = {
+    "--all", "--almost-all", "--apparent-size", "--brief", "--bytes", "--count", "--dirsfirst", "--du",
+    "--extended-regexp", "--files", "--files-with-matches", "--files-without-match", "--fixed-strings", "--follow",
+    "--heading", "--hidden", "--human-readable", "--ignore-case", "--invert-match", "--json", "--line-number",
+    "--multiline", "--no-config", "--no-filename", "--no-heading", "--no-ignore", "--no-line-number",
+    "--no-messages", "--noreport", "--null", "--only-matching", "--perl-regexp", "--pretty", "--quiet",
+    "--recursive", "--side-by-side", "--smart-case", "--stats", "--summarize", "--text", "--total", "--vimgrep",
+    "--with-filename", "--word-regexp",
+}  # fmt: skip
+"""Long options that take no word behind them, in whatever of these commands they are."""
+_GIVEN = {
+    "--after-context", "--before-context", "--binary-files", "--block-size", "--color", "--colour", "--context",
+    "--exclude", "--exclude-dir", "--glob", "--iglob", "--include", "--max-columns", "--max-count", "--max-depth",
+    "--sort", "--time", "--time-style", "--type", "--type-not", "--width",
+}  # fmt: skip
+"""Those that bring their word behind a `=`, and name neither a file to start at nor what is searched for."""
+
+
+def roots(words: Sequence[str | None]) -> list[str]:
+    """Among the words of a command that reads all below something: what that could be. Where it is not certain which
+    words are options' or a pattern, all of them and `.`."""
+    name, reader = words[0] or "", _READERS.get(words[0] or "")
+    if reader is None or name == "git":
+        return ["."]
+    if name == "find":
+        return _roots_of_find([word or "" for word in words[1:]])
+    operands, certain, pattern = _operands(name, reader, words[1:])
+    if pattern and operands:  # unquoted it could be several words, or none
+        certain &= not operands[0].startswith("\0") or re.fullmatch(r'\0"[^"@*]*"', operands[0]) is not None
+    return (operands[pattern:] or ["."]) if certain else [*operands, "."]
+
+
+def _roots_of_find(words: Sequence[str]) -> list[str]:
+    at = 0
+    while at < len(words) and re.fullmatch(r"-[HLPD]|-O\d*|--", words[at]):
+        at += 2 if words[at] == "-D" else 1
+    found = itertools.takewhile(lambda word: not re.match(r"[-(!]", word), words[at:])
+    return [word for word in found if word] or ["."]
+
+
+def _operands(name: str, reader: _Reader, words: Sequence[str | None]) -> tuple[list[str], bool, bool]:
+    """The words that are no options, nor their values; whether that is certain; whether the first is a pattern."""
+    operands, certain, at, searches = list[str](), None not in words, 0, name in (*_GREPS, "rg")
+    pattern = searches
+    while at < len(words):
+        word, takes_next = words[at] or "", False
+        at += 1
+        if word == "--":
+            return operands + [each for each in words[at:] if each], certain, pattern
+        if word.startswith("--"):
+            bare, given, _ = word.partition("=")
+            pattern &= bare not in ("--files", "--regexp")
+            takes_next = searches and not given and bare in _GIVEN and not bare.startswith("--col")
+            certain &= takes_next or bare in (_GIVEN | {"--regexp"} if given else _FLAGS)
+        elif word.startswith("-") and word != "-":
+            letters = word[1:].lstrip(reader.plain)
+            pattern &= letters[:1] not in ("e", "f")
+            certain &= not letters or (letters[0] in reader.valued and not (letters[1:] and name == "tree"))
+            takes_next = len(letters) == 1
+        elif word:
+            operands.append(word)
+        if takes_next:  # which must be one word
+            certain &= at < len(words) and not (words[at] or "").startswith("\0")
+            at += 1
+    return operands, certain, pattern
 
 
 _FOLLOWS: Mapping[str, str] = {
@@ -151,16 +208,17 @@ def follows(words: Sequence[str | None]) -> bool:
     letters = _FOLLOWS.get(words[0] or "")
     known = [word for word in words[1:] if word is not None]
     short = {letter for word in known if re.match(r"-[^-]", word) for letter in word[1:]}
-    long = any(re.match(r"-follow|--(f|de?)", word) for word in known)
+    long = any(re.match(r"-follow|--follow|--d", word) for word in known)
     return letters is None or long or bool(short & set(letters) if words[0] != "find" else {"-L", "-H"} & set(known))
 
 
 _EITHER = {"-o", "-or", "!", "-not", ",", "(", "-L", "-follow", "-newerXY"}
 _RG_PLAIN = re.compile(
-    r"-[acFHhIiLlNnoPpqSsvwxe]+|-[ABCm]\d*|-t\w*|--type=\w+|--(type|files|count|color|heading|no-heading|line-number|"
-    r"files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?"
+    r"-[acFHhIiLlNnoPpqSsvwxe]+|-[ABCm]\d*|-t\w*|--type=\w+|-g.*|--(glob|type|files|count|color|heading|no-heading|"
+    r"line-number|files-with-matches|ignore-case|smart-case|word-regexp|fixed-strings|max-count|context)(=.*)?",
+    re.DOTALL,
 )
-"""With these options alone ripgrep passes over what a dot hides."""
+"""With these options alone ripgrep passes over what a dot hides, but for what a glob takes."""
 _CHOSEN = re.compile(r"--(in|ex)clude=([\w.*?-]*)(?:\{([\w.*?,-]+)\})?([\w.*?-]*)")
 _ALONE = re.compile(r"[ef]?grep|-[nrRilLhHwEFPIoscvqaz]+|--((in|ex)clude|exclude-dir|color)=.*|[^-].*")
 """What takes no word behind it."""
@@ -186,7 +244,10 @@ def passes_over(words: Sequence[str | None], name: str) -> bool:
     if known[0] == "find":
         return not finds(words).match(name)
     if known[0] == "rg":
-        return name.startswith(".") and all(map(_RG_PLAIN.fullmatch, (word for word in known if word[:1] == "-")))
+        plain = all(map(_RG_PLAIN.fullmatch, (word for word in known if word[:1] == "-")))
+        globs = [after for before, after in itertools.pairwise(known) if before in ("-g", "--glob")]
+        globs += [glob for word in known for glob in re.findall(r"(?s)^(?:-g|--glob=)(.+)", word)]
+        return plain and name.startswith(".") and not any(_takes(glob, name) for glob in globs)
     globs = [_CHOSEN.fullmatch(word) for at, word in enumerate(known) if chooses(known, at)]
     found = [glob for glob in globs if glob is not None]
     unread = None in words or any(word.startswith(("--in", "--ex")) and not _ALONE.fullmatch(word) for word in known)
@@ -194,6 +255,12 @@ def passes_over(words: Sequence[str | None], name: str) -> bool:
         return False
     matching = [glob[1] for glob in found if any(fnmatch.fnmatchcase(name, each) for each in _each(glob))]
     return (matching[-1] == "ex") if matching else found[0][1] == "in"  # the last counts, as GNU grep has it
+
+
+def _takes(glob: str, name: str) -> bool:
+    """Whether ripgrep could search what a dot hides because of this glob."""
+    plain = _CHOSEN.fullmatch(f"--include={glob}")
+    return not glob.startswith("!") and (plain is None or any(fnmatch.fnmatchcase(name, each) for each in _each(plain)))
 
 
 def chooses(words: Sequence[str | None], at: int) -> bool:

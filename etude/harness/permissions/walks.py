@@ -28,7 +28,7 @@ def starts(
 ) -> list[str]:
     """The real paths that a command could go through; its own directory, where its words name nothing that is there.
     `names` are what each word could stand for."""
-    given = roots(words) or ["."]
+    given = roots(words)
     if place.root is None or all(name.startswith(("\0<(", "\0>(")) for name in given):
         return []
     stands_for = {word: found or [] for word, found in zip(words, names, strict=True)}
