@@ -19,10 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from etude.config import load_recipe
     from etude.errors import MissingDependency
     from etude.harness.store import SessionStore
-    from etude.product.config import AgentConfig, config_file
+    from etude.product.config import load_agent
 
     try:
         from etude.product.acp.face import serve
@@ -34,13 +33,7 @@ def run(options: argparse.Namespace) -> int:
     given = [("endpoint.url", options.endpoint), ("endpoint.model", options.model)]
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
 
-    def load() -> AgentConfig:
-        file = options.config or (config_file() if config_file().exists() else None)
-        config = load_recipe(file, AgentConfig, overrides)
-        config.deadlines.apply()
-        return config
-
     if sys.stdin.isatty():
         say("etude acp speaks with an editor; docs/acp.md says how to set one up. Ctrl-D ends it.", sys.stderr)
-    asyncio.run(serve(load, SessionStore()))
+    asyncio.run(serve(lambda: load_agent(options.config, overrides), SessionStore()))
     return 0

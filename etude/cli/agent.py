@@ -136,16 +136,12 @@ def _text(file: Path) -> str:
 
 
 def _config(options: argparse.Namespace) -> AgentConfig:
-    from etude.config import load_recipe
-    from etude.product.config import AgentConfig, config_file
+    from etude.product.config import load_agent
 
-    file = options.config or (config_file() if config_file().exists() else None)
     given = [("endpoint.url", options.endpoint), ("endpoint.model", options.model)]
     given += [("ranking.tests", options.tests), ("ranking.lints", options.lints)]
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
-    config = load_recipe(file, AgentConfig, overrides)
-    config.deadlines.apply()
-    return config
+    return load_agent(options.config, overrides)
 
 
 def _session(options: argparse.Namespace, store: SessionStore, directory: Path) -> str | None:
@@ -161,9 +157,11 @@ def _session(options: argparse.Namespace, store: SessionStore, directory: Path) 
 
 
 def _list(store: SessionStore, directory: Path, as_json: bool) -> int:
+    from etude.plain import short_line
+
     for each in store.sessions(directory):
         if as_json:
             say(json.dumps({"id": each.id, "last_active": each.last_active.isoformat(), "task": each.task}))
         else:
-            say(f"{each.id}  {each.last_active:%Y-%m-%d %H:%M}  {each.task[:80]}")
+            say(f"{each.id}  {each.last_active:%Y-%m-%d %H:%M}  {short_line(each.task, 80)}")
     return 0

@@ -7,10 +7,15 @@ import json
 import os
 import platform
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from etude.plain import say
+
+if TYPE_CHECKING:
+    from etude.environments.finding import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from etude.environments.doctor import diagnose
+    from etude.environments.doctor import diagnose, diagnose_workspace
 
-    findings = diagnose()
+    agent, findings = diagnose_workspace(), diagnose()
     facts = {
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -30,15 +35,22 @@ def run(options: argparse.Namespace) -> int:
         **{name: _version(name) for name in ("torch", "ray", "transformers")},
     }
     if options.json:
-        say(json.dumps({**facts, "environments": [asdict(finding) for finding in findings]}))
+        say(json.dumps({**facts, "agent": asdict(agent), "environments": [asdict(finding) for finding in findings]}))
     else:
         for name, value in facts.items():
             say(f"  {name}: {value}")
-        for finding in findings:
-            say(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
-            if finding.remedy and not finding.ok:
-                say(f"    {finding.remedy}")
-    return 0 if all(finding.ok for finding in findings) else 1
+        say("For `etude agent`, `etude acp` and `etude sessions serve`:")
+        _show([agent])
+        say("For training and evaluation (`etude environments doctor` looks at every backend):")
+        _show(findings)
+    return 0 if agent.ok and all(finding.ok for finding in findings) else 1
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        say(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
+        if finding.remedy and not finding.ok:
+            say(f"    {finding.remedy}")
 
 
 def _version(package: str) -> str:

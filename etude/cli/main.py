@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import os
 import sys
 
 import structlog
@@ -37,14 +38,18 @@ COMMANDS = {
 }
 
 
+_ELSEWHERE = "name another place (XDG_STATE_HOME, XDG_CACHE_HOME and XDG_CONFIG_HOME move what lies in your home)"
 _SICK = {
     errno.ENOSPC: "the disk is full ({}); make room and go on",
     errno.EDQUOT: "the disk quota is used up ({}); make room and go on",
-    errno.EROFS: "the file system is read-only ({}); let it be written to, or name another place, and go on",
+    errno.EROFS: "the file system is read-only ({}); let it be written to, or {elsewhere}, and go on",
     errno.EIO: "the disk fails ({}); look at the kernel's log, and go on from another disk",
     errno.EMFILE: "too many files are open ({}); raise the limit, `ulimit -n 65536`, and go on",
     errno.ENFILE: "too many files are open on this machine ({}); raise fs.file-max and go on",
-    errno.EACCES: "not permitted ({}); let it be written to, or name another place",
+    errno.EACCES: "not permitted ({}); give your user the right to it, or {elsewhere}",
+    errno.ENOTDIR: "a file lies where a directory should be ({}); move it away, or {elsewhere}",
+    errno.EEXIST: "something else lies there, or a link that leads nowhere ({}); move it away, or {elsewhere}",
+    errno.ELOOP: "links lead in a circle ({}); remove one, or {elsewhere}",
 }
 """What is wrong with the machine, and what to do. Any other error of the system is a bug of ours."""
 
@@ -52,7 +57,9 @@ _SICK = {
 def told(error: OSError) -> str | None:
     """One line a user can act on; None for what is no fault of the machine's."""
     line = _SICK.get(error.errno or 0)
-    return None if line is None else line.format(error)
+    if line is None or (error.errno == errno.EEXIST and os.path.isdir(error.filename or "")):
+        return None
+    return line.format(error, elsewhere=_ELSEWHERE)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -80,6 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
     except EtudeError as error:
         say(f"etude {options.command}: {error}", sys.stderr)
         return 1
+    except BrokenPipeError:  # `etude … | head`: who reads has enough, and what is buffered must not be tried again
+        os._exit(1)
     except OSError as error:
         if (line := told(error)) is None:
             raise

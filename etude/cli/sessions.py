@@ -33,7 +33,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     from etude.config import load_recipe
     from etude.errors import MissingDependency
-    from etude.product.config import AgentConfig, config_file
+    from etude.product.config import load_agent
 
     try:
         from etude.product.sessions.app import serve
@@ -43,9 +43,7 @@ def _serve(options: argparse.Namespace) -> int:
             raise
         raise MissingDependency(f"a server needs {error.name}: pip install 'etude[environments]'") from None
     config = load_recipe(options.config, SessionsConfig, options.set)
-    file = options.agent or (config_file() if config_file().exists() else None)
-    agent = load_recipe(file, AgentConfig, options.agent_set)
-    agent.deadlines.apply()
+    agent = load_agent(options.agent, options.agent_set)
 
     def ready(url: str) -> None:
         said = {"url": url, "token_file": str(config.token_path)}

@@ -28,7 +28,7 @@ def default_cache_dir() -> Path:
 def guest_program(cache_dir: Path) -> Path:
     """The path of the built guest, compiling it if this source has not been built yet (about a second).
 
-    Raises MissingDependency when there is no C compiler or no static C library.
+    Raises MissingDependency when there is no C compiler or no static C library, or no place for it.
     """
     sources = sorted(SOURCE.glob("*.c"))
     digest = hashlib.sha256(" ".join((*_FLAGS, platform.machine())).encode())
@@ -36,7 +36,11 @@ def guest_program(cache_dir: Path) -> Path:
         digest.update(path.name.encode() + path.read_bytes())
     program = cache_dir / f"guest-{digest.hexdigest()[:16]}"
     if not program.exists():
-        cache_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            cache_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            said = "it must be a directory that you may write to, or set XDG_CACHE_HOME"
+            raise MissingDependency(f"{cache_dir}: {error.strerror}; {said}") from None
         _compile(sources, program)
     return program
 

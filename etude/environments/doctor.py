@@ -1,18 +1,23 @@
 """Says in plain words which sandboxes this machine can run, and what to do for the others.
 
-Owns the round of all backends that make sandboxes here; what each looks at is its plug-in's `probe`.
+Owns the round of all backends that make sandboxes here (what each looks at is its plug-in's `probe`), and the look at
+the sandbox of the product's workspace, which needs much less of a machine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from etude.config import load_recipe
 from etude.environments.backends import LOCAL, default_config, plugin_of
 from etude.environments.finding import Finding
+from etude.environments.local import open_workspace
 from etude.environments.plugin import BackendTable
-from etude.errors import ConfigError
+from etude.errors import ConfigError, EtudeError
 
 _LOOKED_AT = {
     name: (plugin, preset) for kind, plugin in LOCAL.items() for name, preset in (plugin.variants or {kind: ()}).items()
@@ -47,3 +52,22 @@ def diagnose(config: BackendTable | None = None) -> list[Finding]:
     except ModuleNotFoundError as error:
         remedy = f"pip install 'etude[{plugin.extra}]'"
         return [Finding("packages", False, f"{error.name} is not installed", remedy)]
+
+
+def diagnose_workspace() -> Finding:
+    """Whether `etude agent` can work here: open a directory as it opens the user's, and run a command."""
+    subject = "the agent's sandbox"
+    try:
+        return Finding(subject, True, asyncio.run(_worked_in()))
+    except (EtudeError, OSError) as error:
+        return Finding(subject, False, "it does not start", str(error))
+
+
+async def _worked_in() -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        workspace = await open_workspace(Path(directory))
+        try:
+            done = await workspace.exec("echo works")
+        finally:
+            await workspace.destroy()
+        return done.output.decode(errors="replace").strip()

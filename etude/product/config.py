@@ -1,16 +1,20 @@
 """How a user has set up their agent.
 
-Owns `AgentConfig` and where its file is. The harness's own defaults are those of training; the product's are here.
+Owns `AgentConfig`, where its file is, and how the commands read it. The harness's own defaults are those of training;
+the product's are here.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from etude.config import Config
+from etude.config import Config, load_recipe
 from etude.deadlines import DeadlineConfig
 from etude.environments.local import WorkspaceConfig
 from etude.harness.config import HarnessConfig, SummaryConfig
@@ -54,6 +58,19 @@ class AgentConfig(Config):
     spans_content: bool = False
     """Whether prompts, messages, arguments and results stand in the spans."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_model_is_named(cls, raw: Any) -> Any:
+        """The first thing that a new user meets, so it is said in full."""
+        endpoint = raw.get("endpoint", {}) if isinstance(raw, dict) else None
+        if isinstance(endpoint, dict) and (missing := [key for key in ("url", "model") if key not in endpoint]):
+            said = (
+                f"no model is named: endpoint.{' and endpoint.'.join(missing)} must be set. Write a table [endpoint] "
+                f"with url and model to {config_file()} (docs/agent.md shows one), or set them on the command line"
+            )
+            raise PydanticCustomError("nameless", "{said}", {"said": said})
+        return raw
+
     @property
     def limits(self) -> Limits:
         return Limits(self.max_turns, self.context_tokens, self.max_sampled_tokens, self.wall_s)
@@ -70,3 +87,11 @@ class AgentConfig(Config):
 def config_file() -> Path:
     """Below XDG_CONFIG_HOME, or ~/.config."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "etude" / "agent.toml"
+
+
+def load_agent(file: Path | None, overrides: Sequence[str]) -> AgentConfig:
+    """`file`, or the user's own if it is there, with other values for some keys. Its deadlines hold from now on."""
+    own = config_file()
+    config = load_recipe(file or (own if own.exists() else None), AgentConfig, overrides)
+    config.deadlines.apply()
+    return config

@@ -3,12 +3,14 @@
 Owns what `etude agent --print` does: text (the answer alone), json (one object at the end) and stream-json (one object
 a line, as it happens, in the words that other agents' streams have: init, message, tool_use, tool_result, error,
 result). Exit codes: 0 done, 1 failed, 42 bad input, 53 a limit of turns. Nobody is asked for permissions: what no rule
-allows is refused, and the model is told so. Text is printed with its control characters made visible; JSON holds them.
+allows is refused, the model is told so, and at the end the user reads which rules would allow it. Text is printed with
+its control characters made visible; JSON holds them.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,6 +67,10 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
         say(json.dumps(result), out)
     elif asked.output == "text":
         say(result["response"], out)
+        if refused := agent.gate.counts["refused"]:
+            permits = " ".join(f"--allow {shlex.quote(rule)}" for rule in agent.gate.wanting)
+            to_permit = f"; to permit: {permits}" if permits else ""
+            say(f"nobody could be asked, and {refused} calls were refused{to_permit}", sys.stderr)
         if stop != "finished":
             say(f"stopped by a limit: {stop}; go on with --resume {result['session_id']}", sys.stderr)
     return EXIT[stop]
@@ -79,6 +85,7 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
         "usage": {**agent.session.state.usage, **agent.endpoint.counters},
         "cost": agent.ledger.spent.money,
         "permissions": dict(agent.gate.counts),
+        "wanting": list(agent.gate.wanting),
         **({"spans": dict(agent.spans.ended)} if agent.spans is not None else {}),
     }
 

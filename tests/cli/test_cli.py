@@ -51,6 +51,46 @@ def test_what_is_wrong_is_said_in_one_line(arguments, exit_code, said):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", [["agent"], ["agent", "-p", "hi"], ["sessions", "serve"]])
+def test_who_has_named_no_model_yet_reads_where_to(tmp_path, monkeypatch, command):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    done = etude(*command)
+    assert done.returncode == 42
+    assert "endpoint.url and endpoint.model must be set. Write a table [endpoint]" in done.stderr
+    assert str(tmp_path / "etude" / "agent.toml") in done.stderr
+    if command[0] == "agent":
+        assert "no model is named: endpoint.model must be set" in etude(*command, "--endpoint", "http://x/v1").stderr
+
+
+@pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("sick", ["a link that leads nowhere", "a file", "a circle of links"])
+def test_a_home_that_is_no_directory_is_named_with_what_to_do(tmp_path, monkeypatch, variable, sick):
+    home = tmp_path / "home"
+    match sick:
+        case "a file":
+            home.write_text("")
+        case _:
+            home.symlink_to("nowhere" if "nowhere" in sick else "home")
+    monkeypatch.setenv(variable, str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "project").mkdir()
+    done = etude(
+        "agent", "-p", "hi", "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--dir", tmp_path / "project"
+    )
+    assert done.returncode == 1
+    assert str(home) in done.stderr and variable in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_who_reads_no_further_is_told_nothing():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "etude.cli.main", "config", "recipes/quickstart.toml"]
+    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_tasks_are_generated_and_validated(tmp_path):
     made = etude("tasks", "generate", "--rung", 3, "--count", 2, "--out", tmp_path, "--json")
     paths = json.loads(made.stdout)
@@ -58,6 +98,17 @@ def test_tasks_are_generated_and_validated(tmp_path):
     sound = etude("tasks", "validate", *paths, "--json")
     assert sound.returncode == 0
     assert all(one["sound"] for one in json.loads(sound.stdout).values())
+
+
+def test_doctor_tells_what_the_agent_needs_from_what_training_needs(tmp_path, monkeypatch):
+    said = json.loads(etude("doctor", "--json").stdout)
+    assert said["agent"]["ok"] and said["agent"]["said"] == "works"
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    done = etude("doctor")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    of_agent = done.stdout.partition("For `etude agent`")[2].partition("For training")[0]
+    assert "✗ the agent's sandbox: it does not start" in of_agent and str(tmp_path / "cache") in of_agent
 
 
 def test_doctor_boots_a_sandbox():

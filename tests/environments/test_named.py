@@ -42,7 +42,7 @@ def test_a_program_of_an_activated_environment_replaces_none_outside(
 ) -> None:
     """The user's shell finds `.venv/bin/git` first. What has no other's name is the environment's own."""
     shutil.copy("/bin/true", held.project / ".venv" / "bin" / "cat")
-    monkeypatch.setenv("PATH", f"{held.project}/.venv/bin:bin:/usr/local/bin:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{held.project}/.venv/bin:{held.project}/none/bin:bin:/usr/local/bin:/usr/bin:/bin")
 
     async def scenario(workspace: ConfinedWorkspace) -> None:
         for way in ("cp evil {}", "ln -s ../../evil {}", "ln evil {}", "cp evil x; mv x {}", "mkfifo {}"):
@@ -50,13 +50,42 @@ def test_a_program_of_an_activated_environment_replaces_none_outside(
         assert await refused(workspace, "mkdir -p y/bin && cp evil y/bin/git") == "y/bin/git", "a relative one of PATH"
         done = await workspace.exec("cp evil .venv/bin/my-tool && rm .venv/bin/cat && cp evil .venv/bin/cat")
         assert done.exit_code == 0, done.output.decode()
-        assert await refused(workspace, "mkdir z && mv z y/.venv") == "y/.venv"
+        assert await refused(workspace, "mkdir z && mv z none") == "none"
 
     within(held.project, scenario)
     held.run(f"PATH={held.project}/.venv/bin:$PATH; git status; cd y; PATH=bin:$PATH; git status")
     assert not held.canary.exists()
     held.run(f"PATH={held.project}/.venv/bin:$PATH; my-tool")
     assert held.canary.exists(), "it is run by who names it"
+
+
+@pytest.mark.parametrize(
+    "words", ["PATH_add bin", 'PATH_add "$PWD/bin"', 'export PATH="$PWD/bin:$PATH"', "path_add PATH bin"]
+)
+def test_only_the_directory_that_is_searched_is_held(held: Place, words: str) -> None:
+    """A virtual environment has a `bin` too, and everybody makes one."""
+    (held.project / ".envrc").write_text(f"{words}\n")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        done = await workspace.exec(
+            "python3 -m venv --without-pip e && e/bin/python -c 1 && mkdir bin && cp evil bin/my-tool"
+        )
+        assert done.exit_code == 0, done.output.decode()
+        assert await refused(workspace, "cp evil bin/git") == "bin/git"
+
+    within(held.project, scenario)
+
+
+def test_the_top_of_a_repository_in_path_is_held(held: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{held.project}:/usr/local/bin:/usr/bin:/bin")
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await refused(workspace, "cp evil git") == "git"
+        assert (await workspace.exec("cp evil my-tool; cp evil src/git")).exit_code == 0
+
+    within(held.project, scenario)
+    held.run(f"PATH={held.project}:$PATH; git status")
+    assert not held.canary.exists()
 
 
 @pytest.mark.parametrize("way", ["the workspace by a link", "the environment by a link"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -53,6 +54,29 @@ def test_text(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["agent", "--list", "--json", "--dir", str(here.project)]) == 0
     [listed] = lines(capsys.readouterr().out)
     assert listed["task"] == "Write it."
+
+
+def test_a_list_has_a_line_for_each_session(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    with ScriptedServer([Reply("Done.")]) as server:
+        assert main(here.arguments(server, "Write it.\n20200101-000000-ffffff  2020-01-01 00:00  forged")) == 0
+    capsys.readouterr()
+    assert main(["agent", "--list", "--dir", str(here.project)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_what_nobody_could_be_asked_about_is_told_with_what_permits_it(
+    here: Setting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("run_terminal_cmd", {"command": "make -C 'a b'; true"})
+    with ScriptedServer([Reply("I run.", [asked]), Reply("I could not.")]) as server:
+        assert main(here.arguments(server, "Run it.")) == 0
+    said = capsys.readouterr()
+    assert said.out == "I could not.\n"
+    [line] = said.err.splitlines()
+    rules = shlex.split(line.partition("to permit: ")[2])
+    with ScriptedServer([Reply("I run.", [asked]), Reply("I could.")]) as server:
+        assert main(here.arguments(server, "Run it.", "--json", *rules)) == 0
+    assert lines(capsys.readouterr().out)[0]["wanting"] == [], "its words do permit it"
 
 
 def test_an_answer_does_not_drive_the_terminal(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:

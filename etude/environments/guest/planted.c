@@ -8,7 +8,7 @@
  *   r  a path at a root: a guarded directory, or one that holds a .git
  *   m  a path from the top that is read-only as a whole; p  one that another file names
  *   g  inside a git directory: what git writes itself; G  but not this
- *   d  a directory, at any depth, that shells search for programs: none is made there that has the name of one in
+ *   d  a directory (`/bin` from the top, `bin` at any depth) that shells search: no program is made there as in
  *   D  a directory outside, which they search later; but x  a path at any depth
  *   f  a name that is no pipe's, which git would wait for
  * A pattern is compared component by component, whatever the case of letters, and holds for all below it. In a git
@@ -170,14 +170,17 @@ static int parts(const char *path) {
     return count;
 }
 
-/* Whether a path ends as a directory that shells search does, or with `whole` could be lengthened to one. */
+/* Whether a path is a directory that shells search (of `/bin` the one at the top, of `bin` any that ends so), or with
+ * `whole` could be lengthened to one. */
 static bool searched(const char *path, bool whole) {
     for (int i = 0; i < rule_count; i++) {
         if (rules[i].letter != 'd' || (whole && !strcmp(rules[i].pattern, "*")))
             continue;
-        for (const char *rest = path; rest; rest = strchr(rest, '/'), rest += rest != NULL) {
-            enum match match = compare(rules[i].pattern, rest);
-            if ((whole && match == ABOVE) || (match == WITHIN && parts(rest) == parts(rules[i].pattern)))
+        bool top = *rules[i].pattern == '/';
+        const char *pattern = rules[i].pattern + top;
+        for (const char *rest = path; rest; rest = top ? NULL : strchr(rest, '/'), rest += rest != NULL) {
+            enum match match = compare(pattern, rest);
+            if ((whole && match == ABOVE) || (match == WITHIN && parts(rest) == parts(pattern)))
                 return true;
         }
     }

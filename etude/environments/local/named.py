@@ -46,7 +46,9 @@ _READS = {
     ".", "source", "source_env", "source_env_if_exists", "dotenv", "dotenv_if_exists", "--config", "--rcfile", "so",
 }  # fmt: skip
 """What stands before a file that is obeyed."""
-_SEARCHES = {"PATH_add", "path_add", "PATH"}
+_ADDS = {"PATH_add", "path_add"}
+_SEARCHES = {*_ADDS, "PATH"}
+_HERE = re.compile(r"^\$(PWD\b|\{PWD\})")
 _LAYOUTS = {
     "python": ".direnv/python-*/bin", "python3": ".direnv/python-*/bin", "node": "node_modules/.bin",
     "ruby": ".direnv/ruby/bin", "php": "vendor/bin", "perl": ".direnv/perl5/bin",
@@ -86,7 +88,7 @@ class Named:
 
     files: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
-    """Patterns of directories in which shells look for programs."""
+    """Patterns of directories in which shells look for programs: `/bin` is this one, `bin` any that ends so."""
     programs: tuple[str, ...] = ()
     """The directories outside in which they do as well."""
     worked: tuple[str, ...] = ()
@@ -287,17 +289,32 @@ class _Reading:
                     self.hold(path)
 
     def search(self, place: str, base: Path) -> None:
-        """A directory of programs; a relative one of PATH is one wherever somebody stands."""
+        """A directory of programs: `/bin` is the workspace's own, `bin` any of that name. A relative one of PATH is one
+        wherever somebody stands."""
         if not os.path.isabs(base / place):
             path = os.path.normpath(base / place)
             self.searched["*" if path == "." else glob.escape(path)] = None
             return
         with suppress(OSError, ValueError, RuntimeError):
             for each in ways(base / place):
-                if each != self.workspace and each.is_relative_to(self.workspace):
-                    name = glob.escape(str(each.relative_to(self.workspace)))
+                if each.is_relative_to(self.workspace):
+                    name = f"/{'' if each == self.workspace else glob.escape(str(each.relative_to(self.workspace)))}"
                     if name not in self.searched and self._takes("places"):
                         self.searched[name] = None
+
+    def add_to_path(self, place: str, command: str, bases: tuple[Path, ...]) -> None:
+        """One that a shell's text puts into PATH. direnv makes what it adds absolute; `$(…)` is an empty prefix."""
+        here = _HERE.sub(".", place)
+        known = os.path.expandvars(os.path.expanduser(here)) or "."
+        if known.startswith(("/", "$")):
+            self.search(known, Path("/"))
+            if rest := _VARIABLE.sub("", known):
+                self.search(rest, Path())
+        elif command in _ADDS or here != place or not place:
+            for base in bases:
+                self.search(known, base)
+        else:
+            self.search(known, Path())
 
     def read(self, path: Path, bases: tuple[Path, ...], *, shell: bool = False) -> None:
         """A file's words, once; of a link those of what lies below the workspace."""
@@ -320,15 +337,18 @@ class _Reading:
         bases = tuple(dict.fromkeys((*bases, self.workspace)))
         for word in _WORD.findall(put_in(text) if shell else text):
             if word in ";&|\n":
+                if before in _ADDS:  # what a command printed: where it stands, most often
+                    self.add_to_path("", command, bases)
+                    before = ""
                 command = ""
                 continue
             command = word if command in _OPENS else command
             for name in _READ_BY.get(word, ()):
                 self.hold(bases[0] / name)
                 self.read(bases[0] / name, bases)
-            if before in _SEARCHES:
+            if before in _SEARCHES or (command in _ADDS and word != command):
                 for place in word.split(":"):
-                    self.search(_VARIABLE.sub("", place) or ".", bases[0])
+                    self.add_to_path(place, command, bases)
             elif before == "layout":
                 self.searched |= dict.fromkeys([_LAYOUTS[word]] if word in _LAYOUTS else _OTHER_LAYOUTS)
             elif before == "-m":
@@ -382,7 +402,7 @@ class _Reading:
         kept = [
             str(program.relative_to(self.workspace))
             for pattern in self.searched if pattern != "*"
-            for program in self.workspace.glob(f"{pattern}/*")
+            for program in self.workspace.glob(f"{pattern}/*".lstrip("/"))
             if any(os.path.lexists(place / program.name) for place in outside)
         ]  # fmt: skip
         return Named(files, tuple(self.searched), tuple(map(str, outside)), worked, tuple(kept))
