@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ from etude.config import Config
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.chain import MANIFEST, Chain, Choice
-from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
+from etude.weights.delta import apply_delta, check_bits, copy_bits, memory_bytes, zeros_for
 from etude.weights.forms import Array
 from etude.weights.manifest import Bits, Delta, root_of
 from etude.weights.pins import LEASE, NotKept, Pins
@@ -59,7 +59,7 @@ POLL_S = 0.05
 class SubscriberConfig(Config):
     """What is read, how it is checked, and in how many threads."""
 
-    max_raw_bytes: int = 64 << 30
+    max_raw_bytes: ClassVar[int] = memory_bytes()
     """Largest model accepted: a forged manifest cannot make this process allocate more."""
     threads: int = Field(1, ge=1)
     """Tensors of a version that are decoded at the same time."""

@@ -40,7 +40,7 @@ class ContainerBackend:
     def __init__(self, config: ContainerConfig, name: str) -> None:
         self._config = config
         self._name = name
-        self.program = guest_program(config.cache_dir or default_cache_dir())
+        self.program = guest_program(default_cache_dir())
         self.instance = store.new_instance()
         self._numbers = itertools.count(1)
         self._tasks: dict[str, asyncio.Task[Any]] = {}

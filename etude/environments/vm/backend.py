@@ -40,7 +40,7 @@ class MachineBackend:
         self._config = config
         self._name = name
         self._accel: Literal["tcg", "kvm"] = accel
-        self._cache_dir = config.cache_dir or default_cache_dir()
+        self._cache_dir = default_cache_dir()
         self.program = guest_program(self._cache_dir)
         state_dir = config.state_dir or store.default_state_dir()
         store.sweep(state_dir)
@@ -201,7 +201,7 @@ class MachineBackend:
         return await asyncio.shield(task)
 
     async def _boot_template(self, disk: Disk, shape: Shape) -> Frozen:
-        kernel = await asyncio.to_thread(guest_kernel, self._cache_dir, self.program, self.config.kernel)
+        kernel = await asyncio.to_thread(guest_kernel, self._cache_dir, self.program)
         resources = Resources(memory_mb=shape.memory_mb, disk_mb=shape.disk_mb, cpus=shape.cpus)
         start = Fresh(disk, shape, kernel, await asyncio.to_thread(self._hints, shape))
         sandbox = self._new(SandboxSpec(resources=resources), start)
