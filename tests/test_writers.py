@@ -85,7 +85,7 @@ TRIED = {
     "trainer/documents.py": "recorded sessions",
     "trainer/midtraining.py": "a mid-training and its log",
     "trainer/warm_start.py": "a mid-training and its log",
-    "weights/kept.py": "a relay's cache",
+    "weights/cache.py": "a relay's cache",
     "weights/relay.py": "a server's token",
     "weights/signing.py": "signing keys",
     "weights/opening.py": "the weight store",

@@ -311,7 +311,7 @@ class _Files:
 
 
 class _RouteFile:
-    """Implements the harness's `RouteKeeper`: rows end to end in a file."""
+    """Implements the harness's `RouteStore`: rows end to end in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

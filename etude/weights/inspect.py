@@ -15,10 +15,10 @@ from etude.records import Version
 from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent, steps_of
 from etude.weights.delta import Held, apply_delta, copy_bits, memory_bytes, zeros_for
 from etude.weights.manifest import Delta, root_of
+from etude.weights.paths import Listing
 from etude.weights.pins import Pin, Pins
 from etude.weights.signing import Keys, name_of
 from etude.weights.store import Store
-from etude.weights.ways import Listing
 
 
 @dataclass(frozen=True)
