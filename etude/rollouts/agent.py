@@ -23,7 +23,7 @@ from etude.harness.tools import ToolConfig
 from etude.models.config import ExpertFormat
 from etude.plain import plain
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
-from etude.rewards.played import judge, play_to_seal
+from etude.rewards.sealed import judge, run_to_seal
 from etude.tasks.ladder import ladder_task
 
 MAX_FILES, MAX_BYTES = 500, 2_000_000
@@ -98,7 +98,7 @@ class AgentRun:
 
         backend = open_backend()
         try:
-            sealed = await play_to_seal(self.task, backend, session)
+            sealed = await run_to_seal(self.task, backend, session)
             verdict = (await judge(self.task, sealed, backend)).verdict if self.task.verifier.files else None
         finally:
             await backend.close()

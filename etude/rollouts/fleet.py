@@ -65,7 +65,7 @@ class Lender(Protocol):
         """Take back all."""
         ...
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What the run's summary says of it."""
         ...
 
@@ -366,7 +366,7 @@ class Fleet:
 
     def lending(self) -> dict[str, Any] | None:
         """What came of the lending of engines; None without any."""
-        return None if self.lender is None else self.lender.told()
+        return None if self.lender is None else self.lender.summary()
 
     async def _told(self, engine: FleetEngine) -> Mapping[str, float]:
         with suppress(EtudeError):  # one that cannot be asked has told this before

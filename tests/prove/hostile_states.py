@@ -30,7 +30,7 @@ from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task, Verifier
 from etude.rewards.judgement import Judges
-from etude.rewards.played import judge, play_to_seal
+from etude.rewards.sealed import judge, run_to_seal
 
 TEST = b"""mkdir -p /logs/verifier
 reward=0; test -f /workspace/given && sh /workspace/check.sh && reward=1
@@ -166,7 +166,7 @@ async def outcome_of(seed: int, backend: Backend, judges: Judges, tally: Tally, 
         return SessionResult(str(seed), (), (), "finished", {})
 
     try:
-        verdict = (await judge(TASK, await play_to_seal(TASK, backend, session), backend, judges)).verdict
+        verdict = (await judge(TASK, await run_to_seal(TASK, backend, session), backend, judges)).verdict
     except (EtudeError, OSError) as error:  # as rollouts.session does
         verdict = InfraFailed(f"{type(error).__name__}: {error}")
     if isinstance(verdict, InfraFailed):

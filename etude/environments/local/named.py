@@ -27,7 +27,7 @@ from pathlib import Path
 import structlog
 
 from etude.environments.local.repository import history_of
-from etude.environments.local.ways import RUNS, listed_in, put_in, ways
+from etude.environments.local.resolving import RUNS, listed_in, names_of, put_in
 from etude.host import beneath
 from etude.host.git import listed_config
 
@@ -197,7 +197,7 @@ class _Reading:
     def hold(self, path: Path) -> None:
         """What a program obeys, there or not, and where it leads."""
         with suppress(OSError, ValueError, RuntimeError):
-            for each in ways(path):
+            for each in names_of(path):
                 if each == self.workspace or not each.is_relative_to(self.workspace):
                     continue
                 name = str(each.relative_to(self.workspace))
@@ -247,7 +247,7 @@ class _Reading:
             self.searched["*" if path == "." else glob.escape(path)] = None
             return
         with suppress(OSError, ValueError, RuntimeError):
-            for each in ways(base / place):
+            for each in names_of(base / place):
                 if each != self.workspace and each.is_relative_to(self.workspace):
                     name = glob.escape(str(each.relative_to(self.workspace)))
                     if name not in self.searched and self._takes("places"):

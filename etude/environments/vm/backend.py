@@ -23,9 +23,9 @@ from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.images.store import ImageStore
-from etude.environments.laid import archives
 from etude.environments.root import image_environment
 from etude.environments.rootfs import HOST
+from etude.environments.task_archives import archives
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel
 from etude.environments.vm.machine import Machine, Shape
@@ -140,7 +140,7 @@ class MachineBackend:
             sandbox = self._new(spec, start)
             try:
                 await sandbox.boot(start)
-                await sandbox.lay(archives(spec.files))
+                await sandbox.unpack(archives(spec.files))
             except BaseException as error:
                 await sandbox.destroy()
                 if isinstance(error, OSError):

@@ -120,7 +120,7 @@ class Borrower:
         await asyncio.gather(*self._returning, return_exceptions=True)
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What the servers were used for, by both sides, and how soon they were back."""
         return {**self.counters, "uses": self._used(), "longest_giving_back_s": self.longest_return_s}
 
