@@ -46,7 +46,7 @@ def faulted(directory: Path, options: argparse.Namespace) -> dict[str, object]:
     out = directory / "run"
     recipe = (
         "rollouts.schedule=lockstep", "rollouts.lag=1", f"rollouts.max_steps={STEPS}", "rollouts.max_minutes=10000",
-        "rollouts.concurrency=8", "rollouts.attempts=100000", "rollouts.max_infra_failures=1000000",
+        "rollouts.concurrency=8", "rollouts.attempts=100000",
         "faults.journal=true", "deadlines.scale=0.2",
         *RESTARTS,
     )  # fmt: skip

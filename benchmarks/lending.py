@@ -188,8 +188,7 @@ class Versions:
 async def rollouts_process(options: argparse.Namespace, home: Path, urls: list[str]) -> None:
     """The run, in a process of its own: a line on its input begins a turn, the next one ends it."""
     lending = {
-        "urls": urls, "token_file": f"{home}/token", "keep": options.keep, "borrow_below": 1.0,
-        "return_above": 1.5, "steady_s": options.server_quiet,
+        "urls": urls, "token_file": f"{home}/token", "keep": options.keep, "borrow_below": 0.75,
     }  # fmt: skip
     tool, store = {"max_observation_bytes": 1500}, f"{home}/run/weights"
     recipe = {"name": "lending", "harness": {"tool": tool}, "fleet": {"engines": 0, "lending": lending}}

@@ -39,6 +39,7 @@ RETIRED: dict[str, dict[str, str]] = {
     | _fixed(
         uid=(1000, "commands only must not be root"),
         gid=(1000, "commands only must not be root"),
+        cache_dir=("~/.cache/etude", "what is built there suits all; the variable XDG_CACHE_HOME moves it"),
         concurrent_starts=(8, "more only wait in the engine"),
     ),
     "DockerConfig": _waits(engine_timeout_s=60),
@@ -53,6 +54,7 @@ RETIRED: dict[str, dict[str, str]] = {
     | _fixed(
         first_uid=("the first users that own nothing", "any others that own nothing do as well"),
         uid_ranges=("as many as there are", "fewer only share the kernel's quotas"),
+        cache_dir=("~/.cache/etude", "what is built there suits all; the variable XDG_CACHE_HOME moves it"),
         cached_layers=(256, "a run has fewer tasks under way"),
         concurrent_starts=(8, "mounts of one kernel take turns"),
     ),
@@ -61,13 +63,21 @@ RETIRED: dict[str, dict[str, str]] = {
     | _fixed(
         first_uid=("2000100000", "users from there on own nothing"),
         warm_up=("python3 -c pass", "it may fail, and helps most tasks"),
+        cache_dir=("~/.cache/etude", "what is built there suits all; the variable XDG_CACHE_HOME moves it"),
+        kernel=("the newest linux-image-*.deb in ~/.cache/etude", "apt's is kept there; put another beside it"),
         templates=(4, "each takes memory and few kinds are in use at once"),
         concurrent_starts=(4, "more would only share the processors"),
     ),
+    "FirecrackerConfig": _fixed(program=("the `firecracker` on PATH", "one release suits all machines")),
     "HarnessConfig": _fixed(min_turn_tokens=(16, "no call is shorter")),
     "ToolConfig": _fixed(max_file_bytes=(2_000_000, "no source is larger")),
-    "EndpointConfig": _waits(connect_s=10, silence_s=180, deadline_s=900)
+    "ServerConfig": _waits(connect_s=10, silence_s=180, deadline_s=900)
     | _fixed(longest_pause_s=("20 s", "a server may name a longer pause itself")),
+    "JudgeEndpointConfig": _fixed(
+        calls=('"native"', "a judge is given no tools"),
+        reasoning=('"return"', "no question follows another"),
+        cache_key=("false", "each question is a conversation of its own"),
+    ),
     "EffortConfig": _fixed(
         token_unit=(100, "scale and k set the same balance"),
         thinking_weight=(1, "all that is sampled weighs the same"),
@@ -89,6 +99,7 @@ RETIRED: dict[str, dict[str, str]] = {
     | _waits(sample_deadline_s=180, batch_deadline_s=300)
     | _fixed(
         trajectory_every=(1, "a turn costs more than its checkpoint"),
+        max_infra_failures=("ten times attempts", "what fails so often in a row is no accident"),
         lost_attempts=(8, "what always kills its process must not go on for ever"),
     ),
     "ControlConfig": _fixed(
@@ -98,12 +109,21 @@ RETIRED: dict[str, dict[str, str]] = {
     ),
     "FaultConfig": dict.fromkeys(
         ("controller", "trainer", "engine", "sessions", "rewards"),
-        "write faults.restarts, faults.within_s and faults.longest_pause_s, which hold for each kind of process",
+        "write faults.restarts, which holds for each kind of process",
+    )
+    | dict.fromkeys(("spare_engines", "spare_sessions"), "write spares: so many engines and so many session workers")
+    | _fixed(
+        within_s=("600 s", "restarts says how many that time may have"),
+        longest_pause_s=("20 s, or 600 s / restarts", "who allows many restarts wants them soon"),
     )
     | _waits(start_deadline_s=300, drain_s=120, ping_deadline_s=30)
     | _fixed(ping_every_s=("a sixth of the deadline", "a hang is then found hardly later than that")),
     "BorrowingConfig": {"servers": "write urls"}
-    | _fixed(poll_s=("0.25 s", "steady_s says how soon traffic counts as low")),
+    | _fixed(
+        return_above=("twice borrow_below", "nearer to it engines would go to and fro"),
+        poll_s=("0.25 s", "traffic counts as low after 5 s"),
+        steady_s=("5 s", "each server says with lending.quiet_s how soon it is quiet"),
+    ),
     "EngineFleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
     "GroupConfig": {"drop_overlong": 'write overlong = "drop"'}
     | _fixed(
@@ -115,6 +135,8 @@ RETIRED: dict[str, dict[str, str]] = {
         weight_decay=(0, "a policy is to stay near what it was"),
     ),
     "AdvantageConfig": {"train_overlong": 'write overlong = "leave"'},
+    "FeedbackConfig": _fixed(most=(8, "more lessons only take longer; weight says what they are worth")),
+    "LossConfig": {"trust": "write band = the same number"},
     "KLConfig": {"coefficient": "write weight"},
     "GateConfig": dict.fromkeys(("low", "high"), "write band = [low, high]")
     | _fixed(
@@ -135,6 +157,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "StoreConfig": {"relay_token_file": "write token_file"}
     | _waits(deadline_s=30, request_timeout_s=15)
     | _fixed(parallel=(8, "eight connections fill a link; block_bytes suits a slow one")),
-    "SubscriberConfig": _fixed(poll_s=("0.05 s", "a listing of a remote store takes about as long")),
+    "SubscriberConfig": _fixed(max_raw_bytes=("the machine's memory", "a replica must fit into it"))
+    | _fixed(poll_s=("0.05 s", "a listing of a remote store takes about as long")),
 }
 """Class -> key -> what became of it. Those of a class hold for all that inherit from it."""

@@ -189,7 +189,7 @@ OF_ETUDE = {
     "harness/shadow.py": "the repository of snapshots, in Etude's home",
     "harness/store.py": "the logs of sessions",
     "product/acp/stdio.py": "the null device",
-    "product/fleet/kept.py": "the records of runs",
+    "product/fleet/run_records.py": "the records of runs",
     "product/sessions/stream.py": "a session's log",
 }
 """What reads files in the rooms that work in a user's directory, and which: none of a workspace."""

@@ -116,7 +116,7 @@ from pathlib import Path
 from etude.config import load_recipe
 from etude.environments.namespace import NamespaceBackend
 from etude.harness.session import SessionResult
-from etude.rewards.played import judge, play_to_seal
+from etude.rewards.sealed import judge, run_to_seal
 from etude.rewards.reward import score
 from etude.rollouts.config import RunConfig
 from etude.rollouts.evaluate import evaluation_set
@@ -133,7 +133,7 @@ async def outcome(task, recipe, backend, turns):
         return done
 
     async with recipe.rewards.judges() as judges:
-        said = await judge(task, await play_to_seal(task, backend, session), backend, judges)
+        said = await judge(task, await run_to_seal(task, backend, session), backend, judges)
     return score(task, done, said, recipe.rewards)
 
 async def main():

@@ -20,7 +20,7 @@ from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import train_tokenizer
 from etude.records import InfraFailed
 from etude.rewards.audit import Report, audit_session
-from etude.rewards.played import play_to_seal
+from etude.rewards.sealed import run_to_seal
 from etude.rewards.verifier import verify
 from hack_suite.corpus import Play
 from hack_suite.scenes import Scene, scene_of
@@ -72,7 +72,7 @@ async def perform(play: Play, number: int, backend: Backend, chat: ChatRenderer,
             HARNESS["agent" if number % 2 else "small"], scene.task.limits, session_id=play.name, seed=0,
         )  # fmt: skip
 
-    sealed = await play_to_seal(scene.task, backend, session)
+    sealed = await run_to_seal(scene.task, backend, session)
     report = audit_session(scene.task, sealed.result.events, sealed.final)
     verdict = await verify(scene.task, sealed.final, backend) if judge else None
     if isinstance(verdict, InfraFailed):

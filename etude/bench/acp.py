@@ -29,7 +29,7 @@ from acp.schema import (
 )
 
 from etude.bench.config import AcpPolicy
-from etude.environments.archive import Archive, lay_down, take_out
+from etude.environments.archive import Archive, take_out, unpack
 from etude.environments.base import ARCHIVE_MAX, WORKSPACE, Sandbox
 from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.events import EventLog
@@ -61,7 +61,7 @@ async def play_acp(
         stop, sampled = await _prompted(config, task, workspace, editor)
         spoiled = ""
         try:
-            await lay_down(Archive(parts=((WORKSPACE, _packed(workspace)),)), sandbox)
+            await unpack(Archive(parts=((WORKSPACE, _packed(workspace)),)), sandbox)
         except SandboxSpoiled as error:
             spoiled = str(error)
     editor.end_message()

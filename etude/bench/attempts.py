@@ -23,8 +23,8 @@ from etude.records import Cheated, Event, InfraFailed, Task, solved
 from etude.rewards.judge import Judged
 from etude.rewards.judge.aspects import ASPECTS
 from etude.rewards.judgement import Judgement, Judges
-from etude.rewards.played import judge, play_to_seal
 from etude.rewards.reward import RewardConfig, score
+from etude.rewards.sealed import judge, run_to_seal
 from etude.rewards.verifier import Verdict
 
 
@@ -100,7 +100,7 @@ async def play_attempt(task: Task, number: int, table: Table) -> Played:
             return sat[-1].result
 
         try:
-            sealed = await play_to_seal(task, table.backend, session)
+            sealed = await run_to_seal(task, table.backend, session)
             said = await judge(task, sealed, table.backend, table.judges)
             if not isinstance(said.verdict, InfraFailed):
                 found = _attempt(task, number, sealed.result, said, said.verdict, table, sat[-1].cost)

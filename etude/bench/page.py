@@ -15,7 +15,7 @@ from typing import Any
 from etude.bench.attempts import Attempt
 from etude.bench.html import headline, text, write_html
 from etude.bench.results import Run, session_events
-from etude.bench.text import CONDUCT, FAULTS, cost_of, percent, policy_name, told_of_two
+from etude.bench.text import CONDUCT, FAULTS, comparison_text, cost_of, percent, policy_name
 from etude.records import Event
 
 SESSIONS_BYTES = 4_000_000
@@ -35,7 +35,7 @@ def write_page(run: Run, summary: Mapping[str, Any], compared: Mapping[str, Any]
     parts = [
         f"<h1>{text(summary['name'])}</h1><div class=faint>{text(policy_name(summary['policy']))}</div>",
         headline(big),
-        "<h2>Against the earlier run</h2><pre>" + text(told_of_two(compared)) + "</pre>" if compared else "",
+        "<h2>Against the earlier run</h2><pre>" + text(comparison_text(compared)) + "</pre>" if compared else "",
         "<h2>Rates</h2>" + _rates(summary),
         "<h2>Solved against tokens</h2>" + _scatter(run),
         "<h2>Task by task</h2>" + _matrix(run),

@@ -24,7 +24,7 @@ from etude.harness.session import SessionResult
 from etude.harness.tools import ToolConfig
 from etude.plain import plain
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
-from etude.rewards.played import judge, play_to_seal
+from etude.rewards.sealed import judge, run_to_seal
 from etude.tasks.ladder import ladder_task
 
 MAX_FILES, MAX_BYTES = 500, 2_000_000
@@ -86,7 +86,7 @@ class Play:
         backend = open_backend()
         try:
             async with open_policy(self.policy, HARNESS, self.seed) as policy:
-                sealed = await play_to_seal(self.task, backend, session)
+                sealed = await run_to_seal(self.task, backend, session)
             verdict = (await judge(self.task, sealed, backend)).verdict if self.task.verifier.files else None
         finally:
             await backend.close()

@@ -92,7 +92,7 @@ def judge_identity(config: JudgeConfig) -> dict[str, Any]:
     """The same of a judge."""
     said = config.model_dump(mode="json", include={"votes", "structured"})
     said |= {"control": True, "max_chars": MAX_CHARS, "max_answer_tokens": MAX_ANSWER_TOKENS}
-    return {**said, "endpoint": endpoint_identity(config.endpoint)}
+    return {**said, "endpoint": endpoint_identity(config.endpoint.with_body({}))}
 
 
 def _checkpoint_files(directory: Path) -> list[Path]:

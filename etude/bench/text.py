@@ -86,7 +86,7 @@ def verdict_of(found: Mapping[str, Any]) -> str:
     return f"{found['second']} solves {'more' if found['difference'] > 0 else 'less'} than {found['first']}."
 
 
-def told_of_two(found: Mapping[str, Any]) -> str:
+def comparison_text(found: Mapping[str, Any]) -> str:
     """Of two runs: the difference, how sure it is, and the tasks it is made of."""
     first, second = found["rates"]
     lines = [

@@ -106,10 +106,10 @@ def _progress(played: Played | None, done: int, planned: int) -> None:
 def _compare(options: argparse.Namespace) -> int:
     from etude.bench.results import read_run
     from etude.bench.summary import compare
-    from etude.bench.text import told_of_two
+    from etude.bench.text import comparison_text
 
     found = compare(*map(read_run, options.runs))
-    say(json.dumps(found) if options.json else told_of_two(found))
+    say(json.dumps(found) if options.json else comparison_text(found))
     return 0
 
 
@@ -117,7 +117,7 @@ def _report(options: argparse.Namespace) -> int:
     from etude.bench.page import write_page
     from etude.bench.results import read_run
     from etude.bench.summary import compare, summarise
-    from etude.bench.text import told, told_of_two
+    from etude.bench.text import comparison_text, told
 
     run, against = read_run(options.directory), options.against and read_run(options.against)
     summary, compared = summarise(run), compare(against, run) if against else None
@@ -125,7 +125,7 @@ def _report(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps({**summary, "compared": compared, "page": str(page)}))
     else:
-        say("\n\n".join([told(summary), *([told_of_two(compared)] if compared else []), str(page)]))
+        say("\n\n".join([told(summary), *([comparison_text(compared)] if compared else []), str(page)]))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Directories of a sandbox, taken out of it: what outlives the sandbox, its backend and the process that made both.
 
-Owns `Archive`, `take_out` and `lay_down`. A snapshot belongs to the backend that made it; an archive is bytes, and can
+Owns `Archive`, `take_out` and `unpack`. A snapshot belongs to the backend that made it; an archive is bytes, and can
 be laid into a sandbox of another process, machine or backend. It holds files, directories, symbolic and hard links with
 their modes and times; no processes, sockets or devices. Talks to any `Sandbox`; decides nothing about what it holds.
 
@@ -81,7 +81,7 @@ async def take_out(sandbox: Sandbox, *places: str, still: bool = True) -> Archiv
     return Archive(tuple(there), tuple(parts))
 
 
-async def lay_down(archive: Archive, sandbox: Sandbox) -> None:
+async def unpack(archive: Archive, sandbox: Sandbox) -> None:
     """In place of what the sandbox has there: what is not in the archive is gone afterwards."""
     try:
         for place in archive.places:

@@ -21,7 +21,7 @@ _BUILD_DEADLINE_S = 120.0
 
 
 def default_cache_dir() -> Path:
-    """Where built programs live: below XDG_CACHE_HOME, or ~/.cache."""
+    """Where built programs and guest kernels live: below XDG_CACHE_HOME, or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "etude"
 
 

@@ -47,13 +47,13 @@ class GuestSandbox(Sandbox):
                 return await getattr(self, f"_{verb}")(**arguments)
         return await self._channel.call(verb, self._wait_s, **arguments)
 
-    async def lay(self, archives: Iterable[bytes]) -> None:
+    async def unpack(self, archives: Iterable[bytes]) -> None:
         """Unpack what its workspace begins with."""
         try:
             for archive in archives:
                 await self._channel.call("upload", self._wait_s, path=WORKSPACE, archive=archive)
         except OSError as error:
-            raise SandboxError(f"sandbox {self.id}: cannot lay down its files: {error}") from error
+            raise SandboxError(f"sandbox {self.id}: cannot unpack its files: {error}") from error
 
     # what a backend has a part in ---------------------------------------------------------------------------------
 

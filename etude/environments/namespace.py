@@ -61,8 +61,6 @@ class NamespaceConfig(BackendTable):
     isolation: Literal["namespace"] = "namespace"
     state_dir: Path | None = None
     """A local directory for tasks' files and snapshots; None: /dev/shm/etude-UID. Sandboxes write elsewhere."""
-    cache_dir: Path | None = None
-    """Where the built guest program is kept; None: ~/.cache/etude."""
     python: Path | None = None
     """The interpreter commands find as python3; None: /usr/bin/python3 if of this version, else this one's."""
     binds: dict[str, Path] = {}
@@ -103,7 +101,7 @@ class NamespaceBackend:
         self.egress: Counter[str] = Counter()
         """What became of sandboxes' requests to their proxies: "allowed", or the reason of a refusal."""
         self._resolve = resolve
-        program = guest_program(self.config.cache_dir or default_cache_dir())
+        program = guest_program(default_cache_dir())
         state_dir = self.config.state_dir or store.default_state_dir()
         if sweep:
             store.sweep(state_dir)

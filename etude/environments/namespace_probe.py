@@ -43,7 +43,7 @@ _USERNS_SWITCHES = (
 def probe(config: NamespaceConfig) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means sandboxes run here. Takes seconds."""
     findings = [
-        look("guest program", lambda: f"built at {guest_program(config.cache_dir or default_cache_dir())}"),
+        look("guest program", lambda: f"built at {guest_program(default_cache_dir())}"),
         look("bubblewrap", find_bwrap),
         _overlay(),
         _user_namespaces(),

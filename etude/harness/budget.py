@@ -20,18 +20,18 @@ _SHORTEST_RESULT = 200
 class Budget:
     """Counts against `limits`, in tokens as the session's own dialogue counts them."""
 
-    def __init__(self, state: SessionState, config: HarnessConfig, limits: Limits, kept_back: int) -> None:
-        self._state, self._config, self._limits, self.kept_back = state, config, limits, kept_back
+    def __init__(self, state: SessionState, config: HarnessConfig, limits: Limits, reserved_tokens: int) -> None:
+        self._state, self._config, self._limits, self.reserved_tokens = state, config, limits, reserved_tokens
 
     @property
     def room(self) -> int:
         """Tokens that turns may still add to this context."""
-        return self._limits.max_context_tokens - self.kept_back - self._state.dialogue.tokens
+        return self._limits.max_context_tokens - self.reserved_tokens - self._state.dialogue.tokens
 
     @property
     def whole_room(self) -> int:
         """Tokens the context has left, what is kept back included."""
-        return self.room + self.kept_back
+        return self.room + self.reserved_tokens
 
     @property
     def sampled_left(self) -> int:
@@ -61,7 +61,7 @@ class Budget:
         """An observation; where contexts are summarised, one that leaves room for a turn, its longest results cut."""
         words = self._state.dialogue.observation(results, user)
         longest = max((len(text.encode("utf-8", "replace")) for text in results), default=0)
-        while self.kept_back and longest > _SHORTEST_RESULT and self.lacks_room(words.tokens):
+        while self.reserved_tokens and longest > _SHORTEST_RESULT and self.lacks_room(words.tokens):
             longest //= 2
             words = self._state.dialogue.observation([cut_middle(text, longest) for text in results], user)
         return words

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pydantic import Field
 
 from etude.config import Config
-from etude.harness.endpoint.said import Usage
+from etude.harness.endpoint.completion import Usage
 from etude.harness.events import Record
 from etude.records import Event
 

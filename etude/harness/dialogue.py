@@ -84,7 +84,7 @@ class Dialogue(Protocol):
         ...
 
 
-class RouteKeeper(Protocol):
+class RouteStore(Protocol):
     """Where a dialogue keeps routes, which are too large for a log, so that another process can take them up."""
 
     def keep(self, rows: Routes) -> int:
@@ -110,7 +110,7 @@ class TokenDialogue:
         temperature: float = 1.0,
         explained: bool = False,
         lenient: bool = False,
-        routes: RouteKeeper | None = None,
+        routes: RouteStore | None = None,
     ) -> None:
         """`explained` tells what each tool is for; `lenient` takes values that are not quite of their type. Without
         `routes` those of a log that is taken up are lost."""
@@ -183,7 +183,7 @@ class TokenDialogue:
         return segment
 
 
-def segments_of(log: Iterable[tuple[Event, Record]], routes: RouteKeeper) -> tuple[Segment, ...]:
+def segments_of(log: Iterable[tuple[Event, Record]], routes: RouteStore) -> tuple[Segment, ...]:
     """The segments of a log of token ids that nobody went back in: bit for bit those of the session that wrote it.
 
     Needs neither model nor chat. Raises CheckpointError where routes are missing.

@@ -35,13 +35,13 @@ from etude.errors import CheckpointError, ConfigError, ContextOverflow, SandboxS
 from etude.harness.budget import Budget
 from etude.harness.checkpoints import Checkpointer, Snapshots
 from etude.harness.config import HarnessConfig
-from etude.harness.dialogue import Dialogue, RouteKeeper, TokenDialogue, Words
+from etude.harness.dialogue import Dialogue, RouteStore, TokenDialogue, Words
 from etude.harness.events import EventLog
 from etude.harness.journal import Journal
 from etude.harness.prompt import PERSONA
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.state import SessionState, Stop
-from etude.harness.summary import Summariser, kept_back
+from etude.harness.summary import Summariser, reserved_tokens
 from etude.harness.tools import Tool
 from etude.harness.turns import Review, TurnRunner
 from etude.records import Event, Limits, Segment
@@ -61,7 +61,7 @@ class Kept:
     snapshots: Snapshots | None
     """None: of its files nothing is kept."""
     every: int = 1
-    routes: RouteKeeper | None = None
+    routes: RouteStore | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def token_dialogue(
     session_id: str,
     seed: int,
     temperature: float,
-    routes: RouteKeeper | None = None,
+    routes: RouteStore | None = None,
 ) -> TokenDialogue:
     """A dialogue in token ids as the config has it."""
     return TokenDialogue(
@@ -198,7 +198,7 @@ class Session:
         """Why the sandbox can no longer be used, where a session's last prompt saw to that."""
         self._taken_up = bool(self.state.prompts)
         """Whether the past is another process's, and this one has said nothing yet."""
-        self._budget = Budget(self.state, config, limits, kept_back(dialogue, config.summary))
+        self._budget = Budget(self.state, config, limits, reserved_tokens(dialogue, config.summary))
         self.checkpoints = Checkpointer(self.state, self._tools, snapshots, every)
         before_change, beginning = self.checkpoints.settle, self.checkpoints.beginning
         self._runner = TurnRunner(

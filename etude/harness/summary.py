@@ -41,7 +41,7 @@ _FIRST_DRAW = 500_000
 _LATER_PROMPT_BYTES = 2000
 
 
-def kept_back(dialogue: Dialogue, config: SummaryConfig | None) -> int:
+def reserved_tokens(dialogue: Dialogue, config: SummaryConfig | None) -> int:
     """How much of every context a request and its summary may take; nothing where there are none."""
     return 0 if config is None else config.max_tokens + dialogue.observation([""], request_of(config)).tokens + 8
 

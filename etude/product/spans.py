@@ -26,7 +26,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from etude import __version__
 from etude.harness.endpoint import Again, Delta
-from etude.harness.endpoint.said import Usage
+from etude.harness.endpoint.completion import Usage
 from etude.records import Event
 
 AGENT = "etude"

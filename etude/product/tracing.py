@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ParamSpec
 
 from etude.errors import MissingDependency
 from etude.harness.endpoint import Delta
-from etude.harness.endpoint.said import Usage
+from etude.harness.endpoint.completion import Usage
 from etude.product.config import AgentConfig
 from etude.records import Event
 

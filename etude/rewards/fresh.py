@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from etude.environments.archive import Archive, StorageFailed, lay_down, take_out
+from etude.environments.archive import Archive, StorageFailed, take_out, unpack
 from etude.environments.base import Backend, Resources, Sandbox, SandboxSpec
 from etude.environments.wire import ServerError
 from etude.errors import DeadlineExceeded, Overloaded, SandboxError, SandboxSpoiled, Unreachable
@@ -46,7 +46,7 @@ async def with_state(
         async with fresh(backend, spec) as sandbox:
             try:
                 if archive is not None:
-                    await lay_down(archive, sandbox)
+                    await unpack(archive, sandbox)
                 return await work(sandbox)
             except (SandboxError, DeadlineExceeded) as error:
                 if not _may_be_theirs(error):
@@ -73,7 +73,7 @@ async def check_control(
         async with fresh(backend, SandboxSpec(task.files, task.image, resources=resources)) as sandbox:
             given = await take_out(sandbox)
         async with fresh(backend, SandboxSpec(image=task.image, resources=resources)) as sandbox:
-            await lay_down(given, sandbox)
+            await unpack(given, sandbox)
             await (work or _small_command)(sandbox)
     except (SandboxError, DeadlineExceeded) as error:
         raise SandboxError(f"{failed}; what {task.id} begins with fares no better: {error}") from failed

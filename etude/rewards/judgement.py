@@ -1,6 +1,6 @@
 """What is said of a session that is over: by its tests, the auditor, the quality of its change, and a rubric's judge.
 
-Owns `Judgement`, which `rewards.played` fills and `rewards.reward` turns into an outcome, and `Judges`, who is asked.
+Owns `Judgement`, which `rewards.sealed` fills and `rewards.reward` turns into an outcome, and `Judges`, who is asked.
 Decides nothing.
 """
 

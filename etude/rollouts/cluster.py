@@ -71,7 +71,7 @@ class Cluster:
         self.routed: Counter[str] = Counter()
         """What session workers count of the ways of their sessions to engines."""
         self.trainer = TrainerWorker(config, store, directory, self.restarts)
-        rollouts, spares = config.rollouts, config.faults.spare_sessions
+        rollouts, spares = config.rollouts, config.faults.spares
         self.sessions = Pool("sessions", self._session_worker, rollouts.workers, spares, self.restarts)
         self.rewards = Pool("rewards", lambda: rewards.RewardWorker.remote(config), rollouts.workers, 0, self.restarts)
         self.trajectories = TrajectoryStore(directory / "trajectories")

@@ -48,18 +48,9 @@ class BorrowingConfig(Config):
     """Holds the token that the servers ask for; None: they ask for none."""
     keep: int = Field(1, ge=0)
     """So many are left to users at any time."""
-    borrow_below: float = Field(1.0, ge=0)
-    """One is borrowed when those that are left would have fewer users' requests under way each, on average."""
-    return_above: float = Field(2.0, gt=0)
-    """Some are given back as soon as those that serve users have more each, until they would not."""
-    steady_s: float = Field(5.0, ge=0)
-    """For how long the traffic must have been low before one is borrowed."""
-
-    @model_validator(mode="after")
-    def _apart(self) -> BorrowingConfig:
-        if self.borrow_below >= self.return_above:
-            raise ValueError("borrow_below must be less than return_above, or engines would go to and fro")
-        return self
+    borrow_below: float = Field(1.0, gt=0)
+    """One is borrowed when those that are left would have fewer users' requests under way each, on average. Some are
+    given back as soon as those that serve users have more than twice as many each, until they would not."""
 
 
 class EngineFleetConfig(Config):
@@ -106,9 +97,7 @@ class RolloutConfig(Config):
     total_minutes: float | None = Field(None, gt=0)
     """Of the whole run: training gets what evaluations and control leave of it, and no more than `max_minutes`."""
     attempts: int = Field(3, ge=1)
-    """At a sample, before infrastructure has failed it for good."""
-    max_infra_failures: int = Field(32, ge=1)
-    """Infrastructure failures in a row that end the run."""
+    """At a sample, before infrastructure has failed it for good; ten times as many failures in a row end the run."""
     family: Annotated[str, named("families")] = "ladder"
     """What is trained on and evaluated: `ladder`, `trail`, which outgrows its context, or another of the group
     `etude.families`, or package.module:attribute."""

@@ -33,6 +33,8 @@ from etude.rollouts.stream import TaskStream
 BATCH_S = 700.0
 """Longest wait for enough groups for one step: longer than the longest session of a task may take, and than a worker
 that hangs while it starts (`faults.Patience`), its replacement and a session together."""
+FAILURES = 10
+"""Times `rollouts.attempts`: so many failures in a row are no accident, and end the run."""
 LOST_ATTEMPTS = 8
 """Attempts at a sample that may be lost with the process that had it, beside those that may fail: a death is nobody's
 verdict on the sample, but what always kills its process must not go on for ever."""
@@ -311,7 +313,7 @@ class Controller:
             self.pool.add(sample, time.monotonic())
             self.cluster.trajectories.remove(slot.id)
         self.infra_failures_in_a_row += 1
-        if self.infra_failures_in_a_row >= self.config.rollouts.max_infra_failures:
+        if self.infra_failures_in_a_row >= FAILURES * budget.attempts:
             self.failure = EtudeError(
                 f"{self.infra_failures_in_a_row} rollouts in a row failed for infrastructure; the last: {why.what}"
             )

@@ -41,6 +41,10 @@ class Patience:
     """A process that does not answer for so long is killed and replaced: a pause of a busy machine is far shorter."""
     ping_every_s: float = 5.0
     """How often each is asked: a hang is found hardly later than the deadline."""
+    within_s: float = 600.0
+    """Restarts that are longer ago count no more: a run of days must bear one an hour."""
+    longest_pause_s: float = 20.0
+    """Of the doubling pauses before restarts: what is ill for longer is not cured by waiting."""
 
 
 PATIENCE = Patience()
@@ -50,15 +54,11 @@ class FaultConfig(Config):
     """What a run bears: restarts of its processes, and spare ones."""
 
     restarts: int = Field(8, ge=0)
-    """So often within `within_s` may processes of one kind be started anew; once more ends the run."""
-    within_s: float = Field(600.0, gt=0)
-    """Restarts that are longer ago count no more."""
-    longest_pause_s: float = Field(20.0, ge=0)
-    """The pause before a restart doubles with each one within the time, up to this."""
-    spare_engines: int = Field(0, ge=0)
-    """Engine processes that are ready to take the place of one that died."""
-    spare_sessions: int = Field(0, ge=0)
-    """The same of session workers."""
+    """So often within ten minutes may processes of one kind be started anew; once more ends the run. The pause before
+    a restart doubles with each one within that time, up to 20 s, or less where many are allowed."""
+    spares: int = Field(0, ge=0)
+    """Session workers, and engines of Etude's own, of each so many, that are ready to take the place of one that
+    died."""
     journal: bool = False
     """Write every move of every sample to moves.jsonl in the run's directory, for whoever follows it."""
 
@@ -83,6 +83,8 @@ class Restarts:
         self.config, self.metrics = config, metrics
         self.start_s, self.drain_s = scaled(patience.start_s), scaled(patience.drain_s)
         self.ping_s, self.ping_every_s = scaled(patience.ping_s), scaled(patience.ping_every_s)
+        self._within_s = patience.within_s
+        self._longest_pause_s = min(patience.longest_pause_s, patience.within_s / max(config.restarts, 1))
         self.hung = 0
         """Processes that were killed because they did not answer."""
         self._at: dict[Kind, deque[float]] = defaultdict(deque)
@@ -94,16 +96,16 @@ class Restarts:
     def spend(self, kind: Kind, why: str) -> float:
         """Count one restart; returns the seconds to wait before it. Raises RestartBudgetSpent."""
         config, at, now = self.config, self._at[kind], time.monotonic()
-        while at and now - at[0] > config.within_s:
+        while at and now - at[0] > self._within_s:
             at.popleft()
         if len(at) >= config.restarts:
             raise RestartBudgetSpent(
-                f"the {kind} died {len(at) + 1} times within {config.within_s:.0f} s, the last time: {why}; what is "
+                f"the {kind} died {len(at) + 1} times within {self._within_s:.0f} s, the last time: {why}; what is "
                 "saved can be resumed once that is mended, and faults.restarts allows more"
             )
         at.append(now)
         self.note(kind, why)
-        return min(FIRST_PAUSE_S * 2 ** (len(at) - 1), config.longest_pause_s)
+        return min(FIRST_PAUSE_S * 2 ** (len(at) - 1), self._longest_pause_s)
 
     def note(self, kind: Kind, why: str) -> None:
         """Write a restart down that is not counted against the budget, such as a replacement by an operator."""

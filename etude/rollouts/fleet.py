@@ -65,7 +65,7 @@ class Lender(Protocol):
         """Take back all."""
         ...
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What the run's summary says of it."""
         ...
 
@@ -79,9 +79,7 @@ class Fleet:
         self.config, self.store, self.restarts = config, store, restarts
         self.engines: dict[str, FleetEngine] = {}
         """Those there are, of those too that start."""
-        spares = restarts.config.spare_engines
-        if spares and not isinstance(config.engine, EngineConfig):
-            raise ConfigError("faults.spare_engines: only engines of Etude's own can be spares; set it to 0")
+        spares = restarts.config.spares if isinstance(config.engine, EngineConfig) else 0
         self.own: Workers[Link] = Workers(self, places_of(config), spares, restarts, self._took)
         self.lent: dict[str, Worker[Link]] = {}
         self.newest: Mapping[str, Any] | None = None
@@ -365,7 +363,7 @@ class Fleet:
 
     def lending(self) -> dict[str, Any] | None:
         """What came of the lending of engines; None without any."""
-        return None if self.lender is None else self.lender.told()
+        return None if self.lender is None else self.lender.summary()
 
     async def _told(self, engine: FleetEngine) -> Mapping[str, float]:
         with suppress(EtudeError):  # one that cannot be asked has told this before

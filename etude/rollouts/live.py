@@ -31,7 +31,7 @@ LIVE = {
     "rollouts.concurrency": "what is sent out from now on",
     "rollouts.rungs": "tasks that are drawn from now on",
     "rollouts.max_steps": "the end of training",
-    "rollouts.max_infra_failures": "the next failure",
+    "rollouts.attempts": "the next failure",
 }
 """Keys that may change in a running job, and from when on they hold."""
 FIXED_IN_LOCKSTEP = ("groups.size", "rollouts.rungs")

@@ -24,11 +24,11 @@ from etude.harness.session import SessionResult, run_session
 from etude.records import Event, InfraFailed, Segment, Task, Trajectory
 from etude.rewards.fresh import check_control
 from etude.rewards.judgement import Judges
-from etude.rewards.played import Sealed, judge, play_to_seal
 from etude.rewards.reward import score
+from etude.rewards.sealed import Sealed, judge, run_to_seal
 from etude.rollouts.config import RunConfig
 from etude.rollouts.sample import Sample, failed, sample_of
-from etude.rollouts.trajectory_store import KeptTrajectory, Resumption, TrajectoryStore
+from etude.rollouts.trajectory_store import Resumption, StoredTrajectory, TrajectoryStore
 
 UNJUDGED = InfraFailed("not judged yet")
 
@@ -99,7 +99,7 @@ async def play_order(
         with await TrajectoryStore(order.kept).claim(order.id) as kept:
             if (done := kept.sealed()) is not None:
                 return _with_log(done[0], order, *kept.log())
-            return await player.kept_session(kept)
+            return await player.stored_session(kept)
     except (EtudeError, OSError) as error:
         failed = replace(player.trajectory(), outcome=InfraFailed(f"{type(error).__name__}: {error}"))
         return SealedRollout(order, failed, None)
@@ -118,7 +118,7 @@ class _Player:
     on_begin: Callable[[Order], None]
     started: float = field(default_factory=time.monotonic)
 
-    async def kept_session(self, kept: KeptTrajectory) -> SealedRollout:
+    async def stored_session(self, kept: StoredTrajectory) -> SealedRollout:
         """From where the log can be taken up, and sealed on the disk before anybody hears that it is."""
         up = await asyncio.to_thread(kept.take_up)
         try:
@@ -134,7 +134,7 @@ class _Player:
         await kept.forget_memory(self.backend)
         return rollout
 
-    async def session(self, kept: KeptTrajectory | None, up: Resumption | None) -> Sealed:
+    async def session(self, kept: StoredTrajectory | None, up: Resumption | None) -> Sealed:
         order, task, limits = self.order, self.order.task, self.order.task.limits
         if up is not None:
             limits = replace(limits, wall_s=max(1.0, limits.wall_s - up.at))
@@ -156,7 +156,7 @@ class _Player:
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)
-        return await play_to_seal(task, self.backend, session, start, memory)
+        return await run_to_seal(task, self.backend, session, start, memory)
 
     def over(self, sealed: Sealed, usage: Mapping[str, int]) -> SealedRollout:
         """The session has come to its end."""

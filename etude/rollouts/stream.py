@@ -89,7 +89,7 @@ class TaskStream:
 
     def played(self, rung: int, solved: bool) -> None:
         """A sample of a task of this rung was scored."""
-        self.curriculum.told(rung, solved)
+        self.curriculum.record(rung, solved)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run draws on from."""

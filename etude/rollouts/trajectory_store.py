@@ -11,8 +11,8 @@
 A token is written once, into the log, by the worker that plays; and read once, by the trainer. Everybody between them
 has the `Sample`.
 
-Owns `TrajectoryStore` and `KeptTrajectory`. What a session knows is the fold of its log (`harness.state`), so going on
-from a checkpoint is: cut the log where the checkpoint says, lay its files into a fresh sandbox, and play. A slot's
+Owns `TrajectoryStore` and `StoredTrajectory`. What a session knows is the fold of its log (`harness.state`), so going
+on from a checkpoint is: cut the log where the checkpoint says, lay its files into a fresh sandbox, and play. A slot's
 directory belongs to one process at a time, by a lock that dies with it. Files of a sandbox are on the disk, whole,
 before a checkpoint names them; log and routes are the kernel's until the session is judged, so a kill takes nothing
 from them, and of what a power cut takes the checkpoints before it stand. All workers of a run, its trainer and whoever
@@ -79,7 +79,7 @@ class TrajectoryStore:
         self.directory = directory
         self._removable: set[str] = set()
 
-    async def claim(self, slot_id: str) -> KeptTrajectory:
+    async def claim(self, slot_id: str) -> StoredTrajectory:
         """The slot's trajectory, for this process alone; a new one where there is none.
 
         Waits for another process to let go of it. Raises DeadlineExceeded where it does not, CheckpointError where the
@@ -88,7 +88,7 @@ class TrajectoryStore:
         deadline = time.monotonic() + scaled(CLAIM_S)
         while True:
             try:
-                return KeptTrajectory(self._of(slot_id))
+                return StoredTrajectory(self._of(slot_id))
             except InUse:
                 if time.monotonic() > deadline:
                     raise DeadlineExceeded(f"another process to let go of {slot_id}", scaled(CLAIM_S)) from None
@@ -122,7 +122,7 @@ class TrajectoryStore:
     # --- sessions that are over ---------------------------------------------------------------------------------------
 
     def sealed(self, slot_id: str) -> tuple[Any, Sample]:
-        """What `KeptTrajectory.seal` was given. Raises CheckpointError where there is nothing of the kind."""
+        """What `StoredTrajectory.seal` was given. Raises CheckpointError where there is nothing of the kind."""
         if (found := _unpickled(self._of(slot_id) / "sealed")) is None:
             raise CheckpointError(f"{slot_id}: what its session has left cannot be read; it is played again")
         return found
@@ -178,7 +178,7 @@ class TrajectoryStore:
         return self.directory.joinpath(*parts)
 
 
-class KeptTrajectory:
+class StoredTrajectory:
     """One slot's trajectory. Use it as a context manager: at its end another process can have it."""
 
     def __init__(self, directory: Path) -> None:
@@ -192,7 +192,7 @@ class KeptTrajectory:
         self.usage = {"checkpoints": 0, "checkpoint_bytes": 0, "checkpoint_ms": 0, "memory_checkpoints": 0}
         """Snapshots of files that this process has taken, and what they came to."""
 
-    def __enter__(self) -> KeptTrajectory:
+    def __enter__(self) -> StoredTrajectory:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -266,7 +266,7 @@ class KeptTrajectory:
 class _Files:
     """Implements the harness's `Snapshots`, with files that outlive sandbox and process."""
 
-    def __init__(self, trajectory: KeptTrajectory, sandbox: Sandbox, backend: Backend) -> None:
+    def __init__(self, trajectory: StoredTrajectory, sandbox: Sandbox, backend: Backend) -> None:
         self._trajectory, self._sandbox, self._backend = trajectory, sandbox, backend
 
     async def take(self, label: str) -> str:
@@ -311,7 +311,7 @@ class _Files:
 
 
 class _RouteFile:
-    """Implements the harness's `RouteKeeper`: rows end to end in a file."""
+    """Implements the harness's `RouteStore`: rows end to end in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -22,7 +22,7 @@ LEAST = 0.1
 
 
 class Curriculum:
-    """Over numbered tasks of known levels. `told` outcomes move it; `state` carries it over a restart."""
+    """Over numbered tasks of known levels. Outcomes that are recorded move it; `state` carries it over a restart."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Curriculum:
             int(level): (wins, tries) for level, wins, tries in saved.get("levels", ())
         }
 
-    def told(self, task: int, solved: bool) -> None:
-        """An attempt was scored. Those that our machinery lost are not told."""
+    def record(self, task: int, solved: bool) -> None:
+        """An attempt was scored. Those that our machinery lost are not recorded."""
         self._by_task[task] = _faded(self._by_task.get(task), solved)
         level = self._levels[task]
         self._by_level[level] = _faded(self._by_level.get(level), solved)
@@ -62,7 +62,7 @@ class Curriculum:
         return {task: weight / whole for task, weight in raw.items()}
 
     def state(self) -> dict[str, Any]:
-        """All it was told, for JSON."""
+        """All that was recorded, for JSON."""
         return {
             "tasks": [[task, *counts] for task, counts in sorted(self._by_task.items())],
             "levels": [[level, *counts] for level, counts in sorted(self._by_level.items())],

@@ -113,7 +113,7 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
     )
     if not _fails(wrong, [case for case in cases if case.function == chain[0][1]]):
         return None
-    told = telling_cases(task_id, good, [broken, *neighbours(good)])
+    told = distinguishing_cases(task_id, good, [broken, *neighbours(good)])
     hidden += [CheckCase(*chain[0], arguments, value) for arguments, value in told]
     return Task(
         id=task_id,
@@ -208,7 +208,7 @@ def _cases(rng: random.Random, files: dict[str, str], checked: list[tuple[str, M
     return cases
 
 
-def telling_cases(seed: str, good: Function, others: Iterable[Function]) -> list[tuple[list[Any], Any]]:
+def distinguishing_cases(seed: str, good: Function, others: Iterable[Function]) -> list[tuple[list[Any], Any]]:
     """Arguments and values by which a function differs from each of the others that any of MOST_DRAWN calls tells from
     it, and some more that are larger than those of any check, where a formula fitted to small ones goes wrong."""
     rng = random.Random(f"etude ladder unseen v1 {seed}")

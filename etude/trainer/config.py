@@ -87,10 +87,9 @@ class LossConfig(Config):
     mask: MaskName = "tv"
     """The trust region: which tokens get no gradient because the policy has moved too far at them. `losses` has the
     formulas; `off` lets every token through."""
-    trust: float | None = Field(None, gt=0)
-    """Where the masks `tv` (a probability) and `kl` (nats) begin; None: 0.2 and 0.05."""
-    band: tuple[float, float] | None = None
-    """The weights that the masks `ratio` and `band` let through; None: (0.8, 1.28) and (0.5, 5)."""
+    band: float | tuple[float, float] | None = None
+    """What the mask lets through: a number for `tv` (a probability) and `kl` (nats), the lowest and highest weight for
+    `ratio` and `band`; None: 0.2, 0.05, (0.8, 1.28) and (0.5, 5)."""
     gate: GateConfig | None = None
     """Leaves whole segments out beside it; None: none."""
     normaliser: Literal["constant", "tokens", "trajectory", "prompt"] = "constant"
@@ -112,32 +111,39 @@ class LossConfig(Config):
             raise ValueError(f"{min(foreign)} has no effect with formula = {self.formula!r}; put its own under options")
         if self.formula == "policy" and self.options:
             raise ValueError("options: are for a formula of your own; that of `policy` has its switches here")
-        reads = {"tv": "trust", "kl": "trust", "ratio": "band", "band": "band", "off": None}[self.mask]
-        for name in ("trust", "band"):
-            if getattr(self, name) is not None and name != reads:
-                raise ValueError(f"{name} has no effect with mask = {self.mask!r}, which reads {reads or 'neither'}")
-        if not self.lowest < 1 < self.highest:
-            raise ValueError(f"band = {self.band}: must hold 1, the weight of a token whose policy has not moved")
-        if self.mask == "tv" and self.limit >= 1:
-            raise ValueError(f'trust = {self.trust}: no probability moves as far; mask = "off" turns the mask off')
+        self._check_band()
         if self.importance_floor >= self.importance_cap:
             raise ValueError(f"importance_floor = {self.importance_floor}: is not below importance_cap")
         if self.normaliser != "constant" and self.token_budget != LossConfig.model_fields["token_budget"].default:
             raise ValueError(f"token_budget has no effect with normaliser = {self.normaliser!r}")
         return self
 
+    def _check_band(self) -> None:
+        wanted = {"tv": float, "kl": float, "ratio": tuple, "band": tuple}.get(self.mask)
+        if self.band is not None and wanted is None:
+            raise ValueError(f"band has no effect with mask = {self.mask!r}")
+        if self.band is not None and not isinstance(self.band, wanted or ()):
+            form = "one number" if wanted is float else "[lowest, highest]"
+            raise ValueError(f"band = {self.band}: mask = {self.mask!r} wants {form}")
+        if wanted is tuple and not self.lowest < 1 < self.highest:
+            raise ValueError(f"band = {self.band}: must hold 1, the weight of a token whose policy has not moved")
+        if wanted is float and self.limit <= 0:
+            raise ValueError(f"band = {self.band}: must be above 0")
+        if self.mask == "tv" and self.limit >= 1:
+            raise ValueError(f'band = {self.band}: no probability moves as far; mask = "off" turns the mask off')
+
     @property
     def limit(self) -> float:
-        """`trust`, or what its mask begins at."""
-        return self.trust if self.trust is not None else {"kl": 0.05}.get(self.mask, 0.2)
+        """How far the masks `tv` and `kl` let a token's probability move."""
+        return self.band if isinstance(self.band, float) else {"kl": 0.05}.get(self.mask, 0.2)
 
     @property
     def lowest(self) -> float:
-        return self.band[0] if self.band is not None else {"band": 0.5}.get(self.mask, 0.8)
+        return self.band[0] if isinstance(self.band, tuple) else {"band": 0.5}.get(self.mask, 0.8)
 
     @property
     def highest(self) -> float:
-        return self.band[1] if self.band is not None else {"band": 5.0}.get(self.mask, 1.28)
+        return self.band[1] if isinstance(self.band, tuple) else {"band": 5.0}.get(self.mask, 1.28)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -148,7 +154,7 @@ class LossConfig(Config):
             "segment_weighted_tokens": self.weight != default.weight,
             "capped_tokens": self.importance_cap != default.importance_cap and not math.isinf(self.importance_cap),
             "floored_tokens": self.importance_floor > 0,
-            "masked_tokens": self.mask != "off" and (self.mask, self.trust) != (default.mask, default.trust),
+            "masked_tokens": self.mask != "off" and (self.mask, self.band) != (default.mask, default.band),
             "gated_segments": self.gate is not None,
             "damped_tokens": self.damping > 0,
             "reference_tokens": self.kl is not None,
@@ -189,8 +195,8 @@ class FeedbackConfig(Config):
 
     weight: float = Field(1.0, gt=0)
     """Of the distillation's loss, a mean over the tokens of a step's lessons, beside the policy's."""
-    most: int = Field(8, ge=1)
-    """Lessons of one step."""
+    most: ClassVar[int] = 8
+    """Lessons of one step: each costs two forwards, and a step is to stay about the reward."""
 
 
 class CreditConfig(Config):

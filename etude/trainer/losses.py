@@ -8,7 +8,7 @@ logp):
 - *Truncated importance sampling* (c = 2, f = 0): corrects for the sampler's other weights and numerics, against its own
   log-probabilities. CISPO is the same formula: its weights are clipped too, and its gradients are not.
 - *Masks* (`MASKS`) decide which t are kept. By default a token is dropped when the policy has already moved by more
-  than `trust` in probability the way its advantage pushes (DPPO, arXiv 2602.04879): a ratio clip would cut rare tokens
+  than `band` in probability the way its advantage pushes (DPPO, arXiv 2602.04879): a ratio clip would cut rare tokens
   first. `ratio` is PPO's clip, `band` IcePop's (arXiv 2510.18855).
 - *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band.
 - *Shares* (`shares_of`): by default one over a constant token budget (Dr. GRPO, arXiv 2503.20783), so that length is
@@ -176,12 +176,12 @@ def _pulls(logps_S: Tensor, entropies_S: Tensor, said: Sampled, shares_S: Tensor
 
 
 def _tv(move: Move, config: LossConfig) -> Tensor:
-    """Binary total variation: the probability has moved by more than `trust` the way the advantage pushes."""
+    """Binary total variation: the probability has moved by more than `band` the way the advantage pushes."""
     return (move.logps_S.exp() - move.behaviour_S.exp()) * move.signs_S > config.limit
 
 
 def _kl(move: Move, config: LossConfig) -> Tensor:
-    """Binary KL divergence of the policy from the sampler, of this token against all others, beyond `trust`, where the
+    """Binary KL divergence of the policy from the sampler, of this token against all others, beyond `band`, where the
     probability has moved the way the advantage pushes.
     """
     said_S, moved_S = move.behaviour_S.exp(), move.logps_S - move.behaviour_S

@@ -199,7 +199,7 @@ class _Followers:
             self._lines.append(Connection(ours.detach()))
             _send(self._lines[-1], replace(self.setup, rank=rank))
 
-    def tell(self, name: str, *arguments: Any) -> None:
+    def send(self, name: str, *arguments: Any) -> None:
         """Have all ranks do something, without waiting for it. Raises EtudeError if one has ended."""
         for rank, line in enumerate(self._lines, 1):
             try:
@@ -207,7 +207,7 @@ class _Followers:
             except OSError:
                 raise self._ended(rank, line) from None
 
-    def hear(self, what: str, seconds: float) -> list[Any]:
+    def receive(self, what: str, seconds: float) -> list[Any]:
         """What they answer. Raises DeadlineExceeded, or EtudeError if one has failed."""
         answers = []
         for rank, line in enumerate(self._lines, 1):
@@ -258,20 +258,20 @@ class RankedTrainer(Trainer):
         """The tensors that this rank publishes."""
 
     def step(self, batch: Batch, progress: float = 0.0, lessons: Sequence[Lesson] = ()) -> dict[str, Any]:
-        self.followers.tell("step", batch, progress, lessons)
+        self.followers.send("step", batch, progress, lessons)
         try:
             metrics = super().step(batch, progress, lessons)
         except RuntimeError as error:  # what a collective raises when another rank is gone
             raise self.followers.failure() or error from error
-        versions = self.followers.hear("to end its step", scaled(_START_S))
+        versions = self.followers.receive("to end its step", scaled(_START_S))
         if any(version != self.version for version in versions):
             raise EtudeError(f"rank 0 made version {self.version}, the others {versions}: they are out of step")
         return metrics
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.followers.tell("load", state)
+        self.followers.send("load", state)
         super().load_state_dict(state)
-        self.followers.hear("to load the checkpoint", scaled(_START_S))
+        self.followers.receive("to load the checkpoint", scaled(_START_S))
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of this rank's tensors."""
@@ -288,14 +288,14 @@ class RankedPublishing:
         self, version: Version, published: Version | None = None, counted: Version = BASE_VERSION
     ) -> list[PublishResult]:
         found = self._own.resume(version, published, counted)
-        self._followers.tell("resume")
-        self._followers.hear("to take up the chain", scaled(_START_S))
+        self._followers.send("resume")
+        self._followers.receive("to take up the chain", scaled(_START_S))
         return found
 
     def put(self, version: Version, snapshot: Snapshot) -> HandOver:
-        self._followers.tell("put")
+        self._followers.send("put")
         own = self._own.put(version, snapshot)
-        costs = [own, *self._followers.hear("to copy its tensors", self._own.deadline_s)]
+        costs = [own, *self._followers.receive("to copy its tensors", self._own.deadline_s)]
         return HandOver(max(cost.snapshot_ms for cost in costs), max(cost.stall_ms for cost in costs))
 
     def published(self, version: Version) -> Publication:
@@ -307,9 +307,9 @@ class RankedPublishing:
 
     def close(self) -> None:
         """Publish what was handed over, then end the other ranks."""
-        self._followers.tell("close")
+        self._followers.send("close")
         self._own.close()
-        self._followers.hear("to publish the last version", self._own.deadline_s)
+        self._followers.receive("to publish the last version", self._own.deadline_s)
         self._followers.close()
         dist.destroy_process_group()
 
@@ -327,7 +327,7 @@ def open_ranks(decoder: Decoder, setup: Setup) -> tuple[Trainer, BackgroundPubli
     except RuntimeError as error:  # they did not meet
         raise followers.failure() or error from error
     trainer.names, own = followers.setup.publishing(decoder)
-    followers.hear("to start", scaled(_START_S))
+    followers.receive("to start", scaled(_START_S))
     return trainer, RankedPublishing(own, followers)
 
 

@@ -7,6 +7,7 @@ tensor has the hash its manifest states. Never touches files or the network.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -104,12 +105,17 @@ def make_delta(
     return delta, pack
 
 
+def memory_bytes() -> int:
+    """The machine's memory, which a whole model must fit into: a larger one is a forged manifest, or too large here."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def zeros_for(delta: Delta, most_bytes: int) -> Bits:
     """What a full copy is applied to. Raises WeightError before allocating more than `most_bytes`."""
     if delta.raw_bytes > most_bytes:
         raise WeightError(
-            f"version {delta.version} claims {delta.raw_bytes} bytes of weights and the limit is {most_bytes}: "
-            "raise max_raw_bytes if the model is that large"
+            f"version {delta.version} claims {delta.raw_bytes} bytes of weights and a machine like this holds "
+            f"{most_bytes}: read it on one with more memory, or with subscriber.slices"
         )
     try:
         return {tensor.name: np.zeros(tensor.shape, FORMS[tensor.dtype].dtype) for tensor in delta.tensors}

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from etude.errors import WeightError
 from etude.records import Version
 from etude.weights.chain import ANCHOR, MANIFEST, Chain, merged_parent, steps_of
-from etude.weights.delta import Held, apply_delta, copy_bits, zeros_for
+from etude.weights.delta import Held, apply_delta, copy_bits, memory_bytes, zeros_for
 from etude.weights.manifest import Delta, root_of
+from etude.weights.paths import Listing
 from etude.weights.pins import Pin, Pins
 from etude.weights.signing import Keys, name_of
 from etude.weights.store import Store
-from etude.weights.ways import Listing
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def inspect(store: Store, version: Version, keys: Keys | None = None) -> Version
     return VersionDetail(line, delta.chain, name_of(signer) if signer else None, tuple(tensors))
 
 
-def verify(store: Store, keys: Keys | None = None, max_raw_bytes: int = 64 << 30) -> VerifyReport:
+def verify(store: Store, keys: Keys | None = None) -> VerifyReport:
     """Make every version again from the store, over every delta and every anchor, and check all hashes and roots.
 
     Damage is reported; WeightError is raised only if there is no version at all. Holds the versions that merged deltas
@@ -120,7 +120,7 @@ def verify(store: Store, keys: Keys | None = None, max_raw_bytes: int = 64 << 30
     states: dict[Version, Held] = {}
     report = _Verified()
     for version, names in steps.items():
-        made = _Making(chain, states, max_raw_bytes).make(version, names, report)
+        made = _Making(chain, states).make(version, names, report)
         states = {base: held for base, held in states.items() if last_use.get(base, base) > version}
         if made is not None:
             states[version] = made
@@ -228,7 +228,6 @@ class _Making:
 
     chain: Chain
     states: Mapping[Version, Held]
-    max_raw_bytes: int
 
     def make(self, version: Version, names: Sequence[str], report: _Verified) -> Held | None:
         """The version, if any way led to it. Ways from a version that retention thinned out are not there to take."""
@@ -259,7 +258,7 @@ class _Making:
     def _apply(self, delta: Delta, base: Held | None) -> Held:
         """The state after `delta`, in arrays of its own. Raises WeightError."""
         if base is None:
-            bits = zeros_for(delta, self.max_raw_bytes)
+            bits = zeros_for(delta, memory_bytes())
         elif base.root != delta.parent_root:
             raise WeightError(
                 f"version {delta.version} starts from version {delta.parent}, whose stored root is another"

@@ -3,7 +3,7 @@
 Owns the objects `pins/00000012/<name>`, each a small JSON document of who holds the version, why and until when. A pin
 with an end is a lease: its holder renews it, and one that died lets go by itself. Setting a pin and deleting what it
 protects cannot both succeed: retention first marks every version that it is about to touch, then looks for pins; who
-pins first writes the pin, then looks for marks (`set`). Never deletes anything but pins. Talks to: chain, ways.
+pins first writes the pin, then looks for marks (`set`). Never deletes anything but pins. Talks to: chain, paths.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.chain import GOING, MANIFEST, Chain
+from etude.weights.paths import Listing, path_from_nothing
 from etude.weights.store import MissingObject
-from etude.weights.ways import Listing, way_from_nothing
 
 _PREFIX = "pins/"
 _KEY = re.compile(r"^pins/(\d{8,})/([^/]+)$")
@@ -32,7 +32,7 @@ _ENOUGH_S = 60.0
 """A pin that still holds for so long holds while it is written anew."""
 
 
-class NotKept(WeightError):
+class NotHeld(WeightError):
     """A version could not be pinned, for it is gone or going."""
 
 
@@ -73,7 +73,7 @@ class Pins:
         return [pin for pin in pins if pin.until is None or pin.until > time.time()]
 
     def set(self, version: Version, name: str, why: str = "", for_s: float | None = None, wait_s: float = 10.0) -> Pin:
-        """Hold a version, or hold it longer; when this returns, retention keeps it. Raises NotKept if it is gone,
+        """Hold a version, or hold it longer; when this returns, retention keeps it. Raises NotHeld if it is gone,
         DeadlineExceeded if retention stays at work on it, and then leaves no pin.
         """
         if not _NAME.match(name):
@@ -101,7 +101,7 @@ class Pins:
         while True:
             listing = self._chain.listing()
             if MANIFEST not in listing.get(version, {}):
-                raise NotKept(f"{self._chain.store.url} has no version {version}, so it cannot be pinned")
+                raise NotHeld(f"{self._chain.store.url} has no version {version}, so it cannot be pinned")
             unmarked = {found: names for found, names in listing.items() if GOING not in names}
             if len(unmarked) == len(listing) or self._reachable(unmarked, version):
                 return  # what is visible is reachable: retention sees to that
@@ -112,7 +112,7 @@ class Pins:
 
     def _reachable(self, listing: Listing, version: Version) -> bool:
         try:
-            way_there = way_from_nothing(listing, version, lambda step: self._chain.parent(step.version, step.name))
+            way_there = path_from_nothing(listing, version, lambda step: self._chain.parent(step.version, step.name))
         except MissingObject:
             return False  # deleted since it was listed
         return version in listing and way_there is not None

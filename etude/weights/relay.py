@@ -38,7 +38,7 @@ from etude.environments.server.openapi import served
 from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.environments.wire import Answer, dump
 from etude.errors import DeadlineExceeded, WeightError
-from etude.weights.kept import Kept
+from etude.weights.cache import Cache
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.opening import open_store
 from etude.weights.relay_operations import openapi
@@ -77,7 +77,7 @@ class Relay:
 
     def __init__(self, store: Store, config: RelayConfig) -> None:
         self.counters: Counter[str] = Counter()
-        self._store, self._kept = store, Kept(config.directory, int(config.most_gb * 1e9), 2 * PARALLEL)
+        self._store, self._kept = store, Cache(config.directory, int(config.most_gb * 1e9), 2 * PARALLEL)
         self._tags: dict[str, str] = {}
         """Key → the store's tag for what is kept of it."""
 

@@ -2,10 +2,10 @@
 
 Owns the choice and the order of deletion. Kept are the newest `keep` versions with everything beside them; every pinned
 version, with its manifest; a way from a full copy to each of these; and from each pinned version to the newest ones,
-while that is shorter than a full copy. Ways prefer long strides (`ways`), so below the newest versions single deltas
+while that is shorter than a full copy. Paths prefer long strides (`paths`), so below the newest versions single deltas
 give way to merged ones, and these to anchors. What is kept never needs what goes, whatever the order; what goes goes
 newest first and manifests before packs, so a version that is still visible can still be reached when this is killed
-anywhere. Versions are marked before anything of them is deleted (`pins` says why). Talks to: chain, pins, ways.
+anywhere. Versions are marked before anything of them is deleted (`pins` says why). Talks to: chain, pins, paths.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from etude.records import Version
 from etude.weights.chain import GOING, MANIFEST, Chain, DamagedObject, merged_parent, steps_of
+from etude.weights.paths import Listing, Step, path_from_nothing, path_to
 from etude.weights.pins import Pins
 from etude.weights.store import MissingObject
-from etude.weights.ways import Listing, Step, way, way_from_nothing
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Retention:
         needed = {Step(version, MANIFEST) for version in recent}
         held = {pin.version for pin in self._pins.live()} & {version for version in visible if version < recent[0]}
         for version in [*held, *recent]:
-            way_there = way_from_nothing(listing, version, self._parent)
+            way_there = path_from_nothing(listing, version, self._parent)
             if way_there is None and version in recent:
                 return {}  # what is wanted most cannot be reached: nothing may get lost that could mend it
             needed |= {Step(version, MANIFEST), *(way_there or [])}
@@ -95,7 +95,7 @@ class Retention:
 
     def _way_on(self, listing: Listing, version: Version, to: Version) -> set[Step]:
         """The way from a pinned version to the oldest of the newest ones, if a reader there would take it."""
-        on, afresh = way(listing, to, version, self._parent), way_from_nothing(listing, to, self._parent)
+        on, afresh = path_to(listing, to, version, self._parent), path_from_nothing(listing, to, self._parent)
         return set(on) if on is not None and afresh is not None and self._bytes(on) <= self._bytes(afresh) else set()
 
     def _superfluous(self, version: Version, names: Iterable[str], kept: Iterable[str]) -> set[str]:

@@ -3,7 +3,7 @@
 Owns planning and the shadow copy: deltas are decoded into copies, and the caller's arrays are never written. A result
 is returned only after the base had the root its first delta names, every payload and every resulting tensor had its
 hash, each delta's parent root was the root of the one before, and the last root was the wanted version's. A delta or
-full copy that fails any of this is gone round if there is another way. Never publishes. Talks to: chain, ways, delta.
+full copy that fails any of this is gone round if there is another way. Never publishes. Talks to: chain, paths, delta.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -25,14 +25,14 @@ from etude.config import Config
 from etude.errors import DeadlineExceeded, WeightError
 from etude.records import Version
 from etude.weights.chain import MANIFEST, Chain, Choice
-from etude.weights.delta import apply_delta, check_bits, copy_bits, zeros_for
+from etude.weights.delta import apply_delta, check_bits, copy_bits, memory_bytes, zeros_for
 from etude.weights.forms import Array
 from etude.weights.manifest import Bits, Delta, root_of
-from etude.weights.pins import LEASE, NotKept, Pins
+from etude.weights.paths import Step, broken_below, path_from_nothing, path_to
+from etude.weights.pins import LEASE, NotHeld, Pins
 from etude.weights.signing import Keys, load_keys
 from etude.weights.slices import chosen
 from etude.weights.store import MissingObject, Store
-from etude.weights.ways import Step, broken_below, way, way_from_nothing
 
 
 class _Stride(NamedTuple):
@@ -59,7 +59,7 @@ POLL_S = 0.05
 class SubscriberConfig(Config):
     """What is read, how it is checked, and in how many threads."""
 
-    max_raw_bytes: int = 64 << 30
+    max_raw_bytes: ClassVar[int] = memory_bytes()
     """Largest model accepted: a forged manifest cannot make this process allocate more."""
     threads: int = Field(1, ge=1)
     """Tensors of a version that are decoded at the same time."""
@@ -174,7 +174,7 @@ class Subscriber:
         try:
             self._pins.set(version, self._lease, "in use", self.config.lease_s, wait_s=1.0)
             self.counters["leases"] += 1
-        except (NotKept, DeadlineExceeded):  # what was fetched is whole all the same; from here on a full copy leads
+        except (NotHeld, DeadlineExceeded):  # what was fetched is whole all the same; from here on a full copy leads
             self.counters["leases_missed"] += 1
         if self._leased is not None and self._leased != version:
             self._pins.remove(self._leased, self._lease)
@@ -194,11 +194,15 @@ class Subscriber:
             return []
         listing, read = self.chain.listing(), _Reader(self.chain, wanted)
         ways = []
-        if held is not None and held < target and (on := way(listing, target, held, read.parent, failed)) is not None:
+        if (
+            held is not None
+            and held < target
+            and (on := path_to(listing, target, held, read.parent, failed)) is not None
+        ):
             ways.append([_Stride(step, read(step)) for step in on])
             if 2 * _bytes(ways[0]) <= wanted.raw_bytes:
                 return ways[0]  # no full copy is that small: its manifests need not be read
-        if (afresh := way_from_nothing(listing, target, read.parent, failed)) is not None:
+        if (afresh := path_from_nothing(listing, target, read.parent, failed)) is not None:
             ways.append([_Stride(step, read(step)) for step in afresh])
         return min(ways, key=_bytes, default=None)
 

@@ -18,7 +18,7 @@ from small import ROOT, command, steps, variables
 
 ACTORS = {"trainer": "TrainerActor", "engine": "EngineActor", "sessions": "SessionWorker", "rewards": "RewardWorker"}
 
-RESTARTS = ("faults.restarts=1000", "faults.longest_pause_s=0.05")
+RESTARTS = ("faults.restarts=1000",)
 """A recipe that bears what tests do to it."""
 
 

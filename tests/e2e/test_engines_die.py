@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(900)
 
 def test_no_rollout_is_lost_with_its_engine(tmp_path):
     out = tmp_path / "run"
-    health = ("deadlines.scale=0.2", "faults.spare_engines=1")
+    health = ("deadlines.scale=0.2", "faults.spares=1")
     with Victim(out, "rollouts.max_steps=1000", "rollouts.max_minutes=10", *health) as run:
         run.wait(lambda: len(steps(out)) >= 1, "the first step")
         joined = run.ask("engines", "--join").stdout

@@ -60,7 +60,7 @@ def test_a_run_trains_on_an_engine_that_its_users_take_back_now_and_then(tmp_pat
         before = asyncio.run(asked(url, tmp_path, prompt))
         lending = (
             "fleet.engines=0", f'fleet.lending.urls=["{url}"]', f"fleet.lending.token_file={tmp_path}/token",
-            "fleet.lending.keep=0", "fleet.lending.steady_s=0.5",
+            "fleet.lending.keep=0",
         )  # fmt: skip
         with Victim(out, "rollouts.max_steps=3", "rollouts.max_minutes=10", *lending) as run:
             for count in (1, 2):

@@ -17,7 +17,7 @@ from small import left, steps
 pytestmark = pytest.mark.timeout(900)
 RECIPE = (
     "rollouts.schedule=lockstep", "rollouts.lag=1", "rollouts.max_steps=6", "rollouts.max_minutes=30",
-    "rollouts.concurrency=6", "rollouts.attempts=1000", "rollouts.max_infra_failures=100000",
+    "rollouts.concurrency=6", "rollouts.attempts=1000",
     "faults.journal=true", "deadlines.scale=0.5", *RESTARTS,
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.timeout(420)
 def test_a_trainer_and_workers_that_die_or_hang_are_replaced(tmp_path):
     out = tmp_path / "run"
     pace = ("rollouts.max_steps=5", "rollouts.max_minutes=10", "rollouts.checkpoint_every=2")
-    health = ("deadlines.scale=0.2", "faults.spare_sessions=1")
+    health = ("deadlines.scale=0.2", "faults.spares=1")
     with Victim(out, *pace, *health) as run:
         run.wait(lambda: len(steps(out)) >= 1, "the first step")
         first = run.kill("trainer")
@@ -32,7 +32,7 @@ def test_a_trainer_and_workers_that_die_or_hang_are_replaced(tmp_path):
 
 def test_a_worker_that_hangs_while_it_starts_is_replaced_too(tmp_path):
     out = tmp_path / "run"
-    one = ("rollouts.workers=1", "faults.spare_sessions=0", "deadlines.scale=0.15")
+    one = ("rollouts.workers=1", "faults.spares=0", "deadlines.scale=0.15")
     with Victim(out, *one, "rollouts.max_steps=3", "rollouts.max_minutes=10") as run:
         run.wait(lambda: len(steps(out)) >= 1, "the first step")
         dead = run.kill("sessions")

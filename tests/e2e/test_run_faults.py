@@ -25,8 +25,8 @@ def refused(done, *words, code=1):
 
 
 def test_a_wrong_key_is_named(tmp_path):
-    done = run(tmp_path / "run", "trainer.loss.trsut=0.1")
-    refused(done, "trainer.loss.trsut: unknown key", "trust", code=42)
+    done = run(tmp_path / "run", "trainer.loss.bnad=0.1")
+    refused(done, "trainer.loss.bnad: unknown key", "band", code=42)
 
 
 def test_a_missing_model_is_named(tmp_path):

@@ -31,15 +31,16 @@ def server_without_root():
     """Makes clients of it, as long as it runs."""
     place = Path(tempfile.mkdtemp(prefix="etude-rootless-"))  # pytest's own are for their user alone
     try:
-        shutil.copy(guest_program(default_cache_dir()), place)
-        sandboxes = {"kind": "namespace", "limits": "rlimit", "cache_dir": str(place), "state_dir": str(place / "s")}
+        (place / "etude").mkdir()
+        shutil.copy(guest_program(default_cache_dir()), place / "etude")
+        sandboxes = {"kind": "namespace", "limits": "rlimit", "state_dir": str(place / "s")}
         node = {"state_dir": str(place / "state"), "backends": [sandboxes]}
-        for path in (place, *place.iterdir()):
+        for path in (place, *place.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
         packages = f"{SOURCE}:{Path(pydantic.__file__).parents[1]}"
         process = subprocess.Popen(
             [python_for(NOBODY), "-B", "-c", _SERVE, json.dumps({"port": 0, "node": node})],
-            env={"PYTHONPATH": packages, "PATH": os.environ["PATH"], "HOME": str(place)},
+            env={"PYTHONPATH": packages, "PATH": os.environ["PATH"], "HOME": str(place), "XDG_CACHE_HOME": str(place)},
             user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:

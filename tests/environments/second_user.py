@@ -20,7 +20,7 @@ from etude.environments.base import SandboxSpec
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 
-config = NamespaceConfig(state_dir=Path(sys.argv[1]), cache_dir=Path(sys.argv[2]), limits=sys.argv[3])
+config = NamespaceConfig(state_dir=Path(sys.argv[1]), limits=sys.argv[2])
 """
 HOLDING = (
     OPEN
@@ -61,8 +61,8 @@ class User:
         self.state.mkdir(mode=0o711)
         os.chown(self.state, uid, uid)
         self._cache = home / "cache"  # of what is already built
-        self._cache.mkdir(exist_ok=True)
-        shutil.copy(guest_program(default_cache_dir()), self._cache)
+        (self._cache / "etude").mkdir(parents=True, exist_ok=True)
+        shutil.copy(guest_program(default_cache_dir()), self._cache / "etude")
 
     def start(self, code: str, groups: tuple[Path, ...] = ()) -> subprocess.Popen[str]:
         """A process of his, in the control groups `groups`, which must be his."""
@@ -73,8 +73,13 @@ class User:
                 (group / "cgroup.procs").write_text("0")
 
         return subprocess.Popen(
-            [self._python, "-B", "-c", code, str(self.state), str(self._cache), self.limits],
-            env={"PYTHONPATH": f"{SOURCE}:{packages}", "PATH": os.environ["PATH"], "HOME": str(self._cache)},
+            [self._python, "-B", "-c", code, str(self.state), self.limits],
+            env={
+                "PYTHONPATH": f"{SOURCE}:{packages}",
+                "PATH": os.environ["PATH"],
+                "HOME": str(self._cache),
+                "XDG_CACHE_HOME": str(self._cache),
+            },
             user=self.uid,
             group=self.uid,
             extra_groups=[],

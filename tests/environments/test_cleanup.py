@@ -246,13 +246,14 @@ def test_doctor_starts_a_real_sandbox_and_names_what_is_missing(monkeypatch, tmp
     assert all(finding.ok for finding in findings), "\n".join(map(str, findings))
     assert "left nothing behind" in str(findings[-1])
     monkeypatch.setenv("PATH", str(tmp_path))
-    findings = diagnose(NamespaceConfig(state_dir=tmp_path, cache_dir=tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nothing is built yet
+    findings = diagnose(NamespaceConfig(state_dir=tmp_path))
     missing = {finding.subject: finding.remedy for finding in findings if not finding.ok}
     assert "apt-get install -y gcc libc6-dev" in missing["guest program"]
     assert "apt-get install -y bubblewrap" in missing["bubblewrap"]
     assert "a real sandbox" in missing
     with pytest.raises(MissingDependency, match="apt-get"):
-        NamespaceBackend(NamespaceConfig(state_dir=tmp_path, cache_dir=tmp_path))
+        NamespaceBackend(NamespaceConfig(state_dir=tmp_path))
 
 
 def test_groups_that_lie_elsewhere_are_found_by_what_their_instance_noted(tmp_path):

@@ -19,7 +19,7 @@ from planted_cases import CASES, Case
 from test_planted import Place, place, plant_outside
 from test_planted import programs as programs  # a fixture: what the rows are obeyed by
 
-from etude.environments.archive import Archive, lay_down, take_out
+from etude.environments.archive import Archive, take_out, unpack
 from etude.environments.base import WORKSPACE, Backend, SandboxSpec
 from etude.errors import ConfigError
 from etude.harness.session import SessionResult
@@ -29,7 +29,7 @@ from etude.host.repository import Aside, find
 from etude.records import Task, Verifier
 from etude.rewards.judge.outcomes import change_of
 from etude.rewards.judgement import Judges
-from etude.rewards.played import Sealed, judge
+from etude.rewards.sealed import Sealed, judge
 from etude.tasks.mined.history import History
 from etude.tasks.scrub import read_tree, scrub, scrub_task
 
@@ -70,7 +70,7 @@ async def through_sandboxes(backend: Backend, projects: list[Path]) -> Archive:
     restored = await backend.create(SandboxSpec(base=await box.snapshot()))
     (fork,) = await restored.fork(1)
     laid = await backend.create(SandboxSpec())
-    await lay_down(Archive.decoded((await take_out(fork)).encoded()), laid)
+    await unpack(Archive.decoded((await take_out(fork)).encoded()), laid)
     sealed = Sealed(SessionResult("planted", (), (), "finished", {}), await take_out(laid))
     judgement = await judge(TASK, sealed, backend, Judges(audited=True))
     assert judgement.verdict.reward == 1.0, judgement  # it ran there

@@ -40,14 +40,15 @@ LOAD = ["PUT /snapshot/load"]
 
 
 @pytest.fixture
-def monitor():
-    """What stands for Firecracker, where a machine's user can reach it."""
+def monitor(monkeypatch):
+    """What stands for Firecracker: first on PATH, where a machine's user can reach it."""
     if not os.access(KVM, os.R_OK | os.W_OK):
         pytest.skip(f"{KVM} cannot be opened, so no machine could be given one of its own")
     place = Path(tempfile.mkdtemp(prefix="etude-firecracker-"))
     place.chmod(0o755)
     try:
         with StandIn(place) as stand_in:
+            monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
             yield stand_in
     finally:
         shutil.rmtree(place)
@@ -60,7 +61,7 @@ def run(monitor, machine_images):
 
     def runner(scenario, deadline_s=200.0, **settings):
         async def whole():
-            config = FirecrackerConfig(program=monitor.program, image="machine", images=machine_images, **settings)
+            config = FirecrackerConfig(image="machine", images=machine_images, **settings)
             backend = open_backend(config)
             assert isinstance(backend, FirecrackerBackend)
             try:
@@ -271,11 +272,12 @@ def test_what_cannot_be_had_is_said(monitor, run, tmp_path, monkeypatch):
     old = tmp_path / "firecracker"
     old.write_text("#!/bin/sh\necho Firecracker v1.7.0\n")
     old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(MissingDependency, match=r"v1\.7, and machines need 1\.8 or newer"):
-        find_firecracker(old)
+        find_firecracker()
     old.write_text("#!/bin/sh\necho something else\n")
     with pytest.raises(MissingDependency, match="does not say that it is Firecracker"):
-        find_firecracker(old)
+        find_firecracker()
     monkeypatch.setenv("PATH", "/none")
     with pytest.raises(MissingDependency, match=r"no firecracker.*take a release.*/usr/local/bin"):
         FirecrackerBackend()
@@ -290,11 +292,11 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch, tmp_path
 
 def test_the_doctor_is_not_satisfied_with_a_program_that_boots_nothing(monitor):
     monitor.refuse = {"PUT /actions": "no virtualization"}
-    *parts, booted = probe(FirecrackerConfig(program=monitor.program))
+    *parts, booted = probe(FirecrackerConfig())
     assert all(finding.ok for finding in parts), parts
     assert not booted.ok and "no virtualization" in booted.said and "kvm_intel" in booted.remedy
     monitor.refuse = {}
-    assert "no guest" in probe(FirecrackerConfig(program=monitor.program))[-1].said  # agents run on our own kernel
+    assert "no guest" in probe(FirecrackerConfig())[-1].said  # agents run on our own kernel
 
 
 def test_a_backend_is_chosen_by_its_name_only():

@@ -14,7 +14,7 @@ import prove.hostile_states as hostile
 import pytest
 
 from etude.environments import guest_verbs
-from etude.environments.archive import StorageFailed, lay_down, take_out
+from etude.environments.archive import StorageFailed, take_out, unpack
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.client import RemoteBackend
 from etude.environments.hosted import Hosted
@@ -26,7 +26,7 @@ from etude.environments.wire import ExecBody, answer_of, error_of
 from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed
-from etude.rewards.played import judge, play_to_seal
+from etude.rewards.sealed import judge, run_to_seal
 from etude.rewards.verifier import verify
 
 DONE = SessionResult("s", (), (), "finished", {})
@@ -114,7 +114,7 @@ def test_what_is_taken_out_has_a_budget_of_bytes_and_entries(run):
         archive = await take_out(box)
         assert 20_000_000 < archive.size < 20_100_000
         other = await backend.create(SandboxSpec())
-        await lay_down(archive, other)
+        await unpack(archive, other)
         assert (await other.exec("stat -c %h a 11")).output == b"12\n12\n"
 
     run(scenario)
@@ -144,7 +144,7 @@ def test_what_is_shut_comes_along_and_stays_shut(run):
         archive = await take_out(box)
         assert (await box.exec("stat -c %a /workspace", cwd="/")).output == b"0\n"
         other = await backend.create(SandboxSpec())
-        await lay_down(archive, other)
+        await unpack(archive, other)
         assert (await other.exec("cat f d/e/g")).output == b"1\n2\n".replace(b"1\n", b"1")
 
     run(scenario)
@@ -164,7 +164,7 @@ def test_a_policy_that_spoils_its_linters_is_scored(run):
             await sandbox.exec("rm pyproject.toml; mkdir -p pyproject.toml/in; echo 'y = 2' > a.py")
             return DONE
 
-        verdict = (await judge(task, await play_to_seal(task, backend, session), backend, judges)).verdict
+        verdict = (await judge(task, await run_to_seal(task, backend, session), backend, judges)).verdict
         assert not isinstance(verdict, InfraFailed), verdict
         assert (verdict.reward, verdict.reason) == (0.0, "blocked") and "pyproject.toml back" in verdict.detail
 
@@ -222,7 +222,7 @@ async def _outcome(backend, session=None):
         return DONE
 
     try:
-        sealed = await play_to_seal(hostile.TASK, backend, session or nothing)
+        sealed = await run_to_seal(hostile.TASK, backend, session or nothing)
         return (await judge(hostile.TASK, sealed, backend)).verdict
     except SandboxSpoiled:
         raise
@@ -330,7 +330,7 @@ def test_a_start_that_cannot_be_taken_out_is_ours(run):
             return DONE
 
         with pytest.raises(SandboxError, match="fares no better") as caught:
-            await play_to_seal(task, backend, session)
+            await run_to_seal(task, backend, session)
         assert not isinstance(caught.value, SandboxSpoiled)
 
     run(scenario)
@@ -359,7 +359,7 @@ def test_a_torn_archive_is_ours(run):
         archive = await take_out(box)
         torn = type(archive)(archive.places, ((archive.parts[0][0], archive.parts[0][1][:700]),))
         with pytest.raises(StorageFailed):
-            await lay_down(torn, box)
+            await unpack(torn, box)
         assert isinstance(await verify(hostile.TASK, torn, backend), InfraFailed)
 
     run(scenario)

@@ -196,9 +196,11 @@ def test_what_cannot_be_had_is_said(machines, machine_config, monkeypatch, tmp_p
 
     with pytest.raises(ConfigError, match="host's toolchain"):
         asyncio.run(opened(machine_config.model_copy(update={"image": None})))
-    (tmp_path / "broken.deb").write_bytes(b"no package")
-    with pytest.raises(MissingDependency, match="set `kernel` in the environment config"):
-        asyncio.run(opened(machine_config.model_copy(update={"kernel": tmp_path / "broken.deb"})))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "etude").mkdir()
+    (tmp_path / "etude" / "linux-image-broken.deb").write_bytes(b"no package")
+    with pytest.raises(MissingDependency, match=r"put the \.deb of a Debian cloud kernel into"):
+        asyncio.run(opened(machine_config))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependency, match="apt-get install -y qemu-system-x86"):
         QemuBackend(QemuConfig(accel="tcg"))
@@ -374,12 +376,17 @@ def test_a_config_says_how_strong_the_isolation_must_be():
             parsed(**wrong)
 
 
-def test_the_doctor_boots_a_guest(machine_config):
+def test_the_doctor_boots_a_guest(machine_config, monkeypatch, tmp_path):
     *parts, booted = probe(machine_config)
     assert all(finding.ok for finding in parts) and booted.ok, str(booted)
     assert "Linux 6." in booted.said and "fork" in booted.said
-    broken = machine_config.model_copy(update={"kernel": Path("/none")})
-    assert [(finding.subject, finding.ok) for finding in probe(broken)] == [("emulator", True), ("guest kernel", False)]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "etude").mkdir()
+    (tmp_path / "etude" / "linux-image-broken.deb").write_bytes(b"no package")
+    assert [(finding.subject, finding.ok) for finding in probe(machine_config)] == [
+        ("emulator", True),
+        ("guest kernel", False),
+    ]
 
 
 def test_nothing_but_the_workspace_of_an_agents_machine_reaches_the_verifier(machines):

@@ -48,14 +48,15 @@ def test_binds_over_what_is_taken_are_refused(run, tmp_path, inside):
         NamespaceBackend(NamespaceConfig(binds={"/opt/x": tmp_path / "none"}))
 
 
-def test_a_strict_umask_changes_nothing(run, tmp_path):
+def test_a_strict_umask_changes_nothing(run, monkeypatch, tmp_path):
     async def scenario(backend):
         box = await backend.create(SandboxSpec(files={"deep/a": b"1"}))
         assert (await box.exec("cat deep/a /etc/hostname; echo 2 > deep/b")).output == b"1sandbox\n"
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where nothing is built yet
     before = os.umask(0o077)
     try:
-        run(scenario, NamespaceConfig(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state"))
+        run(scenario, NamespaceConfig(state_dir=tmp_path / "state"))
     finally:
         os.umask(before)
 

@@ -10,7 +10,7 @@ from etude.environments.archive import take_out
 from etude.environments.base import Resources, SandboxSpec
 from etude.harness.session import SessionResult
 from etude.records import Task, Verifier
-from etude.rewards.played import play_to_seal
+from etude.rewards.sealed import run_to_seal
 
 HOME = "/home/agent"
 BALLAST = {f"m{number:02}": bytes(1 << 20) for number in range(24)}
@@ -76,7 +76,7 @@ def test_what_is_sealed_and_judged_is_one_moments(everywhere):
 
     async def scenario(backend):
         task = Task("writes on", "", SPEC.files, Verifier({}))
-        is_one_moment((await play_to_seal(task, backend, play)).final)
+        is_one_moment((await run_to_seal(task, backend, play)).final)
 
     everywhere(scenario, 300)
 

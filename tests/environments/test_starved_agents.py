@@ -83,8 +83,7 @@ from test_starved_agents import hurried, late
 
 async def main():
     here = Path(sys.argv[1])
-    places = {"state_dir": here / "state", "cache_dir": here / "cache"}
-    backend = NamespaceBackend(hurried(NamespaceConfig(limits="rlimit", **places)))
+    backend = NamespaceBackend(hurried(NamespaceConfig(limits="rlimit", state_dir=here / "state")))
     try:
         print(await late(backend))
     finally:

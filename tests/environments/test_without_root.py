@@ -13,7 +13,7 @@ from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 
 here = Path(sys.argv[1])
-config = NamespaceConfig(state_dir=here / "state", cache_dir=here / "cache", limits="rlimit")
+config = NamespaceConfig(state_dir=here / "state", limits="rlimit")
 
 async def main():
     backend = NamespaceBackend(config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.harness.cost import Ledger, Price, Spent
-from etude.harness.endpoint.said import Usage
+from etude.harness.endpoint.completion import Usage
 from etude.records import Event
 
 

@@ -18,8 +18,8 @@ from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, Endpoin
 from etude.harness.endpoint import Again, CallPiece, Delta, Endpoint, EndpointConfig, Words
 from etude.harness.endpoint.chat import ChatReader
 from etude.harness.endpoint.client import encode, silence
+from etude.harness.endpoint.completion import Completion, Fault, Usage
 from etude.harness.endpoint.responses import ResponsesReader
-from etude.harness.endpoint.said import Fault, Said, Usage
 from etude.harness.endpoint.wire import PATIENCE, Patience
 from etude.harness.schema import Parameter, ToolSchema
 
@@ -31,12 +31,12 @@ Script = Iterable[Reply] | Callable[[Json], Reply]
 
 def asked(
     script: Script, messages: int = 1, told: list[Delta] | None = None, patience: Patience = PATIENCE, **config: Any
-) -> tuple[list[Said], ScriptedServer, Endpoint]:
+) -> tuple[list[Completion], ScriptedServer, Endpoint]:
     """Ask so many messages of a scripted server, each after the ones before, and return them."""
 
-    async def whole(server: ScriptedServer) -> tuple[list[Said], Endpoint]:
+    async def whole(server: ScriptedServer) -> tuple[list[Completion], Endpoint]:
         endpoint = Endpoint(EndpointConfig(**{"url": server.url, "model": "m", **config}), patience=patience)
-        said: list[Said] = []
+        said: list[Completion] = []
         items = [encode(item) for item in endpoint.dialect.opening("Be good.", "Hello.")]
         try:
             for _ in range(messages):
@@ -288,7 +288,7 @@ def test_no_event_makes_a_reader_fail_otherwise_than_it_says(data: st.DataObject
             for event in data.draw(st.lists(st.dictionaries(words, values, max_size=5), max_size=3)):
                 reader.event(event)
             reader.whole(data.draw(st.dictionaries(words, values, max_size=5)))
-            said = reader.said()
+            said = reader.completion()
         except Fault:
             continue
         assert isinstance(said.text, str) and json.dumps(said.items)
@@ -357,7 +357,7 @@ def test_a_stream_that_trickles_is_not_silent() -> None:
                 await asyncio.sleep(0.3)
                 yield event
 
-    async def whole(server: ScriptedServer) -> Said:
+    async def whole(server: ScriptedServer) -> Completion:
         endpoint = Endpoint(EndpointConfig(url=server.url, model="m", attempts=1), patience=Patience(silence_s=2.0))
         try:
             return await endpoint.ask([], [], 5, "s", silence)

@@ -13,7 +13,7 @@ from acp.schema import AgentMessageChunk, HttpHeader, HttpMcpServer, McpServerSt
 from etude.errors import ConfigError
 from etude.harness.endpoint import Again, CallPiece, Words
 from etude.harness.mcp import McpConfig, ServerConfig
-from etude.product.acp import asked, calls
+from etude.product.acp import calls, requests
 from etude.product.acp.outbox import Outbox, Update
 from etude.product.acp.projection import Projection
 from etude.product.files import text_of
@@ -31,19 +31,19 @@ def test_a_prompt_names_files_as_the_tools_do(tmp_path: Path) -> None:
         acp.text_block(", says "),
         attached,
     ]
-    assert asked.text_of(blocks, tmp_path) == (
+    assert requests.text_of(blocks, tmp_path) == (
         "Look at src/a b.py#L3:9 and /etc/hosts, says notes.md\n\n[notes.md, as the user sees it:]\nBe brief."
     )
     linked = tmp_path.with_name(f"{tmp_path.name}-link")
     linked.symlink_to(tmp_path)
-    assert asked.text_of([acp.resource_link_block("x", f"file://{linked}/x.py")], tmp_path) == "x.py"
+    assert requests.text_of([acp.resource_link_block("x", f"file://{linked}/x.py")], tmp_path) == "x.py"
     with pytest.raises(acp.RequestError, match="cannot be shown audio"):
-        asked.text_of([acp.audio_block("aGk=", "audio/wav")], tmp_path)
+        requests.text_of([acp.audio_block("aGk=", "audio/wav")], tmp_path)
 
 
 def test_commands_are_told_from_words() -> None:
-    assert asked.command_in(" /undo  2 \n") == ("undo", "2") and asked.command_in("/compact") == ("compact", "")
-    assert asked.command_in("/etc/hosts") is asked.command_in("/unknown") is asked.command_in("undo") is None
+    assert requests.command_in(" /undo  2 \n") == ("undo", "2") and requests.command_in("/compact") == ("compact", "")
+    assert requests.command_in("/etc/hosts") is requests.command_in("/unknown") is requests.command_in("undo") is None
 
 
 def test_the_clients_servers_stand_beside_the_users_own() -> None:
@@ -54,13 +54,13 @@ def test_the_clients_servers_stand_beside_the_users_own() -> None:
         McpServerStdio(name="My  Files__x", command="files", args=["-v"], env=[]),
         HttpMcpServer(type="http", name="web", url="http://theirs", headers=[HttpHeader(name="A", value="b")]),
     ]
-    merged = asked.servers_of(given, own)
+    merged = requests.servers_of(given, own)
     assert sorted(merged.servers) == ["My--Files_x", "git", "web"] and merged.max_tools == 9
     assert merged.servers["web"].url == "http://theirs" and merged.servers["web"].headers == {"A": "b"}
     with pytest.raises(acp.RequestError, match="only stdio and HTTP"):
-        asked.servers_of([SseMcpServer(type="sse", name="old", url="http://x", headers=[])], own)
+        requests.servers_of([SseMcpServer(type="sse", name="old", url="http://x", headers=[])], own)
     with pytest.raises(ConfigError, match="mcpServers"):
-        asked.servers_of([HttpMcpServer(type="http", name="x", url="ftp://x", headers=[])], own)
+        requests.servers_of([HttpMcpServer(type="http", name="x", url="ftp://x", headers=[])], own)
 
 
 def shown(tmp_path: Path, told: list[Event | Any]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from etude.errors import EtudeError, SandboxSpoiled
 from etude.harness.session import SessionResult
 from etude.records import InfraFailed, Task, Verifier
 from etude.rewards.judgement import Judges
-from etude.rewards.played import judge, play_to_seal
+from etude.rewards.sealed import judge, run_to_seal
 
 TEST = b"""mkdir -p /logs/verifier
 reward=0; test -f /workspace/given && sh /workspace/check.sh && reward=1
@@ -174,7 +174,7 @@ async def outcome_of(seed: int, backend: Backend, judges: Judges, tally: Tally, 
         return SessionResult(str(seed), (), (), "finished", {})
 
     try:
-        sealed = await play_to_seal(TASK, backend, session)
+        sealed = await run_to_seal(TASK, backend, session)
         if any(SAID.encode() in tar for _, tar in sealed.final.parts):
             tally.outside_read.append(f"{seed} {names}")
         verdict = (await judge(TASK, sealed, backend, judges)).verdict

@@ -36,7 +36,7 @@ from etude.tasks.mined.environment import Environments
 from etude.tasks.packed import pack_tasks, packed_names, unpack_tasks
 from etude.trainer.documents import Document, ShuffledSource, read_documents, write_documents
 from etude.trainer.midtraining import Midtraining, MidtrainingConfig, Stage, pretrain
-from etude.weights.kept import Kept
+from etude.weights.cache import Cache
 
 MODEL = ModelConfig(
     vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16, max_context=32
@@ -168,7 +168,7 @@ def _keep(at: Path, n: int) -> None:
     """Whoever asked has the bytes all the same: what is not kept is brought again."""
 
     async def brought() -> int:
-        kept = Kept(at, 1 << 30, 1)
+        kept = Cache(at, 1 << 30, 1)
         try:
             assert await kept.get(str(n), lambda: PAD.encode()) == PAD.encode()
             return kept.counters["unkept"]
@@ -181,7 +181,7 @@ def _keep(at: Path, n: int) -> None:
 
 def _kept(at: Path) -> list[int]:
     async def found() -> list[int]:
-        kept = Kept(at, 1 << 30, 1)
+        kept = Cache(at, 1 << 30, 1)
         try:
             return [n for n in range(9) if await kept.find(str(n)) == PAD.encode()]
         finally:

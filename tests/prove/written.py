@@ -39,7 +39,7 @@ from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.lines import append, rows
 from etude.rollouts.live import Changes
 from etude.rollouts.sample import sample_of
-from etude.rollouts.trajectory_store import KeptTrajectory, TrajectoryStore
+from etude.rollouts.trajectory_store import StoredTrajectory, TrajectoryStore
 from etude.tasks.harbor import read_task, write_task
 from etude.trainer import checkpoint
 from etude.weights.opening import open_store
@@ -128,7 +128,7 @@ def _ledger_has(at: Path) -> list[int]:
 
 def _score(at: Path, n: int) -> None:
     store, slot = TrajectoryStore(at), f"g{n}/0"
-    with KeptTrajectory(at / slot) as kept:
+    with StoredTrajectory(at / slot) as kept:
         kept.journal.append(json.dumps({"kind": "end", "at": 0.0, "pad": PAD}).encode())
     told = Trajectory(slot, "t", f"g{n}", (), (), Scored(1.0, {"tests": 1.0}))
     asyncio.run(store.keep(replace(sample_of(told), checksum=store.settle(slot))))
@@ -140,7 +140,7 @@ def _scores(at: Path) -> list[int]:
 
 
 def _routes(at: Path, n: int) -> None:
-    with KeptTrajectory(at / "g0" / "0") as kept:
+    with StoredTrajectory(at / "g0" / "0") as kept:
         row = np.random.default_rng(n).integers(0, 255, (40, 8, 8), dtype=np.uint8)
         where = kept.routes.keep(row)
         kept.journal.append(json.dumps({"n": n, "at": where}).encode())

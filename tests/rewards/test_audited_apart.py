@@ -17,8 +17,8 @@ from etude.rewards.audit.apart import PYTHON_MAX, Auditor
 from etude.rewards.audit.cases import cases_of
 from etude.rewards.audit.state import FILE_MAX
 from etude.rewards.judgement import Judgement, Judges
-from etude.rewards.played import Sealed, judge
 from etude.rewards.reward import RewardConfig, score
+from etude.rewards.sealed import Sealed, judge
 from etude.rewards.verifier import Verdict
 from etude.tasks.verifiers import PytestRun, calls_verifier, database_verifier, pytest_verifier, suite_verifier
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from etude.config import parse
 from etude.errors import ConfigError
-from etude.harness.endpoint import EndpointConfig
 from etude.harness.events import EventLog
 from etude.harness.prompt import render_call
 from etude.harness.session import SessionResult
@@ -17,6 +16,7 @@ from etude.records import Cheated, InfraFailed, Scored, Task, Truncated, Verifie
 from etude.rewards.audit import Finding, Report
 from etude.rewards.effort import Effort, EffortConfig, Weights, concave_cost, effort_in, effort_of
 from etude.rewards.judge import JudgeConfig, Judged, NotJudged, RubricResult
+from etude.rewards.judge.config import JudgeEndpointConfig
 from etude.rewards.judgement import Judgement
 from etude.rewards.quality import Quality, QualityConfig, Style
 from etude.rewards.quality.style import Breach
@@ -181,7 +181,7 @@ def test_faults_cost_a_solved_session_what_the_config_says_and_no_more():
 
 
 def test_a_rubric_pays_only_where_every_criterion_was_judged():
-    judge = JudgeConfig(endpoint=EndpointConfig(url="http://127.0.0.1:1/v1", model="m"))
+    judge = JudgeConfig(endpoint=JudgeEndpointConfig(url="http://127.0.0.1:1/v1", model="m"))
     config = RewardConfig(effort=EffortConfig(enabled=False), judge=judge, rubric_weight=0.4)
     yes, no = Judged("a", True, "q", ""), Judged("b", False, "", "")
     for judgements, paid in [((yes, no), 0.2), ((yes, yes), 0.4), ((yes, NotJudged("b", "late", "")), 0.0), ((), 0.0)]:

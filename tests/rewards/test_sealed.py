@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from etude.environments import guest_verbs
-from etude.environments.archive import Archive, lay_down, take_out
+from etude.environments.archive import Archive, take_out, unpack
 from etude.environments.base import SandboxSpec
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.harness.session import SessionResult
 from etude.records import Task, Verifier
 from etude.rewards.judgement import Judges
-from etude.rewards.played import judge, play_to_seal
+from etude.rewards.sealed import judge, run_to_seal
 
 TEST = (
     b"mkdir -p /logs/verifier; ls -A . /tmp /logs; test -f kept && test ! -e gone && echo 1 > /logs/verifier/reward.txt"
@@ -36,7 +36,7 @@ def test_another_process_can_judge_what_one_has_sealed():
     async def in_turn():
         backend = NamespaceBackend(NamespaceConfig())
         try:
-            sealed = await play_to_seal(TASK, backend, worked("rm gone; touch /tmp/planted /logs/planted"))
+            sealed = await run_to_seal(TASK, backend, worked("rm gone; touch /tmp/planted /logs/planted"))
         finally:
             await backend.close()
         backend = NamespaceBackend(NamespaceConfig())
@@ -62,7 +62,7 @@ def test_another_process_can_judge_what_one_has_sealed():
 )
 def test_what_the_agent_shut_or_blew_up_is_judged_too(run, command, reward, reason):
     async def scenario(backend):
-        sealed = await play_to_seal(TASK, backend, worked(command))
+        sealed = await run_to_seal(TASK, backend, worked(command))
         verdict = (await judge(TASK, sealed, backend)).verdict
         assert (verdict.reward, verdict.reason) == (reward, reason), verdict
 
@@ -87,7 +87,7 @@ def test_a_tree_too_large_for_one_archive_comes_in_parts(run, monkeypatch):
         assert len(whole.parts) == 1 < len(parts.parts)
         for archive in (whole, parts):
             other = await backend.create(SandboxSpec(files={"stays": b"not"}))
-            await lay_down(archive, other)
+            await unpack(archive, other)
             assert (await other.exec(LISTED)).output == before, "a" if archive is whole else "b"
 
     run(scenario)
@@ -99,9 +99,9 @@ def test_several_places_go_together(run):
         await box.exec("echo 2 > /tmp/t; mkdir -p ~/h; echo 3 > ~/h/f")
         archive = await take_out(box, "/workspace", "/tmp", "/home/agent")
         other = await backend.create(SandboxSpec())
-        await lay_down(archive, other)
+        await unpack(archive, other)
         assert (await other.exec("cat w /tmp/t ~/h/f")).output == b"12\n3\n"
-        await lay_down(Archive(("/tmp",)), other)
+        await unpack(Archive(("/tmp",)), other)
         assert (await other.exec("ls -A /tmp; cat w")).output == b"1"
 
     run(scenario)

@@ -12,7 +12,7 @@ from etude.rewards.unseen import changed_functions, unseen_calls
 from etude.rewards.verifier import verify
 from etude.tasks.check import CheckCase, verifier_for
 from etude.tasks.grammar import break_it, bug_names, draw_wide_arguments, make_function, neighbours
-from etude.tasks.ladder import telling_cases
+from etude.tasks.ladder import distinguishing_cases
 from etude.tasks.mined.environment import PLACE
 from etude.tasks.verifiers import PytestRun, Unseen, armed, calls_verifier, suite_verifier, with_unseen
 
@@ -215,7 +215,7 @@ def test_hidden_cases_tell_a_function_from_all_its_neighbours():
         good = make_function(rng, "f", "any")
         broken = break_it(rng, good, rng.choice(bug_names("any")))
         others = [*neighbours(good), *([broken] if broken else [])]
-        cases = telling_cases(f"told {number}", good, others)
+        cases = distinguishing_cases(f"told {number}", good, others)
         right = defined(good)
         for other in others:
             wrong = defined(other)

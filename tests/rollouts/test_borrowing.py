@@ -14,6 +14,7 @@ from etude.records import Version
 from etude.rollouts.config import BorrowingConfig, RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet, places_of
+from etude.rollouts.lending import borrower
 from etude.rollouts.lending.borrower import Decision, Seen, decide, is_low
 from etude.rollouts.lending.loan_link import LendingServer, LoanLink
 from etude.rollouts.router import RemoteSampler
@@ -27,7 +28,7 @@ from small_models import random_decoder
 from etude.engine.server.lending import LendingConfig
 from etude.harness.sampler import SampleRequest
 
-CONFIG = BorrowingConfig(urls=("http://a",), keep=1, borrow_below=1.0, return_above=2.0, steady_s=5.0)
+CONFIG = BorrowingConfig(urls=("http://a",), keep=1, borrow_below=1.0)
 POLICY = random_decoder(1)
 
 
@@ -69,8 +70,6 @@ def recipe(**fleet):
 
 
 def test_what_a_recipe_may_not_say():
-    with pytest.raises(ConfigError, match=r"fleet\.lending.*borrow_below"):
-        recipe(lending={"urls": ["http://a:1"], "borrow_below": 2.0, "return_above": 2.0})
     with pytest.raises(ConfigError, match=r"fleet\.engines: 0"):
         places_of(recipe(engines=0))
     assert places_of(recipe(engines=0, lending={"urls": ["http://a:1"]})) == 0
@@ -91,13 +90,14 @@ async def user(server):
         return (await http.post("/generate", json=body)).json()["choices"][0]["logprobs"]["content"]
 
 
-def test_sessions_are_sampled_by_what_is_lent_and_go_on_after_users_took_it_back(tmp_path):
+def test_sessions_are_sampled_by_what_is_lent_and_go_on_after_users_took_it_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(borrower, "STEADY_S", 0.0)
     published = [Publisher(open_store(tmp_path / "run")).publish(Version(0), export_bits(POLICY))]
     (tmp_path / "token").write_text(TOKEN)
 
     async def scenario(server):
         lending = {
-            "urls": [server.url], "token_file": str(tmp_path / "token"), "keep": 0, "steady_s": 0.0,
+            "urls": [server.url], "token_file": str(tmp_path / "token"), "keep": 0,
         }  # fmt: skip
         config = recipe(engines=0, lending=lending)
         fleet = Fleet(config, str(tmp_path / "run"), Restarts(config.faults, tmp_path / "metrics.jsonl"))

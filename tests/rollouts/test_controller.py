@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(420)
 
 def controlled(directory, scenario, *overrides):
     """Run a scenario with a controller whose workers are ready and whose engines have the trainer's version."""
-    sets = (*SMALL, "rollouts.concurrency=8", "rollouts.max_minutes=10", "faults.longest_pause_s=0.01", *overrides)
+    sets = (*SMALL, "rollouts.concurrency=8", "rollouts.max_minutes=10", "faults.restarts=1000", *overrides)
     config = load_recipe(ROOT / "recipes/quickstart.toml", RunConfig, sets)
 
     async def inside():

@@ -201,7 +201,7 @@ def test_what_a_run_must_have_used_depends_on_its_schedule():
     assert wanted(step) == set()  # no older version samples what is trained on, and none is swapped in meanwhile
     assert wanted(step, "rollouts.lag=1") == {"witnessed_tokens"}
     assert wanted("trainer.witness_tokens=0", "groups.overlong=drop") == {"in_flight_swaps", "truncated"}
-    assert "masked_tokens" in wanted("trainer.loss.trust=0.1")
+    assert "masked_tokens" in wanted("trainer.loss.band=0.1")
 
 
 def test_the_pipeline_benchmark_reads_two_runs_and_says_what_it_promises(tmp_path, monkeypatch):

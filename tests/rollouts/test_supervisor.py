@@ -17,6 +17,7 @@ from etude.errors import ConfigError
 from etude.rollouts.faults import (
     FIRST_PAUSE_S,
     FaultConfig,
+    Patience,
     RestartBudgetSpent,
     Restarts,
     Supervised,
@@ -31,7 +32,7 @@ from etude.errors import EtudeError
 from etude.rollouts.faults import FaultConfig, Patience, Restarts
 from etude.rollouts.supervisor import Supervisor
 directory, command = Path(sys.argv[1]), sys.argv[2:]
-faults, patience = FaultConfig(restarts=3, longest_pause_s=0.01), Patience(ping_every_s=0.05, ping_s=2)
+faults, patience = FaultConfig(restarts=3), Patience(ping_every_s=0.05, ping_s=2, longest_pause_s=0.01)
 restarts = Restarts(faults, directory / "metrics.jsonl", patience)
 try:
     sys.exit(Supervisor(command, "--resume", directory / "recipe.json", restarts).run())
@@ -171,7 +172,7 @@ def test_restarts_are_counted_from_whole_lines_alone(tmp_path):
 
 @pytest.mark.parametrize("kind", ["controller", "trainer", "engine", "sessions", "rewards"])
 def test_a_budget_of_its_own_is_refused_and_what_to_write_said(kind):
-    with pytest.raises(ConfigError, match=rf"faults: key {kind} is gone: write faults\.restarts, faults"):
+    with pytest.raises(ConfigError, match=rf"faults: key {kind} is gone: write faults\.restarts, which"):
         parse({"name": "test", "faults": {kind: {"restarts": 3}}}, Supervised, "recipe")
 
 
@@ -183,8 +184,10 @@ def test_kinds_share_the_keys_and_not_the_budget(tmp_path):
 
 
 def test_pauses_double_up_to_the_longest(tmp_path):
-    restarts = Restarts(FaultConfig(longest_pause_s=1.0), tmp_path / "metrics.jsonl")
+    restarts = Restarts(FaultConfig(), tmp_path / "metrics.jsonl", Patience(longest_pause_s=1.0))
     assert [restarts.spend("trainer", "it died") for _ in range(5)] == [0.2, 0.4, 0.8, 1.0, 1.0]
+    many = Restarts(FaultConfig(restarts=1000), tmp_path / "metrics.jsonl")
+    assert [many.spend("trainer", "it died") for _ in range(4)] == [0.2, 0.4, 0.6, 0.6]  # 600 s / 1000
 
 
 def test_one_factor_scales_what_processes_are_waited_for(tmp_path, monkeypatch):

@@ -84,8 +84,8 @@ def life(tmp_path):
 
     def run(scenario, restarts=8, longest_pause_s=0.01, **patience):
         async def inside():
-            config = FaultConfig(restarts=restarts, longest_pause_s=longest_pause_s)
-            often = Patience(**{"ping_every_s": 0.05} | patience)
+            config = FaultConfig(restarts=restarts)
+            often = Patience(**{"ping_every_s": 0.05, "longest_pause_s": longest_pause_s} | patience)
             budget, rows, changed = Restarts(config, tmp_path / "metrics.jsonl", often), [], asyncio.Event()
 
             def took(worker, event, before):
@@ -263,8 +263,8 @@ def test_what_the_table_does_not_have_is_refused(life):
 
 def pooled(tmp_path, scenario, size=1, spares=0, **faults):
     async def inside():
-        config = FaultConfig(**{"longest_pause_s": 0.01} | faults)
-        restarts = Restarts(config, tmp_path / "metrics.jsonl", Patience(ping_every_s=60))
+        patience = Patience(ping_every_s=60, longest_pause_s=0.01)
+        restarts = Restarts(FaultConfig(**faults), tmp_path / "metrics.jsonl", patience)
         pool = Pool("sessions", lambda: Counting.remote(tmp_path / "file"), size, spares, restarts)
         try:
             async with asyncio.timeout(240):

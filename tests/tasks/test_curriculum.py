@@ -28,7 +28,7 @@ def play(curriculum, skill, rounds):
     """A model that solves the levels up to `skill`, and of the next one half."""
     for attempt in range(rounds):
         for task, level in LEVELS.items():
-            curriculum.told(task, level <= skill or (level == skill + 1 and attempt % 2 == 0))
+            curriculum.record(task, level <= skill or (level == skill + 1 and attempt % 2 == 0))
 
 
 def test_levels_come_from_rungs_sizes_and_solutions():
@@ -65,7 +65,7 @@ def test_a_task_unlike_its_level_is_weighed_by_itself():
     curriculum = Curriculum(LEVELS)
     for _ in range(16):
         for task in range(4):
-            curriculum.told(task, solved=task > 0 or _ % 2 == 0)
+            curriculum.record(task, solved=task > 0 or _ % 2 == 0)
     weights = curriculum.weights(ALL)
     assert weights[0] > 2 * weights[1]
     known = Curriculum(LEVELS, {0: 1.0})
@@ -76,7 +76,7 @@ def test_what_was_never_tried_is_expected_to_do_as_its_neighbours():
     curriculum = Curriculum({1: 1, 2: 2, 3: 3})
     assert curriculum.expected(2) == 0.5
     for _ in range(200):
-        curriculum.told(2, solved=True)
+        curriculum.record(2, solved=True)
     assert 0.4 < curriculum.expected(3) < 0.5 < 0.9 < curriculum.expected(1)
 
 

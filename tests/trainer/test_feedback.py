@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -118,7 +119,11 @@ def test_lessons_are_of_failed_trajectories_as_many_as_asked_for_and_fit(chat, f
     solved_one = Trajectory("s", "t", "g", forgetful.segments, forgetful.events, Scored(1.0, {"tests": 1.0}))
     groups = [Group("g", FORGETFUL, (solved_one, forgetful, forgetful)), Group("h", CLUMSY, (clumsy,))]
     assert len(lessons_of(groups, chat, FeedbackConfig(), 1024)) == 3
-    assert len(lessons_of(groups, chat, FeedbackConfig(most=2), 1024)) == 2
+
+    class Two(FeedbackConfig):
+        most: ClassVar[int] = 2
+
+    assert len(lessons_of(groups, chat, Two(), 1024)) == 2
     short = lessons_of(groups, chat, FeedbackConfig(), 300)
     assert [len(lesson.hinted_ids) <= 300 for lesson in short] == [True] * len(short) and len(short) < 3
     judged = lessons_of(groups, chat, FeedbackConfig(), 1024, finder=lambda task, trajectory: Fault(1, "Look again."))

@@ -169,11 +169,12 @@ def test_what_a_token_weighs_by_each_normaliser():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"mask": "off", "trust": 0.1}, "trust has no effect"),
-        ({"mask": "ratio", "trust": 0.1}, "trust has no effect"),
-        ({"band": [0.5, 2]}, "band has no effect"),
+        ({"mask": "off", "band": 0.1}, "band has no effect"),
+        ({"mask": "ratio", "band": 0.1}, r"wants \[lowest, highest\]"),
+        ({"band": [0.5, 2]}, "wants one number"),
+        ({"mask": "kl", "band": 0}, "must be above 0"),
         ({"mask": "band", "band": [1.1, 2]}, "must hold 1"),
-        ({"trust": 1.0}, 'mask = "off"'),
+        ({"band": 1.0}, 'mask = "off"'),
         ({"importance_cap": 1.0, "importance_floor": 1.5}, "not below importance_cap"),
         ({"normaliser": "prompt", "token_budget": 4096}, "token_budget has no effect"),
         ({"gate": {"band": (1.2, 1.3)}}, "loss.gate.*must hold 1"),
@@ -194,4 +195,4 @@ def test_what_a_run_must_prove_is_what_was_switched_on():
         "segment_weighted_tokens", "capped_tokens", "floored_tokens", "masked_tokens", "gated_segments",
         "damped_tokens", "reference_tokens", "entropy_tokens",
     }  # fmt: skip
-    assert LossConfig(trust=0.1).features == ("masked_tokens",)
+    assert LossConfig(band=0.1).features == ("masked_tokens",)

@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import zstandard
@@ -132,6 +132,10 @@ def _nodes(tree: Any) -> list[tuple[Any, Any]]:
     return [node for key in keys for node in [(tree, key), *_nodes(tree[key])]]
 
 
+class _Small(SubscriberConfig):
+    max_raw_bytes: ClassVar[int] = 1 << 20
+
+
 class Fuzzer:
     """Runs cases; `counts` holds how many of each kind there were, and how many were refused."""
 
@@ -139,7 +143,7 @@ class Fuzzer:
         self.seed, self.counts = seed, Counter[str]()
         signer = Ed25519PrivateKey.from_private_bytes(random.Random(seed).randbytes(32))
         self.keys = Keys(signer, (signer.public_key().public_bytes_raw(),))
-        self.trusting = SubscriberConfig(max_raw_bytes=1 << 20)
+        self.trusting = _Small()
         self.chain = make_chain(9, seed)
         self.stores = {"signed": self._published(self.keys), "plain": self._published(Keys())}
         self.frames = self._frames()

@@ -19,7 +19,7 @@ from etude.weights.chain import Chain, merged_parent
 from etude.weights.inspect import log, verify
 from etude.weights.manifest import Bits, root_of
 from etude.weights.opening import open_store
-from etude.weights.pins import NotKept, Pins
+from etude.weights.pins import NotHeld, Pins
 from etude.weights.publisher import Publisher, PublisherConfig
 from etude.weights.retention import Retention
 from etude.weights.signing import make_keys
@@ -165,7 +165,7 @@ def test_what_cannot_be_pinned(tmp_path: Path) -> None:
     publisher = open_publisher(tmp_path, keep=1, merge_over=(), anchor_every=2)
     publish(publisher, range(3))
     pins = pins_of(tmp_path)
-    with pytest.raises(NotKept, match="has no version 1"):
+    with pytest.raises(NotHeld, match="has no version 1"):
         pins.set(V(1), "late")
     with pytest.raises(WeightError, match="letters, digits"):
         pins.set(V(2), "../manifest")
@@ -235,7 +235,7 @@ def test_pins_against_retention_at_random(tmp_path: Path) -> None:
             version = rng.choice(Chain(open_store(tmp_path)).versions())
             try:
                 pins.set(version, name, wait_s=5)
-            except (NotKept, DeadlineExceeded):
+            except (NotHeld, DeadlineExceeded):
                 continue
             granted.append(version)
             for _ in range(3):

@@ -17,8 +17,8 @@ from etude.environments.base import SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.container.config import ContainerConfig
 from etude.environments.container.sandbox import ContainerSandbox
-from etude.environments.laid import archives
 from etude.environments.rootfs import HOST
+from etude.environments.task_archives import archives
 from etude.errors import ConfigError, SandboxError
 
 _Made = TypeVar("_Made")
@@ -40,7 +40,7 @@ class ContainerBackend:
     def __init__(self, config: ContainerConfig, name: str) -> None:
         self._config = config
         self._name = name
-        self.program = guest_program(config.cache_dir or default_cache_dir())
+        self.program = guest_program(default_cache_dir())
         self.instance = store.new_instance()
         self._numbers = itertools.count(1)
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -64,7 +64,7 @@ class ContainerBackend:
             sandbox = self.live[number] = self._new(f"{self.instance}/{number}", number, image, spec)
             try:
                 await sandbox.boot()
-                await sandbox.lay(itertools.chain(parts, archives(spec.files)))
+                await sandbox.unpack(itertools.chain(parts, archives(spec.files)))
             except BaseException:
                 await sandbox.destroy()
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 from etude.deadlines import Wait
@@ -19,8 +18,6 @@ class ContainerConfig(BackendTable):
     gid: ClassVar[int] = 1000
     env: dict[str, str] = {}
     """Further environment variables of every command."""
-    cache_dir: Path | None = None
-    """Where the built guest program is kept; None: ~/.cache/etude."""
     concurrent_starts: ClassVar[int] = 8
     """More at once only wait in the engine."""
     start_timeout_s: ClassVar[Wait] = Wait(60.0)

@@ -13,7 +13,8 @@ from etude.environments.plugin import Plugin
 class DockerConfig(ContainerConfig):
     """How containers are made; the defaults need an engine on this machine, the right to use it, and an image.
 
-    The engine must be able to see `cache_dir`, from where it shows the guest program to containers."""
+    The engine must be able to see ~/.cache/etude (XDG_CACHE_HOME moves it), from where it shows the guest program to
+    containers."""
 
     kind: Literal["docker"] = "docker"
     isolation: Literal["container"] = "container"

@@ -22,7 +22,7 @@ class FirecrackerBackend(MachineBackend):
 
     def __init__(self, config: FirecrackerConfig | None = None) -> None:
         config = config or FirecrackerConfig()
-        self._program = find_firecracker(config.program)
+        self._program = find_firecracker()
         need_kvm('emulate a processor with kind = "qemu" and accel = "tcg" in the environment config')
         super().__init__(config, "firecracker", "kvm")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from etude.environments import store
@@ -11,11 +10,10 @@ from etude.environments.vm.config import MachineConfig
 
 
 class FirecrackerConfig(MachineConfig):
-    """How Firecracker's machines are made; they need its program, root, hardware virtualization, and an image."""
+    """How Firecracker's machines are made; they need its program on PATH, where every user can reach it, root, hardware
+    virtualization, and an image."""
 
     kind: Literal["firecracker"] = "firecracker"
-    program: Path | None = None
-    """Firecracker's executable, where every user can reach it; None: the `firecracker` on PATH."""
 
 
 PLUGIN = Plugin(

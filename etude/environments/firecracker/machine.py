@@ -235,15 +235,15 @@ async def _called(line: socket.socket, place: str) -> bool:
     return True
 
 
-def find_firecracker(program: Path | None) -> str:
+def find_firecracker() -> str:
     """The path of a Firecracker that is not too old."""
-    path = shutil.which(program or PROGRAM)
+    path = shutil.which(PROGRAM)
     remedy = (
-        f"take a release for this processor from {RELEASES}, put its program as `{PROGRAM}` into /usr/local/bin, or "
-        "name it with `program` in the environment config"
+        f"take a release for this processor from {RELEASES}, and put its program as `{PROGRAM}` into "
+        "/usr/local/bin or elsewhere on PATH"
     )
     if path is None:
-        raise MissingDependency(f"no {program or PROGRAM} to run virtual machines with: {remedy}")
+        raise MissingDependency(f"no {PROGRAM} to run virtual machines with: {remedy}")
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.TimeoutExpired) as error:

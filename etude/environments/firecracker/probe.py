@@ -14,7 +14,7 @@ from etude.environments.vm.probe import KVM_ADVICE, guest_finding, kernel_findin
 
 def probe(config: FirecrackerConfig) -> list[Finding]:
     """Look at each part, then boot a guest. All `ok` means machines run here. Takes seconds; at most a minute."""
-    findings = [look("Firecracker", lambda: find_firecracker(config.program)), kernel_finding(config)]
+    findings = [look("Firecracker", find_firecracker), kernel_finding()]
     if all(finding.ok for finding in findings):
         findings.append(guest_finding(config, FirecrackerBackend, KVM_ADVICE))
     return findings

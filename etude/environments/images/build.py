@@ -287,7 +287,7 @@ async def build_image(
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such Dockerfile")
     parsed = parse_dockerfile(path.read_text(), str(path))
-    program = guest_program(backend.config.cache_dir or default_cache_dir())
+    program = guest_program(default_cache_dir())
     with contextlib.ExitStack() as stack:
         await asyncio.to_thread(stack.enter_context, store.writing())
         work = stack.enter_context(store.new())

@@ -19,7 +19,7 @@ def check_images(config: NamespaceConfig, work: Path) -> None:
         (work / name).mkdir()
     store = ImageStore(config.images.model_copy(update={"dir": work / "images"}))
     image = store.add_directory(work / "tree")
-    mounts = Mounts(guest_program(config.cache_dir or default_cache_dir()), work / "mounts")
+    mounts = Mounts(guest_program(default_cache_dir()), work / "mounts")
     try:
         if image.path.is_file():
             mounts.erofs(image.path)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from etude.environments.local.ways import RUNS, listed_in, put_in, ways
+from etude.environments.local.resolving import RUNS, listed_in, names_of, put_in
 from etude.host import beneath
 from etude.host.git import listed_config
 from etude.host.repository import find
@@ -207,7 +207,7 @@ class _Reading:
     def hold(self, path: Path) -> None:
         """What a program obeys, there or not, and where it leads."""
         with suppress(OSError, ValueError, RuntimeError):
-            for each in ways(path):
+            for each in names_of(path):
                 if each == self.workspace or not each.is_relative_to(self.workspace):
                     continue
                 name = str(each.relative_to(self.workspace))
@@ -259,7 +259,7 @@ class _Reading:
             for link in (f"{here}/{name}".lstrip("/") for name in names):
                 if not os.path.islink(self.workspace / link) or self._unpacked(link):
                     continue
-                for way in ways(self.workspace / link):
+                for way in names_of(self.workspace / link):
                     place = os.path.relpath(way, self.workspace)
                     if self._unpacked(place) and self._takes("places"):
                         self.worked[place] = None
@@ -296,7 +296,7 @@ class _Reading:
             self.searched["*" if path == "." else glob.escape(path)] = None
             return
         with suppress(OSError, ValueError, RuntimeError):
-            for each in ways(base / place):
+            for each in names_of(base / place):
                 if each.is_relative_to(self.workspace):
                     name = f"/{'' if each == self.workspace else glob.escape(str(each.relative_to(self.workspace)))}"
                     if name not in self.searched and self._takes("places"):

@@ -14,7 +14,7 @@ from etude.environments.vm.probe import KVM_ADVICE, guest_finding, kernel_findin
 
 def probe(config: QemuConfig) -> list[Finding]:
     """Look at each part, then boot a guest. All `ok` means machines run here. Takes seconds; at most a minute."""
-    findings = [look("emulator", find_qemu), kernel_finding(config)]
+    findings = [look("emulator", find_qemu), kernel_finding()]
     if all(finding.ok for finding in findings):
         emulated = '; or accept an emulated processor with accel = "tcg"'
         advice = KVM_ADVICE + emulated if config.accel == "kvm" else "report this as a bug"

@@ -23,9 +23,9 @@ from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.images.store import ImageStore
-from etude.environments.laid import archives
 from etude.environments.root import image_environment
 from etude.environments.rootfs import HOST
+from etude.environments.task_archives import archives
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel
 from etude.environments.vm.machine import Machine, Shape
@@ -40,7 +40,7 @@ class MachineBackend:
         self._config = config
         self._name = name
         self._accel: Literal["tcg", "kvm"] = accel
-        self._cache_dir = config.cache_dir or default_cache_dir()
+        self._cache_dir = default_cache_dir()
         self.program = guest_program(self._cache_dir)
         state_dir = config.state_dir or store.default_state_dir()
         store.sweep(state_dir)
@@ -140,7 +140,7 @@ class MachineBackend:
             sandbox = self._new(spec, start)
             try:
                 await sandbox.boot(start)
-                await sandbox.lay(archives(spec.files))
+                await sandbox.unpack(archives(spec.files))
             except BaseException as error:
                 await sandbox.destroy()
                 if isinstance(error, OSError):
@@ -201,7 +201,7 @@ class MachineBackend:
         return await asyncio.shield(task)
 
     async def _boot_template(self, disk: Disk, shape: Shape) -> Frozen:
-        kernel = await asyncio.to_thread(guest_kernel, self._cache_dir, self.program, self.config.kernel)
+        kernel = await asyncio.to_thread(guest_kernel, self._cache_dir, self.program)
         resources = Resources(memory_mb=shape.memory_mb, disk_mb=shape.disk_mb, cpus=shape.cpus)
         start = Fresh(disk, shape, kernel, await asyncio.to_thread(self._hints, shape))
         sandbox = self._new(SandboxSpec(resources=resources), start)

@@ -17,14 +17,10 @@ class MachineConfig(BackendTable):
     image: str | None = None
     """The image of sandboxes that name none: a machine cannot show the host's toolchain."""
     images: ImagesConfig = ImagesConfig()
-    kernel: Path | None = None
-    """The .deb of a Debian cloud kernel for guests; None: the one apt offers, fetched once."""
     env: dict[str, str] = {}
     """Further environment variables of every command."""
     state_dir: Path | None = None
     """A local directory for what machines say when starting; None: /dev/shm/etude-UID."""
-    cache_dir: Path | None = None
-    """Where kernels and the built guest program are kept; None: ~/.cache/etude."""
     limits: Literal["cgroup", "machine"] = "cgroup"
     """`machine` has no limit on the machine's process: it is still bounded by its memory and its processors."""
     first_uid: ClassVar[int] = 2_000_100_000

@@ -35,8 +35,8 @@ _MAGIC = {
     b"\x1f\x8b": "gzip",
 }
 ADVICE = (
-    f"run `apt-get update && apt-get download {_METAPACKAGE}` to see why; or set `kernel` in the environment config to "
-    "the .deb of a Debian cloud kernel"
+    f"run `apt-get update && apt-get download {_METAPACKAGE}` to see why; or put the .deb of a Debian "
+    "cloud kernel into ~/.cache/etude (or $XDG_CACHE_HOME/etude)"
 )
 
 
@@ -51,10 +51,10 @@ class Kernel:
     digest: str
 
 
-def guest_kernel(cache_dir: Path, program: Path, package: Path | None = None) -> Kernel:
+def guest_kernel(cache_dir: Path, program: Path) -> Kernel:
     """The kernel for guests that run `program`, from `package` (a .deb) or from the one apt offers."""
     cache_dir.mkdir(parents=True, exist_ok=True)
-    package = package or _fetched(cache_dir)
+    package = _fetched(cache_dir)
     parts = _unpacked(cache_dir, package)
     digest = hashlib.sha256((parts.name + program.name + " ".join(MODULES)).encode()).hexdigest()[:16]
     initial = cache_dir / f"initial-{digest}"

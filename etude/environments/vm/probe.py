@@ -31,9 +31,9 @@ _KERNEL_NAME = "/proc/sys/kernel/osrelease"
 _Config = TypeVar("_Config", bound=MachineConfig)
 
 
-def kernel_finding(config: MachineConfig) -> Finding:
-    cache_dir = config.cache_dir or default_cache_dir()
-    return look("guest kernel", lambda: str(guest_kernel(cache_dir, guest_program(cache_dir), config.kernel).image))
+def kernel_finding() -> Finding:
+    cache_dir = default_cache_dir()
+    return look("guest kernel", lambda: str(guest_kernel(cache_dir, guest_program(cache_dir)).image))
 
 
 def guest_finding(config: _Config, opened: Callable[[_Config], MachineBackend], advice: str) -> Finding:

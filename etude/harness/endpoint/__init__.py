@@ -9,7 +9,7 @@ servers that call themselves compatible are handled here, in the open. Never run
 from __future__ import annotations
 
 from etude.harness.endpoint.client import Endpoint
+from etude.harness.endpoint.completion import Again, CallPiece, Delta, Words
 from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.said import Again, CallPiece, Delta, Words
 
 __all__ = ["Again", "CallPiece", "Delta", "Endpoint", "EndpointConfig", "Words"]

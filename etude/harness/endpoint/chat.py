@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.said import (
+from etude.harness.endpoint.completion import (
     CallPiece,
+    Completion,
     Fault,
     Json,
     NativeCall,
-    Said,
     Tell,
     Usage,
     Words,
@@ -31,6 +30,7 @@ from etude.harness.endpoint.said import (
     sendable_name,
     with_ids,
 )
+from etude.harness.endpoint.config import EndpointConfig
 
 _CUT = {"length", "max_tokens", "model_length"}
 _REASONING = ("reasoning_content", "reasoning")
@@ -121,12 +121,14 @@ class ChatReader:
     def complete(self) -> bool:
         return self._finish is not None
 
-    def said(self) -> Said:
+    def completion(self) -> Completion:
         text, reasoning = "".join(self._text), "".join(self._reasoning)
         calls = with_ids([NativeCall(call.id, call.name, call.arguments) for call in self._calls])
         if self._finish == "content_filter" and not text and not calls:
             raise Fault("a filter of the server's stopped the answer", "content_filter")
-        return Said(text, reasoning, calls, self._finish in _CUT, self._usage, (self._message(text, reasoning, calls),))
+        return Completion(
+            text, reasoning, calls, self._finish in _CUT, self._usage, (self._message(text, reasoning, calls),)
+        )
 
     def _take(self, answer: Json, key: str) -> None:
         if error := answer.get("error"):

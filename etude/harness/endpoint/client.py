@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
 from etude.harness.endpoint.chat import ChatCompletions
+from etude.harness.endpoint.completion import Completion, Delta, Dialect, Json, Reader, Tell, Usage
 from etude.harness.endpoint.config import EndpointConfig
 from etude.harness.endpoint.refusals import Unknown
 from etude.harness.endpoint.responses import Responses
-from etude.harness.endpoint.said import Delta, Dialect, Json, Reader, Said, Tell, Usage
 from etude.harness.endpoint.wire import PATIENCE, Patience, Wire
 
 
@@ -50,7 +50,7 @@ class Endpoint:
         session_id: str,
         tell: Tell,
         request_id: str = "",
-    ) -> Said:
+    ) -> Completion:
         """The next message of a conversation, whose items are as `encode` wrote them. Raises EndpointError,
         ContextOverflow or DeadlineExceeded."""
         conversation = b",".join(items)

@@ -1,6 +1,7 @@
 """Which endpoint, which model, and how patient to be with it.
 
-Owns `EndpointConfig`, and where its key is read from. Opens no connection.
+Owns `EndpointConfig` and what it shares with whoever asks for single messages (`ServerConfig`), and where the key is
+read from. Opens no connection.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _OURS = {
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
-class EndpointConfig(Config):
-    """A model that is asked over HTTP."""
+class ServerConfig(Config):
+    """Where a model is asked over HTTP, and how."""
 
     url: str
     """The endpoint's base, as OpenAI's clients want it; usually it ends in /v1."""
@@ -31,9 +32,6 @@ class EndpointConfig(Config):
     """The name it has there."""
     dialect: Literal["chat", "responses"] = "chat"
     """Chat completions, which every server speaks, or responses, which keeps sealed reasoning between turns."""
-    calls: Literal["native", "text"] = "native"
-    """How tools are called: by the protocol's own function calls, or by Etude's XML in the text, for a model or server
-    that has no function calling."""
     key_env: str = ""
     """Environment variable that holds the key; empty for an endpoint that wants none."""
     key_file: Path | None = None
@@ -42,11 +40,6 @@ class EndpointConfig(Config):
     """Have the message come as it is written; false for a server that cannot."""
     temperature: float | None = Field(None, ge=0, le=2)
     """None leaves it to the server; some models take no other."""
-    reasoning: Literal["return", "drop"] = "return"
-    """What is done with a message's reasoning: given back with the message, as models trained to think between calls
-    want it, or left out of the conversation."""
-    cache_key: bool = False
-    """Send the session's id as `prompt_cache_key`: endpoints that know it keep a session near its cache."""
     body: dict[str, Any] = {}
     """More keys of the request, as they stand: `reasoning_effort`, `top_p`, what the server has of its own."""
     headers: dict[str, str] = {}
@@ -100,3 +93,16 @@ class EndpointConfig(Config):
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ConfigError(f"endpoint: {where} holds no key: one word of plain characters is expected")
         return key
+
+
+class EndpointConfig(ServerConfig):
+    """A model that sessions are held with."""
+
+    calls: Literal["native", "text"] = "native"
+    """How tools are called: by the protocol's own function calls, or by Etude's XML in the text, for a model or server
+    that has no function calling."""
+    reasoning: Literal["return", "drop"] = "return"
+    """What is done with a message's reasoning: given back with the message, as models trained to think between calls
+    want it, or left out of the conversation."""
+    cache_key: bool = False
+    """Send the session's id as `prompt_cache_key`: endpoints that know it keep a session near its cache."""

@@ -21,7 +21,7 @@ from etude.harness.coerce import check_json_call
 from etude.harness.dialogue import Reply
 from etude.harness.dialogue import Words as Prepared
 from etude.harness.endpoint.client import Endpoint, encode, silence
-from etude.harness.endpoint.said import Again, Delta, Json, NativeCall, Said, Tell, Usage, Words
+from etude.harness.endpoint.completion import Again, Completion, Delta, Json, NativeCall, Tell, Usage, Words
 from etude.harness.events import Record
 from etude.harness.prompt import explained_prompt, render_results, tools_changed
 from etude.harness.protocol import CallParser, Text, calls_of, parse_message
@@ -191,7 +191,7 @@ def _prepared(items: Sequence[Json], tools: Record, more: int = 0) -> Prepared:
     return Prepared(tokens, {"items": items, "tokens": tokens, **tools})
 
 
-def _record(said: Said, context: int, request_id: str) -> Record:
+def _record(said: Completion, context: int, request_id: str) -> Record:
     return {
         "items": said.items,
         "calls": [[call.id, call.name, call.arguments] for call in said.calls],

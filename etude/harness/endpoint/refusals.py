@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.errors import ContextOverflow, EndpointError, EtudeError
+from etude.harness.endpoint.completion import Fault
 from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.said import Fault
 
 _BUSY = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
 _TOO_LONG = (
@@ -70,7 +70,7 @@ def refusal(
     return Unknown(f"{where} does not take the request ({status}: {said})", said)
 
 
-def told_fault(config: EndpointConfig, path: str, fault: Fault) -> TryAgain | EtudeError:
+def error_of_fault(config: EndpointConfig, path: str, fault: Fault) -> TryAgain | EtudeError:
     """What to raise for an error told inside an answer."""
     where, said = f"{config.url}{path}", str(fault)
     lower = f"{said} {fault.code}".lower()

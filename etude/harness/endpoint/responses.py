@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.said import (
+from etude.harness.endpoint.completion import (
     CallPiece,
+    Completion,
     Fault,
     Json,
     NativeCall,
-    Said,
     Tell,
     Usage,
     Words,
@@ -27,6 +26,7 @@ from etude.harness.endpoint.said import (
     sendable_name,
     with_ids,
 )
+from etude.harness.endpoint.config import EndpointConfig
 
 _SEALED = "reasoning.encrypted_content"
 _TEXT = {"response.output_text.delta", "response.refusal.delta"}
@@ -107,7 +107,7 @@ class ResponsesReader:
         if "output" not in answer and not answer.get("error"):
             raise fault_of(answer)
         self._ended(answer)
-        said = self.said()
+        said = self.completion()
         for words in (Words(said.reasoning, "reasoning"), Words(said.text)):
             if words.text:
                 self._tell(words)
@@ -118,7 +118,7 @@ class ResponsesReader:
     def complete(self) -> bool:
         return self._end is not None
 
-    def said(self) -> Said:
+    def completion(self) -> Completion:
         end = self._end or {}
         items = [self._items[place] for place in sorted(self._items)]
         text = "".join(_content(item, "output_text", "refusal") for item in items if item.get("type") == "message")
@@ -136,7 +136,7 @@ class ResponsesReader:
         usage = end.get("usage")
         counted = _usage(usage) if isinstance(usage, dict) else None
         back = tuple(self._back(items, calls))
-        return Said(text, reasoning, calls, why not in (None, "content_filter"), counted, back)
+        return Completion(text, reasoning, calls, why not in (None, "content_filter"), counted, back)
 
     def _begin(self, place: int, item: Json) -> None:
         if item.get("type") == "function_call":

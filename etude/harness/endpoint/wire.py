@@ -17,9 +17,9 @@ import httpx2
 
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EndpointError
+from etude.harness.endpoint.completion import Again, Completion, Fault, Reader, Tell
 from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.refusals import TryAgain, refusal, told_fault
-from etude.harness.endpoint.said import Again, Fault, Reader, Said, Tell
+from etude.harness.endpoint.refusals import TryAgain, error_of_fault, refusal
 
 REQUEST_ID = "X-ACP-Model-Request-ID"
 """The header by which a trainer that listens on the endpoint tells which request became what in a session."""
@@ -66,7 +66,9 @@ class Wire:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def ask(self, path: str, body: bytes, reader: Callable[[], Reader], tell: Tell, request_id: str) -> Said:
+    async def ask(
+        self, path: str, body: bytes, reader: Callable[[], Reader], tell: Tell, request_id: str
+    ) -> Completion:
         """One message. Raises EndpointError, ContextOverflow or DeadlineExceeded."""
         what, last, started = f"{self._config.url}{path} to write a message", "no answer yet", time.monotonic()
         deadline = asyncio.timeout(self._message_s)
@@ -98,7 +100,7 @@ class Wire:
 
     # --- one attempt --------------------------------------------------------------------------------------------------
 
-    async def _attempt(self, path: str, body: bytes, reader: Reader, request_id: str) -> Said:
+    async def _attempt(self, path: str, body: bytes, reader: Reader, request_id: str) -> Completion:
         """Raises TryAgain where another may help."""
         try:
             async with self._http.stream(
@@ -118,9 +120,9 @@ class Wire:
                     await self._read_events(response, reader)
                 else:
                     self._read_whole(await response.aread(), reader, path)
-            return reader.said()
+            return reader.completion()
         except Fault as fault:
-            raise told_fault(self._config, path, fault) from None
+            raise error_of_fault(self._config, path, fault) from None
         except httpx2.TimeoutException as error:
             seconds = self._connect_s if isinstance(error, httpx2.ConnectTimeout) else self._silence_s
             raise TryAgain(f"silence for {seconds:g} s", silent=True, unreached=not self._reached) from None

@@ -23,8 +23,8 @@ from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
+from etude.harness.permissions.git_paths import INSTEAD, ignored, written
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
-from etude.harness.permissions.gitways import INSTEAD, ignored, written
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
 from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked

@@ -46,7 +46,7 @@ from acp.schema import (
 from etude import __version__
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.store import SessionStore
-from etude.product.acp import asked
+from etude.product.acp import requests
 from etude.product.acp.calls import shortened
 from etude.product.acp.edges import KEY
 from etude.product.acp.session import AcpSession
@@ -215,7 +215,7 @@ class Face:
         assert self._client is not None, "a request came before the connection"
         try:
             config = self._load()
-            config = config.model_copy(update={"mcp": asked.servers_of(mcp_servers or [], config.mcp)})
+            config = config.model_copy(update={"mcp": requests.servers_of(mcp_servers or [], config.mcp)})
             session = await AcpSession.open(
                 config, directory.resolve(), self._store, self._client, session_id, terminals=self._terminals
             )
@@ -241,7 +241,7 @@ class Face:
     @_told
     async def prompt(self, prompt: Any, session_id: str, **_: Any) -> PromptResponse:
         session = self._session(session_id)
-        return await session.prompt(asked.text_of(prompt, session.directory))
+        return await session.prompt(requests.text_of(prompt, session.directory))
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         if session_id in self._sessions:

@@ -33,7 +33,7 @@ from etude.harness.events import Record, decoded
 from etude.harness.permissions.gate import Mode
 from etude.harness.rewind import Rewind
 from etude.harness.store import SessionStore
-from etude.product.acp import asked, calls
+from etude.product.acp import calls, requests
 from etude.product.acp.edges import edges_of
 from etude.product.acp.outbox import Outbox
 from etude.product.acp.permission import Asking
@@ -135,7 +135,7 @@ class AcpSession:
         self._idle.clear()
         self._tell_what_is_lacking()
         try:
-            command = asked.command_in(text)
+            command = requests.command_in(text)
             ended = await (self._play(text) if command is None else self._command(*command))
         except ConfigError as error:
             if command is None:
@@ -237,11 +237,13 @@ class AcpSession:
         """Tell the client which commands there are. It learns of the session by the answer that follows this call, and
         must not hear of it before: what is added here is sent after that answer."""
         self._outbox.add(
-            AvailableCommandsUpdate(session_update="available_commands_update", available_commands=list(asked.COMMANDS))
+            AvailableCommandsUpdate(
+                session_update="available_commands_update", available_commands=list(requests.COMMANDS)
+            )
         )
 
     def modes(self) -> SessionModeState:
-        return SessionModeState(current_mode_id=self.agent.gate.mode, available_modes=list(asked.MODES))
+        return SessionModeState(current_mode_id=self.agent.gate.mode, available_modes=list(requests.MODES))
 
     def options(self) -> list[SessionConfigOptionSelect]:
         """What a client can choose, as it stands."""
@@ -254,13 +256,13 @@ class AcpSession:
                 "Mode",
                 "mode",
                 self.agent.gate.mode,
-                [(mode.id, mode.name, mode.description) for mode in asked.MODES],
+                [(mode.id, mode.name, mode.description) for mode in requests.MODES],
             ),
         ]
 
     def set_mode(self, mode: str) -> None:
         """Holds from the next call on, in the middle of a prompt too."""
-        if mode not in (known := [each.id for each in asked.MODES]):
+        if mode not in (known := [each.id for each in requests.MODES]):
             raise RequestError(-32602, f"there is no mode {mode!r}; there are {', '.join(known)}")
         self.agent.gate.mode = _mode(mode)
         self._outbox.add(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode))

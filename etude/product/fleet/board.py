@@ -21,7 +21,7 @@ from rich.text import Text
 
 from etude.harness.fleet import Conflict
 from etude.plain import plain, short_line
-from etude.product.fleet.kept import Done
+from etude.product.fleet.run_records import Done
 from etude.records import Event
 
 State: TypeAlias = Literal["starting", "working", "measured", "done", "failed"]

@@ -22,8 +22,8 @@ from etude.harness.store import SessionStore
 from etude.plain import plain_line, say
 from etude.product.config import AgentConfig
 from etude.product.fleet.board import Board, shown
-from etude.product.fleet.kept import KeptRun, Runs
 from etude.product.fleet.play import Asked, conflicts_of, find_repository, play, take_over
+from etude.product.fleet.run_records import RunRecord, Runs
 from etude.product.fleet.table import as_json, table
 
 _BETWEEN = "---"
@@ -72,7 +72,7 @@ async def tell(directory: Path, store: SessionStore, run_id: str | None, as_obje
 
 
 async def _told(
-    repository: Repository, run: KeptRun, conflicts: Sequence[Conflict], as_object: bool, apply: str | None
+    repository: Repository, run: RunRecord, conflicts: Sequence[Conflict], as_object: bool, apply: str | None
 ) -> None:
     """Print first, then apply: a result that cannot be brought is still told of."""
     out = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False)

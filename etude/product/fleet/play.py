@@ -35,7 +35,7 @@ from etude.harness.store import SessionStore
 from etude.product.agent import Agent, confined, open_agent
 from etude.product.config import AgentConfig
 from etude.product.fleet.board import Board
-from etude.product.fleet.kept import Done, KeptRun, Recorder, Runs
+from etude.product.fleet.run_records import Done, Recorder, RunRecord, Runs
 from etude.records import Event
 
 _PAUSE_S = 1.0
@@ -55,7 +55,7 @@ class Asked:
 class Played:
     """A run that has ended. `orphans` are the refs of what runs that were killed before it had done."""
 
-    run: KeptRun
+    run: RunRecord
     conflicts: tuple[Conflict, ...]
     orphans: tuple[str, ...] = ()
 
@@ -94,14 +94,14 @@ async def find_repository(directory: Path) -> Repository:
     return repository
 
 
-async def conflicts_of(repository: Repository, run: KeptRun) -> list[Conflict]:
+async def conflicts_of(repository: Repository, run: RunRecord) -> list[Conflict]:
     """The results of a run that do not go together; of several answers to one task nobody would take two."""
     if run.one_task:
         return []
     return await trial_merges(repository, [done.entry.result for done in run.done if done.entry.result])
 
 
-async def take_over(repository: Repository, run: KeptRun, which: str) -> AsyncGenerator[tuple[str, list[str]]]:
+async def take_over(repository: Repository, run: RunRecord, which: str) -> AsyncGenerator[tuple[str, list[str]]]:
     """Bring results into the user's tree: "best", "all", or an agent by name or number. Tells of each as it has been
     brought: the agent's name, and the paths that changed. Raises ConfigError where there is no such result, or it
     conflicts with what the user, or one brought before it, has changed; that one is then not brought, nor any after."""
@@ -111,7 +111,7 @@ async def take_over(repository: Repository, run: KeptRun, which: str) -> AsyncGe
         yield done.name, await apply_result(repository, done.entry.result)
 
 
-def _chosen(run: KeptRun, which: str) -> list[Done]:
+def _chosen(run: RunRecord, which: str) -> list[Done]:
     if which == "all":
         if run.one_task:
             raise ConfigError("these are answers to one task; bring the best, or one by its number")

@@ -17,17 +17,17 @@ from rich.text import Text
 from etude.harness.fleet import Conflict
 from etude.plain import plain_line, short_line
 from etude.product.fleet.board import short
-from etude.product.fleet.kept import Done, KeptRun
+from etude.product.fleet.run_records import Done, RunRecord
 
 _TESTS = {True: ("pass", "green"), False: ("fail", "red"), None: ("–", "dim")}
 
 
-def rows_of(run: KeptRun) -> list[Done]:
+def rows_of(run: RunRecord) -> list[Done]:
     """Those that have ended, in the order they are told of."""
     return run.ranked() if run.one_task else sorted(run.done, key=lambda done: list(run.tasks).index(done.name))
 
 
-def table(run: KeptRun, conflicts: Sequence[Conflict]) -> RenderableType:
+def table(run: RunRecord, conflicts: Sequence[Conflict]) -> RenderableType:
     """For a console of at least 80 columns."""
     costs = any(done.spent.money for done in run.done)
     drawn = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -64,7 +64,7 @@ def _cells(done: Done, currency: str | None, best: bool) -> list[Text]:
     ]
 
 
-def _note(done: Done, run: KeptRun) -> Text:
+def _note(done: Done, run: RunRecord) -> Text:
     if done.entry.error:
         return Text(short_line(done.entry.error), "red")
     limit = f"stopped by a limit: {done.stop}" if done.stop not in ("finished", "") else ""
@@ -72,7 +72,7 @@ def _note(done: Done, run: KeptRun) -> Text:
     return Text("; ".join(each for each in (limit, said) if each), "yellow" if limit else "")
 
 
-def as_json(run: KeptRun, conflicts: Sequence[Conflict]) -> dict[str, Any]:
+def as_json(run: RunRecord, conflicts: Sequence[Conflict]) -> dict[str, Any]:
     """`agents` are in the order of the table; tokens are the endpoint's own count, `cost` is null without a price."""
     best = run.best()
     return {

@@ -1,7 +1,7 @@
 """The commands that begin with a slash.
 
-Owns the commands, their words and what they answer. Each gets the `Desk` of the session it was typed in and what was
-typed after its name; it returns what the face is to do next, if anything. Reads no keys.
+Owns the commands, their words and what they answer. Each gets the `CommandContext` of the session it was typed in and
+what was typed after its name; it returns what the face is to do next, if anything. Reads no keys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SESSIONS = 15
 
 
 @dataclass(frozen=True)
-class Desk:
+class CommandContext:
     """An open session with all that a command may need."""
 
     agent: Agent
@@ -57,13 +57,13 @@ class Play:
 Next: TypeAlias = Leave | Switch | Play | None
 
 
-async def run(desk: Desk, line: str) -> Next:
+async def run(opened: CommandContext, line: str) -> Next:
     """Do what a line that begins with a slash says. Raises ConfigError for a command that is none."""
     name, _, rest = line[1:].partition(" ")
     command = COMMANDS.get(name) or COMMANDS.get(_SHORT.get(name, ""))
     if command is None:
         raise ConfigError(f"there is no /{plain_line(name)}; /help lists what there is")
-    return await command.run(desk, rest.strip())
+    return await command.run(opened, rest.strip())
 
 
 def is_command(line: str) -> bool:
@@ -75,56 +75,58 @@ def is_command(line: str) -> bool:
 # --- going back -------------------------------------------------------------------------------------------------------
 
 
-async def _undo(desk: Desk, rest: str) -> Next:
+async def _undo(opened: CommandContext, rest: str) -> Next:
     if rest and not rest.isdigit():
         raise ConfigError("/undo takes a number of turns, or nothing for the whole last prompt")
-    last = desk.agent.session.state.prompts[-1:]
-    restored = await desk.agent.session.checkpoints.undo(int(rest) if rest else None)
+    last = opened.agent.session.state.prompts[-1:]
+    restored = await opened.agent.session.checkpoints.undo(int(rest) if rest else None)
     what = f"the last {rest} turns" if rest else f"“{_short(last[0])}”" if last else "your last prompt"
-    _restored(desk, f"took back {what}", restored)
-    desk.screen.line(("/redo brings it back, until you say something new", "dim"))
+    _restored(opened, f"took back {what}", restored)
+    opened.screen.line(("/redo brings it back, until you say something new", "dim"))
     return None
 
 
-async def _redo(desk: Desk, rest: str) -> Next:
-    _restored(desk, "brought back what was undone", await desk.agent.session.checkpoints.redo())
+async def _redo(opened: CommandContext, rest: str) -> Next:
+    _restored(opened, "brought back what was undone", await opened.agent.session.checkpoints.redo())
     return None
 
 
-def _restored(desk: Desk, said: str, restored: Restored) -> None:
+def _restored(opened: CommandContext, said: str, restored: Restored) -> None:
     files = [(path, "written back") for path in restored.written] + [(path, "removed") for path in restored.removed]
-    desk.screen.line(("↶ ", "magenta"), said, ("; no file was touched" if not files else "", "dim"))
+    opened.screen.line(("↶ ", "magenta"), said, ("; no file was touched" if not files else "", "dim"))
     for path, what in files[:20]:
-        desk.screen.line((f"{plain_line(path)}  ", "cyan"), (what, "dim"), indent=2)
+        opened.screen.line((f"{plain_line(path)}  ", "cyan"), (what, "dim"), indent=2)
     if len(files) > 20:
-        desk.screen.line((f"and {len(files) - 20} more", "dim"), indent=2)
+        opened.screen.line((f"and {len(files) - 20} more", "dim"), indent=2)
     for path in restored.kept:
-        desk.screen.line((f"{plain_line(path)}: left alone, something else is in its place", "yellow"), indent=2)
+        opened.screen.line((f"{plain_line(path)}: left alone, something else is in its place", "yellow"), indent=2)
 
 
-async def _diff(desk: Desk, rest: str) -> Next:
-    patch = await desk.agent.session.checkpoints.diff()
+async def _diff(opened: CommandContext, rest: str) -> Next:
+    patch = await opened.agent.session.checkpoints.diff()
     if patch:
-        desk.screen.rows(patch_rows(patch, _PATCH_ROWS))
+        opened.screen.rows(patch_rows(patch, _PATCH_ROWS))
     else:
-        desk.screen.line(("no file is other than at this session's start", "dim"))
+        opened.screen.line(("no file is other than at this session's start", "dim"))
     return None
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-async def _resume(desk: Desk, rest: str) -> Next:
-    listed = [each for each in desk.store.sessions(desk.agent.directory) if each.id != desk.agent.id and each.task]
+async def _resume(opened: CommandContext, rest: str) -> Next:
+    listed = [
+        each for each in opened.store.sessions(opened.agent.directory) if each.id != opened.agent.id and each.task
+    ]
     if rest:
         return Switch(_chosen(listed, rest))
     if not listed:
-        desk.screen.line(("there is no other session of this directory", "dim"))
+        opened.screen.line(("there is no other session of this directory", "dim"))
     for number, each in enumerate(listed[:_SESSIONS], 1):
         when = f"{each.last_active.astimezone():%Y-%m-%d %H:%M}"
-        desk.screen.line((f"{number:3}  ", "bold"), (f"{when}  ", "dim"), plain_line(each.task), cut=True)
+        opened.screen.line((f"{number:3}  ", "bold"), (f"{when}  ", "dim"), plain_line(each.task), cut=True)
     if listed:
-        desk.screen.line(("/resume NUMBER opens one", "dim"))
+        opened.screen.line(("/resume NUMBER opens one", "dim"))
     return None
 
 
@@ -136,57 +138,59 @@ def _chosen(listed: Sequence[Listed], rest: str) -> str:
     return rest
 
 
-async def _fork(desk: Desk, rest: str) -> Next:
-    forked = await desk.store.fork(rest or desk.agent.id)
-    desk.screen.line(("⑂ ", "magenta"), f"forked; the session before stays as it is: /resume {rest or desk.agent.id}")
+async def _fork(opened: CommandContext, rest: str) -> Next:
+    forked = await opened.store.fork(rest or opened.agent.id)
+    opened.screen.line(
+        ("⑂ ", "magenta"), f"forked; the session before stays as it is: /resume {rest or opened.agent.id}"
+    )
     return Switch(forked)
 
 
-async def _new(desk: Desk, rest: str) -> Next:
+async def _new(opened: CommandContext, rest: str) -> Next:
     return Switch(None)
 
 
-async def _continue(desk: Desk, rest: str) -> Next:
-    if desk.agent.session.state.stop is not None or not desk.agent.session.state.prompts:
-        desk.screen.line(("nothing was cut short; say what to do next", "dim"))
+async def _continue(opened: CommandContext, rest: str) -> Next:
+    if opened.agent.session.state.stop is not None or not opened.agent.session.state.prompts:
+        opened.screen.line(("nothing was cut short; say what to do next", "dim"))
         return None
     return Play()
 
 
-async def _quit(desk: Desk, rest: str) -> Next:
+async def _quit(opened: CommandContext, rest: str) -> Next:
     return Leave()
 
 
 # --- the model, and what it costs -------------------------------------------------------------------------------------
 
 
-async def _compact(desk: Desk, rest: str) -> Next:
-    if not await desk.agent.compact():
-        desk.screen.line(("stopped; the context is as it was", "dim"))
+async def _compact(opened: CommandContext, rest: str) -> Next:
+    if not await opened.agent.compact():
+        opened.screen.line(("stopped; the context is as it was", "dim"))
     return None
 
 
-async def _model(desk: Desk, rest: str) -> Next:
-    current = desk.agent.endpoint.config.model
+async def _model(opened: CommandContext, rest: str) -> Next:
+    current = opened.agent.endpoint.config.model
     if rest:
-        desk.agent.use_model(rest)
-        desk.screen.line(("● ", "blue"), "from the next message on: ", (rest, "cyan"))
+        opened.agent.use_model(rest)
+        opened.screen.line(("● ", "blue"), "from the next message on: ", (rest, "cyan"))
         return None
-    desk.screen.line(("● ", "blue"), (current, "cyan"), (f"  at {desk.agent.endpoint.config.url}", "dim"))
-    for name in await desk.agent.endpoint.models():
+    opened.screen.line(("● ", "blue"), (current, "cyan"), (f"  at {opened.agent.endpoint.config.url}", "dim"))
+    for name in await opened.agent.endpoint.models():
         if name != current:
-            desk.screen.line((plain_line(name), ""), indent=2)
-    desk.screen.line(("/model NAME asks another", "dim"))
+            opened.screen.line((plain_line(name), ""), indent=2)
+    opened.screen.line(("/model NAME asks another", "dim"))
     return None
 
 
-async def _mode(desk: Desk, rest: str) -> Next:
+async def _mode(opened: CommandContext, rest: str) -> Next:
     if rest and rest not in _MODES:
         raise ConfigError(f"/mode takes one of {', '.join(_MODES)}")
-    gate = desk.agent.gate
+    gate = opened.agent.gate
     gate.mode = _MODES.get(rest, (gate.mode, ""))[0]
     for name, (mode, does) in _MODES.items():
-        desk.screen.line(("● " if gate.mode == mode else "  ", "blue"), (f"{name:<6}", "bold"), does, hang=8)
+        opened.screen.line(("● " if gate.mode == mode else "  ", "blue"), (f"{name:<6}", "bold"), does, hang=8)
     return None
 
 
@@ -197,17 +201,17 @@ _MODES: dict[str, tuple[Mode, str]] = {
 }
 
 
-async def _cost(desk: Desk, rest: str) -> Next:
-    spent, state = desk.agent.ledger.spent, desk.agent.session.state
-    desk.screen.line("this session: ", (told(spent, desk.config.currency), "bold"))
+async def _cost(opened: CommandContext, rest: str) -> Next:
+    spent, state = opened.agent.ledger.spent, opened.agent.session.state
+    opened.screen.line("this session: ", (told(spent, opened.config.currency), "bold"))
     counts = (
         (len(state.prompts), "prompt"), (state.usage["turns"], "turn"), (state.usage["tool_calls"], "call"),
         (state.usage["summaries"], "summary"),
     )  # fmt: skip
-    desk.screen.line((f"{', '.join(counted(*each) for each in counts)}; {context(desk)}", "dim"))
+    opened.screen.line((f"{', '.join(counted(*each) for each in counts)}; {context(opened)}", "dim"))
     if spent.money is None and spent.requests:
-        model = desk.agent.endpoint.config.model
-        desk.screen.line((f'no price is set; put [prices."{model}"] with input and output into agent.toml', "dim"))
+        model = opened.agent.endpoint.config.model
+        opened.screen.line((f'no price is set; put [prices."{model}"] with input and output into agent.toml', "dim"))
     return None
 
 
@@ -234,30 +238,30 @@ def thousands(tokens: int) -> str:
     return text.replace(".0", "")
 
 
-def context(desk: Desk) -> str:
+def context(opened: CommandContext) -> str:
     """How full the context is."""
-    tokens = desk.agent.session.dialogue.tokens
-    return f"context {tokens / desk.config.context_tokens:.0%} of {thousands(desk.config.context_tokens)}"
+    tokens = opened.agent.session.dialogue.tokens
+    return f"context {tokens / opened.config.context_tokens:.0%} of {thousands(opened.config.context_tokens)}"
 
 
-async def _todos(desk: Desk, rest: str) -> Next:
-    if desk.agent.session.state.todos:
-        desk.show.todos(desk.agent.session.state.todos)
+async def _todos(opened: CommandContext, rest: str) -> Next:
+    if opened.agent.session.state.todos:
+        opened.show.todos(opened.agent.session.state.todos)
     else:
-        desk.screen.line(("there is no list", "dim"))
+        opened.screen.line(("there is no list", "dim"))
     return None
 
 
-async def _help(desk: Desk, rest: str) -> Next:
+async def _help(opened: CommandContext, rest: str) -> Next:
     for name, command in COMMANDS.items():
         usage = f"/{name} {command.takes}".rstrip()
-        desk.screen.line((f"{usage:<18}", "bold"), command.does, hang=18)
+        opened.screen.line((f"{usage:<18}", "bold"), command.does, hang=18)
     keys = (
         ("@", "and a file's name: tab completes it"), ("alt-enter", "another line; so does a \\ at the end of one"),
         ("ctrl-c", "stops what is going on; twice leaves"), ("ctrl-d", "leaves"),
     )  # fmt: skip
     for key, does in keys:
-        desk.screen.line((f"{key:<18}", "bold"), does, hang=18)
+        opened.screen.line((f"{key:<18}", "bold"), does, hang=18)
     return None
 
 
@@ -267,7 +271,7 @@ class Command:
 
     takes: str
     does: str
-    run: Callable[[Desk, str], Awaitable[Next]]
+    run: Callable[[CommandContext, str], Awaitable[Next]]
 
 
 COMMANDS: dict[str, Command] = {

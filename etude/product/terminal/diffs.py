@@ -72,7 +72,7 @@ def _patch_row(line: str) -> Row:
     return line, _STYLES.get(line[:1], "") if line[:1] != " " else ""
 
 
-def asked_rows(tool: str, arguments: Mapping[str, Any]) -> list[Row]:
+def request_rows(tool: str, arguments: Mapping[str, Any]) -> list[Row]:
     """What an edit that is asked about would write, as the call says it; nothing for another call."""
     if tool == "write_file":
         signs = [("+", arguments.get("content"))]

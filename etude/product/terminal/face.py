@@ -28,7 +28,7 @@ from etude.harness.store import SessionStore
 from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
 from etude.product.terminal import commands
-from etude.product.terminal.commands import COMMANDS, Desk, Leave, Next, Play, Switch
+from etude.product.terminal.commands import COMMANDS, CommandContext, Leave, Next, Play, Switch
 from etude.product.terminal.flow import Flow
 from etude.product.terminal.questions import Questions
 from etude.product.terminal.screen import Screen, usable
@@ -62,7 +62,7 @@ class Face:
             )
         self._config, self._store, self._opened = config, store, opened
         self._screen = Screen()
-        self._desk: Desk | None = None
+        self._desk: CommandContext | None = None
         self._show = Show(self._screen, opened.directory)
         helped = {name: command.does for name, command in COMMANDS.items()}
         self._keyboard = Keyboard(store.home / "history", opened.directory, helped, self._toolbar)
@@ -130,7 +130,7 @@ class Face:
             with self._working():
                 agent = await stack.enter_async_context(opening)
             self._last = agent.id
-            self._desk = Desk(agent, self._config, self._store, self._screen, show)
+            self._desk = CommandContext(agent, self._config, self._store, self._screen, show)
             switch = None
             try:
                 self._greet(agent, new=session is None)
@@ -142,7 +142,7 @@ class Face:
                 if switch is None and agent.session.state.prompts:
                     self._screen.line((f"etude agent -r {agent.id}  goes on with this session", "dim"))
 
-    async def _talk(self, desk: Desk) -> Switch | None:
+    async def _talk(self, opened: CommandContext) -> Switch | None:
         while True:
             line = await self._line()
             if line is None:
@@ -150,7 +150,7 @@ class Face:
             if not line.strip():
                 continue
             try:
-                step = await self._do(desk, line)
+                step = await self._do(opened, line)
             except EtudeError as error:
                 self._failed(error)
                 if not isinstance(error, ConfigError):
@@ -187,19 +187,19 @@ class Face:
             finally:
                 self._screen.typed()
 
-    async def _do(self, desk: Desk, line: str) -> Next:
+    async def _do(self, opened: CommandContext, line: str) -> Next:
         if commands.is_command(line):
             with self._working():
-                step = await commands.run(desk, line.strip())
+                step = await commands.run(opened, line.strip())
             if not isinstance(step, Play):
                 return step
-            await self._play(desk, None)
+            await self._play(opened, None)
         else:
-            await self._play(desk, mentioned(line, desk.agent.directory))
+            await self._play(opened, mentioned(line, opened.agent.directory))
         return None
 
-    async def _play(self, desk: Desk, prompt: str | None) -> None:
-        agent = desk.agent
+    async def _play(self, opened: CommandContext, prompt: str | None) -> None:
+        agent = opened.agent
         spent, turns = agent.ledger.spent, agent.session.state.usage["turns"]
         began = time.monotonic()
         self._show.doing = "thinking"
@@ -210,7 +210,7 @@ class Face:
                 self._show.stop()
         count = agent.session.state.usage["turns"] - turns
         self._screen.gap()
-        self._screen.line((self._bill(desk, agent.ledger.spent - spent, count, time.monotonic() - began), "dim"))
+        self._screen.line((self._bill(opened, agent.ledger.spent - spent, count, time.monotonic() - began), "dim"))
         self._stopped = ended == "cancelled"
         if self._stopped:
             self._screen.line(
@@ -219,11 +219,11 @@ class Face:
         elif ended != "finished":
             self._screen.line((f"stopped by a limit: {ended}. ", "yellow"), ("Say something to go on", "dim"))
 
-    def _bill(self, desk: Desk, spent: Spent, turns: int, seconds: float) -> str:
+    def _bill(self, opened: CommandContext, spent: Spent, turns: int, seconds: float) -> str:
         told = [commands.counted(turns, "turn")]
         if spent.requests:
             told.append(commands.told(spent, self._config.currency))
-        return " · ".join([*told, commands.context(desk), took(seconds)])
+        return " · ".join([*told, commands.context(opened), took(seconds)])
 
     async def _ask(self, questions: Sequence[Question]) -> Sequence[Answer]:
         """The gate's questions. Ctrl-C there stops the prompt that they are part of."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from etude.harness.permissions.gate import Answer, Question
-from etude.product.terminal.diffs import asked_rows
+from etude.product.terminal.diffs import request_rows
 from etude.product.terminal.screen import Screen
 from etude.product.terminal.show import call_shown
 
@@ -50,7 +50,7 @@ class Questions:
         for reason in question.decision.reasons:
             if reason.verdict == "ask":
                 self._screen.line((f"{reason.piece}: ", "dim"), (reason.by, "yellow"), indent=2)
-        if rows := asked_rows(question.tool, question.arguments):
+        if rows := request_rows(question.tool, question.arguments):
             self._screen.rows(rows, indent=2)
 
     async def _answer(self, questions: Sequence[Question], each: bool) -> Answer | None:

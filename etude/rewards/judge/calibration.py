@@ -122,14 +122,14 @@ async def calibrate(judge: RubricJudge, pairs: Sequence[Pair]) -> Calibration:
     )
 
 
-Asked = dict[tuple[int, bool], Judgement]
+Judgements = dict[tuple[int, bool], Judgement]
 """Judgements by the pair's place and whether its change meets the criterion."""
 
 
 async def _ask(
     judge: RubricJudge, pairs: Sequence[Pair], order: Order = "criterion first", met: bool | None = None
-) -> Asked:
-    found: Asked = {}
+) -> Judgements:
+    found: Judgements = {}
     for place, pair in enumerate(pairs):
         for label, change in ((True, pair.met), (False, pair.unmet)):
             if met in (None, label):

@@ -1,16 +1,16 @@
 """Which model judges, and how much it is asked.
 
-Owns `JudgeConfig`. Opens no connection.
+Owns `JudgeConfig` and `JudgeEndpointConfig`. Opens no connection.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from etude.config import Config
-from etude.harness.endpoint.config import EndpointConfig
+from etude.harness.endpoint.config import EndpointConfig, ServerConfig
 
 MAX_CHARS = 60_000
 """A longer change is not judged: half of one would be judged wrongly, and whole it would crowd the criterion out."""
@@ -18,12 +18,20 @@ MAX_ANSWER_TOKENS = 2048
 """For one answer, with the thinking before it: a verdict is a few lines."""
 
 
+class JudgeEndpointConfig(ServerConfig):
+    """The model that judges: each question is a conversation of one message, without tools."""
+
+    def with_body(self, body: dict[str, Any]) -> EndpointConfig:
+        """The endpoint that answers, with more keys in each request."""
+        return EndpointConfig.model_validate(dict(self) | {"body": {**self.body, **body}})
+
+
 class JudgeConfig(Config):
     """One judge. What it may cost is `votes` requests a criterion, and one a change for the control: a
     question whose answer is known to be no. A judge that says yes to it has been talked into something, and nothing it
     says of that change counts."""
 
-    endpoint: EndpointConfig
+    endpoint: JudgeEndpointConfig
     """Where the judge is, and how it is asked."""
     votes: int = Field(1, ge=1)
     """Odd: the majority counts, and a criterion that has none within these votes is not judged."""

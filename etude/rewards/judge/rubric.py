@@ -44,9 +44,8 @@ class RubricJudge:
     ) -> None:
         """`patience` is with the endpoint, for one answer; without `control` every yes is believed."""
         body = {"response_format": response_format()} if config.structured == "schema" else {}
-        endpoint = config.endpoint.model_copy(update={"body": {**config.endpoint.body, **body}})
         self.config, self._judged_s, self._controlled = config, scaled(judged_s), control
-        self._endpoint = Endpoint(endpoint, patience=patience)
+        self._endpoint = Endpoint(config.endpoint.with_body(body), patience=patience)
         self._gate = asyncio.Semaphore(_CONCURRENT)
         self.counters: Counter[str] = Counter()
 

@@ -19,8 +19,8 @@ from pydantic import Field
 from etude.config import Config
 from etude.environments.base import Backend
 from etude.records import Limits, Task
+from etude.rewards.mining.fail_to_pass import Outcomes, Tests, compared
 from etude.rewards.mining.journal import Decision
-from etude.rewards.mining.telling import Outcomes, Tests, compared
 from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
 from etude.tasks.generate.bugs import bugs

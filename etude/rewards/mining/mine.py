@@ -28,8 +28,8 @@ from etude.durable import write_whole
 from etude.environments.base import Backend
 from etude.errors import EtudeError
 from etude.records import Limits, Task
+from etude.rewards.mining.fail_to_pass import Tests, compared
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
-from etude.rewards.mining.telling import Tests, compared
 from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
 from etude.tasks.difficulty import sized

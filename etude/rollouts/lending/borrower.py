@@ -28,7 +28,11 @@ _LEND_S = 60.0
 """For a server to keep its users' weights aside."""
 _AVOIDED_S = 30.0
 _POLL_S = 0.25
-"""How often the servers are asked for their load: far more often than `steady_s` counts."""
+"""How often the servers are asked for their load: far more often than `STEADY_S` counts."""
+STEADY_S = 5.0
+"""For how long the traffic must have been low before one is borrowed: each server has `lending.quiet_s` beside it."""
+APART = 2.0
+"""Some are given back at so many times the load that one is borrowed below: nearer to it they would go to and fro."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,12 @@ class Decision:
 def decide(servers: Sequence[Seen], config: BorrowingConfig, low_s: float) -> Decision:
     """`low_s` is for how long the traffic has been low enough to borrow one (`is_low`)."""
     users, serving = sum(each.users for each in servers), sum(not each.lent for each in servers)
-    wanted = max(math.ceil(users / config.return_above), min(config.keep, len(servers)))
+    wanted = max(math.ceil(users / (APART * config.borrow_below)), min(config.keep, len(servers)))
     if wanted > serving:
         ours = [each for each in servers if each.ours]
         waiting_first = sorted(ours, key=lambda each: -each.users)
         return Decision(give_back=tuple(each.url for each in waiting_first[: wanted - serving]))
-    if is_low(servers, config) and low_s >= config.steady_s:
+    if is_low(servers, config) and low_s >= STEADY_S:
         return Decision(borrow=next((each.url for each in servers if each.willing and not each.lent), None))
     return Decision()
 
@@ -116,7 +120,7 @@ class Borrower:
         await asyncio.gather(*self._returning, return_exceptions=True)
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What the servers were used for, by both sides, and how soon they were back."""
         return {**self.counters, "uses": self._used(), "longest_giving_back_s": self.longest_return_s}
 

@@ -9,7 +9,7 @@ Goes before the program that runs tests (`suite`, `pytests`). `tasks.outside` ha
     `value == approx(literal)`.
   - `_same_(site, one, other)` in place of `one == other` where both come about here: sent, too. Two of one type that is
     not builtin are compared here: what equal means is then for their type to say, which the solution may have written.
-    Its word counts only where it hangs on what they hold (`tells_apart`).
+    Its word counts only where it hangs on what they hold (`distinguishes`).
   - `_end_(site)` at a test's end: it was run to there.
 
 Builtins are kept as they were before the code under test was loaded, and `Tools` says whether the functions of the test
@@ -87,7 +87,7 @@ class Observer:
         else:
             equal = equals(one, other) and equals(other, one)
             equal = equal and not equals(one, Rich()) and not equals(Rich(), other)
-            self.say(site, f"- {equal and tells_apart(one) and tells_apart(other)}")
+            self.say(site, f"- {equal and distinguishes(one) and distinguishes(other)}")
 
     def end(self, site):
         self.say(site, "- True")
@@ -177,7 +177,7 @@ def equals(one, other):
         return False
 
 
-def tells_apart(one):
+def distinguishes(one):
     """Whether its type compares what it holds: with some of it exchanged it is another value. Equality of C's compares
     content or identity; one that holds nothing was given nothing."""
     kind = _type(one)
@@ -212,8 +212,8 @@ def copied(one, held, base, exchanged):
 
 _SLOT, _MEMBER, _GETSET = (
     _type(object.__eq__),
-    _type(_type(tells_apart).__globals__),
-    _type(_type(tells_apart).__code__),
+    _type(_type(distinguishes).__globals__),
+    _type(_type(distinguishes).__code__),
 )
 
 

@@ -1,4 +1,4 @@
-"""What a relay keeps of a store: named bytes in a directory, brought once however many ask at the same time.
+"""A relay's cache of a store: named bytes in a directory, brought once however many ask at the same time.
 
 Owns the directory: files that are whole once they have their name, the least recently used deleted first. What is kept
 may be lost at any moment, and is then brought again; a full disk costs the keeping and nothing else. Never judges what
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Kept:
+class Cache:
     """`counters`: kept_hits, brought, brought_bytes, shared (who waited for what another had asked for), unkept (the
     disk did not take it), evicted.
     """

@@ -1,4 +1,4 @@
-"""Which tests tell the right files from the wrong ones: they are run, again and again, in fresh sandboxes.
+"""Which tests fail before a change and pass after it (FAIL_TO_PASS): they are run, again and again, in fresh sandboxes.
 
 Owns `Tests`, which runs a repository's tests on files, and `compared`, which says what two such runs tell. What the
 code under test brings about, an endless loop say, is a reason; a failure of our machinery is raised.

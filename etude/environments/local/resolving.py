@@ -1,6 +1,7 @@
 """What a path and a shell's word stand for: links on the way, variables and loops put in place, names that are listed.
 
-Owns `ways`, `listed_in` and `put_in`, which `named.py` reads with, and `RUNS`. Runs nothing, and everything is bounded.
+Owns `names_of`, `listed_in` and `put_in`, which `named.py` reads with, and `RUNS`. Runs nothing, and everything is
+bounded.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FOUND = re.compile(
 _MOST_LINKS = 40
 
 
-def ways(path: Path) -> Iterator[Path]:
+def names_of(path: Path) -> Iterator[Path]:
     """A path, and what it is called behind each link on its way: who writes one of these decides what it is."""
     waiting, met = [Path(os.path.normpath(path))], set[Path]()
     while waiting and len(met) < _MOST_LINKS:

@@ -1,6 +1,6 @@
 """What agents side by side left, kept until it is no longer wanted.
 
-Owns `Runs`, those of one repository, and `KeptRun`. A result is a commit below `refs/etude/results/RUN/AGENT` and a
+Owns `Runs`, those of one repository, and `RunRecord`. A result is a commit below `refs/etude/results/RUN/AGENT` and a
 line of the run's journal, both there as soon as the agent has ended, so that nothing which happens to the others or to
 this process takes it away. The newest runs are kept; the refs of older ones go when the next run begins, and git clears
 up what only they held. Ranks nothing and merges nothing.
@@ -56,7 +56,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class KeptRun:
+class RunRecord:
     """One run: its id, when it began, the task of each agent, and those that have ended."""
 
     id: str
@@ -103,12 +103,12 @@ class Runs:
         """A new run's record. What is kept of old ones ends here."""
         now = datetime.now(UTC)
         name, began = f"{now:%Y%m%d-%H%M%S-%f}", now.isoformat(timespec="seconds")
-        run = KeptRun(name, began, start, tasks, currency)
+        run = RunRecord(name, began, start, tasks, currency)
         recorder = Recorder(self._repository, run, Journal(self._home / f"{run.id}.jsonl"))
         await self._forget_old()
         return recorder
 
-    def load(self, run_id: str | None = None) -> KeptRun:
+    def load(self, run_id: str | None = None) -> RunRecord:
         """A run by its id, or the newest. Raises ConfigError where there is no such."""
         ids = self._ids()
         if not ids:
@@ -136,7 +136,7 @@ class Runs:
 class Recorder:
     """Writes the record of a run while it goes on; close it at its end."""
 
-    def __init__(self, repository: Repository, run: KeptRun, journal: Journal) -> None:
+    def __init__(self, repository: Repository, run: RunRecord, journal: Journal) -> None:
         self._repository, self._journal, self.run = repository, journal, run
         about = {"id": run.id, "began": run.began, "start": run.start, "tasks": dict(run.tasks)}
         self._write({**about, "currency": run.currency})
@@ -157,11 +157,11 @@ class Recorder:
         self._journal.append(json.dumps(line).encode())
 
 
-def _read(path: Path) -> KeptRun:
+def _read(path: Path) -> RunRecord:
     try:
         about, *rest = map(json.loads, whole_lines(path))
         done = tuple(_done(line["done"]) for line in rest)
-        return KeptRun(**about, done=done)
+        return RunRecord(**about, done=done)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: is no record of a run ({error!r}); remove it") from None
 

@@ -1,4 +1,4 @@
-"""Ways through a chain: which deltas lead from a version, or from nothing, to another.
+"""Paths through a chain: which deltas lead from a version, or from nothing, to another.
 
 Owns the search, for who reads (`subscriber`) and for who deletes (`retention`), so that what one needs the other keeps.
 A version may be reached by its own delta, by merged ones over several versions, or by a full copy; any of them may be
@@ -28,22 +28,22 @@ ParentOf = Callable[[Step], Version | None]
 """The version that a step starts from; None for a full copy."""
 
 
-def way(
+def path_to(
     listing: Listing, target: Version, start: Version, parent_of: ParentOf, without: frozenset[Step] = frozenset()
 ) -> list[Step] | None:
-    """Deltas that turn `start` into `target`, in order, none of them in `without`; None if there is no such way.
+    """Deltas that turn `start` into `target`, in order, none of them in `without`; None if there is no such path.
 
     The longest stride that does not pass `start` is tried first: a merged delta is never longer than those it spans.
     """
     return _search(listing, target, start, parent_of, without)[0]
 
 
-def way_from_nothing(
+def path_from_nothing(
     listing: Listing, target: Version, parent_of: ParentOf, without: frozenset[Step] = frozenset()
 ) -> list[Step] | None:
     """The newest full copy from which `target` can be reached, and the deltas from there; None if there is none."""
     for full in _full_copies(listing, target, parent_of, without):
-        if (rest := way(listing, target, full.version, parent_of, without)) is not None:
+        if (rest := path_to(listing, target, full.version, parent_of, without)) is not None:
             return [full, *rest]
     return None
 

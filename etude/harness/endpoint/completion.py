@@ -68,7 +68,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Said:
+class Completion:
     """One message. `items` are how it stands in the conversation that goes back to the endpoint."""
 
     text: str
@@ -100,7 +100,7 @@ class Reader(Protocol):
         """Whether the answer was ended by the server, and not by its connection."""
         ...
 
-    def said(self) -> Said: ...
+    def completion(self) -> Completion: ...
 
 
 class Dialect(Protocol):

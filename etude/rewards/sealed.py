@@ -2,7 +2,7 @@
 
     play ──► Sealed: what was said, and the files that were left ──► judge ──► Judgement
 
-Owns `play_to_seal` and `judge`, the one path that rollouts, evaluations, the benchmark and `etude play` go. The two
+Owns `run_to_seal` and `judge`, the one path that rollouts, evaluations, the benchmark and `etude play` go. The two
 halves share nothing but what is sealed, so that the second can be done by another process, on another machine and
 later, where the agent never was. Sandboxes are destroyed whatever happens. Knows neither policy nor reward: the caller
 brings the session, and scores what comes back.
@@ -42,7 +42,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from etude.environments.archive import Archive, lay_down, take_out
+from etude.environments.archive import Archive, take_out, unpack
 from etude.environments.base import Backend, Sandbox, SandboxSpec, Snapshot
 from etude.errors import SandboxError, SandboxSpoiled
 from etude.harness.session import SessionResult
@@ -76,7 +76,7 @@ class Sealed:
         return workspace_of(self.final)
 
 
-async def play_to_seal(
+async def run_to_seal(
     task: Task,
     backend: Backend,
     play: Callable[[Sandbox], Awaitable[SessionResult]],
@@ -95,7 +95,7 @@ async def play_to_seal(
         sandbox = await backend.create(SandboxSpec(files=task.files if start is None else {}, image=task.image))
     try:
         if start is not None and not revived:
-            await lay_down(start, sandbox)
+            await unpack(start, sandbox)
         result = await play(sandbox)
         if result.spoiled:
             return Sealed(result, Archive(), result.spoiled)
