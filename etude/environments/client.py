@@ -17,12 +17,13 @@ from urllib.parse import quote
 import httpx2
 
 from etude.environments.base import Capabilities, SandboxSpec, Snapshot, listed, offer_of, wish
-from etude.environments.connection import Connection, read_token
+from etude.environments.connection import Connection
 from etude.environments.far import FarSandbox
 from etude.environments.remote import RemoteConfig, default_state_dir
 from etude.environments.verbs import VERBS
 from etude.environments.wire import ServerError, create_body, error_of
 from etude.errors import ConfigError, SandboxError, Unreachable
+from etude.serving.token import read_token
 
 _OPEN_DEADLINE_S = 10.0
 

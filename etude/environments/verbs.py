@@ -19,18 +19,9 @@ from urllib.parse import quote
 
 from etude.config import Config
 from etude.environments.base import DirEntry, ExecResult, Metrics, ProcessInfo, Snapshot
-from etude.environments.wire import (
-    READ_MAX,
-    ExecBody,
-    ForkBody,
-    TtlBody,
-    dump,
-    exec_result,
-    parse_body,
-    part_of,
-    whole_number,
-)
+from etude.environments.wire import READ_MAX, ExecBody, ForkBody, TtlBody, exec_result, part_of
 from etude.errors import ConfigError
+from etude.serving.wire import dump, parse_body, whole_number
 
 _WAIT_MAX_S = 60.0
 _LAST_PROCESS = 0xFFFFFFFF

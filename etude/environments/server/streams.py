@@ -11,14 +11,12 @@ import base64
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from starlette.responses import Response, StreamingResponse
-
 from etude.environments.base import Process
 from etude.environments.hosted import Hosted
 from etude.environments.lives import Live
-from etude.environments.server.sse import never_silent
-from etude.environments.wire import Answer, answer_of, dump
+from etude.environments.wire import answer_of
 from etude.errors import EtudeError
+from etude.serving.wire import Answer, dump
 
 _PIECE = 48 << 10
 _GRACE_S = 1.0
@@ -79,13 +77,6 @@ async def _followed(started: asyncio.Future[Process], answer: asyncio.Future[Ans
             pass  # what became of it is in the answer
     said = await asyncio.shield(answer)
     yield _event("end" if said.status == 200 else "error", said.body)
-
-
-def stream(events: AsyncGenerator[bytes], headers: dict[str, str] | None = None) -> Response:
-    """Server-sent events."""
-    return StreamingResponse(
-        never_silent(events), headers={"Cache-Control": "no-store", **(headers or {})}, media_type="text/event-stream"
-    )
 
 
 def _output(piece: bytes) -> list[bytes]:
