@@ -18,9 +18,9 @@ import httpx2
 
 from etude.environments.far import TURN_S
 from etude.environments.remote import RemoteConfig
-from etude.environments.tracing import outgoing
 from etude.environments.wire import KEY, UNDER_WAY, ServerError, error_of
 from etude.errors import DeadlineExceeded, SandboxError
+from etude.serving.tracing import outgoing
 
 _READ_S = TURN_S + 25.0
 _CANCEL_S = 30.0

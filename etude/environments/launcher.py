@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from etude.environments.base import WORKSPACE, Resources
 from etude.environments.egress import gate
-from etude.environments.root import Root, image_environment, make_points
+from etude.environments.images.root import Root, image_environment, make_points
 from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.environments.uids import SHOWN, Uids
 from etude.errors import ConfigError, MissingDependency

@@ -32,11 +32,11 @@ from etude.environments.channel import Channel
 from etude.environments.egress.gate import open_proxy
 from etude.environments.egress.policy import EgressConfig, allowing
 from etude.environments.freezer import Freezer
+from etude.environments.images.root import Root
+from etude.environments.images.rootfs import HOST, Roots
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.plugin import BackendTable, Plugin
-from etude.environments.root import Root
-from etude.environments.rootfs import HOST, Roots
 from etude.environments.spawned import SpawnedSandbox
 from etude.environments.starving import processors_taken, short_of
 from etude.environments.toolchain import SANDBOX_UID, find_toolchain

@@ -17,8 +17,8 @@ from etude.environments.base import SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.container.config import ContainerConfig
 from etude.environments.container.sandbox import ContainerSandbox
+from etude.environments.images.rootfs import HOST
 from etude.environments.laid import archives
-from etude.environments.rootfs import HOST
 from etude.errors import ConfigError, SandboxError
 
 _Made = TypeVar("_Made")

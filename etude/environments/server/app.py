@@ -23,7 +23,6 @@ from etude.environments.node import Node
 from etude.environments.remote import default_state_dir
 from etude.environments.server.operations import openapi, strict
 from etude.environments.server.routes import Routes
-from etude.environments.tracing import continued, exported
 from etude.environments.wire import answer_of
 from etude.serving.connections import HttpLimits
 from etude.serving.guard import Guard
@@ -31,6 +30,7 @@ from etude.serving.http import handlers
 from etude.serving.openapi import served
 from etude.serving.process import LOOPBACK, Server, listening, url_of
 from etude.serving.token import own_token
+from etude.serving.tracing import continued, exported
 
 
 class ServerConfig(Config):
@@ -71,7 +71,7 @@ def application(node: Node, config: ServerConfig, token: str) -> Starlette:
 async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered."""
     with listening(config.host, config.port, config.hosts) as sock:
-        async with exported(config.spans_to):
+        async with exported(config.spans_to, "etude-environments"):
             node = Node(config.node)  # sweeps and recovers before anybody is let in
             try:
                 app = application(node, config, own_token(config.token_path))

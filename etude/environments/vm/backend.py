@@ -22,10 +22,10 @@ from typing import Literal
 from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
 from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.images.root import image_environment
+from etude.environments.images.rootfs import HOST
 from etude.environments.images.store import ImageStore
 from etude.environments.laid import archives
-from etude.environments.root import image_environment
-from etude.environments.rootfs import HOST
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel
 from etude.environments.vm.machine import Machine, Shape

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from etude.environments import cgroups
-from etude.environments.pressure import Gauge, capacity, psi
+from etude.environments.accounts import psi
+from etude.environments.cluster.pressure import Gauge, capacity
 
 PROCESSORS = 2
 

@@ -21,20 +21,11 @@ import shutil
 from pathlib import Path
 
 from etude.environments import cgroups
+from etude.environments.accounts import psi
 from etude.environments.base import Resources
 from etude.environments.scheduling.messages import Pressure
 
 _PROC = Path("/proc")
-
-
-def psi(resource: str, proc: Path = _PROC) -> dict[str, float]:
-    """avg10 of `resource` ("cpu", "memory", "io") by kind ("some", "full"), in percent; {} on a kernel without."""
-    try:
-        lines = (proc / "pressure" / resource).read_text().splitlines()
-    except OSError:
-        return {}
-    kinds = (line.split() for line in lines)
-    return {kind: float(average.removeprefix("avg10=")) for kind, average, *_ in kinds}
 
 
 def capacity(directory: Path) -> Resources:
