@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -287,28 +286,20 @@ class NamespaceSandbox(SpawnedSandbox):
             commands = tree.add(str(self._disk.number), self._spec.resources)
             self._freezer = tree.freezer(str(self._disk.number))
             groups = Groups([tree.agents], commands)
-        ours, theirs = socket.socketpair()
+
+        def spawn(control: socket.socket) -> int:
+            disk, resources, way = self._disk, self._spec.resources, self.proxy is not None
+            start = self._own.launcher.spawn
+            return start(self.id, disk.lowers, resources, groups, control, log, self._first, self._root, way)
+
         try:
-            ours.setblocking(False)
-            with theirs:
-                spawn, resources, way = self._own.launcher.spawn, self._spec.resources, self.proxy is not None
-                self._pid = spawn(
-                    self.id, self._disk.lowers, resources, groups, theirs, log, self._first, self._root, way
-                )
-            launcher = os.pidfd_open(self._pid)
-        except BaseException:
-            ours.close()
-            raise
-        try:
-            await self._connect(ours, launcher, self._own.config.start_timeout_s)
+            await self._begin(spawn, self._own.config.start_timeout_s)
         except SandboxError:
             said = log.read_text(errors="replace").strip()[-500:]
             raise SandboxError(
                 f"sandbox {self.id} did not start: {said or 'its launcher ended silently'}; "
                 "`etude environments doctor` tells what is missing"
             ) from None
-        finally:
-            os.close(launcher)
 
     async def call(self, verb: str, **arguments: Any) -> Any:
         value = await super().call(verb, **arguments)
