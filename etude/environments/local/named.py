@@ -26,10 +26,10 @@ from pathlib import Path
 
 import structlog
 
-from etude.environments.local.repository import history_of
 from etude.environments.local.ways import RUNS, listed_in, put_in, ways
 from etude.host import beneath
 from etude.host.git import listed_config
+from etude.host.repository import linked
 
 log = structlog.get_logger()
 _NO_FILES = ("branch.", "remote.", "user.")
@@ -120,7 +120,7 @@ def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
 
 def _repository(reading: _Reading, top: Path) -> None:
     """Its config, hooks, and what is underway in it: the user goes on with that by `git rebase --continue`."""
-    history = history_of(top)
+    history = linked(top)
     common = history.common if history else top / ".git"
     hooks = [common / "hooks"]
     for origin, key, value in listed_config(top):
