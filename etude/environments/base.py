@@ -15,8 +15,9 @@ outside, symlinks included. What every backend must do alike is held by tests/en
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -315,6 +316,13 @@ class Sandbox:
     async def destroy(self) -> None:
         """Kill every process, unmount, remove. Safe to call twice."""
         await self.call("destroy")
+
+
+async def all_of(*work: Coroutine[Any, Any, object]) -> None:
+    """Let all of it end, and raise the first error there was: one that fails keeps none of the others from its end."""
+    for ended in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 class Backend(Protocol):

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from etude.config import load_recipe
 from etude.environments.backends import LOCAL, default_config, plugin_of
-from etude.environments.finding import Finding
-from etude.environments.plugin import BackendTable
+from etude.environments.plugin import BackendTable, Finding
 from etude.errors import ConfigError
 
 _LOOKED_AT = {

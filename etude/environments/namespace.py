@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from etude.deadlines import Wait
 from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, all_of
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
 from etude.environments.egress.gate import open_proxy
@@ -179,12 +179,11 @@ class NamespaceBackend:
         if self._closed:
             return
         self._closed = True
-        ended = await asyncio.gather(*(box.destroy() for box in list(self._live.values())), return_exceptions=True)
-        await self.on_disk("the directories of the backend to be removed", self._remove_all)
-        self._disk_pool.shutdown()
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
+        try:
+            await all_of(*(box.destroy() for box in list(self._live.values())))
+        finally:
+            await self.on_disk("the directories of the backend to be removed", self._remove_all)
+            self._disk_pool.shutdown()
 
     # for NamespaceSandbox -----------------------------------------------------------------------------------------
 
