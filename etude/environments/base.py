@@ -87,6 +87,13 @@ class Part:
     next: int
     tar: bytes
 
+    def encoded(self) -> bytes:
+        return self.next.to_bytes(8, "little") + self.tar
+
+    @classmethod
+    def decoded(cls, body: bytes) -> Part:
+        return cls(int.from_bytes(body[:8], "little"), body[8:])
+
 
 @dataclass(frozen=True)
 class Snapshot:

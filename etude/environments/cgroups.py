@@ -28,13 +28,7 @@ _ROOT = "etude"
 _LEAF = "etude-controller"
 _REMOVE_DEADLINE_S = 5.0
 _RIVALS = 1000
-_MEMORY_FILES = {
-    1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"),
-    2: ("memory.current", "memory.max", "inactive_file"),
-}
-"""By version: what is used, what may be, and the line of memory.stat that says what of it can be dropped."""
-_UNLIMITED = 1 << 60
-"""Version 1 has no word for it, only a number no machine has."""
+_USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 ADVICE = (
     "run as root, or inside `systemd-run --user --scope -p Delegate=yes -- COMMAND` (cgroup v2), or accept weaker "
     'per-process limits with limits = "rlimit" in the environment config'
@@ -42,7 +36,9 @@ ADVICE = (
 
 
 @dataclass(frozen=True)
-class _Mounted:
+class Mounted:
+    """The groups this process is in, and by which version."""
+
     version: int
     own: dict[str, Path]
     """Controller -> directory of the group this process is in."""
@@ -50,7 +46,7 @@ class _Mounted:
 
 def open_tree(instance: str) -> CgroupTree:
     """The tree for a new backend instance; raises MissingDependency saying what to do when none can be written."""
-    found = _find()
+    found = find()
     try:
         return _V2(found.own["memory"], instance) if found.version == 2 else _V1(found.own, instance)
     except OSError as error:
@@ -63,7 +59,7 @@ def instances() -> dict[str, list[Path]]:
     """This user's backend instances that have groups beside ours, live or dead, with those groups' directories."""
     result: dict[str, list[Path]] = {}
     try:
-        found = _find()
+        found = find()
     except MissingDependency:
         return result
     for own in dict.fromkeys(found.own.values()):
@@ -137,7 +133,7 @@ def _kill_members(group: Path) -> None:
             continue
 
 
-def _find() -> _Mounted:
+def find() -> Mounted:
     """Where the controllers are mounted, and which groups this process is in."""
     v1: dict[str, Path] = {}
     v2: Path | None = None
@@ -152,9 +148,9 @@ def _find() -> _Mounted:
             for controller in set(options.split(",")) & {*_CONTROLLERS, _FREEZER}:
                 v1[controller] = _below(Path(mount), root, own.get(controller, "/"))
     if v2 is not None and _offers(v2):
-        return _Mounted(2, dict.fromkeys(_CONTROLLERS, v2))
+        return Mounted(2, dict.fromkeys(_CONTROLLERS, v2))
     if set(v1) >= set(_CONTROLLERS):
-        return _Mounted(1, v1)
+        return Mounted(1, v1)
     missing = ", ".join(sorted(set(_CONTROLLERS) - set(v1)))
     raise MissingDependency(f"no cgroup controllers for {missing} are mounted: {ADVICE}")
 
@@ -207,7 +203,7 @@ class CgroupTree:
 
     def memory(self, name: str) -> int:
         """Bytes that count against the sandbox's memory limit: its processes, its files in memory, its page cache."""
-        return int((self.bases[0] / name / _MEMORY_FILES[self.version][0]).read_text())
+        return int((self.bases[0] / name / _USED[self.version]).read_text())
 
     def remove(self, name: str) -> None:
         """Kill what is left in the group and remove it; fine when it does not exist."""
@@ -302,30 +298,3 @@ def make_below(directory: Path, prepare: Callable[[Path], object] = lambda share
 
 def _write(path: Path, value: int | str) -> None:
     path.write_text(str(value))
-
-
-def memory_in_use() -> tuple[int, int] | None:
-    """Bytes in use, without what can be dropped, and the limit, of the group this process runs in or of one above it,
-    whichever is fuller; None where there is no limit or no group."""
-    try:
-        found = _find()
-    except MissingDependency:
-        return None
-    current, limit, cache = _MEMORY_FILES[found.version]
-    fullest: tuple[int, int] | None = None
-    for group in (found.own["memory"], *found.own["memory"].parents):
-        try:
-            most = (group / limit).read_text().strip()
-            used = int((group / current).read_text()) - _stat(group / "memory.stat", cache)
-        except (OSError, ValueError):
-            break  # above the top of the hierarchy
-        if most == "max" or not 0 < int(most) < _UNLIMITED:
-            continue
-        if fullest is None or used * fullest[1] > fullest[0] * int(most):
-            fullest = max(0, used), int(most)
-    return fullest
-
-
-def _stat(path: Path, name: str) -> int:
-    lines = (line.split() for line in path.read_text().splitlines())
-    return next((int(value) for key, value in lines if key == name), 0)

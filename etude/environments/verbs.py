@@ -18,8 +18,8 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from etude.config import Config
-from etude.environments.base import DirEntry, ExecResult, Metrics, ProcessInfo, Snapshot
-from etude.environments.wire import READ_MAX, ExecBody, ForkBody, TtlBody, exec_result, part_of
+from etude.environments.base import DirEntry, ExecResult, Metrics, Part, ProcessInfo, Snapshot
+from etude.environments.wire import READ_MAX, ExecBody, ForkBody, TtlBody, exec_result
 from etude.errors import ConfigError
 from etude.serving.wire import dump, parse_body, whole_number
 
@@ -195,7 +195,7 @@ VERBS: dict[str, Verb] = {
     ),
     "part": Verb(
         "GET", "/archive/part", "A directory in archives, from the entry `skip` on", "a part of {path}",
-        ("path", "skip"), answer="bytes", value=part_of, while_paused=True,
+        ("path", "skip"), answer="bytes", value=Part.decoded, while_paused=True,
     ),
     "snapshot": Verb(
         "POST", "/snapshot", "Take a snapshot", "a snapshot", keys=KEPT, value=lambda said: Snapshot(said["id"]),

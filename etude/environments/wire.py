@@ -10,13 +10,12 @@ import base64
 import binascii
 import errno
 import json
-import struct
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from etude.config import Config
-from etude.environments.base import WORKSPACE, ExecResult, Part, Resources, SandboxSpec
+from etude.environments.base import WORKSPACE, ExecResult, Resources, SandboxSpec
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
 from etude.serving.wire import DENIED, Answer, Denied, bug, denial, dump, refusal
 
@@ -145,18 +144,6 @@ def create_body(spec: SandboxSpec, backend: str | None, isolation: Isolation | N
     body["base"] = spec.base.id if spec.base else None
     body["egress"] = spec.egress
     return dump({**body, "files": dict(spec.files), "resources": spec.resources, "labels": dict(spec.labels)})
-
-
-_NEXT = struct.Struct("<Q")
-
-
-def part_body(part: Part) -> bytes:
-    """Where the next one begins, and the tar."""
-    return _NEXT.pack(part.next) + part.tar
-
-
-def part_of(body: bytes) -> Part:
-    return Part(_NEXT.unpack_from(body)[0], body[_NEXT.size :])
 
 
 def exec_result(said: dict[str, Any]) -> ExecResult:

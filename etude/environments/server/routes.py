@@ -28,7 +28,7 @@ from etude.environments.node import Node
 from etude.environments.server.operations import ASKED, BOX, SERVED
 from etude.environments.server.streams import Streams
 from etude.environments.verbs import PARAMETERS, VERBS
-from etude.environments.wire import KEY, CreateBody, part_body
+from etude.environments.wire import KEY, CreateBody
 from etude.errors import ConfigError
 from etude.serving.http import respond
 from etude.serving.openapi import MEDIA
@@ -152,7 +152,7 @@ def _told(verb: str, value: Any) -> object:
         case "ttl":
             return described(value)
         case "part":
-            return part_body(value)
+            return value.encoded()
         case "start":
             return {"process": value}
     return {} if value is None else value
