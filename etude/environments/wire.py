@@ -86,18 +86,6 @@ class _Body(Config):
 
 LONGEST_S = 365 * 86_400.0
 """What a duration may be at most: clocks of ours count it in milliseconds, kernels in less."""
-_MOST_MB = 1 << 30
-
-
-class ResourcesBody(_Body):
-    """What a sandbox may use. The least CPU is what a kernel counts: a millisecond of every tenth of a second."""
-
-    memory_mb: int = Field(Resources.memory_mb, ge=1, le=_MOST_MB)
-    pids: int = Field(Resources.pids, ge=1, le=1 << 22)
-    cpus: float = Field(Resources.cpus, ge=0.01, le=4096)
-    disk_mb: int = Field(Resources.disk_mb, ge=1, le=_MOST_MB)
-    state_mb: int = Field(Resources.state_mb, ge=1, le=1 << 20)
-    state_entries: int = Field(Resources.state_entries, ge=1, le=1 << 32)
 
 
 class CreateBody(_Body):
@@ -108,7 +96,7 @@ class CreateBody(_Body):
     image: str = Field("host", pattern=r"^[ -~]{1,1024}$")
     base: str | None = None
     files: dict[str, Content] = {}
-    resources: ResourcesBody = ResourcesBody()
+    resources: Resources = Resources()
     ttl_s: float | None = Field(None, gt=0, le=LONGEST_S)
     labels: dict[str, str] = {}
     egress: tuple[str, ...] | None = None

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.environments.base import Resources, SandboxSpec, Snapshot
+from etude.environments.base import SandboxSpec, Snapshot
 from etude.environments.hosted import Hosted
 from etude.environments.lives import Kept, Live
 from etude.environments.node import Node
@@ -77,7 +77,7 @@ class Routes:
                 files=body.files,
                 image=body.image,
                 base=Snapshot(body.base) if body.base else None,
-                resources=Resources(**body.resources.model_dump()),
+                resources=body.resources,
                 ttl_s=body.ttl_s,
                 labels=body.labels,
                 egress=body.egress,
