@@ -2,7 +2,7 @@
 
 Owns what is served (a checkpoint, and the weight store it follows), the order of starting and of stopping: at SIGTERM
 new requests are refused, running ones have `drain_s`, then they end with what they have. Access is checked by the
-environment server's guard; put something that speaks TLS before it where it does not listen on loopback alone.
+guard that all our servers share; put something that speaks TLS before it where it does not listen on loopback alone.
 """
 
 from __future__ import annotations
