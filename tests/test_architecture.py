@@ -15,7 +15,7 @@ PACKAGE = ROOT / "etude"
 LEVELS = [
     {"durable", "errors", "plain", "retired"},
     {"config"},
-    {"records", "deadlines", "explain", "search", "host", "plugins"},
+    {"records", "deadlines", "explain", "search", "host", "plugins", "serving"},
     {"harness", "environments", "kernels"},
     {"models", "weights", "tasks"},
     {"engine", "rewards"},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from etude.plain import say
 
 if TYPE_CHECKING:
-    from etude.environments.finding import Finding
+    from etude.environments.plugin import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

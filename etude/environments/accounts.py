@@ -1,12 +1,13 @@
 """What a server's sandboxes have been through: one event a step, and the figures an operator watches.
 
 Owns the event log (one JSON line a step of a sandbox's life, in the order they happened) and the Prometheus registry of
-one node, and puts a span around what it times (see `tracing`). Measures and counts; decides nothing. A figure that is
-read from the machine is read when it is asked for.
+one node, and puts a span around what it times. Measures and counts; decides nothing. A figure that is read from the
+machine is read when it is asked for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from opentelemetry.trace import Span
+from opentelemetry import trace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -24,9 +25,14 @@ from prometheus_client.registry import Collector
 
 from etude.durable import append_whole
 from etude.environments.egress.policy import REASONS
-from etude.environments.pressure import psi
-from etude.environments.tracing import BACKEND, IMAGE, SANDBOX, spanned
+from etude.environments.wire import ServerError
 
+SANDBOX = "etude.sandbox"
+BACKEND = "etude.backend"
+IMAGE = "etude.image"
+OUTCOME = "etude.outcome"
+"""Attributes of spans."""
+_TRACER = trace.get_tracer("etude.environments")
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _OPERATIONS = ("create", "fork", "exec", "snapshot", "destroy")
 _PSI = ("cpu", "memory", "io")
@@ -87,7 +93,7 @@ class Accounts:
             )
 
     @contextmanager
-    def timed(self, operation: str, backend: str, image: str, sandbox: str | None = None) -> Generator[Span]:
+    def timed(self, operation: str, backend: str, image: str, sandbox: str | None = None) -> Generator[trace.Span]:
         """Observe how long the block takes, not at all when it raises; and a span around it either way."""
         named = {} if sandbox is None else {SANDBOX: sandbox}
         began = time.perf_counter()
@@ -160,6 +166,34 @@ class _Egress(Collector):
             for outcome in ("allowed", *REASONS):
                 requests.add_metric([backend, outcome], outcomes.get(outcome, 0))
         yield requests
+
+
+@contextmanager
+def spanned(operation: str, attributes: Mapping[str, str]) -> Generator[trace.Span]:
+    """A span around the block. Its outcome is "ok", or in a word what ended it."""
+    with _TRACER.start_as_current_span(f"sandbox.{operation}", attributes=dict(attributes)) as span:
+        try:
+            yield span
+        except BaseException as error:
+            span.set_attribute(OUTCOME, _outcome(error))
+            raise
+        span.set_attribute(OUTCOME, "ok")
+
+
+def _outcome(error: BaseException) -> str:
+    if isinstance(error, ServerError):
+        return error.kind
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__name__
+
+
+def psi(resource: str, proc: Path = Path("/proc")) -> dict[str, float]:
+    """avg10 of `resource` ("cpu", "memory", "io") by kind ("some", "full"), in percent; {} on a kernel without."""
+    try:
+        lines = (proc / "pressure" / resource).read_text().splitlines()
+    except OSError:
+        return {}
+    kinds = (line.split() for line in lines)
+    return {kind: float(average.removeprefix("avg10=")) for kind, average, *_ in kinds}
 
 
 def _line(event: dict[str, Any], **_: Any) -> bytes:

@@ -15,10 +15,13 @@ outside, symlinks included. What every backend must do alike is held by tests/en
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import ConfigDict, Field
 
 from etude.errors import ConfigError
 
@@ -27,6 +30,7 @@ ARCHIVE_MAX = 48 << 20
 """The largest archive `upload` and `download` move at once, in bytes."""
 WRITE_MAX = (64 << 20) - (64 << 10)
 """The longest file `write_file` takes, in bytes."""
+_MOST_MB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -66,16 +70,20 @@ def wish(backend: str | None, isolation: str | None) -> str:
 
 @dataclass(frozen=True)
 class Resources:
-    """Limits of one sandbox. They bind its commands, not the agent that serves them."""
+    """Limits of one sandbox. They bind its commands, not the agent that serves them.
 
-    memory_mb: int = 512
-    pids: int = 128
-    cpus: float = 1.0
-    disk_mb: int = 128
+    A server holds whoever asks to the bounds. The least CPU is what a kernel counts: a millisecond of every tenth of a
+    second."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    memory_mb: Annotated[int, Field(ge=1, le=_MOST_MB)] = 512
+    pids: Annotated[int, Field(ge=1, le=1 << 22)] = 128
+    cpus: Annotated[float, Field(ge=0.01, le=4096)] = 1.0
+    disk_mb: Annotated[int, Field(ge=1, le=_MOST_MB)] = 128
     """What /workspace may take in changes. Where that is kept in memory it counts as such: at most memory_mb / 2."""
-    state_mb: int = 256
+    state_mb: Annotated[int, Field(ge=1, le=1 << 20)] = 256
     """What may be taken out of one of its directories, what an image brought there and holes in files included."""
-    state_entries: int = 100_000
+    state_entries: Annotated[int, Field(ge=1, le=1 << 32)] = 100_000
     """So many files, links and directories at most."""
 
 
@@ -85,6 +93,13 @@ class Part:
 
     next: int
     tar: bytes
+
+    def encoded(self) -> bytes:
+        return self.next.to_bytes(8, "little") + self.tar
+
+    @classmethod
+    def decoded(cls, body: bytes) -> Part:
+        return cls(int.from_bytes(body[:8], "little"), body[8:])
 
 
 @dataclass(frozen=True)
@@ -315,6 +330,13 @@ class Sandbox:
     async def destroy(self) -> None:
         """Kill every process, unmount, remove. Safe to call twice."""
         await self.call("destroy")
+
+
+async def all_of(*work: Coroutine[Any, Any, object]) -> None:
+    """Let all of it end, and raise the first error there was: one that fails keeps none of the others from its end."""
+    for ended in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(ended, BaseException):
+            raise ended
 
 
 class Backend(Protocol):

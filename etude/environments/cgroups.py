@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from etude.environments.base import Resources
 from etude.environments.freezer import Freezer
@@ -29,51 +28,17 @@ _ROOT = "etude"
 _LEAF = "etude-controller"
 _REMOVE_DEADLINE_S = 5.0
 _RIVALS = 1000
-_MEMORY_FILES = {
-    1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"),
-    2: ("memory.current", "memory.max", "inactive_file"),
-}
-"""By version: what is used, what may be, and the line of memory.stat that says what of it can be dropped."""
-_UNLIMITED = 1 << 60
-"""Version 1 has no word for it, only a number no machine has."""
+_USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
 ADVICE = (
     "run as root, or inside `systemd-run --user --scope -p Delegate=yes -- COMMAND` (cgroup v2), or accept weaker "
     'per-process limits with limits = "rlimit" in the environment config'
 )
 
 
-class CgroupTree(Protocol):
-    """The groups of one backend instance, each sandbox a child."""
-
-    version: int
-    bases: list[Path]
-    """The directories that hold the sandboxes' groups."""
-    agents: Path
-    """The file the guest agents write `0` to in order to join a group without limits, for all of them."""
-
-    def add(self, name: str, resources: Resources) -> list[Path]:
-        """Make a sandbox's group with its limits; returns the files its commands write `0` to in order to join."""
-        ...
-
-    def freezer(self, name: str) -> Freezer | None:
-        """What stops a sandbox's processes; None where these groups cannot."""
-        ...
-
-    def memory(self, name: str) -> int:
-        """Bytes that count against the sandbox's memory limit: its processes, its files in memory, its page cache."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Kill what is left in the group and remove it; fine when it does not exist."""
-        ...
-
-    def close(self) -> None:
-        """Remove every group of this instance."""
-        ...
-
-
 @dataclass(frozen=True)
-class _Mounted:
+class Mounted:
+    """The groups this process is in, and by which version."""
+
     version: int
     own: dict[str, Path]
     """Controller -> directory of the group this process is in."""
@@ -81,7 +46,7 @@ class _Mounted:
 
 def open_tree(instance: str) -> CgroupTree:
     """The tree for a new backend instance; raises MissingDependency saying what to do when none can be written."""
-    found = _find()
+    found = find()
     try:
         return _V2(found.own["memory"], instance) if found.version == 2 else _V1(found.own, instance)
     except OSError as error:
@@ -94,7 +59,7 @@ def instances() -> dict[str, list[Path]]:
     """This user's backend instances that have groups beside ours, live or dead, with those groups' directories."""
     result: dict[str, list[Path]] = {}
     try:
-        found = _find()
+        found = find()
     except MissingDependency:
         return result
     for own in dict.fromkeys(found.own.values()):
@@ -149,13 +114,6 @@ def _remove(directory: Path) -> None:
         time.sleep(0.005)
 
 
-def _remove_instance(bases: list[Path]) -> None:
-    remove_group(*bases)
-    for base in bases:
-        with contextlib.suppress(OSError):  # another backend's groups are there
-            base.parent.rmdir()
-
-
 def _kill_members(group: Path) -> None:
     try:
         (group / "cgroup.kill").write_text("1")  # version 2: one write, no race with fork
@@ -175,7 +133,7 @@ def _kill_members(group: Path) -> None:
             continue
 
 
-def _find() -> _Mounted:
+def find() -> Mounted:
     """Where the controllers are mounted, and which groups this process is in."""
     v1: dict[str, Path] = {}
     v2: Path | None = None
@@ -190,9 +148,9 @@ def _find() -> _Mounted:
             for controller in set(options.split(",")) & {*_CONTROLLERS, _FREEZER}:
                 v1[controller] = _below(Path(mount), root, own.get(controller, "/"))
     if v2 is not None and _offers(v2):
-        return _Mounted(2, dict.fromkeys(_CONTROLLERS, v2))
+        return Mounted(2, dict.fromkeys(_CONTROLLERS, v2))
     if set(v1) >= set(_CONTROLLERS):
-        return _Mounted(1, v1)
+        return Mounted(1, v1)
     missing = ", ".join(sorted(set(_CONTROLLERS) - set(v1)))
     raise MissingDependency(f"no cgroup controllers for {missing} are mounted: {ADVICE}")
 
@@ -223,54 +181,68 @@ def _above_leaf(directory: Path) -> Path:
     return directory.parent if directory.name == _LEAF else directory
 
 
-class _V1:
+class CgroupTree:
+    """The groups of one backend instance, each sandbox a child."""
+
+    version: int
+    bases: list[Path]
+    """The directories that hold the sandboxes' groups, the one that counts memory first."""
+    agents: Path
+    """The file the guest agents write `0` to in order to join a group without limits, for all of them."""
+
+    def add(self, name: str, resources: Resources) -> list[Path]:
+        """Make a sandbox's group with its limits; returns the files its commands write `0` to in order to join."""
+        for base in self.bases:
+            (base / name).mkdir(exist_ok=True)
+        self._limit(name, resources)
+        return [base / name / "cgroup.procs" for base in self.bases]
+
+    def freezer(self, name: str) -> Freezer | None:
+        """What stops a sandbox's processes; None where these groups cannot."""
+        raise NotImplementedError
+
+    def memory(self, name: str) -> int:
+        """Bytes that count against the sandbox's memory limit: its processes, its files in memory, its page cache."""
+        return int((self.bases[0] / name / _USED[self.version]).read_text())
+
+    def remove(self, name: str) -> None:
+        """Kill what is left in the group and remove it; fine when it does not exist."""
+        remove_group(*(base / name for base in self.bases))
+
+    def close(self) -> None:
+        """Remove every group of this instance."""
+        remove_group(*self.bases)
+        for base in self.bases:
+            with contextlib.suppress(OSError):  # another backend's groups are there
+                base.parent.rmdir()
+
+    def _limit(self, name: str, resources: Resources) -> None:
+        raise NotImplementedError
+
+
+class _V1(CgroupTree):
     """One hierarchy a controller."""
 
     version = 1
 
     def __init__(self, own: dict[str, Path], instance: str) -> None:
-        usable = {each: place for each, place in own.items() if each != _FREEZER or os.access(place, os.W_OK)}
-        self._bases = {controller: directory / _ROOT / instance for controller, directory in usable.items()}
-        for base in self._bases.values():
-            make_below(base)
+        usable = [*_CONTROLLERS, *([_FREEZER] if _FREEZER in own and os.access(own[_FREEZER], os.W_OK) else [])]
+        self._bases = {controller: own[controller] / _ROOT / instance for controller in usable}
         self.bases = list(self._bases.values())
+        for base in self.bases:
+            make_below(base)
         self.agents = self._bases["memory"] / "cgroup.procs"
 
-    def add(self, name: str, resources: Resources) -> list[Path]:
-        limits = {
-            "memory": ("memory.limit_in_bytes", resources.memory_mb << 20),
-            "pids": ("pids.max", resources.pids),
-            "cpu": ("cpu.cfs_quota_us", int(resources.cpus * _PERIOD_US)),
-        }
-        joins = []
-        for controller, (file, value) in limits.items():
-            group = self._bases[controller] / name
-            group.mkdir(exist_ok=True)
-            _write(group / file, value)
-            joins.append(group / "cgroup.procs")
-        if _FREEZER in self._bases:
-            group = self._bases[_FREEZER] / name
-            group.mkdir(exist_ok=True)
-            joins.append(group / "cgroup.procs")
-        return joins
+    def _limit(self, name: str, resources: Resources) -> None:
+        _write(self._bases["memory"] / name / "memory.limit_in_bytes", resources.memory_mb << 20)
+        _write(self._bases["pids"] / name / "pids.max", resources.pids)
+        _write(self._bases["cpu"] / name / "cpu.cfs_quota_us", int(resources.cpus * _PERIOD_US))
 
     def freezer(self, name: str) -> Freezer | None:
         return Freezer.v1(self._bases[_FREEZER] / name) if _FREEZER in self._bases else None
 
-    def memory(self, name: str) -> int:
-        return int((self._bases["memory"] / name / "memory.usage_in_bytes").read_text())
 
-    def remove(self, name: str) -> None:
-        if (freezer := self.freezer(name)) is not None:
-            freezer.thaw()
-        for base in self.bases:
-            _remove(base / name)
-
-    def close(self) -> None:
-        _remove_instance(self.bases)
-
-
-class _V2:
+class _V2(CgroupTree):
     """One hierarchy. A group with children may hold no process, so this process first moves into a leaf of its own."""
 
     version = 2
@@ -281,35 +253,24 @@ class _V2:
         if not set(_CONTROLLERS) <= set((parent / "cgroup.subtree_control").read_text().split()):
             _empty_into_leaf(parent)
             _write(parent / "cgroup.subtree_control", wanted)
-        self._base = parent / _ROOT / instance
-        make_below(self._base, lambda shared: _write(shared / "cgroup.subtree_control", wanted))
-        self.bases = [self._base]
-        _write(self._base / "cgroup.subtree_control", wanted)
-        (self._base / "agents").mkdir()
-        self.agents = self._base / "agents" / "cgroup.procs"
+        base = parent / _ROOT / instance
+        make_below(base, lambda shared: _write(shared / "cgroup.subtree_control", wanted))
+        self.bases = [base]
+        _write(base / "cgroup.subtree_control", wanted)
+        (base / "agents").mkdir()
+        self.agents = base / "agents" / "cgroup.procs"
 
-    def add(self, name: str, resources: Resources) -> list[Path]:
-        group = self._base / name
-        group.mkdir(exist_ok=True)
+    def _limit(self, name: str, resources: Resources) -> None:
+        group = self.bases[0] / name
         _write(group / "memory.max", resources.memory_mb << 20)
         if (group / "memory.swap.max").exists():
             _write(group / "memory.swap.max", 0)
         _write(group / "pids.max", resources.pids)
         _write(group / "cpu.max", f"{int(resources.cpus * _PERIOD_US)} {_PERIOD_US}")
-        return [group / "cgroup.procs"]
 
     def freezer(self, name: str) -> Freezer | None:
-        found = Freezer.v2(self._base / name)
+        found = Freezer.v2(self.bases[0] / name)
         return found if found.switch.exists() else None
-
-    def memory(self, name: str) -> int:
-        return int((self._base / name / "memory.current").read_text())
-
-    def remove(self, name: str) -> None:
-        remove_group(self._base / name)
-
-    def close(self) -> None:
-        _remove_instance(self.bases)
 
 
 def _empty_into_leaf(parent: Path) -> None:
@@ -337,30 +298,3 @@ def make_below(directory: Path, prepare: Callable[[Path], object] = lambda share
 
 def _write(path: Path, value: int | str) -> None:
     path.write_text(str(value))
-
-
-def memory_in_use() -> tuple[int, int] | None:
-    """Bytes in use, without what can be dropped, and the limit, of the group this process runs in or of one above it,
-    whichever is fuller; None where there is no limit or no group."""
-    try:
-        found = _find()
-    except MissingDependency:
-        return None
-    current, limit, cache = _MEMORY_FILES[found.version]
-    fullest: tuple[int, int] | None = None
-    for group in (found.own["memory"], *found.own["memory"].parents):
-        try:
-            most = (group / limit).read_text().strip()
-            used = int((group / current).read_text()) - _stat(group / "memory.stat", cache)
-        except (OSError, ValueError):
-            break  # above the top of the hierarchy
-        if most == "max" or not 0 < int(most) < _UNLIMITED:
-            continue
-        if fullest is None or used * fullest[1] > fullest[0] * int(most):
-            fullest = max(0, used), int(most)
-    return fullest
-
-
-def _stat(path: Path, name: str) -> int:
-    lines = (line.split() for line in path.read_text().splitlines())
-    return next((int(value) for key, value in lines if key == name), 0)

@@ -1,12 +1,10 @@
 """The `remote` backend: sandboxes of an environment server, of the same shape as those of this process.
 
-Owns the line to one, and the list of what this caller has made, which it takes down when it closes. Retries are
-`connection`'s; what is sent for a verb is in `verbs`, and the words are `wire`'s.
+Owns the line to one. Retries are `connection`'s; what is sent for a verb is in `verbs`, and the words are `wire`'s.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 from collections.abc import AsyncIterator
@@ -17,42 +15,31 @@ from urllib.parse import quote
 import httpx2
 
 from etude.environments.base import Capabilities, SandboxSpec, Snapshot, listed, offer_of, wish
-from etude.environments.connection import Connection, read_token
-from etude.environments.far import FarSandbox
+from etude.environments.connection import Connection
+from etude.environments.far import FarBackend, FarSandbox
 from etude.environments.remote import RemoteConfig, default_state_dir
 from etude.environments.verbs import VERBS
 from etude.environments.wire import ServerError, create_body, error_of
-from etude.errors import ConfigError, SandboxError, Unreachable
+from etude.errors import ConfigError, Unreachable
+from etude.serving.token import read_token
 
 _OPEN_DEADLINE_S = 10.0
 
 
-class RemoteBackend:
+class RemoteBackend(FarBackend):
     """Makes sandboxes on a server. Opening one asks the server what it offers, and fails where that is not enough."""
 
     def __init__(self, config: RemoteConfig) -> None:
         self.config = config
         token = read_token(config.token_file or default_state_dir() / "token")
-        self._capabilities = _offered(config, token)
+        super().__init__(_offered(config, token))
         self.connection = Connection(config, token)
-        self.live: dict[str, RemoteSandbox] = {}
-        self.snapshots: set[str] = set()
-        self._closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
 
     async def create(self, spec: SandboxSpec) -> RemoteSandbox:
-        if self._closed:
-            raise SandboxError("this backend is closed")
-        body = create_body(spec, self._capabilities.name, self.config.isolation)
+        self._check_open()
+        body = create_body(spec, self.capabilities.name, self.config.isolation)
         said = await self.connection.ask("POST", "/sandboxes", "a sandbox to start", body)
         return self.adopt(json.loads(said)["id"])
-
-    def holds(self, snapshot: Snapshot) -> bool:
-        """Whether the snapshot was made through this object, and not released through it."""
-        return snapshot.id in self.snapshots
 
     async def release(self, snapshot: Snapshot) -> None:
         self.snapshots.discard(snapshot.id)
@@ -63,19 +50,11 @@ class RemoteBackend:
                 raise
 
     async def close(self) -> None:
-        """Destroy what was made through this object; the server and its other sandboxes live on."""
-        if self._closed:
-            return
-        self._closed = True
-        ended = await asyncio.gather(
-            *(box.destroy() for box in list(self.live.values())),
-            *(self.release(Snapshot(name)) for name in list(self.snapshots)),
-            return_exceptions=True,
-        )
-        await self.connection.close()
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
+        if not self._closed:
+            try:
+                await super().close()
+            finally:
+                await self.connection.close()
 
     def adopt(self, name: str) -> RemoteSandbox:
         """A sandbox of the server by its id, from now on this object's to destroy."""

@@ -11,18 +11,16 @@ import asyncio
 import base64
 import random
 import secrets
-import stat
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx2
 
 from etude.environments.far import TURN_S
 from etude.environments.remote import RemoteConfig
-from etude.environments.tracing import outgoing
 from etude.environments.wire import KEY, UNDER_WAY, ServerError, error_of
-from etude.errors import ConfigError, DeadlineExceeded, SandboxError
+from etude.errors import DeadlineExceeded, SandboxError
+from etude.serving.tracing import outgoing
 
 _READ_S = TURN_S + 25.0
 _CANCEL_S = 30.0
@@ -138,18 +136,3 @@ class _Patience:
             raise DeadlineExceeded(f"{self._url} to answer ({self._what})", self._limit_s, why)
         await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
         self._pause_s = min(self._pause_s * 2, 2.0)
-
-
-def read_token(path: Path) -> str:
-    """The token in a file that only its owner can read."""
-    try:
-        mode, token = path.stat().st_mode, path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(
-            f"token_file: {path}: {error.strerror}; a server writes it when it is first started"
-        ) from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise ConfigError(f"token_file: others can read {path}: chmod 600 it, and replace the token in it")
-    if len(token) < 16 or not token.isascii():
-        raise ConfigError(f"token_file: {path} holds no token of at least 16 characters")
-    return token

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from etude.config import load_recipe
 from etude.environments.backends import LOCAL, default_config, plugin_of
-from etude.environments.finding import Finding
 from etude.environments.local import open_workspace
-from etude.environments.plugin import BackendTable
+from etude.environments.plugin import BackendTable, Finding
 from etude.errors import ConfigError, EtudeError
 
 _LOOKED_AT = {

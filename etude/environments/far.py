@@ -1,7 +1,8 @@
-"""A sandbox of another process: its verbs go over a line, whatever that line is made of.
+"""Sandboxes of another process: their verbs go over a line, whatever that line is made of.
 
-Owns `Line`, what a caller needs of one (HTTP's is in `client`, Ray's in `cluster.sandbox`), and the background commands
-of such a sandbox, which are asked about in turns. Knows neither HTTP nor Ray.
+Owns `Line`, what a caller needs of one (HTTP's is in `client`, Ray's in `cluster.sandbox`), the background commands of
+such a sandbox, which are asked about in turns, and the list of what a backend has made there, which it takes down when
+it closes. Knows neither HTTP nor Ray.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import weakref
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from etude.environments.base import ExecResult, Sandbox
+from etude.environments.base import Capabilities, ExecResult, Sandbox, SandboxSpec, Snapshot, all_of
 from etude.environments.verbs import Waited
-from etude.errors import DeadlineExceeded
+from etude.errors import DeadlineExceeded, SandboxError
 
 TURN_S = 20.0
 """How long the other process holds a question before it says that there is no news."""
@@ -29,6 +30,36 @@ class Line(Protocol):
     def output(self, process: int) -> AsyncIterator[bytes]:
         """What a background command prints, from its first byte to its end."""
         ...
+
+
+class FarBackend:
+    """Base of the backends of one kind of line: each knows what was made through it."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.capabilities = capabilities
+        self.live: dict[str, Any] = {}
+        self.snapshots: set[str] = set()
+        self._closed = False
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        raise NotImplementedError
+
+    async def release(self, snapshot: Snapshot) -> None:
+        raise NotImplementedError
+
+    def holds(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot was made through this object, and not released through it."""
+        return snapshot.id in self.snapshots
+
+    async def close(self) -> None:
+        """Destroy what was made through this object; the other side and its other sandboxes live on."""
+        self._closed = True
+        boxes = [box.destroy() for box in list(self.live.values())]
+        await all_of(*boxes, *(self.release(Snapshot(name)) for name in list(self.snapshots)))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxError("this backend is closed")
 
 
 class FarSandbox(Sandbox):

@@ -20,7 +20,6 @@ FRAME_MAX = 64 << 20
 _EXEC_LIMITS = struct.Struct("<II")
 _READ_LIMIT = struct.Struct("<Q")
 _PACK = struct.Struct("<4Q")
-_NEXT = struct.Struct("<Q")
 _WHOLE = 2**64 - 1
 _ANY = 2**63
 _ENTRY = struct.Struct("<?Q")
@@ -103,9 +102,9 @@ ASKED: dict[str, Asked] = {
     "download": Asked(
         "p",
         lambda path: _PACK.pack(ARCHIVE_MAX, ARCHIVE_MAX, _ANY, _WHOLE) + encoded(path),
-        lambda body: body[_NEXT.size :],
+        lambda body: Part.decoded(body).tar,
     ),
-    "part": Asked("p", _pack, lambda body: Part(_NEXT.unpack_from(body)[0], body[_NEXT.size :])),
+    "part": Asked("p", _pack, Part.decoded),
     "metrics": Asked("m", lambda: b"", _metrics),
 }
 """Commands are streams, and asked for by `Channel` itself."""

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.environments.wire import Answer, ServerError, answer_of
+from etude.environments.wire import ServerError, answer_of
 from etude.errors import ConfigError
 from etude.host.lock import hold
+from etude.serving.wire import Answer
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS requests (key TEXT PRIMARY KEY, digest TEXT NOT NULL, began REAL NOT NULL, status INTEGER,

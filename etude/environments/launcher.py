@@ -1,14 +1,12 @@
 """How one namespace sandbox is started: the command line of the native launcher, bubblewrap and the guest.
 
 Owns the list of what is visible, what is unshared and what is dropped; nearly all of it is the same for every sandbox
-of a backend and is put together once. `spawn` uses posix_spawn, which does not copy the controller's page tables: a
-trainer of many gigabytes starts a sandbox as fast as a small script does.
+of a backend and is put together once.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from etude.environments.base import WORKSPACE, Resources
+from etude.environments.child import spawn
 from etude.environments.egress import gate
-from etude.environments.root import Root, image_environment, make_points
+from etude.environments.images.root import Root, image_environment, make_points
 from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.environments.uids import SHOWN, Uids
 from etude.errors import ConfigError, MissingDependency
@@ -123,15 +122,8 @@ class Launcher:
         else:
             argv += self._on_image(root, disk, owner, root.launch(self._directory, first, shown), ways)
         argv += ["/guest/guest", "serve", *map(str, limits), name, *([str(gate.PORT)] if egress else [])]
-        actions = [
-            (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
-        # a process group of its own: Ctrl-C at the terminal is for the controller, which then ends its sandboxes
-        return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
+        with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as said:
+            return spawn(argv, [control.fileno()], said.fileno())
 
     def _on_host(self, disk: int, owner: tuple[int, int], users: list[str], ways: Mapping[str, str]) -> list[str]:
         """What is seen of the host, and the workspace; and the variables that tell of the ways out."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -26,17 +25,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from etude.deadlines import Wait
 from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, all_of
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
 from etude.environments.egress.gate import open_proxy
 from etude.environments.egress.policy import EgressConfig, allowing
 from etude.environments.freezer import Freezer
+from etude.environments.images.root import Root
+from etude.environments.images.rootfs import HOST, Roots
 from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.plugin import BackendTable, Plugin
-from etude.environments.root import Root
-from etude.environments.rootfs import HOST, Roots
 from etude.environments.spawned import SpawnedSandbox
 from etude.environments.starving import processors_taken, short_of
 from etude.environments.toolchain import SANDBOX_UID, find_toolchain
@@ -178,12 +177,11 @@ class NamespaceBackend:
         if self._closed:
             return
         self._closed = True
-        ended = await asyncio.gather(*(box.destroy() for box in list(self._live.values())), return_exceptions=True)
-        await self.on_disk("the directories of the backend to be removed", self._remove_all)
-        self._disk_pool.shutdown()
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
+        try:
+            await all_of(*(box.destroy() for box in list(self._live.values())))
+        finally:
+            await self.on_disk("the directories of the backend to be removed", self._remove_all)
+            self._disk_pool.shutdown()
 
     # for NamespaceSandbox -----------------------------------------------------------------------------------------
 
@@ -285,28 +283,20 @@ class NamespaceSandbox(SpawnedSandbox):
             commands = tree.add(str(self._disk.number), self._spec.resources)
             self._freezer = tree.freezer(str(self._disk.number))
             groups = Groups([tree.agents], commands)
-        ours, theirs = socket.socketpair()
+
+        def spawn(control: socket.socket) -> int:
+            disk, resources, way = self._disk, self._spec.resources, self.proxy is not None
+            start = self._own.launcher.spawn
+            return start(self.id, disk.lowers, resources, groups, control, log, self._first, self._root, way)
+
         try:
-            ours.setblocking(False)
-            with theirs:
-                spawn, resources, way = self._own.launcher.spawn, self._spec.resources, self.proxy is not None
-                self._pid = spawn(
-                    self.id, self._disk.lowers, resources, groups, theirs, log, self._first, self._root, way
-                )
-            launcher = os.pidfd_open(self._pid)
-        except BaseException:
-            ours.close()
-            raise
-        try:
-            await self._connect(ours, launcher, self._own.config.start_timeout_s)
+            await self._begin(spawn, self._own.config.start_timeout_s)
         except SandboxError:
             said = log.read_text(errors="replace").strip()[-500:]
             raise SandboxError(
                 f"sandbox {self.id} did not start: {said or 'its launcher ended silently'}; "
                 "`etude environments doctor` tells what is missing"
             ) from None
-        finally:
-            os.close(launcher)
 
     async def call(self, verb: str, **arguments: Any) -> Any:
         value = await super().call(verb, **arguments)

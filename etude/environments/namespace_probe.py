@@ -16,11 +16,11 @@ from pathlib import Path
 from etude.environments import cgroups
 from etude.environments.base import SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
-from etude.environments.finding import Finding, look
 from etude.environments.images.check import check_images
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.plugin import Finding, look
 from etude.environments.store import default_state_dir, new_instance
 from etude.errors import DeadlineExceeded, EtudeError
 

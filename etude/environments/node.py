@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from etude.environments.accounts import Accounts
+from etude.environments.accounts import SANDBOX, Accounts
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec, listed, offer_of
 from etude.environments.journal import Journal
@@ -30,7 +30,6 @@ from etude.environments.lives import Ending, Kept, Live, NodeConfig, Timers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import default_state_dir
 from etude.environments.requests import Requests
-from etude.environments.tracing import SANDBOX
 from etude.environments.wire import SPOILED, Isolation, ServerError, gone
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
 from etude.records import InfraFailed

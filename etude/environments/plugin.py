@@ -3,7 +3,8 @@
     [project.entry-points."etude.backends"]
     mine = "my_package.sandboxes:PLUGIN"
 
-Owns `Plugin` and `BackendTable`. `environments.backends` finds and opens them; docs/extending.md adds one.
+Owns `Plugin`, `BackendTable`, and `Finding`, what a plug-in says of a machine. `environments.backends` finds and opens
+them; docs/extending.md adds one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from etude.config import Config
 from etude.environments.base import Backend
-from etude.environments.finding import Finding
+from etude.errors import EtudeError
 
 
 class BackendTable(Config):
@@ -23,6 +24,29 @@ class BackendTable(Config):
 
     kind: str = ""
     """The plug-in's name; every config of one has its own as the default."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `remedy` is what to run or change when it is not `ok`."""
+
+    subject: str
+    ok: bool
+    said: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        mark = "ok     " if self.ok else "MISSING"
+        return f"{mark} {self.subject}: {self.said}" + (f"\n        do: {self.remedy}" if self.remedy else "")
+
+
+def look(subject: str, see: Callable[[], str]) -> Finding:
+    """What `see` says, or what its error says, up to the colon after which the remedy stands."""
+    try:
+        return Finding(subject, True, see())
+    except EtudeError as error:
+        said, _, remedy = str(error).partition(": ")
+        return Finding(subject, False, said, remedy)
 
 
 @dataclass(frozen=True)

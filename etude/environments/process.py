@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from etude.environments.base import ExecResult
 from etude.errors import SandboxError
@@ -29,34 +29,50 @@ class Agent(Protocol):
     async def answer(self, future: asyncio.Future[Answer], what: str, timeout_s: float) -> Answer: ...
 
 
-class GuestProcess:
-    """See base.Process. `what` names it in errors."""
+class Printed:
+    """What a command prints, as it comes, for any number of readers."""
 
-    def __init__(self, agent: Agent, number: int, what: str) -> None:
-        self._agent = agent
-        self._id = number
-        self._what = what
+    def __init__(self) -> None:
         self._printed = bytearray()
-        self._begun: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._news = asyncio.Event()
 
-    @property
-    def id(self) -> int:
-        return self._id
-
-    async def output(self) -> AsyncIterator[bytes]:
+    async def _pieces(self, ended: asyncio.Future[Any]) -> AsyncIterator[bytes]:
         at = 0
         while True:
             if at < len(self._printed):
                 piece = bytes(self._printed[at:])
                 at += len(piece)
                 yield piece
-            elif self._ended.done():
-                exec_result(*self._ended.result(), self._id, self._what)  # raises where the sandbox has failed
+            elif ended.done():
                 return
             else:
                 await self._news.wait()
+
+    def _tell(self) -> None:
+        """Wake every reader; those that come later wait for the next news."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+class GuestProcess(Printed):
+    """See base.Process. `what` names it in errors."""
+
+    def __init__(self, agent: Agent, number: int, what: str) -> None:
+        super().__init__()
+        self._agent = agent
+        self._id = number
+        self._what = what
+        self._begun: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    async def output(self) -> AsyncIterator[bytes]:
+        async for piece in self._pieces(self._ended):
+            yield piece
+        exec_result(*self._ended.result(), self._id, self._what)  # raises where the sandbox has failed
 
     async def wait(self, timeout_s: float) -> ExecResult:
         status, body = await self._agent.answer(self._ended, f"{self._what} to end", timeout_s)
@@ -94,13 +110,6 @@ class GuestProcess:
                 future.set_exception(error)
                 future.exception()  # nobody may be waiting; asyncio would log it as never retrieved
         self._tell()
-
-    # ----------------------------------------------------------------------------------------------------------------
-
-    def _tell(self) -> None:
-        """Wake every reader; those that come later wait for the next news."""
-        self._news.set()
-        self._news = asyncio.Event()
 
 
 def exec_result(status: int, body: bytes, request: int, what: str) -> ExecResult:

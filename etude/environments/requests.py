@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from etude.environments.journal import Journal
-from etude.environments.wire import UNDER_WAY, Answer, ServerError, answer_of, dump
+from etude.environments.wire import UNDER_WAY, ServerError, answer_of
 from etude.errors import EtudeError
+from etude.serving.wire import Answer, dump
 
 _STILL = Answer(UNDER_WAY, dump({"under_way": True}))
 _NOT_BEGUN = ("busy", "draining")

@@ -12,14 +12,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
 import structlog
 from pydantic import Field
 
 from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec, Snapshot
 from etude.environments.cluster.config import ClusterConfig
+from etude.environments.far import FarBackend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.remote import RemoteConfig
 from etude.environments.wire import ServerError
@@ -37,15 +38,6 @@ class RoutedConfig(BackendTable):
     """Tables of kind "remote" or "cluster", which all offer the same."""
     away_s: ClassVar[float] = 30.0
     """How long a place that could not be reached, or was full, gets nothing new while another may."""
-
-
-class FarBackend(Backend, Protocol):
-    """What a place is: a backend that knows what it has made."""
-
-    @property
-    def live(self) -> Mapping[str, Any]: ...
-
-    def holds(self, snapshot: Snapshot) -> bool: ...
 
 
 class Place:

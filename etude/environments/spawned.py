@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from etude.environments.child import ended
@@ -28,23 +29,31 @@ class SpawnedSandbox(GuestSandbox):
     """Its way out; None where it may reach nothing."""
     _pid: int | None = None
 
-    async def _connect(self, control: socket.socket, child: int, wait_s: float) -> None:
-        """Take the agent's greeting, and what comes with it; `child` is a handle of the process that was started."""
-        loop = asyncio.get_running_loop()
+    async def _begin(self, spawn: Callable[[socket.socket], int], wait_s: float) -> None:
+        """Have `spawn` start the agent with its end of the line; take its greeting, and what comes with it."""
+        ours, theirs = socket.socketpair()
+        loop, child = asyncio.get_running_loop(), -1
         try:
-            if self.proxy is not None:
-                listener = await take_listener(control, child, self.id, wait_s)
-                if listener is not None:
+            try:
+                ours.setblocking(False)
+                with theirs:
+                    self._pid = spawn(theirs)
+                child = os.pidfd_open(self._pid)
+                if (
+                    self.proxy is not None
+                    and (listener := await take_listener(ours, child, self.id, wait_s)) is not None
+                ):
                     self.proxy.listen(listener, self.id)
-            await loop.create_unix_connection(lambda: self._channel, sock=control)
-        except BaseException:
-            control.close()  # which ends the agent: `destroy` has no channel to close
-            raise
-        loop.add_reader(child, self._channel.give_up)  # its child may wait for it for ever, and not hang up
-        try:
+                await loop.create_unix_connection(lambda: self._channel, sock=ours)
+            except BaseException:
+                ours.close()  # which ends the agent: `destroy` has no channel to close
+                raise
+            loop.add_reader(child, self._channel.give_up)  # its child may wait for it for ever, and not hang up
             await self._channel.ready(wait_s)
         finally:
-            loop.remove_reader(child)
+            if child >= 0:
+                loop.remove_reader(child)
+                os.close(child)
 
     async def _end(self) -> None:
         """Hanging up ends the agent, which is process 1: the kernel kills every other, then its starter ends."""

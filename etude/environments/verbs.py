@@ -18,19 +18,10 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from etude.config import Config
-from etude.environments.base import DirEntry, ExecResult, Metrics, ProcessInfo, Snapshot
-from etude.environments.wire import (
-    READ_MAX,
-    ExecBody,
-    ForkBody,
-    TtlBody,
-    dump,
-    exec_result,
-    parse_body,
-    part_of,
-    whole_number,
-)
+from etude.environments.base import DirEntry, ExecResult, Metrics, Part, ProcessInfo, Snapshot
+from etude.environments.wire import READ_MAX, ExecBody, ForkBody, TtlBody, exec_result
 from etude.errors import ConfigError
+from etude.serving.wire import dump, parse_body, whole_number
 
 _WAIT_MAX_S = 60.0
 _LAST_PROCESS = 0xFFFFFFFF
@@ -204,7 +195,7 @@ VERBS: dict[str, Verb] = {
     ),
     "part": Verb(
         "GET", "/archive/part", "A directory in archives, from the entry `skip` on", "a part of {path}",
-        ("path", "skip"), answer="bytes", value=part_of, while_paused=True,
+        ("path", "skip"), answer="bytes", value=Part.decoded, while_paused=True,
     ),
     "snapshot": Verb(
         "POST", "/snapshot", "Take a snapshot", "a snapshot", keys=KEPT, value=lambda said: Snapshot(said["id"]),

@@ -1,7 +1,7 @@
-"""What the environment server and its client say to each other: bodies, answers and named errors, as JSON.
+"""What the environment server and its client say to each other: bodies, and errors by their names.
 
 Owns the form of each and both directions of every conversion, so that an error raised beside a sandbox is the same
-error at the other end of the wire. Bytes inside JSON are base64. Knows nothing of HTTP beyond the status of an error.
+error at the other end of the wire. What all our servers say alike is `serving.wire`'s.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import base64
 import binascii
 import errno
 import json
-import struct
-from dataclasses import asdict, dataclass, is_dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from etude.config import Config
-from etude.environments.base import WORKSPACE, ExecResult, Part, Resources, SandboxSpec
+from etude.environments.base import WORKSPACE, ExecResult, Resources, SandboxSpec
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
+from etude.serving.wire import DENIED, Answer, Denied, bug, denial, dump, refusal
 
 KEY = "Idempotency-Key"
 """The header that names a request, so that sending it again is never doing it again."""
@@ -31,15 +30,12 @@ READ_MAX = 60 << 20
 """The longest file that is read at once, in bytes."""
 
 _KINDS: dict[str, tuple[int, bool]] = {
-    "unauthorized": (401, False),
-    "forbidden": (403, False),
     "not_found": (404, False),
     "paused": (409, False),
     "cancelled": (409, False),
     "expired": (410, False),
     "ended": (410, False),
     "lost": (410, True),
-    "too_large": (413, False),
     "key_reused": (422, False),
     "busy": (429, True),
     "sandbox": (502, True),
@@ -47,6 +43,7 @@ _KINDS: dict[str, tuple[int, bool]] = {
     "ending": (503, True),
     "interrupted": (503, True),
     "unwritable": (507, True),
+    **{kind: (status, False) for kind, status in DENIED.items()},
 }
 """Errors that only a server has -> HTTP status, and whether trying again (with a new key; where need be, in a new
 sandbox) can be expected to work."""
@@ -89,18 +86,6 @@ class _Body(Config):
 
 LONGEST_S = 365 * 86_400.0
 """What a duration may be at most: clocks of ours count it in milliseconds, kernels in less."""
-_MOST_MB = 1 << 30
-
-
-class ResourcesBody(_Body):
-    """What a sandbox may use. The least CPU is what a kernel counts: a millisecond of every tenth of a second."""
-
-    memory_mb: int = Field(Resources.memory_mb, ge=1, le=_MOST_MB)
-    pids: int = Field(Resources.pids, ge=1, le=1 << 22)
-    cpus: float = Field(Resources.cpus, ge=0.01, le=4096)
-    disk_mb: int = Field(Resources.disk_mb, ge=1, le=_MOST_MB)
-    state_mb: int = Field(Resources.state_mb, ge=1, le=1 << 20)
-    state_entries: int = Field(Resources.state_entries, ge=1, le=1 << 32)
 
 
 class CreateBody(_Body):
@@ -111,7 +96,7 @@ class CreateBody(_Body):
     image: str = Field("host", pattern=r"^[ -~]{1,1024}$")
     base: str | None = None
     files: dict[str, Content] = {}
-    resources: ResourcesBody = ResourcesBody()
+    resources: Resources = Resources()
     ttl_s: float | None = Field(None, gt=0, le=LONGEST_S)
     labels: dict[str, str] = {}
     egress: tuple[str, ...] | None = None
@@ -141,31 +126,6 @@ class TtlBody(_Body):
     ttl_s: float = Field(gt=0, le=LONGEST_S)
 
 
-B = TypeVar("B", bound=Config)
-_DIGITS = 15
-"""More than any count of ours has; Python refuses to read numbers of thousands."""
-
-
-def parse_body(raw: bytes, schema: type[B]) -> B:
-    """Raises ConfigError, one line a wrong key, with its path. Texts that are not UTF-8 come as `dump` sends them."""
-    try:
-        said = json.loads(raw or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"body: not JSON: {error}") from None
-    try:
-        return schema.model_validate(said)
-    except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
-        raise ConfigError("; ".join(wrong)) from None
-
-
-def whole_number(name: str, text: str) -> int:
-    """Of a query's or a path's text. Raises ConfigError; `²` is a digit to Python, and no number here."""
-    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS:
-        raise ConfigError(f"{name}: {text[:40]!r} is no whole number, or one too large")
-    return int(text)
-
-
 def create_body(spec: SandboxSpec, backend: str | None, isolation: Isolation | None) -> bytes:
     """What asks a server for `spec`."""
     body: dict[str, Any] = {"backend": backend, "isolation": isolation, "image": spec.image, "ttl_s": spec.ttl_s}
@@ -174,72 +134,38 @@ def create_body(spec: SandboxSpec, backend: str | None, isolation: Isolation | N
     return dump({**body, "files": dict(spec.files), "resources": spec.resources, "labels": dict(spec.labels)})
 
 
-def dump(value: object) -> bytes:
-    """JSON. Names of files that are not UTF-8 survive, as escaped surrogates."""
-    return json.dumps(value, default=_plain, separators=(",", ":")).encode("ascii")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-_NEXT = struct.Struct("<Q")
-
-
-def part_body(part: Part) -> bytes:
-    """Where the next one begins, and the tar."""
-    return _NEXT.pack(part.next) + part.tar
-
-
-def part_of(body: bytes) -> Part:
-    return Part(_NEXT.unpack_from(body)[0], body[_NEXT.size :])
-
-
 def exec_result(said: dict[str, Any]) -> ExecResult:
     """`said` is an answer's form of one."""
     output = base64.b64decode(said["output"])
     return ExecResult(said["exit_code"], output, said["timed_out"], said["log_path"])
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What is sent back, and kept under the request's key."""
-
-    status: int
-    body: bytes
-    retry_after_s: float | None = None
-    """When to come again, of a refusal before anything was done."""
+_OF_ERRNO = {errno.ENOENT: 404, errno.ESRCH: 404, errno.EACCES: 403, errno.EPERM: 403}
 
 
 def answer_of(error: Exception) -> Answer:
     """An error in the form it is sent in: {"error": {"kind", "message", "retryable", ...}}."""
-    status, said = _said(error)
-    return Answer(status, dump({"error": {"message": str(error), **said}}), said.get("retry_after_s"))
-
-
-def _said(error: Exception) -> tuple[int, dict[str, Any]]:
-    if isinstance(error, ServerError):
-        status, retryable = _KINDS[error.kind]
-        return status, {"kind": error.kind, "retryable": retryable, "retry_after_s": error.retry_after_s}
-    if isinstance(error, ConfigError):
-        return 400, {"kind": "config", "retryable": False}
-    if isinstance(error, DeadlineExceeded):
-        waited = {"waited_for": error.waited_for, "seconds": error.seconds}
-        return 504, {"kind": "deadline", "retryable": True, **waited}
-    if isinstance(error, OSError):
-        named = {"errno": error.errno, "strerror": error.strerror, "filename": error.filename}
-        status = {errno.ENOENT: 404, errno.ESRCH: 404, errno.EACCES: 403, errno.EPERM: 403}.get(error.errno or 0, 409)
-        return status, {"kind": "os", "retryable": False, **named}
-    if isinstance(error, SandboxSpoiled):
-        return 410, {"kind": SPOILED, "retryable": False}
-    if isinstance(error, EtudeError):
-        return 502, {"kind": "sandbox", "retryable": True}
-    message = f"a bug of the server: {type(error).__name__}; its log has the rest"
-    return 500, {"kind": "internal", "retryable": False, "message": message}
+    message = str(error)
+    match error:
+        case Denied():
+            return denial(error)
+        case ServerError():
+            status, retryable = _KINDS[error.kind]
+            return refusal(status, error.kind, message, retryable, error.retry_after_s)
+        case ConfigError():
+            return refusal(400, "config", message)
+        case DeadlineExceeded():
+            return refusal(504, "deadline", message, True, waited_for=error.waited_for, seconds=error.seconds)
+        case OSError():
+            return refusal(
+                _OF_ERRNO.get(error.errno or 0, 409), "os", message,
+                errno=error.errno, strerror=error.strerror, filename=error.filename,
+            )  # fmt: skip
+        case SandboxSpoiled():
+            return refusal(410, SPOILED, message)
+        case EtudeError():
+            return refusal(502, "sandbox", message, True)
+    return refusal(500, "internal", bug(error))
 
 
 def error_of(body: bytes, where: str) -> Exception:

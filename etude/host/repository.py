@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from etude.errors import ConfigError
 from etude.host import beneath
@@ -59,14 +60,22 @@ def find(directory: Path, *, bare: bool = False) -> Found | None:
     return None
 
 
-def linked(top: Path) -> tuple[Path, Path] | None:
-    """The git directory of a worktree that `git worktree add` made, and the one it shares; else None."""
+class Linked(NamedTuple):
+    """The git directories of a worktree: its own, and the one it shares with the whole repository."""
+
+    own: Path
+    common: Path
+
+
+def linked(top: Path) -> Linked | None:
+    """Those of a worktree that `git worktree add` made; else None. A `.git` file is data like any other: it is believed
+    only where git itself would have written it, and the directory it names must name `top` in return."""
     own = _named(top / ".git", "gitdir: ")
     if own is None or _named(own / "gitdir", "") != top.resolve() / ".git":
         return None
     common = _named(own / "commondir", "") or own
     # a directory of worktrees lies in the common one; anything else was not made by git
-    return (own, common) if own.parent == common / "worktrees" else None
+    return Linked(own, common) if own.parent == common / "worktrees" else None
 
 
 class Aside:

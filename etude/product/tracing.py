@@ -36,8 +36,8 @@ async def spans_of(config: AgentConfig, session_id: str) -> AsyncGenerator[Spans
         yield None
         return
     try:
-        from etude.environments.tracing import collected
         from etude.product.spans import Spans
+        from etude.serving.tracing import collected
     except ModuleNotFoundError as error:
         raise MissingDependency(f"spans_to: {error.name} is not installed: pip install 'etude[otel]'") from None
     provider = collected(config.spans_to, _SERVICE)

@@ -14,7 +14,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,20 +24,20 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import Field
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.config import Config
-from etude.environments.server.connections import HttpLimits
-from etude.environments.server.guard import Guard, own_token
-from etude.environments.server.http import respond
-from etude.environments.server.openapi import served
-from etude.environments.server.process import LOOPBACK, Server, listening, url_of
-from etude.environments.wire import Answer, dump
 from etude.errors import DeadlineExceeded, WeightError
+from etude.serving.connections import HttpLimits
+from etude.serving.guard import Guard
+from etude.serving.http import handlers, respond
+from etude.serving.openapi import served
+from etude.serving.process import LOOPBACK, Server, listening, url_of
+from etude.serving.token import own_token
+from etude.serving.wire import Answer, Denied, bug, denial, refusal
 from etude.weights.cache import Cache
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.opening import open_store
@@ -156,7 +156,7 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
             return Response(headers={"content-length": str((await relay.stamp(key))[0])})
         if span is None or int(span[1]) > min(int(span[2]), size - 1):
             said = f"Range: `bytes=FIRST-LAST` below {size} is what can be answered"
-            return _refused(416, "range", said, {"content-range": f"bytes */{size}"})
+            return respond(refusal(416, "range", said), {"content-range": f"bytes */{size}"})
         start, again = int(span[1]), request.url.path.startswith("/again/")
         data = await relay.pack(key, pack[1], size, start, int(span[2]) + 1, again)
         headers = {"content-range": f"bytes {start}-{start + len(data) - 1}/{size}"}
@@ -175,14 +175,14 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
         return _json(relay.figures())
 
     routes = [
-        *(Route(f"{how}/objects/{{key:path}}", _saying(objects)) for how in ("", "/again")),
-        *(Route(f"{how}/ranges/{{size:int}}/{{key:path}}", _saying(ranges)) for how in ("", "/again")),
-        Route("/lists/{prefix:path}", _saying(lists)),
+        *(Route(f"{how}/objects/{{key:path}}", objects) for how in ("", "/again")),
+        *(Route(f"{how}/ranges/{{size:int}}/{{key:path}}", ranges) for how in ("", "/again")),
+        Route("/lists/{prefix:path}", lists),
         Route("/metrics", metrics),
         Route("/figures", figures),
         served(openapi()),
     ]
-    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _no_route})
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers(_answer_of, "relay"))
 
 
 async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> None:
@@ -192,7 +192,6 @@ async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> 
         return  # what is under way is read again, from the store
 
     with listening(config.host, config.port, config.hosts) as sock:
-        config.token_file.parent.mkdir(parents=True, exist_ok=True)
         token, relay = own_token(config.token_file), Relay(open_store(url, config.store), config)
         try:
             await Server(application(relay, config, token), drain, lambda: ready(url_of(sock)), config.http).serve(
@@ -202,32 +201,18 @@ async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> 
             relay.close()
 
 
-def _saying(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """The handler, with what the store refuses said in HTTP. 504 says that the link is down, not the relay."""
-
-    async def handle(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except MissingObject as error:
-            return _refused(404, "not_found", str(error))
-        except DeadlineExceeded as error:
-            return _refused(504, "deadline", str(error))
-        except WeightError as error:
-            return _refused(502, "store", str(error))
-
-    return handle
-
-
-def _refused(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An error in the form of all our servers."""
-    said = {"error": {"kind": kind, "message": message, "retryable": status in (502, 504)}}
-    return respond(Answer(status, dump(said)), headers)
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    said = f"{request.method} {request.url.path[:200]}: {error.detail}; GET /openapi.json lists what there is"
-    return _refused(error.status_code, "no_route", said, error.headers)
+def _answer_of(error: Exception) -> Answer:
+    """What the store refuses, said in HTTP. 504 says that the link is down, not the relay."""
+    match error:
+        case Denied():
+            return denial(error)
+        case MissingObject():
+            return refusal(404, "not_found", str(error))
+        case DeadlineExceeded():
+            return refusal(504, "deadline", str(error), retryable=True)
+        case WeightError():
+            return refusal(502, "store", str(error), retryable=True)
+    return refusal(500, "internal", bug(error))
 
 
 def _answer(relay: Relay, response: Response) -> Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.environments.server.openapi import Operation, document, parameter
+from etude.serving.openapi import Operation, document, parameter
 
 _RANGE = {**parameter("Range", "header", type="string", pattern="^bytes=[0-9]{1,15}-[0-9]{1,15}$"), "required": True}
 _SIZE = parameter("size", "path", type="integer", minimum=0)

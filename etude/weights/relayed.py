@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from obstore.store import HTTPStore
 
 from etude.deadlines import scaled
-from etude.environments.connection import read_token
 from etude.errors import ConfigError, DeadlineExceeded
+from etude.serving.token import read_token
 from etude.weights.store import Patience, Store, StoreConfig
 
 T = TypeVar("T")

@@ -437,7 +437,7 @@ def test_figures_tell_what_happened():
 
 
 def test_silence_is_broken_while_a_stream_waits(monkeypatch):
-    monkeypatch.setattr("etude.environments.server.sse.SILENCE_S", 0.05)
+    monkeypatch.setattr("etude.serving.sse.SILENCE_S", 0.05)
 
     async def scenario(http):
         server.service.engine.pause()

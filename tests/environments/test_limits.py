@@ -102,7 +102,7 @@ def test_unwritable_groups_are_an_error_with_advice(monkeypatch, tmp_path):
     own = dict.fromkeys(("memory", "pids", "cpu"), tmp_path / "no" / "such")
     (tmp_path / "no").write_text("a file")
     for version in (1, 2):
-        monkeypatch.setattr(cgroups, "_find", lambda version=version: cgroups._Mounted(version, own))
+        monkeypatch.setattr(cgroups, "find", lambda version=version: cgroups.Mounted(version, own))
         with pytest.raises(MissingDependency, match='limits = "rlimit"'):
             cgroups.open_tree("1-1-00000000-1-1")
 

@@ -16,8 +16,8 @@ from users_git import git
 
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
-from etude.environments.local.repository import History, history_of
 from etude.errors import ConfigError, MissingDependency, SandboxError
+from etude.host.repository import Linked, linked
 
 
 @pytest.fixture
@@ -245,8 +245,8 @@ def test_it_has_no_snapshots_and_no_forks(project: Path) -> None:
 def test_a_worktree_commits_into_the_repository_it_belongs_to(project: Path) -> None:
     tree = project.parent / "tree"
     git(project, "worktree", "add", "-q", "--detach", str(tree))
-    assert history_of(tree) == History(project / ".git" / "worktrees" / "tree", project / ".git")
-    assert history_of(project) is None
+    assert linked(tree) == Linked(project / ".git" / "worktrees" / "tree", project / ".git")
+    assert linked(project) is None
 
     async def scenario(workspace: Sandbox) -> None:
         await said(workspace, "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm there")
@@ -281,13 +281,13 @@ def test_a_git_file_that_points_elsewhere_opens_nothing(outer: Path) -> None:
     workspace.mkdir()
     (workspace / ".git").write_text(f"gitdir: {victim}/worktrees/w\n")
     (victim / "worktrees" / "w" / "commondir").write_text("../..\n")
-    assert history_of(workspace) is None
+    assert linked(workspace) is None
     (victim / "worktrees" / "w" / "gitdir").write_text(f"{outer}/another/.git\n")
-    assert history_of(workspace) is None
+    assert linked(workspace) is None
     (victim / "worktrees" / "w" / "gitdir").write_text(f"{workspace}/.git\n")
-    assert history_of(workspace) == History(victim / "worktrees" / "w", victim)
+    assert linked(workspace) == Linked(victim / "worktrees" / "w", victim)
     (victim / "worktrees" / "w" / "commondir").write_text("/etc\n")
-    assert history_of(workspace) is None
+    assert linked(workspace) is None
 
 
 def test_what_cannot_be_had_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

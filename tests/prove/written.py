@@ -25,7 +25,6 @@ from etude.environments.accounts import Accounts
 from etude.environments.build import guest_program
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
 from etude.environments.journal import Journal as ServerJournal
-from etude.environments.server.guard import own_token
 from etude.harness.journal import Journal
 from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.shadow import Shadow
@@ -40,6 +39,7 @@ from etude.rollouts.lines import append, rows
 from etude.rollouts.live import Changes
 from etude.rollouts.sample import sample_of
 from etude.rollouts.trajectory_store import StoredTrajectory, TrajectoryStore
+from etude.serving.token import own_token
 from etude.tasks.harbor import read_task, write_task
 from etude.trainer import checkpoint
 from etude.weights.opening import open_store

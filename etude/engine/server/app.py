@@ -2,7 +2,7 @@
 
 Owns what is served (a checkpoint, and the weight store it follows), the order of starting and of stopping: at SIGTERM
 new requests are refused, running ones have `drain_s`, then they end with what they have. Access is checked by the
-environment server's guard; put something that speaks TLS before it where it does not listen on loopback alone.
+guard that all our servers share; put something that speaks TLS before it where it does not listen on loopback alone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
 import torch
 from pydantic import Field
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import Request
 
 from etude.config import Config
 from etude.deadlines import DeadlineConfig
@@ -27,7 +24,7 @@ from etude.engine.server.anthropic import Messages
 from etude.engine.server.chat import Chat
 from etude.engine.server.completions import Completions
 from etude.engine.server.control import Control
-from etude.engine.server.errors import ApiError, answer_of
+from etude.engine.server.errors import answer_of
 from etude.engine.server.generate import Generate
 from etude.engine.server.lending import LendingConfig
 from etude.engine.server.loans import Loans
@@ -37,17 +34,18 @@ from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
 from etude.engine.updates import WeightUpdates
-from etude.environments.server.connections import HttpLimits
-from etude.environments.server.guard import Guard, own_token
-from etude.environments.server.http import respond
-from etude.environments.server.openapi import queried, served
-from etude.environments.server.process import LOOPBACK, Server, listening, url_of
-from etude.errors import EtudeError
 from etude.host.home import default_home
 from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.expert_format import set_expert_format
+from etude.serving.connections import HttpLimits
+from etude.serving.guard import Guard
+from etude.serving.http import handlers
+from etude.serving.openapi import queried, served
+from etude.serving.process import LOOPBACK, Server, listening, url_of
+from etude.serving.token import own_token
+from etude.serving.wire import Answer
 from etude.weights.opening import open_store
 from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
@@ -116,17 +114,12 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
     routes.append(served(openapi()))
     known = {route.path for route in routes}
 
-    async def failed(request: Request, error: Exception) -> Response:
-        answer = answer_of(error)
-        path = request.url.path
+    def refused(request: Request, answer: Answer) -> None:
         if answer.status < 500:  # what fails later is counted where it was let in
-            service.figures.refused(path if path in known else "other")
-        if answer.status == 500:
-            structlog.get_logger("engine").error("bug", path=path, exc_info=error)
-        return respond(answer)
+            service.figures.refused(request.url.path if request.url.path in known else "other")
 
-    handlers = {EtudeError: failed, HTTPException: _no_route, ClientDisconnect: _hung_up, Exception: failed}
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+    errors = handlers(answer_of, "engine", refused)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
 async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) -> None:
@@ -135,7 +128,7 @@ async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) 
         service = open_service(model, config)
         following = None
         try:
-            app = application(service, config, _token(config.token_path))
+            app = application(service, config, own_token(config.token_path))
             server = Server(app, lambda: service.drain(config.drain_s), lambda: ready(url_of(sock)), config.http)
             if service.updates is not None and config.follow_s:
                 following = asyncio.create_task(service.updates.follow(config.follow_s))
@@ -165,20 +158,3 @@ def open_service(model: Path, config: ServeConfig) -> Service:
         memory=Turns(config.remembered_tokens),
         loans=config.lending,
     )
-
-
-def _token(path: Path) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return own_token(path)
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    said = f"{request.method} {request.url.path}: {error.detail}; GET /openapi.json lists what there is"
-    answer = respond(answer_of(ApiError(error.status_code, said, "no_route")))
-    answer.headers.update(error.headers or {})
-    return answer
-
-
-async def _hung_up(request: Request, error: Exception) -> Response:
-    return Response(status_code=400)  # nobody reads it

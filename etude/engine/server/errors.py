@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.environments.wire import Answer, ServerError, dump
 from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EtudeError, InvalidRequest, WeightError
+from etude.serving.wire import Answer, Denied, bug, dump
 
 _TYPES = {
     400: "invalid_request_error",
@@ -21,11 +21,8 @@ _TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
-_GUARD = {
-    "unauthorized": (401, "invalid_api_key"),
-    "forbidden": (403, "forbidden"),
-    "too_large": (413, "request_too_large"),
-}
+_CODES = {"unauthorized": "invalid_api_key", "too_large": "request_too_large"}
+"""Of what no route has seen, where OpenAI has another word than ours."""
 
 
 class ApiError(EtudeError):
@@ -61,8 +58,8 @@ def _as_api_error(error: Exception) -> ApiError:
     match error:
         case ApiError():
             return error
-        case ServerError() if error.kind in _GUARD:
-            return ApiError(_GUARD[error.kind][0], str(error), _GUARD[error.kind][1])
+        case Denied():
+            return ApiError(error.status, str(error), _CODES.get(error.kind, error.kind))
         case ContextOverflow():
             return ApiError(400, f"{error}; shorten the prompt or ask for fewer tokens", "context_length_exceeded")
         case InvalidRequest() | ConfigError():
@@ -73,4 +70,4 @@ def _as_api_error(error: Exception) -> ApiError:
             return ApiError(409, str(error), "weights_refused")
         case EtudeError():
             return ApiError(503, str(error), "engine_down")
-    return ApiError(500, f"a bug of the server: {type(error).__name__}; its log has the rest", "internal_error")
+    return ApiError(500, bug(error), "internal_error")

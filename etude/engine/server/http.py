@@ -16,10 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from etude.engine.server.errors import error_object
-from etude.environments.server import sse
-from etude.environments.server.http import respond
-from etude.environments.wire import Answer, dump
 from etude.errors import EtudeError
+from etude.serving import sse
+from etude.serving.http import respond
+from etude.serving.wire import Answer, dump
 
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"

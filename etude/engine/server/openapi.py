@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from etude.engine.server import anthropic, blocks, bodies, chat, completions, generate, loans, responses
 from etude.engine.server.service import PauseMode
-from etude.environments.server.openapi import Operation, document, parameter
+from etude.serving.openapi import Operation, document, parameter
 
 _MODE = parameter("mode", type="string", enum=list(get_args(PauseMode)))
 _WORD = {"type": "string"}

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from etude.environments.base import SandboxSpec, Snapshot
+from etude.environments.cluster.pressure import Gauge
 from etude.environments.cluster.reporter import Reporter, Tell
 from etude.environments.cluster.settings import AgentConfig
 from etude.environments.hosted import Hosted
@@ -28,7 +29,6 @@ from etude.environments.images.store import ImageStore
 from etude.environments.lives import Live
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.node import Node
-from etude.environments.pressure import Gauge
 from etude.environments.scheduling.messages import (
     AskHello,
     Command,

@@ -25,6 +25,7 @@ from etude.environments.cluster.calls import NAMESPACE, Unreachable, agent_name,
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.sandbox import ClusterSandbox
 from etude.environments.cluster.service import Standing
+from etude.environments.far import FarBackend
 from etude.environments.scheduling.ledger import State
 from etude.environments.scheduling.messages import Priority, Request
 from etude.environments.scheduling.scheduler import Waiting
@@ -38,7 +39,7 @@ _ANSWER_S = 20.0
 _AGAIN_S = 0.2
 
 
-class ClusterBackend:
+class ClusterBackend(FarBackend):
     """Asks a cluster for sandboxes. Opening one waits until a machine offers what the config asks for."""
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -53,27 +54,19 @@ class ClusterBackend:
             raise SandboxError(
                 f"no cluster {config.name!r} runs on this Ray; start one with etude.environments.cluster.launch"
             ) from None
-        self._capabilities = _offered(config, self.scheduler)
+        super().__init__(_offered(config, self.scheduler))
         self._caller, self._numbers = secrets.token_hex(6), itertools.count(1)
-        self.live: dict[str, ClusterSandbox] = {}
-        self.snapshots: set[str] = set()
-        self._closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._capabilities
 
     async def create(self, spec: SandboxSpec) -> ClusterSandbox:
         """Wait for one, in the queue too. Raises ServerError "lost" where it was on its way and its machine died."""
-        if self._closed:
-            raise SandboxError("this backend is closed")
+        self._check_open()
         workspace_paths(spec.files)  # what is wrong at sight need not wait in a queue to be told
         request = Request(
             id=f"{self._caller}-{next(self._numbers)}",
             tenant=self.config.tenant,
             priority=self.config.priority,
             resources=spec.resources,
-            backend=self._capabilities.name,
+            backend=self.capabilities.name,
             isolation=self.config.isolation,
             image=spec.image,
             snapshot=spec.base.id if spec.base else None,
@@ -92,10 +85,6 @@ class ClusterBackend:
         box = self.live[request.id] = ClusterSandbox(self, request.id, standing, spec)
         return box
 
-    def holds(self, snapshot: Snapshot) -> bool:
-        """Whether the snapshot was made through this object, and not released through it."""
-        return snapshot.id in self.snapshots
-
     async def release(self, snapshot: Snapshot) -> None:
         self.snapshots.discard(snapshot.id)
         node = snapshot.id.partition("/")[0]
@@ -105,18 +94,6 @@ class ClusterBackend:
             return  # the machine has left, and the snapshot with it
         with suppress(Unreachable):  # its agent was killed, and the snapshot went with it
             await answered(agent.release.remote(snapshot.id), _ANSWER_S, f"snapshot {snapshot.id} to be released")
-
-    async def close(self) -> None:
-        """Destroy what was made through this object; the cluster and its other sandboxes live on."""
-        self._closed = True
-        ended = await asyncio.gather(
-            *(box.destroy() for box in list(self.live.values())),
-            *(self.release(Snapshot(name)) for name in list(self.snapshots)),
-            return_exceptions=True,
-        )
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
 
     async def waiting(self, priority: Priority = "training", limit: int = 100) -> list[Waiting]:
         """The head of a class's queue, of all callers."""

@@ -14,9 +14,9 @@ from etude.config import Config
 from etude.environments import store
 from etude.environments.backends import LocalConfig
 from etude.environments.base import Resources
+from etude.environments.cluster.pressure import capacity
 from etude.environments.lives import NodeConfig
 from etude.environments.namespace import NamespaceConfig
-from etude.environments.pressure import capacity
 from etude.environments.remote import default_state_dir
 from etude.environments.scheduling.queues import QueueConfig
 from etude.environments.scheduling.scheduler import SchedulerConfig

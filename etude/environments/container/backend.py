@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from etude.environments import store
-from etude.environments.base import SandboxSpec, Snapshot
+from etude.environments.base import SandboxSpec, Snapshot, all_of
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.container.config import ContainerConfig
 from etude.environments.container.sandbox import ContainerSandbox
-from etude.environments.rootfs import HOST
+from etude.environments.images.rootfs import HOST
 from etude.environments.task_archives import archives
 from etude.errors import ConfigError, SandboxError
 
@@ -78,15 +78,14 @@ class ContainerBackend:
         if self.closed:
             return
         self.closed = True
-        ended = await asyncio.gather(*(box.destroy() for box in list(self.live.values())), return_exceptions=True)
-        self._snapshots.clear()
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        await self._disconnect()
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
+        try:
+            await all_of(*(box.destroy() for box in list(self.live.values())))
+        finally:
+            self._snapshots.clear()
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            await self._disconnect()
 
     # for ContainerSandbox -------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.container import container_body
 from etude.environments.docker.engine import Engine, EngineError
 from etude.environments.docker.sandbox import DockerSandbox, check_workdir
-from etude.environments.root import image_environment
+from etude.environments.images.root import image_environment
 from etude.errors import ConfigError
 
 

@@ -13,7 +13,7 @@ from etude.environments.base import SandboxSpec
 from etude.environments.docker.backend import DockerBackend
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.engine import Engine
-from etude.environments.finding import Finding, look
+from etude.environments.plugin import Finding, look
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 
 _DEADLINE_S = 120.0

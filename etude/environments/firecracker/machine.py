@@ -19,8 +19,9 @@ import stat
 import subprocess
 from pathlib import Path
 
+from etude.environments.child import FIRST_FD
 from etude.environments.firecracker.api import Api
-from etude.environments.vm.machine import FIRST_FD, Boot, Copy, Owner, Shape, bytes_file, kill, spawn
+from etude.environments.vm.machine import Boot, Copy, Owner, Shape, bytes_file, kill, spawn
 from etude.environments.vm.ram import Ram
 from etude.errors import MissingDependency, SandboxError
 

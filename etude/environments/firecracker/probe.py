@@ -5,10 +5,10 @@ Owns the checks of the `firecracker` backend.
 
 from __future__ import annotations
 
-from etude.environments.finding import Finding, look
 from etude.environments.firecracker.backend import FirecrackerBackend
 from etude.environments.firecracker.config import FirecrackerConfig
 from etude.environments.firecracker.machine import find_firecracker
+from etude.environments.plugin import Finding, look
 from etude.environments.vm.probe import KVM_ADVICE, guest_finding, kernel_finding
 
 

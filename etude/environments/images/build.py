@@ -36,9 +36,9 @@ from etude.environments.images.dockerfile import (
 )
 from etude.environments.images.expand import ExpansionError, expand
 from etude.environments.images.ignore import Ignore
+from etude.environments.images.mounts import Mounts
 from etude.environments.images.steps import STEPS, Step
 from etude.environments.images.store import Described, Image, ImageStore, settle
-from etude.environments.mounts import Mounts
 from etude.environments.namespace import NamespaceBackend
 from etude.errors import ConfigError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.images.mounts import Mounts
 from etude.environments.images.store import ImageStore
-from etude.environments.mounts import Mounts
 
 if TYPE_CHECKING:
     from etude.environments.namespace import NamespaceConfig

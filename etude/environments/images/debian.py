@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Sequence
 from typing import Literal
 
+from etude.environments.images.root import DEFAULT_PATH
 from etude.environments.images.store import Described, Image, ImageStore
-from etude.environments.root import DEFAULT_PATH
 from etude.errors import ConfigError, DeadlineExceeded, MissingDependency, SandboxError
 
 Variant = Literal["minbase", "essential", "apt", "important", "standard", "extract"]

@@ -27,9 +27,9 @@ from etude.environments.images.copying import (
 from etude.environments.images.dockerfile import Instruction, is_heredoc, split_quoted
 from etude.environments.images.expand import expand, expand_literal, pairs
 from etude.environments.images.ignore import Ignore
+from etude.environments.images.root import DEFAULT_PATH, Root, check_points
 from etude.environments.images.users import home_of, resolve_user
 from etude.environments.namespace import NamespaceSandbox
-from etude.environments.root import DEFAULT_PATH, Root, check_points
 from etude.errors import BuildError, ConfigError, DeadlineExceeded
 
 if TYPE_CHECKING:

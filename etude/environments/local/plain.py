@@ -22,6 +22,7 @@ from typing import Any
 from etude.durable import overwrite
 from etude.environments.base import WORKSPACE, DirEntry, ExecResult, ProcessInfo, Sandbox
 from etude.environments.local.config import WorkspaceConfig
+from etude.environments.process import Printed
 from etude.errors import ConfigError, DeadlineExceeded
 
 _LOG_MAX = 16 << 20
@@ -30,7 +31,7 @@ _DRAIN_S = 0.2
 """How long output is still read after the end of a command whose children hold its pipe."""
 
 
-class PlainProcess:
+class PlainProcess(Printed):
     """See base.Process."""
 
     def __init__(
@@ -42,10 +43,10 @@ class PlainProcess:
         log: Path,
         cap: int,
     ) -> None:
+        super().__init__()
         self._id, self.command, self._process, self._log, self._cap = number, command, process, log, cap
-        self._printed, self._pipe = printed
-        self._head, self._tail, self._total = bytearray(), bytearray(), 0
-        self._news = asyncio.Event()
+        self._reader, self._pipe = printed
+        self._tail, self._total = bytearray(), 0
         self.timed_out = False
         self._ended = asyncio.ensure_future(self._follow())
 
@@ -57,18 +58,8 @@ class PlainProcess:
     def running(self) -> bool:
         return not self._ended.done()
 
-    async def output(self) -> AsyncIterator[bytes]:
-        at = 0
-        while True:
-            if at < len(self._head):
-                piece = bytes(self._head[at:])
-                at += len(piece)
-                yield piece
-            elif self._ended.done():
-                return
-            else:
-                news = self._news
-                await news.wait()
+    def output(self) -> AsyncIterator[bytes]:
+        return self._pieces(self._ended)
 
     async def wait(self, timeout_s: float) -> ExecResult:
         done, _ = await asyncio.wait({self._ended}, timeout=timeout_s)
@@ -98,28 +89,24 @@ class PlainProcess:
 
     async def _read(self) -> None:
         with self._log.open("wb") as log:
-            while piece := await self._printed.read(65536):
+            while piece := await self._reader.read(65536):
                 if log.tell() < _LOG_MAX:
                     log.write(piece[: _LOG_MAX - log.tell()])
                     log.flush()
                 self._total += len(piece)
-                fits = self._cap - len(self._head)
-                self._head += piece[:fits]
+                fits = self._cap - len(self._printed)
+                self._printed += piece[:fits]
                 self._tail = (self._tail + piece)[-(self._cap // 2) :]
                 self._tell()
 
     def _result(self, code: int) -> ExecResult:
         code = 124 if self.timed_out else 128 - code if code < 0 else code
-        if self._total <= len(self._head):
-            return ExecResult(code, bytes(self._head), self.timed_out)
+        if self._total <= len(self._printed):
+            return ExecResult(code, bytes(self._printed), self.timed_out)
         tail = bytes(self._tail)
-        first = bytes(self._head[: max(self._cap - len(tail), 0)])
+        first = bytes(self._printed[: max(self._cap - len(tail), 0)])
         note = f"\n[... {self._total - len(first) - len(tail)} bytes cut, whole output in {self._log} ...]\n".encode()
         return ExecResult(code, first + note + tail, self.timed_out, str(self._log))
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
 
 
 class PlainWorkspace(Sandbox):

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import itertools
 import os
-import signal
 import socket
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 import structlog
 
 from etude.environments.base import Sandbox, SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
+from etude.environments.child import spawn
 from etude.environments.egress import gate
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
@@ -33,9 +34,6 @@ from etude.environments.local.planted import MAY_BE, listed_as, rules
 from etude.environments.local.view import GUEST, arguments, guarded, protected
 from etude.environments.spawned import SpawnedSandbox
 from etude.errors import ConfigError, SandboxError
-
-if TYPE_CHECKING:
-    pass
 
 log = structlog.get_logger()
 _NUMBERS = itertools.count(1)
@@ -77,17 +75,16 @@ def _own_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _ESSENTIAL if name in os.environ}
 
 
-def _turns(places: Iterable[Path]) -> Path:
-    """The lock of `turns_by`, made where it is not there yet: outside of the places that commands may write."""
+def _turns(places: Iterable[Path]) -> BinaryIO:
+    """The lock of `turns_by`, open, and made where it is not there yet: outside of the places that commands write."""
     path = turns_by()
     if any(path.is_relative_to(place.resolve()) for place in places):
         raise ConfigError(f"{path} lies where commands may write, and could hold it; set XDG_STATE_HOME elsewhere")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", 0)
     except OSError as error:
         raise SandboxError(f"{path}: {error.strerror}; it must be writable, or set XDG_STATE_HOME") from None
-    return path
 
 
 def check_directory(directory: Path) -> Path:
@@ -117,24 +114,13 @@ class ConfinedWorkspace(SpawnedSandbox):
 
     async def boot(self) -> None:
         """Spawn, and wait for the agent's first words."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
         with tempfile.TemporaryFile() as log:
             try:
-                with theirs:
-                    self._pid = self._spawn(theirs, log.fileno())
-                child = os.pidfd_open(self._pid)
-            except BaseException:
-                ours.close()
-                raise
-            try:
-                await self._connect(ours, child, self._config.start_timeout_s)
+                await self._begin(partial(self._spawn, log.fileno()), self._config.start_timeout_s)
             except SandboxError:
                 log.seek(0)
                 said = log.read().decode(errors="replace").strip()[-500:]
                 raise SandboxError(f"{self._directory}: {_ADVICE}. bwrap said: {said or 'nothing'}") from None
-            finally:
-                os.close(child)
         if self._config.guard == "on":
             await self._guard()
 
@@ -157,8 +143,7 @@ class ConfinedWorkspace(SpawnedSandbox):
         """How many calls commands and tools made under the guard, and how many of them it refused."""
         return await self._channel.guard(b"", self._wait_s)
 
-    def _spawn(self, control: socket.socket, log: int) -> int:
-        turns = _turns((self._directory, *self._config.writable)) if self._config.guard == "on" else None
+    def _spawn(self, log: int, control: socket.socket) -> int:
         ways = gate.VARIABLES if self.proxy is not None else {}
         argv = [
             *([str(self._guest), "lock-devices"] if os.geteuid() == 0 else []),  # root's commands own the host's nodes
@@ -166,17 +151,10 @@ class ConfinedWorkspace(SpawnedSandbox):
             *arguments(self._directory, self._config, self._held, self._guest, {**_own_environment(), **ways}),
         ]
         argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self.proxy is not None else [])]
-        actions = [
-            (os.POSIX_SPAWN_DUP2, control.fileno(), 3),
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, log, 1),
-            (os.POSIX_SPAWN_DUP2, log, 2),
-        ]
-        if turns is not None:
-            actions.append((os.POSIX_SPAWN_OPEN, 4, str(turns), os.O_RDWR, 0))
-        # a process group of its own: Ctrl-C at the terminal is for the agent, which then stops the command
-        defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
-        return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
+        if self._config.guard != "on":
+            return spawn(argv, [control.fileno()], log)
+        with _turns((self._directory, *self._config.writable)) as turns:
+            return spawn(argv, [control.fileno(), turns.fileno()], log)
 
     @property
     def _stop_s(self) -> float:

@@ -14,8 +14,9 @@ import socket
 import subprocess
 from pathlib import Path
 
+from etude.environments.child import FIRST_FD
 from etude.environments.qemu.monitor import Monitor
-from etude.environments.vm.machine import FIRST_FD, SERIAL_LINE, Boot, Copy, Owner, Shape, bytes_file, kill, spawn
+from etude.environments.vm.machine import SERIAL_LINE, Boot, Copy, Owner, Shape, bytes_file, kill, spawn
 from etude.environments.vm.ram import Ram
 from etude.errors import MissingDependency, SandboxError
 

@@ -5,7 +5,7 @@ Owns the checks of the `qemu` backend.
 
 from __future__ import annotations
 
-from etude.environments.finding import Finding, look
+from etude.environments.plugin import Finding, look
 from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
 from etude.environments.qemu.machine import find_qemu

@@ -13,10 +13,7 @@ from pathlib import Path
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from etude.config import Config
@@ -24,16 +21,16 @@ from etude.deadlines import DeadlineConfig
 from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
 from etude.environments.remote import default_state_dir
-from etude.environments.server.connections import HttpLimits
-from etude.environments.server.guard import Guard, own_token
-from etude.environments.server.http import respond
-from etude.environments.server.openapi import served
 from etude.environments.server.operations import openapi, strict
-from etude.environments.server.process import LOOPBACK, Server, listening, url_of
 from etude.environments.server.routes import Routes
-from etude.environments.tracing import continued, exported
-from etude.environments.wire import Answer, answer_of, dump
-from etude.errors import EtudeError
+from etude.environments.wire import answer_of
+from etude.serving.connections import HttpLimits
+from etude.serving.guard import Guard
+from etude.serving.http import handlers
+from etude.serving.openapi import served
+from etude.serving.process import LOOPBACK, Server, listening, url_of
+from etude.serving.token import own_token
+from etude.serving.tracing import continued, exported
 
 
 class ServerConfig(Config):
@@ -66,21 +63,15 @@ def application(node: Node, config: ServerConfig, token: str) -> Starlette:
     guard = Middleware(
         Guard, token=token, hosts=config.hosts, origins=config.origins, max_body=config.max_body_mb << 20
     )
-    handlers = {
-        EtudeError: _failed,
-        OSError: _failed,
-        HTTPException: _no_route,
-        ClientDisconnect: _hung_up,
-        Exception: _failed,
-    }
     routes = [*map(strict, Routes(node).table()), served(openapi())]
-    return Starlette(routes=routes, middleware=[guard, Middleware(_Traced)], exception_handlers=handlers)
+    errors = handlers(answer_of, "environments")
+    return Starlette(routes=routes, middleware=[guard, Middleware(_Traced)], exception_handlers=errors)
 
 
 async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. `ready` is called with the URL once requests are answered."""
     with listening(config.host, config.port, config.hosts) as sock:
-        async with exported(config.spans_to):
+        async with exported(config.spans_to, "etude-environments"):
             node = Node(config.node)  # sweeps and recovers before anybody is let in
             try:
                 app = application(node, config, own_token(config.token_path))
@@ -102,17 +93,3 @@ class _Traced:
             return
         with continued(Headers(scope=scope)):
             await self._app(scope, receive, send)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    return respond(answer_of(error))
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    said = {"kind": "no_route", "message": f"{request.method} {request.url.path}: {error.detail}", "retryable": False}
-    return respond(Answer(error.status_code, dump({"error": said})))
-
-
-async def _hung_up(request: Request, error: Exception) -> Response:
-    return Response(status_code=400)  # nobody reads it

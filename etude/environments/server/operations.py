@@ -12,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.environments.server.openapi import Operation, document, parameter, queried
 from etude.environments.verbs import PARAMETERS, SHOWN, VERBS, Verb
-from etude.environments.wire import CreateBody, ExecBody, NoBody, parse_body
+from etude.environments.wire import CreateBody, ExecBody, NoBody
+from etude.serving.openapi import Operation, document, parameter, queried
+from etude.serving.wire import parse_body
 
 BOX = "/sandboxes/{id}"
 

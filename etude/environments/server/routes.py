@@ -21,17 +21,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.environments.base import Resources, SandboxSpec, Snapshot
+from etude.environments.base import SandboxSpec, Snapshot
 from etude.environments.hosted import Hosted
 from etude.environments.lives import Kept, Live
 from etude.environments.node import Node
-from etude.environments.server.http import respond
-from etude.environments.server.openapi import MEDIA
 from etude.environments.server.operations import ASKED, BOX, SERVED
-from etude.environments.server.streams import Streams, stream
+from etude.environments.server.streams import Streams
 from etude.environments.verbs import PARAMETERS, VERBS
-from etude.environments.wire import KEY, Answer, CreateBody, dump, parse_body, part_body
+from etude.environments.wire import KEY, CreateBody
 from etude.errors import ConfigError
+from etude.serving.http import respond
+from etude.serving.openapi import MEDIA
+from etude.serving.sse import EventStream
+from etude.serving.wire import Answer, dump, parse_body
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _PREFER_WAIT = re.compile(r"\bwait=(\d{1,4})\b")
@@ -75,7 +77,7 @@ class Routes:
                 files=body.files,
                 image=body.image,
                 base=Snapshot(body.base) if body.base else None,
-                resources=Resources(**body.resources.model_dump()),
+                resources=body.resources,
                 ttl_s=body.ttl_s,
                 labels=body.labels,
                 egress=body.egress,
@@ -131,13 +133,13 @@ class Routes:
         given = {name: PARAMETERS[name] for name in ("process", "from")}
         process = given["process"].read("process", request.path_params["process"])
         skip = given["from"].read("from", request.query_params.get("from", given["from"].default))
-        return stream(await self.streams.of(request.path_params["id"], process, skip))
+        return EventStream(await self.streams.of(request.path_params["id"], process, skip))
 
     def _streamed(self, request: Request, raw: bytes, arguments: dict[str, Any]) -> Response:
         """A command whose output is told as it comes."""
         key = key_of(request)
         name, digest = request.path_params["id"], digest_of(request, raw)
-        return stream(self.streams.run(key, digest, name, arguments), {KEY: key})
+        return EventStream(self.streams.run(key, digest, name, arguments), headers={KEY: key})
 
 
 def _told(verb: str, value: Any) -> object:
@@ -150,7 +152,7 @@ def _told(verb: str, value: Any) -> object:
         case "ttl":
             return described(value)
         case "part":
-            return part_body(value)
+            return value.encoded()
         case "start":
             return {"process": value}
     return {} if value is None else value

@@ -11,14 +11,12 @@ import base64
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from starlette.responses import Response, StreamingResponse
-
 from etude.environments.base import Process
 from etude.environments.hosted import Hosted
 from etude.environments.lives import Live
-from etude.environments.server.sse import never_silent
-from etude.environments.wire import Answer, answer_of, dump
+from etude.environments.wire import answer_of
 from etude.errors import EtudeError
+from etude.serving.wire import Answer, dump
 
 _PIECE = 48 << 10
 _GRACE_S = 1.0
@@ -59,10 +57,8 @@ class Streams:
     async def _told(self, live: Live, process: Process, skip: int) -> AsyncGenerator[bytes]:
         try:
             async with self._hosted.node.use(live.id, awake=False):
-                async for piece in process.output():
-                    for event in _output(piece[skip:]):
-                        yield event
-                    skip = max(skip - len(piece), 0)
+                async for event in _output(process, skip):
+                    yield event
                 yield _event("end", dump(await process.wait(_GRACE_S)))
         except (EtudeError, OSError) as error:
             yield _event("error", answer_of(error).body)
@@ -72,25 +68,19 @@ async def _followed(started: asyncio.Future[Process], answer: asyncio.Future[Ans
     await asyncio.wait({started, answer}, return_when=asyncio.FIRST_COMPLETED)
     if started.done():
         try:
-            async for piece in started.result().output():
-                for event in _output(piece):
-                    yield event
+            async for event in _output(started.result()):
+                yield event
         except EtudeError:
             pass  # what became of it is in the answer
     said = await asyncio.shield(answer)
     yield _event("end" if said.status == 200 else "error", said.body)
 
 
-def stream(events: AsyncGenerator[bytes], headers: dict[str, str] | None = None) -> Response:
-    """Server-sent events."""
-    return StreamingResponse(
-        never_silent(events), headers={"Cache-Control": "no-store", **(headers or {})}, media_type="text/event-stream"
-    )
-
-
-def _output(piece: bytes) -> list[bytes]:
-    cut = [piece[at : at + _PIECE] for at in range(0, len(piece), _PIECE)]
-    return [_event("output", base64.b64encode(part)) for part in cut]
+async def _output(process: Process, skip: int = 0) -> AsyncGenerator[bytes]:
+    async for piece in process.output():
+        for at in range(skip, len(piece), _PIECE):
+            yield _event("output", base64.b64encode(piece[at : at + _PIECE]))
+        skip = max(skip - len(piece), 0)
 
 
 def _event(kind: str, data: bytes) -> bytes:

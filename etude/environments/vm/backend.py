@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Literal
 
 from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot
+from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, all_of
 from etude.environments.build import default_cache_dir, guest_program
+from etude.environments.images.root import image_environment
+from etude.environments.images.rootfs import HOST
 from etude.environments.images.store import ImageStore
-from etude.environments.root import image_environment
-from etude.environments.rootfs import HOST
 from etude.environments.task_archives import archives
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel
@@ -100,16 +100,15 @@ class MachineBackend:
         for template in self._templates.values():
             template.cancel()
         await asyncio.gather(*self._templates.values(), return_exceptions=True)
-        ended = await asyncio.gather(*(box.destroy() for box in list(self.live.values())), return_exceptions=True)
-        self._templates.clear()
-        self._snapshots.clear()
-        self._held.close()
-        if self.groups is not None:
-            self.groups.close()
-        self._place.close()
-        for error in ended:
-            if isinstance(error, BaseException):
-                raise error
+        try:
+            await all_of(*(box.destroy() for box in list(self.live.values())))
+        finally:
+            self._templates.clear()
+            self._snapshots.clear()
+            self._held.close()
+            if self.groups is not None:
+                self.groups.close()
+            self._place.close()
 
     # for MachineSandbox ---------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ descriptor but those it is handed, dying with the calling thread. Knows neither 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -17,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from etude.environments.child import ended
+from etude.environments import child
+from etude.environments.child import FIRST_FD
 from etude.environments.vm.kernel import Kernel
 from etude.environments.vm.ram import Ram
 from etude.errors import DeadlineExceeded, MissingDependency
@@ -27,8 +27,6 @@ KERNEL_WORDS = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off cryptomgr.n
 """For the guest's kernel, whatever it runs on."""
 SERIAL_LINE = 0
 """In the place of a vsock port: the agent's line is a virtio-serial port."""
-FIRST_FD = 3
-_ABOVE_ALL = 64
 
 
 @dataclass(frozen=True)
@@ -137,36 +135,19 @@ def spawn(
 
     It gets `fds` from FIRST_FD on, and can write no file beyond `file_max` bytes. What it says goes to `log`.
     """
+    given = [*fds]
     argv = [str(guest), "emulate", str(os.getpid()), str(owner.uid), str(owner.gid)]
-    # first out of the way of the numbers they shall have
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_ALL) for fd in fds]
-    try:
-        argv += [str(FIRST_FD + len(high) - 1), str(file_max)]
-        if kvm:
-            argv.append("-k")
-        argv += [argument for path in owner.joins for argument in ("-j", str(path))]
-        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-            (os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high, FIRST_FD)
-        ]
-        actions += [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ]
-        defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
-        return os.posix_spawn(
-            argv[0], [*argv, "--", *command], {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults
-        )
-    finally:
-        for fd in high:
-            os.close(fd)
+    argv += [str(FIRST_FD + len(given) - 1), str(file_max), *(["-k"] if kvm else [])]
+    argv += [argument for path in owner.joins for argument in ("-j", str(path))]
+    with log.open("ab") as said:
+        return child.spawn([*argv, "--", *command], given, said.fileno())
 
 
 async def kill(pid: int, name: str, timeout_s: float) -> None:
     """End the process of machine `name`, and wait for it."""
     with contextlib.suppress(ProcessLookupError):  # someone in this process reaps every child
         os.kill(pid, signal.SIGKILL)
-    if not await ended(pid, timeout_s):
+    if not await child.ended(pid, timeout_s):
         raise DeadlineExceeded(f"the process of machine {name} to end", timeout_s)
 
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
-from etude.environments.finding import Finding, look
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.plugin import Finding, look
 from etude.environments.vm.backend import MachineBackend
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel

@@ -10,9 +10,9 @@ from pathlib import Path
 from pydantic import Field
 
 from etude.config import Config
-from etude.environments.server.connections import HttpLimits
-from etude.environments.server.process import LOOPBACK
 from etude.host.home import default_home
+from etude.serving.connections import HttpLimits
+from etude.serving.process import LOOPBACK
 
 
 class SessionsConfig(Config):

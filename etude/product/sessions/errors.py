@@ -6,8 +6,8 @@ our side never tells more than its kind.
 
 from __future__ import annotations
 
-from etude.environments.wire import Answer, ServerError, dump
 from etude.errors import CheckpointError, ConfigError, DeadlineExceeded, EtudeError, MissingDependency, Overloaded
+from etude.serving.wire import Answer, Denied, bug, refusal
 
 _STATUS = {
     "invalid": 400,
@@ -19,7 +19,6 @@ _STATUS = {
     "draining": 503,
 }
 _RETRYABLE = {"working", "busy", "draining", "deadline"}
-_GUARD = {"unauthorized": 401, "forbidden": 403, "too_large": 413}
 
 
 class Refused(EtudeError):
@@ -34,8 +33,7 @@ def answer_of(error: Exception) -> Answer:
     """An error as a whole answer: {"error": {"kind", "message", "retryable"}}."""
     status, kind, message = _said(error)
     retry_after_s = error.retry_after_s if isinstance(error, Refused) else None
-    said = {"kind": kind, "message": message, "retryable": kind in _RETRYABLE}
-    return Answer(status, dump({"error": said}), retry_after_s)
+    return refusal(status, kind, message, kind in _RETRYABLE, retry_after_s)
 
 
 def told(error: Exception) -> str:
@@ -47,8 +45,8 @@ def _said(error: Exception) -> tuple[int, str, str]:
     match error:
         case Refused():
             return _STATUS[error.kind], error.kind, str(error)
-        case ServerError() if error.kind in _GUARD:
-            return _GUARD[error.kind], error.kind, str(error)
+        case Denied():
+            return error.status, error.kind, str(error)
         case ConfigError():
             return 400, "invalid", str(error)
         case CheckpointError():
@@ -61,4 +59,4 @@ def _said(error: Exception) -> tuple[int, str, str]:
             return 429, "busy", str(error)
         case EtudeError():
             return 502, "failed", str(error)
-    return 500, "internal", f"a bug of the server: {type(error).__name__}; its log has the rest"
+    return 500, "internal", bug(error)

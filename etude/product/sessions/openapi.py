@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from etude.environments.server.openapi import Operation, document, parameter
 from etude.product.sessions.bodies import AnswersBody, CreateBody, ForkBody, PromptBody, UndoBody
+from etude.serving.openapi import Operation, document, parameter
 
 _ONE = "/sessions/{session}"
 _SHOWN = ("id", "directory", "model", "lines", "prompts", "stop", "open", "working", "now")

@@ -16,9 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.environments.server.openapi import queried
-from etude.environments.server.sse import EventStream
-from etude.environments.wire import dump, parse_body, whole_number
 from etude.harness.shadow import Restored
 from etude.product.agent import Agent
 from etude.product.sessions.about import about
@@ -29,6 +26,9 @@ from etude.product.sessions.hub import Hub
 from etude.product.sessions.live import Live
 from etude.product.sessions.openapi import OPERATIONS
 from etude.product.sessions.stream import followed, line_count
+from etude.serving.openapi import queried
+from etude.serving.sse import EventStream
+from etude.serving.wire import dump, parse_body, whole_number
 
 _LISTED_MAX = 1000
 

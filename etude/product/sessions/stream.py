@@ -12,9 +12,9 @@ import json
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
-from etude.environments.wire import dump
 from etude.harness.journal import whole_lines
 from etude.product.sessions.channel import LINE, Channel, Listener
+from etude.serving.wire import dump
 
 _LOOK_S = 1.0
 """How often the file is looked at for what another process writes."""

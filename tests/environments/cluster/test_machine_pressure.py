@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from etude.environments import cgroups
-from etude.environments.pressure import Gauge, capacity, psi
+from etude.environments.accounts import psi
+from etude.environments.cluster import pressure
+from etude.environments.cluster.pressure import Gauge, capacity, memory_in_use
 
 PROCESSORS = 2
 
@@ -14,7 +16,7 @@ PROCESSORS = 2
 def proc(tmp_path, monkeypatch):
     """A /proc of a machine with two processors, whose files a test writes."""
     monkeypatch.setattr("os.cpu_count", lambda: PROCESSORS)
-    monkeypatch.setattr(cgroups, "memory_in_use", lambda: None)
+    monkeypatch.setattr(pressure, "memory_in_use", lambda: None)
     (tmp_path / "pressure").mkdir()
     write(tmp_path, "meminfo", "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 250 kB\nHugePages_Total: 0\n")
     write(tmp_path, "stat", "cpu 100 0 100 700 100 0 0 0 0 0\ncpu0 1 1 1 1\n")
@@ -74,7 +76,7 @@ def test_the_limit_of_a_group_counts_where_it_is_fuller(tmp_path, monkeypatch, v
         write(group, current, str(used))
         write(group, limit, most)
         write(group, "memory.stat", f"cache 1\n{cache} 100\n")
-    mounted = cgroups._Mounted(version, {"memory": own})
-    monkeypatch.setattr(cgroups, "_find", lambda: mounted)
-    assert cgroups.memory_in_use() == (800, 1000)
+    mounted = cgroups.Mounted(version, {"memory": own})
+    monkeypatch.setattr(cgroups, "find", lambda: mounted)
+    assert memory_in_use() == (800, 1000)
     assert Gauge(tmp_path, cpus=1.0).read().memory >= 0.8

@@ -17,8 +17,8 @@ from etude.environments.base import SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.images.build import BuildConfig, build_image
 from etude.environments.images.dockerfile import DockerfileError
+from etude.environments.images.mounts import Mounts
 from etude.environments.images.tree import digest_tree
-from etude.environments.mounts import Mounts
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.store import sweep
 from etude.errors import BuildError, ConfigError, DeadlineExceeded

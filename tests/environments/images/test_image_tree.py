@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.images.artefact import write_erofs
+from etude.environments.images.mounts import Mounts
 from etude.environments.images.tree import MAX_DEPTH, digest_tree
-from etude.environments.mounts import Mounts
 from etude.environments.trees import copy_upper
 from etude.errors import SandboxError
 

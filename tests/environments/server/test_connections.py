@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from etude.environments.server.connections import HttpLimits
-from etude.environments.server.openapi import OURS
-from etude.environments.server.process import Server, listening
+from etude.serving.connections import HttpLimits
+from etude.serving.openapi import OURS
+from etude.serving.process import Server, listening
 
 DEADLINE_S = 60
 LONG = 1000.0

@@ -9,8 +9,8 @@ import stat
 import httpx2
 import pytest
 
-from etude.environments.server.guard import own_token
 from etude.errors import ConfigError
+from etude.serving.token import own_token
 
 
 def over(server, scenario, deadline_s=120, **headers):

@@ -11,8 +11,9 @@ from etude.environments.base import SandboxSpec
 from etude.environments.journal import Journal
 from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
-from etude.environments.wire import Answer, ServerError
+from etude.environments.wire import ServerError
 from etude.errors import ConfigError, Unreachable
+from etude.serving.wire import Answer
 
 
 def test_a_key_outlives_the_server(make_server):

@@ -19,8 +19,8 @@ from etude.environments.namespace import NamespaceConfig
 from etude.environments.node import Node
 from etude.environments.remote import RemoteConfig
 from etude.environments.server.app import ServerConfig, application
-from etude.environments.server.guard import own_token
 from etude.errors import ConfigError, DeadlineExceeded
+from etude.serving.token import own_token
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

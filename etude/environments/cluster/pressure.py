@@ -21,26 +21,25 @@ import shutil
 from pathlib import Path
 
 from etude.environments import cgroups
+from etude.environments.accounts import psi
 from etude.environments.base import Resources
 from etude.environments.scheduling.messages import Pressure
+from etude.errors import MissingDependency
 
 _PROC = Path("/proc")
-
-
-def psi(resource: str, proc: Path = _PROC) -> dict[str, float]:
-    """avg10 of `resource` ("cpu", "memory", "io") by kind ("some", "full"), in percent; {} on a kernel without."""
-    try:
-        lines = (proc / "pressure" / resource).read_text().splitlines()
-    except OSError:
-        return {}
-    kinds = (line.split() for line in lines)
-    return {kind: float(average.removeprefix("avg10=")) for kind, average, *_ in kinds}
+_MEMORY_FILES = {
+    1: ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file"),
+    2: ("memory.current", "memory.max", "inactive_file"),
+}
+"""By version of control groups: what is used, what may be, and the line of memory.stat of what can be dropped."""
+_UNLIMITED = 1 << 60
+"""Version 1 has no word for it, only a number no machine has."""
 
 
 def capacity(directory: Path) -> Resources:
     """All that this machine, or the control group this process runs in, has; disk is that of `directory`'s."""
     total, _ = _memory(_PROC)
-    group = cgroups.memory_in_use()
+    group = memory_in_use()
     if group is not None:
         total = min(total, group[1])
     disk = shutil.disk_usage(_existing(directory)).total
@@ -74,7 +73,7 @@ class Gauge:
     def _memory_share(self) -> float:
         total, available = _memory(self._proc)
         shares = [1 - available / total]
-        group = cgroups.memory_in_use()
+        group = memory_in_use()
         if group is not None:
             shares.append(group[0] / group[1])
         return max(shares)
@@ -95,6 +94,33 @@ class Gauge:
     def _without_processor(self) -> float:
         running = int((self._proc / "loadavg").read_text().split()[3].partition("/")[0])
         return 100 * max(0, running - self._processors) / max(1, running)
+
+
+def memory_in_use() -> tuple[int, int] | None:
+    """Bytes in use, without what can be dropped, and the limit, of the group this process runs in or of one above it,
+    whichever is fuller; None where there is no limit or no group."""
+    try:
+        found = cgroups.find()
+    except MissingDependency:
+        return None
+    current, limit, cache = _MEMORY_FILES[found.version]
+    fullest: tuple[int, int] | None = None
+    for group in (found.own["memory"], *found.own["memory"].parents):
+        try:
+            most = (group / limit).read_text().strip()
+            used = int((group / current).read_text()) - _stat(group / "memory.stat", cache)
+        except (OSError, ValueError):
+            break  # above the top of the hierarchy
+        if most == "max" or not 0 < int(most) < _UNLIMITED:
+            continue
+        if fullest is None or used * fullest[1] > fullest[0] * int(most):
+            fullest = max(0, used), int(most)
+    return fullest
+
+
+def _stat(path: Path, name: str) -> int:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return next((int(value) for key, value in lines if key == name), 0)
 
 
 def _memory(proc: Path) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from etude.environments.images.confined import Confined
+from etude.environments.images.mounts import Mounts
+from etude.environments.images.root import Root, check_points
 from etude.environments.images.store import ImagesConfig, ImageStore
-from etude.environments.mounts import Mounts
-from etude.environments.root import Root, check_points
 
 HOST = "host"
 """The image that is none: the host's own toolchain."""

@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude import __version__
-from etude.environments.wire import dump
 from etude.errors import ConfigError
+from etude.serving.wire import dump
 
 _AT = "#/components/schemas/"
 _REFUSED = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}

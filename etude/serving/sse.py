@@ -8,7 +8,7 @@ events say.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack
 
 from starlette.responses import StreamingResponse
@@ -38,11 +38,14 @@ async def never_silent(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events. `held` is let go when the last was sent, or nobody listens any more."""
+    """Server-sent events. What is `held` is let go when the last was sent, or nobody listens any more."""
 
-    def __init__(self, events: AsyncGenerator[bytes], held: ExitStack) -> None:
-        self._events, self._held = never_silent(events), held
-        super().__init__(self._events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    def __init__(
+        self, events: AsyncGenerator[bytes], held: ExitStack | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._events, self._held = never_silent(events), held or ExitStack()
+        told = {"Cache-Control": "no-store", **(headers or {})}
+        super().__init__(self._events, media_type="text/event-stream", headers=told)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -1,33 +1,20 @@
 """Who may talk to a server of ours: whoever has its token, and comes to it by its own name.
 
-Owns the token file and the checks made before any request is looked at. A web page that a user of this machine opens
-can make the browser send requests here; it has no token, its Origin is refused, and a name of its own that it points
-at this address (DNS rebinding) is refused by the Host check.
+Owns the checks made before any request is looked at. A web page that a user of this machine opens can make the browser
+send requests here; it has no token, its Origin is refused, and a name of its own that it points at this address (DNS
+rebinding) is refused by the Host check.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import secrets
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from etude.durable import write_new
-from etude.environments.connection import read_token
-from etude.environments.wire import Answer, ServerError, answer_of
-
-
-def own_token(path: Path) -> str:
-    """The server's token, made when there is none yet. Raises ConfigError where others could have read it."""
-    if not path.exists():
-        with contextlib.suppress(FileExistsError):  # somebody was faster
-            write_new(path, f"{secrets.token_urlsafe(32)}\n".encode())
-    return read_token(path)
+from etude.serving.wire import Answer, Denied, denial
 
 
 class Guard:
@@ -40,7 +27,7 @@ class Guard:
         hosts: Sequence[str],
         origins: Sequence[str],
         max_body: int,
-        refusal: Callable[[ServerError], Answer] = answer_of,
+        refusal: Callable[[Denied], Answer] = denial,
     ) -> None:
         """`refusal` puts an error into the form that this server's clients know."""
         self._app, self._max_body, self._refusal = app, max_body, refusal
@@ -53,7 +40,7 @@ class Guard:
             return
         try:
             self._check(Headers(scope=scope))
-        except ServerError as error:
+        except Denied as error:
             answer = self._refusal(error)
             await Response(answer.body, answer.status, media_type="application/json")(scope, receive, send)
             return
@@ -62,15 +49,13 @@ class Guard:
     def _check(self, headers: Headers) -> None:
         host = _without_port(headers.get("host", ""))
         if host not in self._hosts:
-            raise ServerError("forbidden", f"Host {host[:100]!r} is not a name of this server; `hosts` lists those")
+            raise Denied("forbidden", f"Host {host[:100]!r} is not a name of this server; `hosts` lists those")
         origin = headers.get("origin")
         if origin is not None and origin not in self._origins:
-            raise ServerError("forbidden", f"Origin {origin[:100]!r} may not use this server; `origins` lists who may")
+            raise Denied("forbidden", f"Origin {origin[:100]!r} may not use this server; `origins` lists who may")
         given = headers.get("authorization", "").encode("latin-1")
         if not hmac.compare_digest(given, self._expected):
-            raise ServerError(
-                "unauthorized", "send the server's token: `Authorization: Bearer TOKEN`, from its token file"
-            )
+            raise Denied("unauthorized", "send the server's token: `Authorization: Bearer TOKEN`, from its token file")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self._max_body:
             raise self._too_large()
@@ -88,8 +73,8 @@ class Guard:
 
         return counting
 
-    def _too_large(self) -> ServerError:
-        return ServerError("too_large", f"a body may have at most {self._max_body} bytes; send it in parts")
+    def _too_large(self) -> Denied:
+        return Denied("too_large", f"a body may have at most {self._max_body} bytes; send it in parts")
 
 
 def _without_port(host: str) -> str:

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-from etude.environments.server.connections import HttpLimits, protocol
 from etude.errors import ConfigError
+from etude.serving.connections import HttpLimits, protocol
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _HANG_UP_S = 2

@@ -1,0 +1,94 @@
+"""What every server of ours says alike: answers and refusals as JSON, and the reading of what it is asked.
+
+Owns `Answer`, `Denied` and the one form of an error, {"error": {"kind", "message", "retryable", …}}. Bytes inside JSON
+are base64. Knows nothing of HTTP beyond the status of an error, and none of what a server of one room says besides.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from etude.config import Config
+from etude.errors import ConfigError, EtudeError
+
+B = TypeVar("B", bound=Config)
+DENIED = {"unauthorized": 401, "forbidden": 403, "no_route": 404, "too_large": 413}
+"""What is refused before any route has seen it -> HTTP status."""
+_DIGITS = 15
+"""More than any count of ours has; Python refuses to read numbers of thousands."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back."""
+
+    status: int
+    body: bytes
+    retry_after_s: float | None = None
+    """When to come again, of a refusal before anything was done."""
+
+
+class Denied(EtudeError):
+    """A request that no route has seen, by one of the names above. `status` where it is another than usual."""
+
+    def __init__(self, kind: str, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.kind, self.status = kind, status or DENIED[kind]
+
+
+def refusal(
+    status: int, kind: str, message: str, retryable: bool = False, retry_after_s: float | None = None, **more: Any
+) -> Answer:
+    """An error in the form of all our servers."""
+    said = {"kind": kind, "message": message, "retryable": retryable, **more}
+    if retry_after_s is not None:
+        said["retry_after_s"] = retry_after_s
+    return Answer(status, dump({"error": said}), retry_after_s)
+
+
+def denial(error: Denied) -> Answer:
+    """The same of what no route has seen."""
+    return refusal(error.status, error.kind, str(error))
+
+
+def bug(error: Exception) -> str:
+    """What is told of an error that nobody foresaw: never more than its kind."""
+    return f"a bug of the server: {type(error).__name__}; its log has the rest"
+
+
+def dump(value: object) -> bytes:
+    """JSON. Names of files that are not UTF-8 survive, as escaped surrogates."""
+    return json.dumps(value, default=_plain, separators=(",", ":")).encode("ascii")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def parse_body(raw: bytes, schema: type[B]) -> B:
+    """Raises ConfigError, one line a wrong key, with its path. Texts that are not UTF-8 come as `dump` sends them."""
+    try:
+        said = json.loads(raw or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"body: not JSON: {error}") from None
+    try:
+        return schema.model_validate(said)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, item['loc'])) or 'body'}: {item['msg']}" for item in error.errors()]
+        raise ConfigError("; ".join(wrong)) from None
+
+
+def whole_number(name: str, text: str) -> int:
+    """Of a query's or a path's text. Raises ConfigError; `²` is a digit to Python, and no number here."""
+    if not (text.isascii() and text.isdigit()) or len(text) > _DIGITS:
+        raise ConfigError(f"{name}: {text[:40]!r} is no whole number, or one too large")
+    return int(text)
