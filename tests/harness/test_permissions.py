@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,14 @@ def test_what_is_denied_outright_is_told_to_the_sandbox(project: Path) -> None:
     )
     assert sorted(unreadable(config, project)) == [".env", "secret", "src/.env"]
     assert unreadable(PermissionConfig(deny=("read", "edit(src/**)")), project) == ()
+
+
+def test_what_cannot_be_looked_at_is_asked_about(judge: Judge, project: Path) -> None:
+    """A process that has ended and is not yet reaped: the link to its program is there, and leads nowhere."""
+    ended = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+    try:
+        decision = run(judge, f"grep -r x /proc/{ended}/exe")
+        assert decision.verdict == "ask" and "cannot be looked at" in decision.explain()
+    finally:
+        os.waitpid(ended, 0)

@@ -10,8 +10,9 @@ on.
 
 from __future__ import annotations
 
+from etude.harness.permissions.decision import Decision, Reason
 from etude.harness.permissions.gate import Answer, Gate, Question
-from etude.harness.permissions.judge import Decision, Judge, Reason
+from etude.harness.permissions.judge import Judge
 from etude.harness.permissions.paths import Place
 from etude.harness.permissions.rules import PermissionConfig, Rule, Verdict
 from etude.harness.permissions.store import load_permissions, remember

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from etude.environments.base import Sandbox
-from etude.harness.permissions.judge import Decision, Judge, Reason
+from etude.harness.permissions.decision import Decision, Reason
+from etude.harness.permissions.judge import Judge
 from etude.harness.permissions.rules import OWN, kind_of
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools.base import Tool, ToolConfig, ToolError

@@ -14,7 +14,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,13 @@ from etude.environments.base import WORKSPACE
 from etude.harness.permissions import builtin
 from etude.harness.permissions.changes import parent_of_pattern, written_words
 from etude.harness.permissions.course import leads_to, run_from
+from etude.harness.permissions.decision import Decision, Reason, decide
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
 from etude.harness.permissions.literals import Word
 from etude.harness.permissions.paths import Place, Target, by_process
 from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked
-from etude.harness.permissions.rules import OWN, STRICTNESS, Kind, PermissionConfig, Rule, Verdict, kind_of
+from etude.harness.permissions.rules import OWN, Kind, PermissionConfig, Rule, kind_of
 from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
@@ -44,41 +45,6 @@ _PRINTS = {"echo", "printf", "test", "[", "basename", "dirname"}
 _REMOVE = {"rm", "rmdir", "unlink"}
 _SHOWN = 400
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
-
-
-@dataclass(frozen=True)
-class Reason:
-    """What one piece of a call was judged, and by what."""
-
-    verdict: Verdict
-    piece: str
-    """The command, path or variable, as it stands in the call."""
-    by: str
-    """The rule as it is written, or the words for why there is none."""
-    remember: str = ""
-    """The narrowest rule that would allow this and its like from now on; empty where none should."""
-
-    def __str__(self) -> str:
-        return f"{self.piece}: {self.by}"
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The verdict on a call, and every reason, the strictest first."""
-
-    verdict: Verdict
-    reasons: tuple[Reason, ...]
-
-    @property
-    def remember(self) -> tuple[str, ...]:
-        """The rules that together would allow it; empty where even they would not."""
-        asked = [reason for reason in self.reasons if reason.verdict != "allow"]
-        rules = tuple(dict.fromkeys(reason.remember for reason in asked))
-        return rules if all(rules) else ()
-
-    def explain(self) -> str:
-        """The pieces that made it so strict, a line each."""
-        return "\n".join(dict.fromkeys(str(reason) for reason in self.reasons if reason.verdict == self.verdict))
 
 
 class Judge:
@@ -111,20 +77,29 @@ class Judge:
         self._on.clear()
 
     def judge(self, tool: str, arguments: Mapping[str, Any]) -> Decision:
-        """Whether this call may be made."""
-        self._looked = None
-        kind = kind_of(tool)
-        if tool in OWN:
-            return _decide([Reason("allow", tool, "it touches nothing but the session")])
-        if kind == "run":
-            return _decide(list(self._line(tool, str(arguments.get("command", "")))))
-        if kind == "other":
-            unruled = Reason(self._config.others, tool, "no rule names it", remember=tool)
-            return _decide([self._ruled(tool, tool, None) or unruled])
-        paths = arguments.get("paths", arguments.get("path", "."))
-        names = [str(path) for path in paths] if isinstance(paths, list) else [str(paths)]
-        reasons = [reason for name in names for reason in self._path(tool, name, kind == "edit")]
-        return _decide([*reasons, *(reason for name in names for reason in self._searched(tool, name))])
+        """Whether this call may be made; to ask, where something cannot be looked at: a process ends meanwhile."""
+        self._looked, reasons = None, []
+        try:
+            reasons.extend(self._reasons(tool, arguments))
+        except OSError as error:
+            reasons.append(Reason("ask", tool, f"what it names cannot be looked at: {error}"))
+        return decide(reasons)
+
+    def _reasons(self, tool: str, arguments: Mapping[str, Any]) -> Iterator[Reason]:
+        match kind_of(tool):
+            case _ if tool in OWN:
+                yield Reason("allow", tool, "it touches nothing but the session")
+            case "run":
+                yield from self._line(tool, str(arguments.get("command", "")))
+            case "other":
+                unruled = Reason(self._config.others, tool, "no rule names it", remember=tool)
+                yield self._ruled(tool, tool, None) or unruled
+            case kind:
+                paths = arguments.get("paths", arguments.get("path", "."))
+                names = [str(path) for path in paths] if isinstance(paths, list) else [str(paths)]
+                for name in names:
+                    yield from self._path(tool, name, kind == "edit")
+                    yield from self._searched(tool, name)
 
     def _searched(self, tool: str, name: str) -> Iterator[Reason]:
         """A tool that goes through all below a path reads what rules speak of there, unless the sandbox hides it."""
@@ -492,8 +467,3 @@ def _for_good(kind: Kind, target: Target) -> str:
     """The rule that allows one path; none where its name would be read as a pattern."""
     path = target.relative or target.path
     return "" if set(path) & set("*?") else f"{kind}({path})"
-
-
-def _decide(reasons: list[Reason]) -> Decision:
-    ordered = sorted(reasons, key=lambda reason: -STRICTNESS[reason.verdict])
-    return Decision(ordered[0].verdict if ordered else "allow", tuple(ordered))
