@@ -34,7 +34,8 @@ _MOST_LISTING_BYTES = 64 << 20
 
 
 class RelayedStore(Store):
-    """`counters`: relay_reads (answered by the relay), relay_detours (it did not answer, and the store was read)."""
+    """`counters`: relay_reads (answered by the relay), relay_detours (it did not answer, and the store was read),
+    detour_bytes (that came so)."""
 
     def __init__(self, backend: Any, url: str, directory: Path | None, config: StoreConfig, patience: Patience) -> None:
         super().__init__(backend, url, directory, config, patience)
@@ -76,7 +77,10 @@ class RelayedStore(Store):
                 self.counters["relay_reads"] += 1
                 return found
         self.counters["relay_detours"] += 1
-        return direct()
+        found = direct()
+        if isinstance(found, bytes | memoryview):
+            self.counters["detour_bytes"] += len(found)
+        return found
 
 
 def _open_relay(config: StoreConfig, patience: Patience) -> Store:

@@ -129,7 +129,7 @@ async def _serve_region(link: Link, directory: Path, options: dict[str, str], to
         "tokens": [len(versions) for versions in sampled],
         "in_flight_swaps": [engine.stats()["in_flight_swaps"] for engine in engines],
         "relay": relay.figures(),
-        "relay_reads": [store.counters["relay_reads"] for store in stores if isinstance(store, RelayedStore)],
+        "reads": [dict(store.counters) for store in stores if isinstance(store, RelayedStore)],
     }
     for engine in engines:
         engine.close()

@@ -44,20 +44,25 @@ def test_engines_served_all_the_while(world: dict[str, Any]) -> None:
     for report in world["regions"].values():
         assert report["in_order"] == [True, True]  # each token is marked with a version, and none goes back
         assert min(report["tokens"]) > 48
-        assert min(report["relay_reads"]) > 0
+        assert all(reads["relay_reads"] > 0 for reads in report["reads"])
     assert min(world["regions"]["near"]["versions_sampled"]) > 2
     assert any(max(report["in_flight_swaps"]) for report in world["regions"].values())
 
 
 def test_a_region_fetches_each_block_once(world: dict[str, Any]) -> None:
-    """Both engines came by the same bytes, which crossed the link once; no region fetched more than there is."""
+    """Both engines came by the same bytes, which crossed the link once; no region fetched more than there is. On a
+    machine too busy to answer in time a region's engines go around its relay, which is counted."""
+    straight = 0
     for report in world["regions"].values():
         loaded = sum(lag["load_bytes"] for lag in report["lag"])
-        relay = report["relay"]
-        assert relay["kept_hits"] + relay["shared"] > 0
-        assert relay["answered_bytes"] > loaded
-        assert relay["brought_bytes"] < relay["answered_bytes"]
+        relay, detoured = report["relay"], sum(reads.get("detour_bytes", 0) for reads in report["reads"])
+        assert relay["answered_bytes"] + detoured > loaded
         assert relay["brought_bytes"] < world["pack_bytes"] + world["objects"] * BLOCK
+        if not any(reads.get("relay_detours") for reads in report["reads"]):
+            assert relay["brought_bytes"] < relay["answered_bytes"]
+            assert relay["kept_hits"] + relay["shared"] > 0
+            straight += 1
+    assert straight
 
 
 def test_the_lag_of_each_region_is_measured_and_exported(world: dict[str, Any]) -> None:
