@@ -2,8 +2,8 @@
 
 Owns `HttpLimits` and the protocol that keeps them, uvicorn's with clocks: one for a request's head, one for its body,
 one for an answer that nobody reads. Where there are as many connections as there may be, the one that has waited
-longest without asking anything makes room, so that half-open ones never keep a real client out. Knows no route; what
-goes on between a request's end and its answer has no deadline here.
+longest without asking anything makes room, so that half-open ones never keep a real client out. What is no HTTP is
+answered here too. Knows no route; what goes on between a request's end and its answer has no deadline here.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from etude.config import Config
 
 
-def _refusal(status: str, kind: str, message: str) -> bytes:
+def _refusal(status: str, kind: str, message: str, retryable: bool = True) -> bytes:
     """A whole answer, for whoever no application answers: an error with the members that all our servers' have."""
-    error = {"message": message, "kind": kind, "retryable": True, "type": "server_error", "param": None, "code": kind}
-    body = json.dumps({"error": error}).encode()
-    head = f"HTTP/1.1 {status}\r\nRetry-After: 1\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    error = {"message": message, "kind": kind, "retryable": retryable, "param": None, "code": kind}
+    body = json.dumps({"error": {**error, "type": "server_error" if retryable else "invalid_request_error"}}).encode()
+    again = "Retry-After: 1\r\n" if retryable else ""
+    head = f"HTTP/1.1 {status}\r\n{again}Connection: close\r\nContent-Type: application/json\r\n"
     return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 _BUSY = _refusal("503 Service Unavailable", "busy", "every connection of this server is busy; come again soon")
 _LATE = _refusal("408 Request Timeout", "late", "the request did not come to its end in time; send it again")
+_MALFORMED = _refusal(
+    "400 Bad Request", "malformed", "this is not an HTTP request; speak HTTP/1.1, without TLS", retryable=False
+)
 
 
 class HttpLimits(Config):
@@ -41,7 +45,7 @@ class HttpLimits(Config):
     header_s: float = Field(20.0, gt=0)
     """From a request's first byte, or a connection's begin, to the end of the head; 408 after that."""
     body_s: float = Field(30.0, gt=0)
-    """For a body, and one second more for every `body_rate` bytes of it that came; 408 after that."""
+    """For a body, and one second more for every `body_rate` bytes of it that came before its answer; 408 after that."""
     body_rate: int = Field(16_384, ge=1)
     """Bytes a second that a body must come with."""
     unread_s: float = Field(60.0, gt=0)
@@ -110,8 +114,20 @@ class _Bounded(H11Protocol):
     def on_response_complete(self) -> None:
         self._rests_since = self.loop.time()
         super().on_response_complete()
-        if self.conn.their_state is not h11.SEND_BODY:
+        if self.conn.their_state is h11.SEND_BODY:  # this request's, unread, or one's that was sent behind it
+            self._expect_body(0, begins=self._waiting is None)
+        else:
             self._stop("_waiting")  # between requests uvicorn's keep-alive decides
+
+    def send_400_response(self, msg: str) -> None:
+        """What came is no HTTP. Whoever works on what came before it is told that the client is gone."""
+        cycle, at_rest = self.cycle, self.at_rest
+        if not at_rest:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if at_rest or not cycle.response_started:
+            self.transport.write(_MALFORMED)
+        self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -132,7 +148,8 @@ class _Bounded(H11Protocol):
         if begins:
             self._body_began, self._body_bytes = self.loop.time(), 0
         self._body_bytes += more
-        allowed_s = self._limits.body_s + self._body_bytes / self._limits.body_rate
+        earned_s = 0.0 if self.at_rest else self._body_bytes / self._limits.body_rate
+        allowed_s = self._limits.body_s + earned_s
         self._waiting = self.loop.call_at(self._body_began + allowed_s, self._late)
 
     def _late(self) -> None:

@@ -8,6 +8,7 @@ rebinding) is refused by the Host check.
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
@@ -15,6 +16,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from etude.serving.wire import Answer, Denied, denial
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{0,5})?")
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 
 class Guard:
@@ -32,33 +36,40 @@ class Guard:
         """`refusal` puts an error into the form that this server's clients know."""
         self._app, self._max_body, self._refusal = app, max_body, refusal
         self._expected = f"Bearer {token}".encode()
-        self._hosts, self._origins = frozenset(hosts), frozenset(origins)
+        self._hosts, self._origins = frozenset(map(str.lower, hosts)), frozenset(origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
-            self._check(Headers(scope=scope))
+            self._check(scope, Headers(scope=scope))
         except Denied as error:
             answer = self._refusal(error)
-            await Response(answer.body, answer.status, media_type="application/json")(scope, receive, send)
+            told = {"Connection": "close"} if error.kind == "malformed" else None  # nobody knows where the next begins
+            await Response(answer.body, answer.status, told, media_type="application/json")(scope, receive, send)
             return
         await self._app(scope, self._limited(receive), send)
 
-    def _check(self, headers: Headers) -> None:
-        host = _without_port(headers.get("host", ""))
-        if host not in self._hosts:
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
+            raise Denied(
+                "malformed", "Transfer-Encoding: a proxy may see another end of it; send its length alone"
+            )
+        host = headers.get("host", "")
+        if _name_in(host) not in self._hosts:
             raise Denied("forbidden", f"Host {host[:100]!r} is not a name of this server; `hosts` lists those")
-        origin = headers.get("origin")
-        if origin is not None and origin not in self._origins:
-            raise Denied("forbidden", f"Origin {origin[:100]!r} may not use this server; `origins` lists who may")
-        given = headers.get("authorization", "").encode("latin-1")
+        for origin in headers.getlist("origin"):
+            if origin not in self._origins:
+                raise Denied("forbidden", f"Origin {origin[:100]!r} may not use this server; `origins` lists who may")
+        given = ", ".join(headers.getlist("authorization")).encode("latin-1")  # what several are the same as
         if not hmac.compare_digest(given, self._expected):
             raise Denied("unauthorized", "send the server's token: `Authorization: Bearer TOKEN`, from its token file")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > self._max_body:
             raise self._too_large()
+        if _CONTROL.search(scope["path"]):  # `$` in a route's pattern also stands before a last newline
+            raise Denied("no_route", f"{scope['path'][:200]!r}: no route has control characters in it")
 
     def _limited(self, receive: Receive) -> Receive:
         taken = 0
@@ -77,7 +88,7 @@ class Guard:
         return Denied("too_large", f"a body may have at most {self._max_body} bytes; send it in parts")
 
 
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0].removeprefix("[").lower()
-    return host.partition(":")[0].lower()
+def _name_in(host: str) -> str:
+    """The name in a Host, without its port; empty where there is more, or less, in it."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1].strip("[]") if found else ""

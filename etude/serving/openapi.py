@@ -7,6 +7,7 @@ described by what every client relies on. What the operations of a server are st
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,12 +59,14 @@ def parameter(name: str, where: Literal["query", "path", "header"] = "query", **
 
 def queried(route: Route, operations: Iterable[Operation]) -> Route:
     """The same route, refusing parameters that its operation does not name, and those given twice."""
-    at = {each.method: each for each in operations if each.path == route.path}
+    named = re.sub(r":\w+}", "}", route.path)
+    at = {each.method: each for each in operations if each.path == named}
 
     async def endpoint(request: Request) -> Response:
         operation = at["get" if request.method == "HEAD" else request.method.lower()]
         known = sorted(each["name"] for each in operation.parameters if each["in"] == "query")
-        given = Counter(name for name, _ in parse_qsl(request.url.query, keep_blank_values=True))
+        query = request.scope["query_string"].decode("latin-1")  # that of `request.url` ends at a #
+        given = Counter(name for name, _ in parse_qsl(query, keep_blank_values=True))
         for name, count in given.items():
             if name not in known:
                 raise ConfigError(f"{name[:40]}: unknown parameter; known here: {', '.join(known) or 'none'}")
@@ -105,7 +108,8 @@ def served(document: Mapping[str, Any]) -> Route:
     async def show(request: Request) -> Response:
         return Response(text, media_type="application/json")
 
-    return Route("/openapi.json", show, methods=["GET"])
+    itself = Operation("/openapi.json", "get", "This document")
+    return queried(Route(itself.path, show, methods=["GET"]), [itself])
 
 
 def _described(operation: Operation) -> dict[str, Any]:

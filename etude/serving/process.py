@@ -39,9 +39,11 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=protocol(limits),  # ty: ignore[invalid-argument-type]  # what makes one serves as well as its class
+                ws="none",  # else whatever library is installed takes connections over, past the guard and the clocks
                 backlog=max(limits.most_connections() // 4, 1),  # so many are taken before one can be turned away
                 lifespan="off",
                 log_config=None,
+                log_level="error",  # its warnings are about what strangers send, and would let them fill a log
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=_HANG_UP_S,

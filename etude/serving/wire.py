@@ -17,7 +17,7 @@ from etude.config import Config
 from etude.errors import ConfigError, EtudeError
 
 B = TypeVar("B", bound=Config)
-DENIED = {"unauthorized": 401, "forbidden": 403, "no_route": 404, "too_large": 413}
+DENIED = {"malformed": 400, "unauthorized": 401, "forbidden": 403, "no_route": 404, "too_large": 413}
 """What is refused before any route has seen it -> HTTP status."""
 _DIGITS = 15
 """More than any count of ours has; Python refuses to read numbers of thousands."""

@@ -30,23 +30,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from etude.config import Config
-from etude.errors import DeadlineExceeded, WeightError
+from etude.errors import ConfigError, DeadlineExceeded, WeightError
 from etude.serving.connections import HttpLimits
 from etude.serving.guard import Guard
 from etude.serving.http import handlers, respond
-from etude.serving.openapi import served
+from etude.serving.openapi import queried, served
 from etude.serving.process import LOOPBACK, Server, listening, url_of
 from etude.serving.token import own_token
 from etude.serving.wire import Answer, Denied, bug, denial, refusal
 from etude.weights.cache import Cache
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.opening import open_store
-from etude.weights.relay_operations import openapi
+from etude.weights.relay_operations import OPERATIONS, openapi
 from etude.weights.store import PARALLEL, MissingObject, Store, StoreConfig
 
 T = TypeVar("T")
 _PACK = re.compile(r"versions/\d{8,}/([0-9a-f]{64})\.pack")
-_KEY = re.compile(r"(versions|pins)/\d{8,}/[A-Za-z0-9._-]{1,200}")
+_KEY = re.compile(r"(versions|pins)/\d{8,}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _PREFIX = re.compile(r"(versions|pins)(/\d{8,})?")
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
 _GAUGES = ("held_bytes",)
@@ -180,8 +180,8 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
         Route("/lists/{prefix:path}", lists),
         Route("/metrics", metrics),
         Route("/figures", figures),
-        served(openapi()),
     ]
+    routes = [*(queried(each, OPERATIONS) for each in routes), served(openapi())]
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers(_answer_of, "relay"))
 
 
@@ -206,6 +206,8 @@ def _answer_of(error: Exception) -> Answer:
     match error:
         case Denied():
             return denial(error)
+        case ConfigError():
+            return refusal(400, "config", str(error))
         case MissingObject():
             return refusal(404, "not_found", str(error))
         case DeadlineExceeded():

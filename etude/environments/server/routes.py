@@ -213,4 +213,5 @@ def _checked(key: str) -> str:
 
 def _query(request: Request) -> dict[str, str]:
     """The parameters, names that are not UTF-8 kept as Python keeps those of files."""
-    return dict(parse_qsl(request.url.query, keep_blank_values=True, errors="surrogateescape"))
+    given = request.scope["query_string"].decode("latin-1")
+    return dict(parse_qsl(given, keep_blank_values=True, errors="surrogateescape"))
