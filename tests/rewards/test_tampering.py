@@ -230,3 +230,17 @@ def add(a, b): return Same()
         assert (await verify(task(calls_verifier(CALLS)), {"m.py": sly}, backend)).reason == "failed"
 
     run(scenario)
+
+
+def test_an_answer_that_says_one_thing_of_each_kind_is_not_paid(run):
+    """The form in which a test's own objects are sent says that; an answer is one value."""
+    sly = b"""
+class Both:
+    def __repr__(self): return "rich([3, 'ab', [1, 2]])"
+def add(a, b): return Both()
+"""
+
+    async def scenario(backend):
+        assert (await verify(task(calls_verifier(CALLS)), {"m.py": sly}, backend)).reason == "failed"
+
+    run(scenario)

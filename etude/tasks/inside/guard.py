@@ -75,7 +75,7 @@ def judged(run, to_child, from_child):
     posix.close(to_child)
     answers, seen = receive(from_child, run.get("asked", {}), nonce)
     expected, must = run["expected"], run.get("must", {})
-    wrong = [key for key, value in expected.items() if not equal(answers.get(repr(key)), value)]
+    wrong = [key for key, value in expected.items() if not equal(answers.get(repr(key)), value, ANSWERED)]
     for key, places in must.items():
         found = seen.get(str(key), {})
         if key not in wrong and not (all(found.values()) and all(place in found for place in places)):
@@ -222,44 +222,47 @@ def kind_of(value):
     return complex if isinstance(value, (int, float, complex)) else type(value)
 
 
-BUILT = {"set": set, "tuple": tuple, "rich": Rich}
+ANSWERED = {"set": set}
+"""What an answer may call, in words of its own; an object has one text, and so says one thing."""
+SEEN = {"set": set, "tuple": tuple, "rich": Rich}
+"""What the text of a value that tests saw may call."""
 
 
-def equal(text, expected):
+def equal(text, expected, built=SEEN):
     """Whether a value's text stands for the expected value. Text that is no literal must match to the letter."""
-    return text is not None and (text == repr(expected) or parsed(text) == expected)
+    return text is not None and (text == repr(expected) or parsed(text, built) == expected)
 
 
-def parsed(text):
+def parsed(text, built=SEEN):
     """The value of a literal's text; for any other text an object that equals nothing."""
     try:
         tree = compile(text, "answer", "eval", ONLY_AST)
-        return literal(tree.body)  # ty: ignore[missing-attribute]
+        return literal(tree.body, built)  # ty: ignore[missing-attribute]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return object()
 
 
-def literal(node):
+def literal(node, built):
     """The value of a parsed literal; it builds, and never calls, anything."""
     kind = type(node).__name__
     if kind == "Constant":
         return node.value
     if kind == "List":
-        return [literal(item) for item in node.elts]
+        return [literal(item, built) for item in node.elts]
     if kind == "Tuple":
-        return tuple([literal(item) for item in node.elts])
+        return tuple([literal(item, built) for item in node.elts])
     if kind == "Set":
-        return {literal(item) for item in node.elts}
+        return {literal(item, built) for item in node.elts}
     if kind == "Dict":
-        return {literal(key): literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+        return {literal(key, built): literal(value, built) for key, value in zip(node.keys, node.values, strict=True)}
     if kind == "Name" and node.id in ("inf", "nan"):
         return float(node.id)
-    if kind == "Call" and type(node.func).__name__ == "Name" and node.func.id in BUILT:
-        return BUILT[node.func.id](*[literal(each) for each in node.args])
+    if kind == "Call" and type(node.func).__name__ == "Name" and node.func.id in built:
+        return built[node.func.id](*[literal(each, built) for each in node.args])
     if kind == "BinOp" and type(node.right).__name__ == "Constant" and type(node.right.value) is complex:
-        return literal(node.left) + literal(node.right)
+        return literal(node.left, built) + literal(node.right, built)
     if kind == "UnaryOp" and type(node.op).__name__ == "USub":
-        return -literal(node.operand)
+        return -literal(node.operand, built)
     raise ValueError(kind)
 
 

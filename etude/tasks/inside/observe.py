@@ -13,10 +13,11 @@ Goes before the program that runs tests (`suite`, `pytests`). `tasks.outside` ha
   - `_end_(site)` at a test's end: it was run to there.
 
 Builtins are kept as they were before the code under test was loaded, and `Tools` says whether the functions of the test
-framework are still what they were then.
+framework are still what they were then. Nothing of the workspace can be imported before that (`enter`).
 """
 
 import builtins
+import os
 import sys
 from _functools import _lru_cache_wrapper  # ty: ignore[import-not-found]  # of C; it has no stub
 from _thread import RLock
@@ -46,6 +47,15 @@ class Observer:
             shut = _lru_cache_wrapper(getattr(self, name.replace("is", "is_")), 0, False, None)
             setattr(builtins, f"_{name}_", shut)
         self.tools = Tools()
+
+    def enter(self, paths, known):
+        """The workspace comes first from now on. What the test framework has imported beyond the modules `known`, under
+        a name that the workspace has too, is forgotten, so that tests meet the workspace's."""
+        sys.path[:0] = paths
+        for name in _set(sys.modules) - known:
+            top = name.partition(".")[0]
+            if top not in TOOLS and any(os.path.exists(f"{path}/{top}{end}") for path in paths for end in ("", ".py")):
+                del sys.modules[name]
 
     def equal(self, site, value):
         self.say(site, "= " + written(value, rich))

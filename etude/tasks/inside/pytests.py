@@ -4,9 +4,9 @@ The request is {"environment": directory of packages, "files": {path below /work
 test modules, "tests": [pytest's ids]}; the answer to the number of a test is "passed", "failed", "skipped" or
 "missing". The files, tests and pytest's settings, come from outside and go in before anything is imported; settings and
 conftest files that are not among them go, for they could decide what passes. Canaries, tests that must fail, run
-last: their answer is the last number's. pytest is taken from the environment, whatever the workspace calls itself. What
-tests see goes to the parent (see `observe`, which goes before this text); at last "tools" is answered with the first
-function of the test framework that was changed, or with nothing.
+last: their answer is the last number's. pytest and its plug-ins come from the environment, whatever the workspace calls
+itself. What tests see goes to the parent (see `observe`, which goes before this text); at last "tools" is answered with
+the first function of the test framework that was changed, or with nothing.
 
 With "lints" in the request linters look first, before any code of the workspace runs; the answer to "lint0" and so on
 is "clean", or what there is too much of.
@@ -62,8 +62,8 @@ def outcomes(request, seen):
     sys.path.append(request["environment"])
     import pytest
 
-    sys.path[:0] = [f"{WORKSPACE}/src", WORKSPACE] if os.path.isdir(f"{WORKSPACE}/src") else [WORKSPACE]
-    os.environ["PYTHONPATH"] = ":".join(sys.path)  # of what tests start themselves
+    seen.known = set(sys.modules)
+    os.environ["PYTHONPATH"] = ":".join([*places(), *sys.path])  # of what tests start themselves
     modules = [path for path in request["modules"] if os.path.exists(f"{WORKSPACE}/{path}")]
     options = ["-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors", "--rootdir", WORKSPACE]
     pytest.main([*options, *modules, CANARY], plugins=[seen])
@@ -110,15 +110,24 @@ def too_much(lint, found):
     return ", ".join(worse) or "clean"
 
 
+def places():
+    """Where the workspace's modules are imported from."""
+    return [f"{WORKSPACE}/src", WORKSPACE] if os.path.isdir(f"{WORKSPACE}/src") else [WORKSPACE]
+
+
 class Seen:
     """A plugin that notes how each test ended; passed is what passed in every phase. `keys` are of tests that count."""
 
     def __init__(self, keys, observe=None):
-        self.found, self.keys, self.observe, self.changed = {}, keys, observe, None
+        self.found, self.keys, self.observe, self.changed, self.known = {}, keys, observe, None, set()
 
     def pytest_load_initial_conftests(self):
-        """All plug-ins are there, and the code under test is not."""
+        """All plug-ins are there, and the code under test is not: none of them is or imports the workspace's."""
         self.observer = self.observe and self.observe()
+        if self.observer:
+            self.observer.enter(places(), self.known)
+        else:
+            sys.path[:0] = places()
 
     def pytest_sessionfinish(self):
         """Before plug-ins take back what they have changed."""

@@ -31,13 +31,14 @@ class Canary(_canary_unittest.TestCase):
 
 
 def run(request, report, observe):
-    sys.path.insert(0, "/workspace")
+    known = set(sys.modules)
     module = type(sys)(request["name"])
     sys.modules[request["name"]] = module
     canaries = type(sys)("canaries")
     sys.modules["canaries"] = canaries
     exec(compile(CANARIES, "canaries", "exec"), vars(canaries))
     observer = observe()
+    observer.enter(["/workspace"], known)
     exec(compile(request["source"], request["name"], "exec"), vars(module))
     for test in request["tests"]:
         home = canaries if test.startswith(("canary_", "Canary.")) else module
