@@ -125,5 +125,5 @@ class Trial:
             await workspace.destroy()
         if done.exit_code:
             raise RuntimeError(done.output.decode(errors="replace")[-2000:])
-        told = [line for line in done.output.splitlines() if line.startswith(b'{"hits"')]  # lines leave programs that talk
-        return json.loads(told[-1])
+        # not the last line: what the lines left running may print after it
+        return json.loads(next(line for line in reversed(done.output.splitlines()) if line.startswith(b'{"hits"')))
