@@ -46,6 +46,24 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: group_of(item.nodeid) != "ray")
 
 
+class Failed:
+    """Names a test as soon as it has failed: the reasons come at the end, which a run that is cut off never sees."""
+
+    def __init__(self, terminal):
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.terminal.ensure_newline()
+            self.terminal.write_line(f"failed: {report.nodeid}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if not hasattr(config, "workerinput") and (terminal := config.pluginmanager.get_plugin("terminalreporter")):
+        config.pluginmanager.register(Failed(terminal))
+
+
 @pytest.fixture
 def outer() -> Iterator[Path]:
     """A directory not below /tmp, of which a sandbox over the user's own files has its own."""

@@ -53,9 +53,7 @@ class Guard:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
-            raise Denied(
-                "malformed", "Transfer-Encoding: a proxy may see another end of it; send its length alone"
-            )
+            raise Denied("malformed", "Transfer-Encoding: a proxy may see another end of it; send its length alone")
         host = headers.get("host", "")
         if _name_in(host) not in self._hosts:
             raise Denied("forbidden", f"Host {host[:100]!r} is not a name of this server; `hosts` lists those")
