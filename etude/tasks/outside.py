@@ -2,6 +2,7 @@
 
     assert total(items) == 12              ──►  assert _equal_(7, (total(items)))          7: 12
     self.assertEqual(total(items), wanted) ──►  self.assertTrue(_same_(8, (total(items)), (wanted)))
+    wanted = {"sum": 12}                   ──►  wanted = (None)     where `wanted` is only compared with: it counts as 12
 
 Owns `taken_out`. What the calls do is said in `inside.observe`, what becomes of their answers in `inside.guard`. Lines
 keep their numbers, but for those after a test that ends in a block. Left as it is: what stands in a `try`, where errors
@@ -13,6 +14,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +74,8 @@ class _Work:
     asked: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     passed: dict[str, list[int]] = field(default_factory=dict)
     edits: list[tuple[int, int, bytes]] = field(default_factory=list)
+    names: dict[str, ast.expr] = field(default_factory=dict)
+    uses: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.starts, self.loose = [0], set(_LOOSE)
@@ -94,10 +98,28 @@ class _Work:
         whole = ast.unparse(function)
         if "AssertionError" in whole or any(_WAITS.search(ast.unparse(each)) for each in function.decorator_list):
             return
-        straight = not any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in ast.walk(function))
-        places = [place for place, always in self.block(function.body, True) if always]
+        straight = not any(isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) for node in _own(function))
+        places = [place for place, always in self.named(function) if always]
         if straight and function.name.startswith("test"):
             self.passed[name] = [*places, *self.end(function)]
+
+    def named(self, function: Function) -> list[tuple[int, bool]]:
+        """The block of a function, without the values of its names that are compared with and nothing else."""
+        names = _wanted_names(function)
+        while True:
+            self.names, self.uses = {name: value for name, (value, _) in names.items()}, Counter()
+            before = self.next, dict(self.asked), list(self.edits)
+            places = list(self.block(function.body, True))
+            used_otherwise = [name for name, (_, loads) in names.items() if self.uses[name] != loads]
+            if not used_otherwise:
+                break
+            self.next, self.asked, self.edits = before
+            names = {name: names[name] for name in names.keys() - used_otherwise}
+        for value, _ in names.values():
+            start, end = self.span(value)
+            self.edits.append((start, end, b"(None%s)" % (b"\n" * self.source[start:end].count(b"\n"))))
+        self.names = {}
+        return places
 
     def block(self, statements: Sequence[ast.stmt], always: bool) -> Iterator[tuple[int, bool]]:
         """(place, whether it is passed whenever the function runs to its end)"""
@@ -143,15 +165,29 @@ class _Work:
         for value, wanted in ((one, other), (other, one)):
             if isinstance(value, ast.Constant):
                 continue
-            if (asked := _near(wanted)) is not None:
+            if (asked := _near(wanted)) is None:
+                asked = _near(self.approximated(wanted))
+            if asked is not None:
                 yield self.put(whole, "near", asked, value, before=before, after=after)
                 return
+            if isinstance(wanted, ast.Name) and wanted.id in self.names:
+                self.uses[wanted.id] += 1
+                wanted = self.names[wanted.id]
             known, literal = _literal(wanted)
             if known:
                 yield self.put(whole, "equal", ("equal", literal), value, before=before, after=after)
                 return
         if not self.loose & {_name(node) for node in ast.walk(whole)}:
             yield self.put(whole, "same", None, one, other, before=before, after=after)
+
+    def approximated(self, node: ast.expr) -> ast.expr:
+        """`approx(wanted)` with what the name stands for."""
+        match node:
+            case ast.Call(func=func, args=[ast.Name(id=name)], keywords=keywords) if name in self.names:
+                told = ast.Call(func, [self.names[name]], keywords)
+                self.uses[name] += _near(told) is not None
+                return told
+        return node
 
     def end(self, function: Function) -> Iterator[int]:
         last = function.body[-1]
@@ -201,6 +237,52 @@ class _Work:
             pieces += [self.source[done:start], text]
             done = end
         return b"".join([*pieces, self.source[done:]])
+
+
+def _own(function: Function) -> Iterator[ast.AST]:
+    """The nodes of a function, but for those of functions and classes in it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _wanted_names(function: Function) -> dict[str, tuple[ast.expr, int]]:
+    """Names that are given a literal, once and for all: that, and how often they are read."""
+    values: dict[str, ast.expr] = {}
+    for statement in function.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _literal(value)[0]:
+                values[name] = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _literal(value)[0]:
+                values[name] = value
+    read, bound, messages = Counter(), Counter(), set(_messages(function))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            read[node.id] += node not in messages
+        elif not isinstance(node, ast.Constant | ast.Attribute | ast.keyword):
+            bound.update(_strings(node))
+    if {"locals", "eval", "exec", "vars"} & read.keys():
+        return {}
+    return {name: (value, read[name]) for name, value in values.items() if bound[name] == 1 and read[name]}
+
+
+def _messages(function: Function) -> Iterator[ast.AST]:
+    """What says why an assertion failed; none that was taken out does."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Assert(msg=ast.expr() as message):
+                yield from ast.walk(message)
+            case ast.Call(func=ast.Attribute(attr=name), args=[_, _, message]) if name in _EQUAL:
+                yield from ast.walk(message)
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    """The names that stand in a node itself."""
+    for _, value in ast.iter_fields(node):
+        yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str))
 
 
 def _name(node: ast.AST) -> str:

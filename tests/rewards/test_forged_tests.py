@@ -257,13 +257,87 @@ class total:
     __hash__ = None
 """ + NOTHING,
 }  # fmt: skip
+NAMED = """
+import m
+
+def test_before():
+    assert m.ready() == 1
+
+def test_named():
+    expected = {"a": [1,
+                      2]}
+    assert m.total([1, 2]) == expected, f"not {expected}"
+    assert expected == m.total((1, 2))
+
+def test_typed():
+    wanted: tuple = (
+        1, "b",
+    )
+    for _ in range(2):
+        assert m.total(None) == wanted
+
+def test_kept():
+    given = [3, 4]
+    twice = [3, 3, 4]
+    twice.append(4)
+    assert m.total(given) == given
+    assert sorted(m.total(given) * 2) == twice
+
+def test_helped():
+    def given(first):
+        return [first, 6]
+    try:
+        m.total(given(5), 6)
+    except TypeError:
+        pass
+"""
+NEAR = """
+import pytest
+
+def test_near():
+    close = 0.25
+    assert m.total([0.25]) == pytest.approx(close, rel=1e-3)
+"""
+NAMED_TESTS = ("test_before", "test_named", "test_typed", "test_kept", "test_helped")
+NAMED_RIGHT = """
+def ready():
+    return 1
+def total(items):
+    if items is None:
+        return (1, "b")
+    return 0.25 if items == [0.25] else {"a": list(items)} if len(items) == 2 and items[0] == 1 else items
+"""
+NAMED_CHEATS = {
+    "reads its caller's names": """
+import sys
+def ready(): return 1
+def total(items):
+    names = sys._getframe(1).f_locals
+    return next((names[name] for name in ("expected", "wanted", "close", "given") if name in names), None)
+""",
+    "empties the tests that come": """
+import sys
+def ready():
+    tests = sys._getframe(1).f_globals
+    for name in ("test_named", "test_typed", "test_near", "test_kept"):
+        tests[name] = NotImplemented
+    tests["test_helped"].__code__ = (lambda: None).__code__
+    return 1
+""",
+}
 VERIFIERS = {
     "suite": suite_verifier(SUITE, "test_m", TESTS, 10.0),
     "pytest": pytest_verifier(
         PytestRun(SITE, {"test_m.py": SUITE.encode()}, ("test_m.py",)),
         [f"test_m.py::{test.replace('.', '::')}" for test in TESTS], 20.0,
     ),
+    "suite, named": suite_verifier(NAMED, "test_m", NAMED_TESTS, 10.0),
+    "pytest, named": pytest_verifier(
+        PytestRun(SITE, {"test_m.py": (NAMED + NEAR).encode()}, ("test_m.py",)),
+        [f"test_m.py::{test}" for test in (*NAMED_TESTS, "test_near")], 20.0,
+    ),
 }  # fmt: skip
+FORMS = ("suite", "pytest")
 
 
 @pytest.fixture
@@ -281,20 +355,20 @@ def judged(run):
     return judge
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", FORMS)
 def test_the_right_answer_is_paid(judged, verifier):
     assert judged(verifier, RIGHT.encode()).reason == "passed"
     assert judged(verifier, WRONG.encode()).reason == "failed"
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", FORMS)
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_forgery_is_not_paid(judged, cheat, verifier):
     verdict = judged(verifier, CHEATS[cheat].encode())
     assert verdict.reward == 0.0, verdict
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", FORMS)
 @pytest.mark.parametrize("cheat", RICH)
 def test_a_value_of_the_solutions_own_type_passes_no_test(judged, cheat, verifier):
     """Not one of them, whatever it answers to `==`: of several that fail, one alone would keep the reward."""
@@ -303,9 +377,30 @@ def test_a_value_of_the_solutions_own_type_passes_no_test(judged, cheat, verifie
     assert set(wrong) >= set(range(len(TESTS)) if verifier == "pytest" else TESTS), verdict
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", FORMS)
 def test_what_tests_want_is_not_where_the_code_runs(verifier):
     secret = eval(armed(VERIFIERS[verifier]).files["/tests/secret"])
     text = secret["request"].get("source") or secret["request"]["files"]["test_m.py"].decode()
     assert "15" not in text and ("equal", 15) in secret["asked"].values()
     assert text.count("\n") <= SUITE.count("\n") + 1
+
+
+def wrong_in(verdict, verifier):
+    wrong = eval(verdict.detail.rpartition("wrong: ")[2])
+    names = (*NAMED_TESTS, "test_near")
+    return {names[test] if verifier == "pytest" and isinstance(test, int) else test for test in wrong}
+
+
+@pytest.mark.parametrize("verifier", FORMS)
+def test_what_a_name_stands_for_is_not_where_the_code_runs(judged, verifier):
+    assert judged(f"{verifier}, named", NAMED_RIGHT.encode()).reward == 1.0
+    verdict = judged(f"{verifier}, named", NAMED_CHEATS["reads its caller's names"].encode())
+    near = {"test_near"} if verifier == "pytest" else set()
+    assert {"test_named", "test_typed"} | near <= wrong_in(verdict, verifier), verdict
+
+
+@pytest.mark.parametrize("verifier", FORMS)
+def test_a_test_that_was_emptied_was_not_run_to_its_end(judged, verifier):
+    """Also where a function in it returns."""
+    verdict = judged(f"{verifier}, named", NAMED_CHEATS["empties the tests that come"].encode())
+    assert "test_helped" in wrong_in(verdict, verifier), verdict
