@@ -2,7 +2,7 @@
 
     assert total(items) == 12              ──►  assert _equal_(7, (total(items)))          7: 12
     self.assertEqual(total(items), wanted) ──►  self.assertTrue(_same_(8, (total(items)), (wanted)))
-    wanted = {"sum": 12}                   ──►  wanted = (None)     where `wanted` is only compared with: it counts as 12
+    wanted = {"sum": 12}                   ──►  wanted = (None)     where `wanted` is only compared with
 
 Owns `taken_out`. What the calls do is said in `inside.observe`, what becomes of their answers in `inside.guard`. Lines
 keep their numbers, but for those after a test that ends in a block. Left as it is: what stands in a `try`, where errors

@@ -8,12 +8,11 @@ from pathlib import Path
 from etude.tasks.mined.environment import Environments
 
 INSTALLING = """
-import fcntl, sys
-from pathlib import Path
-from etude.tasks.mined.environment import _held
-with _held(Path(sys.argv[1]), fcntl.LOCK_SH):
-    print("installing", flush=True)
-    sys.stdin.readline()
+import os, sys
+from etude.host.lock import share
+share(os.open(sys.argv[1], os.O_RDONLY))
+print("installing", flush=True)
+sys.stdin.readline()
 """
 
 
