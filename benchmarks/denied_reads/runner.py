@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 
@@ -23,19 +24,22 @@ def main() -> None:
         plan = json.load(file)
     library = ctypes.CDLL(None, use_errno=True)
     events = library.inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
+    names = {}
     for path in plan["watched"]:
-        if library.inotify_add_watch(events, os.fsencode(path), IN_OPEN) < 0:
+        watch = library.inotify_add_watch(events, os.fsencode(path), IN_OPEN)
+        if watch < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+        names[watch] = path
     os.chdir(plan["directory"])
-    assert not opened(events)
+    opened(events)
     os.close(os.open(plan["watched"][0], os.O_RDONLY))
-    assert opened(events)  # that an open is seen at all
+    assert plan["watched"][0] in {names[watch] for watch in opened(events)}  # that an open is seen at all
     hits = []
     for number, line in enumerate(plan["lines"]):
         for shell in ("dash", "bash"):
             run(shell, line)
-            if opened(events):
-                hits.append((number, shell))
+            if watches := opened(events):
+                hits.append((number, shell, sorted(names[watch] for watch in watches)))
     print("\n" + json.dumps({"hits": hits, "ran": len(plan["lines"])}))
 
 
@@ -52,11 +56,16 @@ def run(shell: str, line: str) -> None:
     process.wait()
 
 
-def opened(events: int) -> bool:
-    try:
-        return bool(os.read(events, 1 << 16))
-    except BlockingIOError:
-        return False
+def opened(events: int) -> set[int]:
+    """The watches of the files that were opened since the last call."""
+    found, at = set(), 0
+    with contextlib.suppress(BlockingIOError):
+        told = os.read(events, 1 << 16)
+        while at < len(told):
+            watch, _, _, length = struct.unpack_from("iIII", told, at)
+            found.add(watch)
+            at += 16 + length
+    return found
 
 
 main()

@@ -19,6 +19,10 @@ from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.permissions import Judge, PermissionConfig, Place
 
 RUNNER = Path(__file__).with_name("runner.py")
+SHARED = ("/etc/shadow",)
+"""What is watched and is the machine's own."""
+Hit = tuple[int, str, list[str]]
+"""A line's number, the shell, and the files that were opened."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -97,7 +101,7 @@ class Trial:
         """The denied files and the directories that hold nothing else, those that this user can read."""
         names = ("home/.codex", "home/.codex/auth.json", "project/.env", "project/infra/secrets",
                  "project/infra/secrets/key", "project/docs/own", "vault", "vault/token")  # fmt: skip
-        paths = [*(self.top / name for name in names), Path("/etc/shadow")]
+        paths = [*(self.top / name for name in names), *map(Path, SHARED)]
         return [str(path) for path in paths if os.access(path, os.R_OK)]
 
     def allowed(self, line: str) -> bool:
@@ -105,18 +109,32 @@ class Trial:
 
     def opened(self, lines: Sequence[str], own: bool = False) -> list[tuple[str, str]]:
         """The lines, and the shell, that opened what is denied; with `own` the machine's files are hidden from them,
-        so that lines which are known to open such do not disturb another trial that watches the same."""
-        shared = ("/etc/shadow",) if own else ()
-        watched = [path for path in self.watched if path not in shared]
+        so that lines which are known to open such do not disturb another trial that watches the same.
+
+        Other programs of the machine open its files too: a line is held to have done so if it does each of three times.
+        """
+        hits = self._hits(lines, own)
+        doubtful = sorted({number for number, _, files in hits if set(files) <= set(SHARED)})
+        again = [self._hits([lines[number] for number in doubtful], own) for _ in range(2)] if doubtful else []
+        confirmed = [{(doubtful[number], shell) for number, shell, _ in each} for each in again]
+        return [
+            (lines[number], shell)
+            for number, shell, _ in hits
+            if number not in doubtful or all((number, shell) in each for each in confirmed)
+        ]
+
+    def _hits(self, lines: Sequence[str], own: bool) -> list[Hit]:
+        hidden = SHARED if own else ()
+        watched = [path for path in self.watched if path not in hidden]
         plan = self.top.with_name(f"{self.top.name}-plan.json")
         plan.write_text(json.dumps({"lines": lines, "watched": watched, "directory": str(self.project)}))
         try:
-            said = asyncio.run(self._run(f"{sys.executable} {RUNNER} {plan}", len(lines), shared))
+            said = asyncio.run(self._run(f"{sys.executable} {RUNNER} {plan}", len(lines), hidden))
         finally:
             plan.unlink()
-        return [(lines[number], shell) for number, shell in said["hits"]]
+        return [(number, shell, files) for number, shell, files in said["hits"]]
 
-    async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> dict[str, list[tuple[int, str]]]:
+    async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> dict[str, list[Hit]]:
         config = WorkspaceConfig(hidden=hidden, shown=("~",), protected=(), env=self.env)
         workspace = await open_workspace(self.project, config)
         try:
