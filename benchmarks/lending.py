@@ -208,7 +208,7 @@ async def rollouts_process(options: argparse.Namespace, home: Path, urls: list[s
         await run.fleet.close()
         assert run.fleet.lender is not None
         counted = run.counters + run.sampler.counted() + run.fleet.lender.counters
-        giving_back_s = run.fleet.lender.told()["longest_giving_back_s"]
+        giving_back_s = run.fleet.lender.longest_return_s
         told = {"longest_giving_back_s": giving_back_s, "versions": versions.count}
         print(json.dumps({**counted, **told}), flush=True)
     await backend.close()

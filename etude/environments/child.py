@@ -7,21 +7,20 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 FIRST_FD = 3
 """What a process is given is open in it from this descriptor on."""
-_ABOVE_ALL = 64
 
 
-def spawn(argv: list[str], fds: Iterable[int], log: int) -> int:
+def spawn(argv: list[str], fds: Sequence[int], log: int) -> int:
     """Start a program without any environment, which gets `fds` from FIRST_FD on; what it says goes to `log`. Its id.
 
     By posix_spawn, which does not copy this process's page tables: a trainer of many gigabytes starts one as fast as a
     small script does. In a process group of its own: Ctrl-C at the terminal is for us, who then end it.
     """
     # first out of the way of the numbers they shall have
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _ABOVE_ALL) for fd in (*fds, log)]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FD + len(fds)) for fd in (*fds, log)]
     try:
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
             (os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high[:-1], FIRST_FD)

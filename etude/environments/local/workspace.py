@@ -144,17 +144,20 @@ class ConfinedWorkspace(SpawnedSandbox):
         return await self._channel.guard(b"", self._wait_s)
 
     def _spawn(self, log: int, control: socket.socket) -> int:
+        if self._config.guard != "on":
+            return spawn(self._command(), [control.fileno()], log)
+        with _turns((self._directory, *self._config.writable)) as turns:  # made first: the view takes it away
+            return spawn(self._command(), [control.fileno(), turns.fileno()], log)
+
+    def _command(self) -> list[str]:
         ways = gate.VARIABLES if self.proxy is not None else {}
-        argv = [
+        return [
             *([str(self._guest), "lock-devices"] if os.geteuid() == 0 else []),  # root's commands own the host's nodes
             self._bwrap,
             *arguments(self._directory, self._config, self._held, self._guest, {**_own_environment(), **ways}),
+            *(GUEST, "serve", "0", "0", "0", self.id),
+            *([str(gate.PORT)] if self.proxy is not None else []),
         ]
-        argv += [GUEST, "serve", "0", "0", "0", self.id, *([str(gate.PORT)] if self.proxy is not None else [])]
-        if self._config.guard != "on":
-            return spawn(argv, [control.fileno()], log)
-        with _turns((self._directory, *self._config.writable)) as turns:
-            return spawn(argv, [control.fileno(), turns.fileno()], log)
 
     @property
     def _stop_s(self) -> float:
