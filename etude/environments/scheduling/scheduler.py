@@ -163,6 +163,8 @@ class Scheduler:
         """A node lives; with a list of its sandboxes, the books are compared with it."""
         node = self.fleet.nodes.get(beat.node)
         if node is None or beat.incarnation > node.incarnation:
+            if node is not None:
+                self.fleet.suspect(node)  # what is placed there now, its Hello would not know of
             self.life.commands.append(AskHello(beat.node))
             return
         if (beat.incarnation, beat.seq) <= (node.incarnation, node.seq):

@@ -3,7 +3,7 @@
 import pytest
 from scheduling_nodes import Cluster, kills, places, request
 
-from etude.environments.scheduling.messages import AskHello, Heartbeat, Kill, Pressure
+from etude.environments.scheduling.messages import AskHello, Heartbeat, Kill, Place, Pressure
 from etude.environments.scheduling.scheduler import Scheduler, SchedulerConfig
 from etude.errors import SandboxError
 
@@ -193,6 +193,19 @@ def test_a_cancelled_start_is_killed_when_it_turns_up():
     assert cluster.state("r") == "ended"
     cluster.settle()
     assert not cluster.nodes["n0"].alive and not cluster.scheduler.fleet.leases
+
+
+def test_nothing_is_placed_on_a_restarted_agent_that_has_not_introduced_itself():
+    """Its Hello would be about a time before that, and have the request placed twice."""
+    cluster = Cluster(nodes=1)
+    node = cluster.nodes["n0"]
+    node.incarnation, node.seq = 2, 0
+    cluster.submit(request("r"))
+    node.beat(full=False)
+    assert [type(command) for command in cluster.decide()] == [AskHello]
+    cluster.settle()
+    assert cluster.state("r") == "ready" and [type(order) for order in node.orders] == [AskHello, Place]
+    cluster.scheduler.check()
 
 
 def test_a_restarted_scheduler_adopts_what_nodes_run_and_answers_the_ids_it_is_asked_again():
