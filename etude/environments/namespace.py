@@ -214,9 +214,13 @@ class NamespaceBackend:
         await self._remove_unused()
 
     async def _remove_unused(self) -> None:
-        for tree in list(self._unused):
-            await self.on_disk("a snapshot to be removed", remove_tree, tree)
-            self._unused.discard(tree)
+        while self._unused:
+            tree = self._unused.pop()  # taken before the wait: no two remove the same one
+            try:
+                await self.on_disk("a snapshot to be removed", remove_tree, tree)
+            except BaseException:
+                self._unused.add(tree)
+                raise
 
     async def on_disk(self, what: str, work: Callable[..., T], *arguments: object) -> T:
         """Run a tree operation on a worker thread, so that a large one does not stop the loop.

@@ -84,17 +84,22 @@ def remove_tree(path: Path) -> None:
 
 
 class _Cursor:
-    """A place in a tree, moved down by name and up again; `fd` is the directory there."""
+    """A place in a tree, moved down by name and up again; `fd` is the directory there.
 
-    def __init__(self, root: Path) -> None:
+    A directory that its owner shut is opened, and shut again behind it; in a tree to be removed it is left open, so
+    that nobody else who removes the same tree is shut in.
+    """
+
+    def __init__(self, root: Path, shut_again: bool = True) -> None:
         self.fd, shut = _open_owned(str(root), _DIRECTORY, None)
         self._above: list[tuple[int, int, str, int | None]] = []
-        self._root_mode = shut
+        self._root_mode = shut if shut_again else None
+        self._shut_again = shut_again
 
     def down(self, name: str) -> None:
         info = os.fstat(self.fd)
         below, shut = _open_owned(name, _DIRECTORY, self.fd)
-        self._above.append((info.st_dev, info.st_ino, name, shut))
+        self._above.append((info.st_dev, info.st_ino, name, shut if self._shut_again else None))
         os.close(self.fd)
         self.fd = below
 
@@ -226,7 +231,7 @@ class _Copy:
 
 
 def _remove(path: Path) -> None:
-    with contextlib.closing(_Cursor(path)) as place:
+    with contextlib.closing(_Cursor(path, shut_again=False)) as place:
         waiting, names = [_unlink_files(place.fd)], [""]
         while True:
             if waiting[-1]:

@@ -34,9 +34,9 @@ def variables(**environment):
 
 
 def lines(out, kind):
-    """The lines of one kind in metrics.jsonl so far."""
+    """The whole lines of one kind in metrics.jsonl so far; a run may be writing the next."""
     path = out / "metrics.jsonl"
-    found = path.read_text().splitlines() if path.exists() else []
+    found = path.read_text().split("\n")[:-1] if path.exists() else []
     return [line for line in map(json.loads, found) if line["kind"] == kind]
 
 

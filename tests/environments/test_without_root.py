@@ -36,3 +36,28 @@ assert leftovers(config) == [], leftovers(config)
 def test_snapshot_and_fork_without_root():
     expected = "1000\nd\nd/new\nkeep\nshut\ncat: shut/s: Permission denied\ns\n"
     assert as_nobody(SCENARIO) == str(expected.encode())
+
+
+RIVALS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from etude.environments.trees import remove_tree
+
+for attempt in range(40):
+    tree = Path(sys.argv[1]) / f"tree-{attempt}"
+    for directory in range(8):
+        (shut := tree / f"{directory}" / "shut").mkdir(parents=True)
+        (shut / "file").touch()
+        shut.chmod(0)
+        shut.parent.chmod(0)
+    with ThreadPoolExecutor(4) as rivals:
+        list(rivals.map(remove_tree, [tree] * 4))
+    assert not tree.exists()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite already runs without root")
+def test_several_who_remove_a_tree_do_not_shut_each_other_in():
+    """A copy shuts what it opened, as it was; whoever removes a tree leaves it open to the others."""
+    as_nobody(RIVALS)
