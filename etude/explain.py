@@ -17,11 +17,11 @@ import json
 import re
 import textwrap
 import types
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePath
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -72,22 +72,29 @@ class Key:
         """The kind of value, in words."""
         return "table" if self.tables else _type(self.field.annotation)
 
+    @property
+    def said(self) -> tuple[str, ...]:
+        """All that is said of it but for its kinds."""
+        return self.holds, "must be given" if self.field.is_required() else _or_unset(plain(self.default)), self.doc
+
 
 def keys_of(schema: type[Config], above: str = "", kinds: tuple[str, ...] = ()) -> Iterator[Key]:
-    """Every key and table below a config, a table before what is in it."""
+    """Every key and table below a config, a table before what is in it. What kinds of a table say differently of a key
+    of one name is a key each."""
     for name, field in schema.model_fields.items():
         key = Key(f"{above}{name}", schema, field, kinds)
         yield key
         if not key.tables:
             continue
         alone = len(key.tables) == 1
-        seen: dict[str, Key] = {}
+        seen: dict[tuple[str, ...], Key] = {}
         for table in key.tables:
             its = kinds if alone else (*kinds, _kind(table))
             for each in keys_of(table, f"{key.path}.", its):
-                if (before := seen.get(each.path)) is not None:
+                one = (each.path,) if each.tables or each.name == "kind" else (each.path, *each.said)
+                if (before := seen.get(one)) is not None:
                     each = Key(each.path, before.owner, before.field, tuple(dict.fromkeys(before.kinds + each.kinds)))
-                seen[each.path] = each
+                seen[one] = each
         everywhere = set() if alone else set(map(_kind, key.tables))
         for each in seen.values():
             if each.name == "kind" and not alone:
@@ -118,7 +125,9 @@ class Explained:
     def __init__(self, recipe: Path, schema: type[Config], overrides: Sequence[str] = ()) -> None:
         self.recipe, self.schema, self.overrides = recipe, schema, overrides
         self.config, self.text = load_recipe(recipe, schema, overrides), recipe.read_text()
-        self.keys = {key.path: key for key in keys_of(schema)}
+        self.rows: dict[str, list[Key]] = {}
+        for key in keys_of(schema):
+            self.rows.setdefault(key.path, []).append(key)
 
     def values(self) -> Iterator[Value]:
         """Of every key that has a value in this recipe."""
@@ -163,7 +172,8 @@ class Explained:
 
     def explain(self, path: str) -> dict[str, Any]:
         """All that is known of a key, or of a table and its keys. Raises ConfigError naming what is like it."""
-        key = self.keys.get(path) or self._refused(path)
+        rows = self.rows.get(path) or self._refused(path)
+        key = replace(rows[0], kinds=tuple(dict.fromkeys(kind for row in rows for kind in row.kinds)))
         holder, value = None, self.config
         for part in path.split("."):
             holder, value = value, getattr(value, part, None)
@@ -171,25 +181,30 @@ class Explained:
         if here and holder is not None and key.name != "kind":  # of several kinds, what this one's own config says
             key = Key(path, type(holder), type(holder).model_fields[key.name], key.kinds)
         own = type(value) if isinstance(value, Config) else None
-        said = {"key": path, "type": key.holds, "doc": key.doc, "kinds": list(key.kinds), "here": here}
+        holds, doc = (key.holds, key.doc) if here else (_of_kinds(rows, "holds"), _of_kinds(rows, "doc"))
+        said = {"key": path, "type": holds, "doc": doc, "kinds": list(key.kinds), "here": here}
         if key.tables:
-            inside = [each for each in self.keys.values() if each.path.rpartition(".")[0] == path]
             if own is not None and len(key.tables) > 1:
                 said["doc"] = f"{key.doc} Here: {_said_of(own)}"
-            has = {each.path: each.doc for each in inside if own is None or each.name in own.model_fields}
+            inside = {each: rows for each, rows in self.rows.items() if each.rpartition(".")[0] == path}
+            has = {
+                each: _of_kinds(rows, "doc") if own is None else Key(each, own, own.model_fields[rows[0].name]).doc
+                for each, rows in inside.items()
+                if own is None or rows[0].name in own.model_fields
+            }
             return {**said, "set": own is not None, "keys": has}
         found = self._value(key, value)
         required = {"default": plain(found.default)} if not key.field.is_required() else {"required": True}
         return {**said, **required, "value": plain(value), "source": found.source}
 
-    def _refused(self, path: str) -> Key:
+    def _refused(self, path: str) -> NoReturn:
         table = path.rpartition(".")[0]
-        if (table and table in self.keys) or not table:
+        if (table and table in self.rows) or not table:
             load_recipe(
                 self.recipe, self.schema, [*self.overrides, f"{path}=1"]
             )  # says what became of one that is gone
-        named = [each for each in self.keys if each.rpartition(".")[2] == path.rpartition(".")[2]]
-        close = named or difflib.get_close_matches(path, self.keys, 3, 0.6)
+        named = [each for each in self.rows if each.rpartition(".")[2] == path.rpartition(".")[2]]
+        close = named or difflib.get_close_matches(path, self.rows, 3, 0.6)
         raise ConfigError(f"{path}: no such key{'; did you mean ' + ', '.join(close) + '?' if close else ''}")
 
     def toml(self) -> str:
@@ -248,7 +263,7 @@ def page(schema: type[Config]) -> str:
             table = above
         default = "must be given" if key.field.is_required() else _or_unset(plain(key.default))
         only = f" Only where `kind` is {', '.join(key.kinds)}." if key.kinds else ""
-        cells = (f"`{key.name}`", key.holds, default if "\n" not in default else "…", f"{key.doc}{only}")
+        cells = (f"`{key.name}`", key.holds, default if "\n" not in default else "…", f"{key.doc}{only}".strip())
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).lstrip("\n") + "\n"
 
@@ -294,11 +309,19 @@ def _type(annotation: Any) -> str:
         return " or ".join(_type(each) for each in inside if each is not type(None))
     if origin in (tuple, list):
         return f"list of {_type(inside[0])}"
-    if origin is dict:
+    if origin in (dict, Mapping):
         return "table of your own"
     names = {str: "text", float: "number", int: "whole number", bool: "true or false"}
     is_path = isinstance(annotation, type) and issubclass(annotation, PurePath)
     return names.get(annotation) or ("path" if is_path else str(getattr(annotation, "__name__", annotation)))
+
+
+def _of_kinds(rows: Sequence[Key], what: Literal["holds", "doc"]) -> str:
+    """What several kinds of a table say of a key of one name: each its own."""
+    found = [str(getattr(row, what)) for row in rows]
+    return found[0] if len(set(found)) == 1 else " ".join(
+        f"{' or '.join(row.kinds)}: {said}" for row, said in zip(rows, found, strict=True)
+    )  # fmt: skip
 
 
 def _kind(table: type[Config]) -> str:

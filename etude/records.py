@@ -1,7 +1,7 @@
-"""What passes between rooms: frozen, documented, versioned records.
+"""The records that rooms exchange: frozen and documented.
 
-Owns the nouns of DESIGN: Task, Version, Segment, Trajectory, Outcome, Group, Batch. Token ids are the only truth:
-text is never re-tokenised between sampling and training, so a `Segment` carries the exact ids that were sampled,
+Owns the nouns of docs/design.md: Task, Version, Segment, Trajectory, Outcome, Group, Batch. Token ids are the only
+truth: text is never re-tokenised between sampling and training, so a `Segment` carries the exact ids that were sampled,
 with the log-probability, weight version and expert routes of each. Does no I/O and imports no room.
 
 Shapes in docstrings: T tokens of one segment, S sampled tokens, L mixture-of-experts layers, K experts a token.
@@ -62,7 +62,8 @@ class Task:
     image: str = "host"
     setup: tuple[str, ...] = ()
     solution: Mapping[str, bytes] = field(default_factory=dict)
-    """Files of a reference solution. Only the validator and the scripted expert read it, never a session."""
+    """Files of a reference solution. No session sees it. What checks, measures or hides a task reads it: validator,
+    auditor, scrubber, the verifier's unseen calls, the difficulty, and the benchmark's policy that plays it."""
     rubric: tuple[str, ...] = ()
     limits: Limits = Limits()
     split: Literal["train", "eval", "heldout", "real"] = "train"
@@ -78,7 +79,7 @@ EventKind: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a session's append-only log. Terminal, web page, traces and exports are projections of these."""
+    """One line of a session's append-only log. The terminal, the HTTP API, traces and exports are views of these."""
 
     kind: EventKind
     at: float
@@ -88,7 +89,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of context that was sampled in one go; a trajectory is a chain of them.
+    """The tokens of one context, of all its turns; a trajectory is a chain of them.
 
     A segment of kind `summary` ends with the summary that the next one opens with. It holds the turns before it too:
     that is the context it was sampled in, and so a trainer computes them once.

@@ -1,6 +1,9 @@
-"""The pages: links lead somewhere, `etude` command lines parse, config keys exist, and the index names every page."""
+"""The pages: links lead somewhere, `etude` command lines parse, config keys exist, and the index names every page.
+
+And lists are whole: rooms, seams, switches."""
 
 import argparse
+import ast
 import importlib
 import re
 import shlex
@@ -12,9 +15,12 @@ import pytest
 from etude.bench.config import BenchConfig
 from etude.cli.main import COMMANDS
 from etude.engine.server.app import ServeConfig
+from etude.explain import toml_of
 from etude.product.config import AgentConfig
+from etude.rewards import effort, reward
 from etude.rewards.mining.mine import MineConfig
 from etude.rollouts.config import RunConfig
+from etude.trainer.config import AdvantageConfig, CreditConfig, LossConfig, TrainerConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -184,9 +190,68 @@ def test_every_page_is_in_the_index():
     assert {page.name for page in ROOT.glob("docs/*.md")} - linked - {"index.md"} == set()
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda path: path.name)
+def test_every_page_says_at_its_beginning_what_it_covers(page):
+    title, said = [each for each in page.read_text().split("\n") if each][:2]
+    assert title.startswith("# ") and re.match(r"[*`\[]*[A-Za-zÉ]", said) and len(said) > 40
+
+
+def test_the_design_lists_every_room():
+    listed = re.findall(r"^  (\w+)(?:/|\.py) ", (ROOT / "docs/design.md").read_text(), re.M)
+    rooms = {path.name.removesuffix(".py") for path in (ROOT / "etude").iterdir() if not path.name.startswith("_")}
+    assert sorted(listed) == sorted(rooms - {"retired"}) and "(retired.py)" in (ROOT / "docs/design.md").read_text()
+
+
+def test_the_glossary_lists_every_seam():
+    heads = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in (ROOT / "etude").rglob("*.py")]
+    owned = {found.lower() for head in heads for found in re.findall(r"(?:^The|Owns the) `?([\w ]+?)`? seam", head)}
+    [said] = re.findall(r"^\| \*\*seam\*\* \| .*: (.*?) \|", (ROOT / "docs/glossary.md").read_text(), re.M)
+    assert owned == set(said.split(", ")) == {"engine", "sandbox", "object store", "dialogue"}
+
+
+def switches():
+    """Every key of the algorithm, as a recipe has it, with its config and field."""
+    tables = {"loss": LossConfig, "advantages": AdvantageConfig, "credit": CreditConfig}
+    for table, config in tables.items():
+        yield from ((f"trainer.{table}.{name}", field) for name, field in config.model_fields.items())
+    for name in ("router_replay", "replay_margin", "divergence_target"):
+        yield f"trainer.{name}", TrainerConfig.model_fields[name]
+
+
+def test_the_algorithm_has_every_switch_with_its_default_first():
+    said = {}
+    for keys, values in re.findall(r"^\| (`.+?) \| (.+?) \|", (ROOT / "docs/algorithm.md").read_text(), re.M):
+        first, *more = re.findall(r"`([\w.]+)`", keys)
+        names = [first, *(f"{first.rpartition('.')[0]}.{name.rpartition('.')[2]}" for name in more)]
+        said |= zip(names, [each.strip(" `") for each in re.split("[,;]", values)], strict=False)
+    for key, field in switches():
+        default = toml_of(field.default).strip('"').removesuffix(".0") if field.default not in (None, {}) else "none"
+        default = "by mask: 0.2" if key == "trainer.loss.band" else default
+        assert said[key] == default, key
+
+
+@pytest.mark.parametrize("place", ["docs/algorithm.md", "etude/trainer/losses.py"])
+def test_every_mask_is_said_with_its_default_band(place):
+    masks = [LossConfig(mask=mask) for mask in ("tv", "kl", "ratio", "band")]
+    bands = [each.limit if each.mask in ("tv", "kl") else (each.lowest, each.highest) for each in masks]
+    said = (ROOT / place).read_text().replace("`", "")
+    for mask, band in zip(masks, bands, strict=True):
+        text = f"{band:g}" if isinstance(band, float) else "[{:g}, {:g}".format(*band)
+        assert text in said, mask.mask
+
+
+def test_the_reward_says_its_whole_formula():
+    assert "C(x) = ((1 + k x)^(1 - q) - 1) / (k (1 - q))" in (reward.__doc__ or "")
+    shown = re.findall(r"^    C\(x\) = (\S.*?),", effort.__doc__ or "", re.M)
+    assert shown == ["((1 + k x)^(1 - q) - 1) / (k (1 - q))"]
+
+
 WALK = {
     "etude/trainer/losses.py": "def policy_loss(",
     "etude/rollouts/loop.py": "def learn(",
+    "etude/trainer/step.py": "def step(",
+    "etude/harness/sampler.py": "class SampleRequest:",
+    "docs/serving.md": "](../etude/engine/server/generate.py)",
     "etude/harness/protocol.py": "def parse_message(",
     "etude/rewards/reward.py": "reward = tests",
     "docs/weights.md": "## A manifest",

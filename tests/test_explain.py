@@ -12,7 +12,7 @@ import pytest
 from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError
-from etude.explain import Explained, keys_of
+from etude.explain import Explained, Key, keys_of
 from etude.rollouts.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -117,3 +117,46 @@ def test_the_page_is_what_the_docstrings_say():
     asked = [sys.executable, "-c", "import recipe_keys, sys; sys.stdout.write(recipe_keys.written())"]
     made = subprocess.run(asked, cwd=ROOT / "tools", capture_output=True, text=True, check=True).stdout
     assert made == (ROOT / "docs/recipes.md").read_text(), "run python tools/recipe_keys.py"
+
+
+def tables(config, above=""):
+    """Every config below one, with the path of its table."""
+    yield above, config
+    for name, field in config.model_fields.items():
+        key = Key(f"{above}{name}", config, field)
+        for table in key.tables:
+            yield from tables(table, f"{key.path}.")
+
+
+def test_a_key_of_several_kinds_is_explained_as_each_of_them_has_it():
+    rows = {(key.path, kind): key for key in keys_of(RunConfig) for kind in key.kinds or ("any",)}
+    page = (ROOT / "docs/recipes.md").read_text()
+    differs = 0
+    for above, table in tables(RunConfig):
+        kind = table.model_fields["kind"].default if "kind" in table.model_fields else "any"
+        for name, field in table.model_fields.items():
+            own = Key(f"{above}{name}", table, field)
+            if own.tables or name == "kind":
+                continue
+            row = rows.get((own.path, kind)) or next(key for (path, _), key in rows.items() if path == own.path)
+            assert row.said == own.said, own.path
+            assert own.doc.replace("|", "\\|") in page
+            differs += row.kinds == (kind,)
+    assert differs > 10
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ([], {"type": '"cgroup" or "rlimit"', "value": "cgroup", "here": True}),
+        (['environment={kind="docker", image="a"}'],
+         {"type": 'firecracker or qemu: "cgroup" or "machine" namespace: "cgroup" or "rlimit"', "here": False}),
+    ],
+)  # fmt: skip
+def test_a_key_of_several_kinds_is_explained_by_the_one_the_recipe_has(sets, said):
+    assert said.items() <= Explained(QUICKSTART, RunConfig, sets).explain("environment.limits").items()
+
+
+def test_a_table_is_explained_with_what_its_own_kind_says_of_its_keys():
+    keys = Explained(QUICKSTART, RunConfig, []).explain("environment")["keys"]
+    assert "`rlimit`" in keys["environment.limits"] and "tasks' files" in keys["environment.state_dir"]

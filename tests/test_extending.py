@@ -17,7 +17,7 @@ PIECE = re.compile(r"```\w+\n# (\S+)\n(.*?)```", re.DOTALL)
 def outside(tmp_path):
     """Runs Python where the package is installed, as pip would have it: its modules, and what its metadata names."""
     pieces = dict(PIECE.findall((ROOT / "docs/extending.md").read_text()))
-    assert all(len(text.splitlines()) <= 40 for text in pieces.values())
+    assert all(len(text.splitlines()) <= 70 for text in pieces.values())
     for name, text in pieces.items():
         (tmp_path / name).write_text(text)
     points = tomllib.loads(pieces["pyproject.toml"])["project"]["entry-points"]
@@ -55,7 +55,7 @@ async def main():
     backend = open_backend(recipe.environment)
     try:
         box = await backend.create(SandboxSpec(files={"a.txt": b"one\\ntwo\\n"}))
-        print((await box.exec("echo there")).output.decode(), type(backend).__name__, backend.times)
+        print((await box.exec("echo there; echo $LANG; id -u")).output.split(), type(backend).__name__)
         calls = [ToolCall("count_lines", {"path": path}, "") for path in ("a.txt", "b.txt")]
         said, tools = [], recipe.harness.chosen()
         await run_calls(calls, tools, box, recipe.harness.tool, lambda index, result: said.append((index, result.text)))
@@ -69,11 +69,33 @@ asyncio.run(main())
 
 def test_a_backend_and_a_tool_of_somebody_elses_are_found_by_name(outside):
     said = outside("-c", BACKEND)
-    assert "there" in said and "RoomyBackend 3" in said
+    assert "[b'there', b'C.UTF-8', b'1000'] BoxedBackend" in said
     assert "['read_file', 'edit_file', 'run_terminal_cmd', 'count_lines']" in said
     assert "[(0, '2'), (1, 'error: there is no /workspace/b.txt')]" in said
-    looked = outside("-m", "etude.cli.main", "environments", "doctor", "--backend", "roomy", "--set", "times=5")
-    assert "5 times as much is there" in looked
+    looked = outside("-m", "etude.cli.main", "environments", "doctor", "--backend", "boxed")
+    assert "boxed: offered" in looked
+
+
+@pytest.mark.parametrize("name", ["boxed", "boxed:PLUGIN"])
+def test_a_backend_of_somebody_elses_is_tested_as_ours_are(outside, name):
+    """By the page's own command; a few of the scenarios by import path, for the time they take."""
+    page = (ROOT / "docs/extending.md").read_text()
+    [line] = re.findall(r"^python (-m pytest \S+conformance --backend) boxed$", page, re.M)
+    *command, where, option = line.split()
+    few = [] if name == "boxed" else ["-k", "allow_list or exit_codes", "--set", 'env={A="b"}']
+    said = outside(*command, "-vv", "-p", "no:cacheprovider", str(ROOT / where), option, name, *few)
+    assert f"[{name}] PASSED" in said and "[namespace]" not in said
+    assert "SKIPPED" not in said and said.count("PASSED") >= (2 if few else 60)
+
+
+def test_a_backend_that_falls_short_fails_those_tests(outside):
+    where = str(ROOT / "tests/environments/conformance")
+    script = (
+        "import boxed, pytest, sys\n"
+        "boxed.BWRAP.insert(2, '--share-net')\n"
+        f"sys.exit(0 if pytest.main(['-q', {where!r}, '-k', 'no_network', '--backend', 'boxed']) == 1 else 9)\n"
+    )
+    assert "test_without_one_there_is_no_network[boxed]" in outside("-c", script)
 
 
 TRAINED = """

@@ -1,7 +1,7 @@
 """Who plays: a checkpoint through our engine, an endpoint, an agent over ACP, or a task's own solution.
 
-Owns `open_policy` and the `Policy` seam: a session for every attempt, over one engine or endpoint for the whole run.
-The session is the harness's own, whoever plays, but for an agent over ACP, which brings its own. Talks to: engine,
+Owns `open_policy` and the `Policy` protocol: a session for every attempt, over one engine or endpoint for the whole
+run. The session is the harness's own, whoever plays, but for an agent over ACP, which brings its own. Talks to: engine,
 harness.
 """
 

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tell = actions.add_parser("report", help="what a run found, as text and as report.html in its directory")
     tell.add_argument("directory", type=Path, metavar="RUN")
     tell.add_argument("--against", type=Path, metavar="RUN", help="compare it with this earlier run on the page")
-    ways = actions.add_parser("behaviour", help="how a training run changed the policy's ways, against its compute")
+    ways = actions.add_parser("behaviour", help="how the behaviour of a run's policy changed with its compute")
     ways.add_argument("directory", type=Path, metavar="RUN", help="a run of etude train")
     for action in (play, against, tell, ways):
         action.add_argument("--json", action="store_true", help="print one JSON object")

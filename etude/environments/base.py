@@ -1,10 +1,9 @@
 """The sandbox seam: what every backend offers, and nothing of how.
 
 Owns `Sandbox`, the `Process` and `Backend` protocols and the small records they exchange. What a verb of a sandbox
-takes, means and refuses is written here and nowhere else: a kind of sandbox is a subclass with one method, `call`, that
-has a verb carried out, by the guest agent (`guest_sandbox`), in another process (`far`) or by this one (`local.plain`).
-A line that is handed to every sandbox instead, as a transport is to an HTTP client, would be a second object for each:
-what differs between kinds besides (how one starts, is captured and ends) needs a class in any case.
+takes, means and refuses is written here and nowhere else. A kind of sandbox is a subclass with `id` and `call`, which
+carries out a verb: by the guest agent (`guest_sandbox`), in another process (`far`) or by this one (`local.plain`).
+`start` and `connect` give back a `Process` of its own. docs/extending.md has one that starts the guest agent itself.
 
 A backend declares what it can do and is never swapped for a weaker one in silence. Used by the harness (tools), rewards
 (verification in a fresh sandbox), the controller and the server.
@@ -204,7 +203,7 @@ class Sandbox:
         raise NotImplementedError
 
     async def call(self, verb: str, **arguments: Any) -> Any:
-        """Have one of the verbs below carried out: the one method that a kind of sandbox writes. `verbs` lists them."""
+        """Have one of the verbs below carried out: what a kind of sandbox writes, beside `id`. `verbs` lists them."""
         raise NotImplementedError
 
     # the verbs ----------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ class RemoteConfig(BackendTable):
     token_file: Path | None = None
     """None: where a server of this user on this machine keeps its own."""
     backend: str | None = None
-    """Sandboxes are on the server's backend of this name, or there are none."""
+    """Sandboxes are made on the server's backend of this name; it is an error where there is none. None: any."""
     isolation: Literal["namespace", "container", "vm"] | None = None
-    """Sandboxes are on a backend of this isolation level, or there are none."""
+    """Sandboxes are made on a backend of this isolation level; it is an error where there is none. None: any."""
     unreachable_s: ClassVar[Wait] = Wait(30.0)
     """How long to go on trying to reach a server that does not answer: one that is started anew is back."""
     busy_s: ClassVar[Wait] = Wait(600.0)

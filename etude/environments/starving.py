@@ -1,7 +1,8 @@
-"""Whether what runs in a sandbox is what keeps its agent from answering, looked at from outside while it does.
+"""Finds out, from outside, whether a sandbox's own commands keep its agent from answering.
 
-Owns the look at the processors, and the words. A sandbox whose commands take all it may have is their doing; one that
-could have had more and does not answer is ours, and so is any on a machine that is too busy to say.
+Owns the look at the processors, and the words. Commands that take all the processors a sandbox may have are at fault
+themselves. Where there was more to be had and the agent is silent all the same, the fault is ours; so it is where the
+whole machine is too busy to tell.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     reward = tests + rubric - effort - malformed - unfinished - lints - style - todos - talk
 
     tests       1 if the verifier's reward is 1, else 0
-    effort      min(cap, scale * C(x)) on solved rollouts, else 0 (`rewards.effort`)
+    effort      min(cap, scale * C(x)) on solved rollouts, else 0, with C(x) = ((1 + k x)^(1 - q) - 1) / (k (1 - q)) and
+                x the rollout's tokens, calls and turns, weighted (`rewards.effort`)
     malformed   min(malformed_cap, malformed_penalty * malformed tool calls)
     unfinished  unfinished_penalty if a limit cut the session, else 0
     rubric      rubric_weight * the share of the task's criteria that the judge says are met, on solved rollouts; 0

@@ -77,7 +77,7 @@ class LossConfig(Config):
     """The loss: `policy`, another of the group `etude.losses`, or package.module:function. Another reads `normaliser`,
     `token_budget` and `options`, and refuses the switches of `policy`."""
     options: Mapping[str, float] = {}
-    """What a formula of somebody else's is told."""
+    """Numbers for a formula that is not Etude's own, by name; each formula says which it takes."""
     weight: Literal["token", "segment"] = "token"
     """`segment`: one importance weight a segment, the geometric mean of its tokens' (GSPO, arXiv 2507.18071)."""
     importance_cap: float = Field(2.0, gt=0)

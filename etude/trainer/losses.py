@@ -9,8 +9,9 @@ logp):
   log-probabilities. CISPO is the same formula: its weights are clipped too, and its gradients are not.
 - *Masks* (`MASKS`) decide which t are kept. By default a token is dropped when the policy has already moved by more
   than `band` in probability the way its advantage pushes (DPPO, arXiv 2602.04879): a ratio clip would cut rare tokens
-  first. `ratio` is PPO's clip, `band` IcePop's (arXiv 2510.18855).
-- *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band.
+  first. `ratio` is PPO's clip, `band` IcePop's (arXiv 2510.18855). Default bands: `tv` 0.2, `kl` 0.05 nats, `ratio`
+  [0.8, 1.28], `band` [0.5, 5].
+- *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band ([0.99, 1.01]).
 - *Shares* (`shares_of`): by default one over a constant token budget (Dr. GRPO, arXiv 2503.20783), so that length is
   neither favoured nor punished.
 - *KL* to a frozen reference, damping towards the sampler, and an entropy bonus, all off by default.

@@ -29,9 +29,9 @@ class ForeignConfig(EngineTable):
     urls: tuple[Url, ...] = Field(min_length=1)
     """Where the servers are: each is an engine with all weights."""
     model: str | None = None
-    """The name the server gives the model; None sends none."""
+    """The name the server gives the model; None: requests name none."""
     token_file: Path | None = None
-    """Holds the server's API key; None sends none."""
+    """Holds the server's API key; None: requests carry none."""
     weights_dir: Path
     """Where new weights are written as checkpoints. The server must see it under the same path."""
     routes: bool = True

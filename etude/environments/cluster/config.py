@@ -21,9 +21,9 @@ class ClusterConfig(BackendTable):
     name: str = Field("etude", pattern=r"^[a-z0-9-]{1,32}$")
     """Which one, where a Ray has several."""
     backend: str | None = None
-    """Sandboxes are on the machines' backend of this name, or there are none."""
+    """Sandboxes are made on the machines' backend of this name; it is an error where there is none. None: any."""
     isolation: Isolation | None = None
-    """Sandboxes are on a backend of this isolation level, or there are none."""
+    """Sandboxes are made on a backend of this isolation level; it is an error where there is none. None: any."""
     tenant: str = Field("training", min_length=1)
     """On whose behalf: room is shared fairly between tenants."""
     priority: ClassVar[Priority] = "training"

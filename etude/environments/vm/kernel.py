@@ -52,7 +52,7 @@ class Kernel:
 
 
 def guest_kernel(cache_dir: Path, program: Path) -> Kernel:
-    """The kernel for guests that run `program`, from `package` (a .deb) or from the one apt offers."""
+    """The kernel for guests that run `program`, from the newest package in `cache_dir` or from the one apt offers."""
     cache_dir.mkdir(parents=True, exist_ok=True)
     package = _fetched(cache_dir)
     parts = _unpacked(cache_dir, package)
