@@ -166,6 +166,7 @@ class LossConfig(Config):
             "damped_tokens": self.damping > 0,
             "reference_tokens": self.kl is not None,
             "entropy_tokens": self.entropy_bonus != 0,
+            "reshared_tokens": self.normaliser != default.normaliser,
         }
         return tuple(name for name, wanted in chosen.items() if wanted)
 
@@ -225,7 +226,8 @@ class CreditConfig(Config):
     @property
     def features(self) -> tuple[str, ...]:
         """Counters that a run which set these switches leaves at more than zero."""
-        return ("lessons", "lesson_tokens") if self.feedback is not None else ()
+        taught = ("lessons", "lesson_tokens") if self.feedback is not None else ()
+        return (*taught, "recredited_segments") if self.baseline == "segment" else taught
 
 
 class TrainerConfig(Config):

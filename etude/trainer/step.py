@@ -26,7 +26,7 @@ from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import teach
 from etude.trainer.feedback import Lesson
-from etude.trainer.losses import LossTerms, Sampled, shares_of
+from etude.trainer.losses import LossTerms, Sampled, reshared_tokens, shares_of
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
@@ -89,10 +89,10 @@ class Trainer:
         """
         if self.config.router_replay:
             require_routes(batch, self.policy.config)
-        sums: Counter[str] = Counter()
+        shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
+        sums: Counter[str] = Counter(reshared=reshared_tokens(batch, shares_M.numpy(), self.config.loss))
         mismatch = drift = 0.0
         drifts: list[Tensor] = []
-        shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
         for worked in self._worked(pieces, shares_M):
             sums.update(worked.sums)
@@ -293,6 +293,7 @@ def _used(sums: Mapping[str, float], taught: Mapping[str, float]) -> dict[str, f
         "damped_tokens": sums["moved"],
         "reference_tokens": sums["from_reference"],
         "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
+        "reshared_tokens": sums["reshared"],
         "lessons": taught.get("lessons", 0.0),
         "lesson_tokens": taught.get("lesson_tokens", 0.0),
     }

@@ -216,6 +216,8 @@ def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeyp
     with pytest.raises(EtudeError, match=r"rejected more than 5% of the segments 2 steps in a row.*trainer.loss.gate"):
         trainer.step(batch)
     assert "gate_alarm" not in policy().step(batch)
+    other = policy(loss=LossConfig(normaliser="tokens")).step(batch)
+    assert (other["used"]["reshared_tokens"], line["used"]["reshared_tokens"]) == (64, 0)
 
 
 def test_the_reference_is_the_model_that_training_began_with():
