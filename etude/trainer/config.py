@@ -202,9 +202,9 @@ class FeedbackConfig(Config):
     """Targeted textual feedback on failed trajectories; `trainer.feedback` has the rules."""
 
     weight: float = Field(1.0, gt=0)
-    """Of the distillation's loss, a mean over the tokens of a step's lessons, beside the policy's."""
+    """Of the distillation's loss, a mean over the tokens of a step's hints, beside the policy's."""
     most: ClassVar[int] = 8
-    """Lessons of one step: each costs two forwards, and a step is to stay about the reward."""
+    """Hints of one step: each costs two forwards, and a step is to stay about the reward."""
 
 
 class CreditConfig(Config):

@@ -24,8 +24,8 @@ from etude.models.state import round_to_bf16
 from etude.plugins import find
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
-from etude.trainer.distil import teach
-from etude.trainer.feedback import Lesson
+from etude.trainer.distil import distil_hints
+from etude.trainer.feedback import HintExample
 from etude.trainer.losses import LossTerms, Sampled, reshared_tokens, shares_of
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
@@ -78,8 +78,8 @@ class Trainer:
         self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
         self.witness.remember(self.version, self.policy)
 
-    def step(self, batch: Batch, progress: float = 0.0, lessons: Sequence[Lesson] = ()) -> dict[str, Any]:
-        """Train on a batch, and on lessons beside it; returns its metrics. The version moves on unless the step had to
+    def step(self, batch: Batch, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> dict[str, Any]:
+        """Train on a batch, and on hints beside it; returns its metrics. The version moves on unless the step had to
         be skipped.
 
         `progress` is how much of the run's budget is spent, from 0 to 1; only the learning rate depends on it.
@@ -99,7 +99,7 @@ class Trainer:
             mismatch, drift = max(mismatch, worked.mismatch), max(drift, worked.drift)
             drifts.append(worked.drift_M)
         feedback = self.config.credit.feedback
-        taught = teach(self.policy, lessons, self.temperature, feedback.weight) if feedback is not None else {}
+        taught = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
         witnessed = self._witnessed(batch)
         sums.update({"witnessed_tokens": len(witnessed), "witnessed_abs_dlogp": witnessed.sum().item()})
         mismatch = max(mismatch, float(witnessed.max(initial=0.0)))

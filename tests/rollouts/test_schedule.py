@@ -31,7 +31,7 @@ def test_free_keeps_no_more_than_would_be_stale(tmp_path):
         opened += 1
     assert opened == 4
     schedule.stepped(Version(3))
-    assert schedule.wish(pool) == 3
+    assert schedule.target_version(pool) == 3
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -39,16 +39,16 @@ def test_in_lockstep_a_step_trains_its_own_groups_sampled_by_one_version(tmp_pat
     schedule, pool, version, sampled = lockstep(lag, max_steps=5), pool_in(tmp_path, size=2), Version(0), {}
     trained = []
     while not schedule.over(0.0, version):
-        schedule.held = schedule.wish(pool)
-        while schedule.wants(pool.started, pool):
-            index = pool.started
-            sampled[index] = schedule.held
+        schedule.engine_version = schedule.target_version(pool)
+        while schedule.wants(pool.next_index, pool):
+            index = pool.next_index
+            sampled[index] = schedule.engine_version
             slots = sent(pool, index)
             assert schedule.take(pool, version) is None or index >= 2 * (version + 1)
             for slot in slots:
-                assert schedule.accepts(rollout(slot, 1.0, schedule.held))
-                assert not schedule.accepts(rollout(slot, 1.0, schedule.held + 1))
-                come_in(pool, slot, float(slot.endswith("/0")), schedule.held)
+                assert schedule.accepts(rollout(slot, 1.0, schedule.engine_version))
+                assert not schedule.accepts(rollout(slot, 1.0, schedule.engine_version + 1))
+                come_in(pool, slot, float(slot.endswith("/0")), schedule.engine_version)
             if lag and index == 2 * version + 1:
                 break  # the round is whole; the next one is sampled beside its step
         groups = schedule.take(pool, version)
@@ -66,11 +66,11 @@ def test_in_lockstep_engines_keep_their_version_while_groups_are_open(tmp_path):
     assert schedule.take(pool, Version(0))
     slots = sent(pool, 2), sent(pool, 3)  # the next round, by version 0 as well
     schedule.stepped(Version(1))
-    assert schedule.wish(pool) == 0
+    assert schedule.target_version(pool) == 0
     assert not schedule.wants(4, pool)
     for slot in (*slots[0], *slots[1]):
         come_in(pool, slot, float(slot.endswith("/0")))
-    assert schedule.wish(pool) == 1
+    assert schedule.target_version(pool) == 1
 
 
 def test_in_lockstep_a_group_without_variance_leaves_its_batch_and_an_empty_one_makes_no_step(tmp_path):
@@ -83,7 +83,7 @@ def test_in_lockstep_a_group_without_variance_leaves_its_batch_and_an_empty_one_
     filled(pool, 3, [0, 0], version=1)
     assert schedule.take(pool, Version(1)) is None
     assert schedule.state() == {"round": 2, "versions": [1]}
-    schedule.held = Version(1)
+    schedule.engine_version = Version(1)
     assert schedule.wants(4, pool)
 
 
