@@ -125,7 +125,7 @@ class Place:
         self.engine, self.chat, self.backend = engine, chat, NamespaceBackend()
         self.evaluated = TrajectoryStore(directory)
 
-    async def play(self, order):
+    async def play_and_judge(self, order):
         config = RunConfig(name="three ways", harness=CONFIG)
         await play_request(order, config, self.backend, self.engine, self.chat, lambda order, event: None)
         async with config.rewards.judges() as judges:
