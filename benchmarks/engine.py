@@ -49,7 +49,7 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.models.state import round_to_bf16
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, play
+from etude.rollouts.session import RolloutRequest, play
 from etude.tasks.ladder import ladder_task
 
 MODEL = ModelConfig(
@@ -143,7 +143,7 @@ async def sessions(sampler: Recording, chat: ChatRenderer, config: RunConfig, co
     try:
         for number in range(count):
             task = ladder_task(1 + number % 5, "eval", 5000 + number)
-            await play(Order(task.id, "lookup", task, 1, 1.0), config, backend, sampler, chat, lambda *_: None)
+            await play(RolloutRequest(task.id, "lookup", task, 1, 1.0), config, backend, sampler, chat, lambda *_: None)
     finally:
         await backend.close()
 

@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "e2e"))
 from injector import Kills, random_faults
 from killing import RESTARTS, Victim
 from restarted_store import Store
+from small import LOCKSTEP
 
 KINDS = ("controller", "trainer", "engine", "sessions", "rewards")
 STEPS = 100_000
@@ -45,7 +46,7 @@ def main() -> None:
 def faulted(directory: Path, options: argparse.Namespace) -> dict[str, object]:
     out = directory / "run"
     recipe = (
-        "rollouts.schedule=lockstep", "rollouts.lag=1", f"rollouts.max_steps={STEPS}", "rollouts.max_minutes=10000",
+        *LOCKSTEP, "rollouts.lag=1", f"rollouts.max_steps={STEPS}", "rollouts.max_minutes=10000",
         "rollouts.concurrency=8", "rollouts.attempts=100000",
         "faults.journal=true", "deadlines.scale=0.2",
         *RESTARTS,

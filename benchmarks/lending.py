@@ -55,7 +55,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
 from etude.rollouts.router import RemoteSampler
-from etude.rollouts.session import Order, play
+from etude.rollouts.session import RolloutRequest, play
 from etude.tasks.ladder import ladder_task
 from etude.weights.opening import open_store
 from etude.weights.publisher import Publisher
@@ -147,7 +147,7 @@ class Rollouts:
     async def _one_after_another(self, index: int, step: int) -> None:
         while not self.ending:
             task = ladder_task(1 + index % 3, "train", index)
-            order = Order(f"g{index // 4}/{index % 4}", f"g{index // 4}", task, seed=index)
+            order = RolloutRequest(f"g{index // 4}/{index % 4}", f"g{index // 4}", task, seed=index)
             async with asyncio.timeout(ROLLOUT_S):
                 trajectory = await play(
                     order, self.config, self.backend, self.sampler, self.chat, lambda order, event: None

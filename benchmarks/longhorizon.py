@@ -36,7 +36,7 @@ from etude.models.checkpoint import load_checkpoint
 from etude.records import InfraFailed, Task, Trajectory, solved
 from etude.rewards.rates import wilson
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, play
+from etude.rollouts.session import RolloutRequest, play
 from etude.tasks.trail import trail_task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,7 +91,7 @@ async def played(model: Path, config: RunConfig, tasks: list[Task]) -> list[Traj
     backend, places = open_backend(config.environment), asyncio.Semaphore(config.rollouts.concurrency)
 
     async def one(task: Task) -> Trajectory:
-        order = Order(task.id, "longhorizon", task, random.Random(f"longhorizon {task.id}").getrandbits(40))
+        order = RolloutRequest(task.id, "longhorizon", task, random.Random(f"longhorizon {task.id}").getrandbits(40))
         async with places:
             return await play(order, config, backend, engine, chat, lambda *_: None)
 

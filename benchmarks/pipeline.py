@@ -46,9 +46,9 @@ SLACK_S = 900.0
 """Starting, evaluating a handful of tasks, and the last step, on a machine that does something else as well."""
 COMMON = [
     "harness.delay=[0.1, 3.0]", "evaluation.per_rung=1", "evaluation.heldout_per_rung=0",
-    "evaluation.real=false", "control.enabled=false", "rollouts.total_minutes=1000.0", "groups.straggler_s=20.0",
+    "evaluation.real=false", "control.enabled=false", "rollouts.total_minutes=1000.0", "groups.straggler_s=",
 ]  # fmt: skip
-SYNC = ['rollouts.schedule="lockstep"', "rollouts.lag=0"]
+SYNC = ['rollouts.schedule="lockstep"', "rollouts.lag=0", "groups.window_share="]
 
 
 def train(sets: list[str], directory: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from etude.models.checkpoint import load_checkpoint
 from etude.records import InfraFailed, solved
 from etude.rewards.rates import wilson
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, play
+from etude.rollouts.session import RolloutRequest, play
 from etude.tasks.ladder import RUNGS, ladder_task
 
 RECIPE = Path(__file__).resolve().parent.parent / "recipes" / "quickstart.toml"
@@ -41,7 +41,7 @@ async def solved_by_rung(model: Path, config: RunConfig, tasks: range) -> dict[i
 
     async def one(rung: int, number: int) -> bool:
         task = ladder_task(rung, "eval", number)
-        order = Order(task.id, "rungs", task, random.Random(f"rungs {task.id}").getrandbits(40))
+        order = RolloutRequest(task.id, "rungs", task, random.Random(f"rungs {task.id}").getrandbits(40))
         async with places:
             outcome = (await play(order, config, backend, engine, chat, lambda *_: None)).outcome
         if isinstance(outcome, InfraFailed):

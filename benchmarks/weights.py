@@ -98,6 +98,8 @@ def train(model: Path, lr: float, steps: int, directory: Path) -> dict[str, Any]
         "model.path": model,
         "trainer.optimizer.name": "adamw",
         "trainer.optimizer.lr": lr,
+        "trainer.optimizer.momentum": "",
+        "trainer.optimizer.scalar_lr": "",
         "trainer.final_lr_share": 1.0,
         "rollouts.groups_per_step": 1,
         "rollouts.rungs": [1, 2],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -33,12 +33,28 @@ class Config(BaseModel):
                     raise PydanticCustomError("gone", "key {key} is gone: {said}", {"key": key, "said": said})
         return raw
 
+    @model_validator(mode="after")
+    def _none_is_ignored(self) -> Self:
+        """Refuse a key that was given where it changes nothing."""
+        if "kind" in type(self).model_fields:
+            self.model_fields_set.add("kind")  # it tells this table from others, whoever made it
+        for path, why in self.idle().items():
+            table, _, key = path.rpartition(".")
+            if key in (getattr(self, table) if table else self).model_fields_set:
+                raise ValueError(f"{path} has no effect {why}; leave it out")
+        return self
+
+    def idle(self) -> dict[str, str]:
+        """Keys, of this table or of one in it, that change nothing beside the others; and beside which."""
+        return {}
+
 
 C = TypeVar("C", bound=Config)
 
 
 def load_recipe(path: Path | None, schema: type[C], overrides: Sequence[str] = ()) -> C:
-    """Read a TOML recipe into `schema`, or start from the defaults; `overrides` are `table.key=value` with TOML values.
+    """Read a TOML recipe into `schema`, or start from the defaults; `overrides` are `table.key=value` with TOML values,
+    or `table.key=` for a key that is to be left out.
 
     Raises ConfigError naming the file and the path of the first wrong key.
     """
@@ -55,7 +71,7 @@ def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
 
 def overridden(config: C, overrides: Sequence[str]) -> C:
     """The same config with other values for some keys, checked as a whole. Raises ConfigError, as `load_recipe`."""
-    raw = config.model_dump()
+    raw = config.model_dump(exclude_unset=True)
     for override in overrides:
         _apply_override(raw, override)
     return parse(raw, type(config), origin="the change")
@@ -113,13 +129,17 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
     key, separator, value = override.partition("=")
     if not separator:
         raise ConfigError(f"override {override!r} is not of the form table.key=value")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value  # a bare word is a string: `--set model.path=base` needs no quotes
     *tables, last = key.strip().split(".")
     for table in tables:
+        if not value.strip() and table not in raw:
+            return
         raw = raw.setdefault(table, {})
         if not isinstance(raw, dict):
             raise ConfigError(f"override {override!r}: {table} is a value, not a table")
-    raw[last] = parsed
+    if not value.strip():
+        raw.pop(last, None)
+        return
+    try:
+        raw[last] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        raw[last] = value  # a bare word is a string: `--set model.path=base` needs no quotes

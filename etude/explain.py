@@ -130,17 +130,19 @@ class Explained:
             self.rows.setdefault(key.path, []).append(key)
 
     def values(self) -> Iterator[Value]:
-        """Of every key that has a value in this recipe."""
-        yield from self._values(self.config, "")
+        """Of every key that has a value in this recipe, and changes something there."""
+        yield from self._values(self.config, "", set())
 
-    def _values(self, config: Config, above: str) -> Iterator[Value]:
-        held = {name: getattr(config, name) for name in type(config).model_fields}
+    def _values(self, config: Config, above: str, idle: set[str]) -> Iterator[Value]:
+        idle = idle | {f"{above}{key}" for key in config.idle()}
+        names = [name for name in type(config).model_fields if f"{above}{name}" not in idle]
+        held = {name: getattr(config, name) for name in names}
         for name, value in held.items():
             if not isinstance(value, Config):
                 yield self._value(Key(f"{above}{name}", type(config), type(config).model_fields[name]), value)
         for name, value in held.items():  # a TOML table says its own values before the tables below it
             if isinstance(value, Config):
-                yield from self._values(value, f"{above}{name}.")
+                yield from self._values(value, f"{above}{name}.", idle)
 
     def _value(self, key: Key, value: Any) -> Value:
         return Value(key, value, self._default(key), self.source(key.path))
@@ -157,9 +159,9 @@ class Explained:
     def source(self, path: str) -> str:
         """Where its value is from."""
         for override in reversed(self.overrides):
-            named = override.partition("=")[0].strip()
-            if path == named or path.startswith(f"{named}."):
-                return f"--set {override}"
+            named, _, value = override.partition("=")
+            if path == named.strip() or path.startswith(f"{named.strip()}."):
+                return f"--set {override}" if value.strip() else "default"
         table = ""
         for number, line in enumerate(self.text.splitlines(), 1):
             if header := _HEADER.match(line):

@@ -221,15 +221,15 @@ def test_no_two_test_files_share_a_name():
 
 
 def test_the_page_is_the_algorithm():
-    """It fits a page, and takes, credits, packs, steps and publishes by name; the trainer's process runs it."""
+    """It fits a page, and takes, credits, packs, steps and puts by name; the trainer's process runs it."""
     path = PACKAGE / "rollouts" / "loop.py"
     assert 80 <= len(path.read_text().splitlines()) <= 150
     functions = {n.name: n for n in TREES[path].body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
     calls = {name: [each for _, each in called(function)] for name, function in functions.items()}
     assert calls["learn"] == ["credited", "build_batch", "step", "put"]
-    assert {"make_groups", "take_groups", "step", "publish"} <= set(calls["train"])
+    assert {"make_groups", "take_groups", "step", "announce_version"} <= set(calls["train"])
     assert {"draw", "start", "dispatch"} <= set(calls["make_groups"])
-    assert {"play", "score"} <= set(calls["roll_out"])
+    assert {"play_and_judge", "commit"} <= set(calls["roll_out"])
     actor = TREES[PACKAGE / "rollouts" / "actors" / "trainer.py"]
     assert "learn" in [name for _, name in called(actor)] and "build_batch" not in [name for _, name in called(actor)]
 

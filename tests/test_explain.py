@@ -27,6 +27,15 @@ SETS = {
         "trainer.loss.importance_cap=inf",
     ],
     "places": ['environment={kind="routed", places=[{kind="remote", url="http://127.0.0.1:1"}]}'],
+    "idle": [
+        "rollouts.schedule=lockstep",
+        "groups.straggler_s=",
+        "groups.window_share=",
+        "trainer.optimizer.name=adamw",
+        "trainer.optimizer.momentum=",
+        "trainer.optimizer.scalar_lr=",
+        "rewards.effort.enabled=false",
+    ],
     "words": ['harness.summary={trigger_tokens=100, request="say \\"so\\"\\n\\tand #stop"}'],
 }
 

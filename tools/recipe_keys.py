@@ -13,8 +13,9 @@ from etude.rollouts.config import RunConfig
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 HEAD = """# The keys of a recipe
 
-A recipe is a TOML file for `etude train`; an unknown key is refused with its path, and one that is gone with what to
-write in its place. What stands here is from the docstrings of the configs (`python tools/recipe_keys.py` writes it). Of
+A recipe is a TOML file for `etude train`; an unknown key is refused with its path, one that is gone with what to write
+in its place, and one that would change nothing beside the others by name: `--set groups.straggler_s=` leaves a recipe's
+key out. What stands here is from the docstrings of the configs (`python tools/recipe_keys.py` writes it). Of
 one key in one recipe, and of a whole recipe:
 
 ```sh

@@ -43,7 +43,7 @@ from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import END, END_OF_TEXT, load_tokenizer
 from etude.records import Event, Trajectory, reward_of
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, play
+from etude.rollouts.session import RolloutRequest, play
 
 MICRO_BATCH = 16
 WAVE_DEADLINE_S = 600.0
@@ -83,11 +83,11 @@ class Rollouts:
 
         waves = Waves(self.desk.generate, [order.id for order in orders])
 
-        def on_event(order: Order, event: Event) -> None:
+        def on_event(order: RolloutRequest, event: Event) -> None:
             if event.kind == "end":
                 waves.ended(order.id)
 
-        async def rollout(order: Order) -> Trajectory:
+        async def rollout(order: RolloutRequest) -> Trajectory:
             try:
                 trajectory = await play(order, self.config, backend, waves, self.chat, on_event)
             finally:
@@ -97,9 +97,9 @@ class Rollouts:
 
         return list(await asyncio.gather(*map(rollout, orders)))
 
-    def _order(self, number: int, prompt: str) -> Order:
+    def _order(self, number: int, prompt: str) -> RolloutRequest:
         task = training_task(self.config, int(prompt))
-        return Order(f"t{number}", f"g{prompt}", task, number, self.config.rollouts.temperature)
+        return RolloutRequest(f"t{number}", f"g{prompt}", task, number, self.config.rollouts.temperature)
 
     def close(self) -> None:
         if self.backend is not None:

@@ -122,12 +122,11 @@ class ModelConfig(Config):
         """Shape (heads, channels) of the values that go with them; of a latent key, a part of it."""
         return (1, self.latent.rank) if self.latent else (self.kv_heads, self.head_width)
 
-    @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Self:
-        _refuse(self, _OF_ROUTERS, not self.experts, "experts = 0 leaves no router")
-        _refuse(self, _OF_GROUPED, self.latent is not None, "latent attention has none")
-        _refuse(self, _OF_SIGMOID, self.router == "softmax", "only a sigmoid router limits groups")
-        return self
+    def idle(self) -> dict[str, str]:
+        without_router = dict.fromkeys(_OF_ROUTERS if not self.experts else (), "with experts = 0")
+        ungrouped = dict.fromkeys(_OF_GROUPED if self.latent is not None else (), "with latent attention")
+        unlimited = dict.fromkeys(_OF_SIGMOID if self.router == "softmax" else (), 'with router = "softmax"')
+        return without_router | ungrouped | unlimited
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -151,8 +150,3 @@ class ModelConfig(Config):
             raise ValueError(f"groups_per_token must be between 1 and expert_groups ({self.expert_groups})")
         if self.groups_per_token * size < self.experts_per_token:
             raise ValueError(f"{self.groups_per_token} groups of {size} hold fewer than experts_per_token experts")
-
-
-def _refuse(config: ModelConfig, fields: set[str], idle: bool, why: str) -> None:
-    if idle and (given := sorted(fields & config.model_fields_set)):
-        raise ValueError(f"{given[0]} would have no effect: {why}")

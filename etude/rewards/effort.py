@@ -74,6 +74,11 @@ class EffortConfig(Config):
     q: float = Field(0.5, ge=0)
     """How far it bends: 0 is a straight line, 1 a logarithm, more is bounded."""
 
+    def idle(self) -> dict[str, str]:
+        if not self.enabled:
+            return dict.fromkeys(("scale", "cap", "k", "q"), "with enabled = false")
+        return dict.fromkeys(("cap", "k", "q") if not self.scale else (), "with scale = 0")
+
 
 def concave_cost(x: float, k: float, q: float) -> float:
     """C(x) for x >= 0, k > 0, q >= 0; continuous in q at 1."""

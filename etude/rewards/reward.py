@@ -59,6 +59,9 @@ class RewardConfig(Config):
     parts: dict[Annotated[str, named("rewards")], float] = {}
     """Weights of parts of others, by their name in the group `etude.rewards` or as package.module:function."""
 
+    def idle(self) -> dict[str, str]:
+        return {} if self.malformed_penalty else {"malformed_cap": "with malformed_penalty = 0"}
+
     @model_validator(mode="after")
     def _checked(self) -> RewardConfig:
         if self.rubric_weight and self.judge is None:

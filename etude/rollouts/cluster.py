@@ -1,9 +1,10 @@
 """Starts, reaches and stops the processes of a run.
 
 Owns Ray's life and the workers of all kinds; the controller knows processes only through this. A rollout is played by
-one worker and judged by another. What was with a process when it died is judged again by another, for what is judged is
-sealed; what has cost `rollouts.attempts` judges their lives or their deadline is not judged any more: it is at the
-floor, if what its task begins with fares better. Every wait has a deadline that says what it waited for.
+one worker and judged by another. When a judge dies, another judges the rollout again, which is sealed on the disk.
+After `rollouts.attempts` judges have died or met their deadline, the rollout counts as one that cannot be judged: it
+gets the lowest reward, provided that the state its task begins with can be judged. Every wait has a deadline that says
+what it waited for.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from etude.rollouts.actors import rewards, sessions
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
-from etude.rollouts.pool import Pool
 from etude.rollouts.router import FleetView
 from etude.rollouts.sample import Sample, failed
-from etude.rollouts.session import UNJUDGED, Order
+from etude.rollouts.session import VERDICT_PENDING, RolloutRequest
 from etude.rollouts.slots import State
 from etude.rollouts.trainer_worker import TrainerWorker
 from etude.rollouts.trajectory_store import TrajectoryStore
 from etude.rollouts.worker import WorkerGone
+from etude.rollouts.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from etude.environments.cluster.launch import Launched
@@ -56,7 +57,7 @@ _PARTS = {
 }  # fmt: skip
 """What the process of an actor does, by the name of its class."""
 LOST = (WorkerGone, RayError, DeadlineExceeded)
-"""What the process met that had an order, and not what was ordered."""
+"""What the process met that had a request, and not what was asked for."""
 
 
 class Cluster:
@@ -72,8 +73,10 @@ class Cluster:
         """What session workers count of the ways of their sessions to engines."""
         self.trainer = TrainerWorker(config, store, directory, self.restarts)
         rollouts, spares = config.rollouts, config.faults.spares
-        self.sessions = Pool("sessions", self._session_worker, rollouts.workers, spares, self.restarts)
-        self.rewards = Pool("rewards", lambda: rewards.RewardWorker.remote(config), rollouts.workers, 0, self.restarts)
+        self.sessions = WorkerPool("sessions", self._session_worker, rollouts.workers, spares, self.restarts)
+        self.rewards = WorkerPool(
+            "rewards", lambda: rewards.RewardWorker.remote(config), rollouts.workers, 0, self.restarts
+        )
         self.trajectories = TrajectoryStore(directory / "trajectories")
         self.evaluated = TrajectoryStore(directory / "evaluated")
         """Sessions of evaluations: they stay there, to be read."""
@@ -122,52 +125,56 @@ class Cluster:
 
     # --- a rollout ----------------------------------------------------------------------------------------------------
 
-    async def play(self, order: Order, moved: Callable[[State], object] = lambda at: None) -> Sample | None:
+    async def play_and_judge(
+        self, request: RolloutRequest, moved: Callable[[State], object] = lambda at: None
+    ) -> Sample | None:
         """Run a rollout on the least loaded worker, and have it judged by another; None if it was cancelled. `moved` is
-        told how far it is. The order must say where it is kept.
+        told how far it is. The request must say where it is kept.
         """
         self.fleet.raise_if_failed()
-        sample = await self._played(order, moved)
-        if sample is None or sample.outcome != UNJUDGED:
+        sample = await self._played(request, moved)
+        if sample is None or sample.outcome != VERDICT_PENDING:
             return sample
         moved("sealed")
-        return await self._judged(order, sample, moved)
+        return await self._judged(request, sample, moved)
 
-    async def _played(self, order: Order, moved: Callable[[State], object]) -> Sample | None:
-        async with self.sessions.given(order.id) as process:
-            seconds = order.task.limits.wall_s + scaled(PLAYED_S)
-            playing = self.sessions.call(process, "play", order, seconds=seconds, what=f"rollout {order.id}")
-            beginning = asyncio.ensure_future(_told(process.tell("begins", order.id), moved, "running"))
+    async def _played(self, request: RolloutRequest, moved: Callable[[State], object]) -> Sample | None:
+        async with self.sessions.given(request.id) as process:
+            seconds = request.task.limits.wall_s + scaled(PLAYED_S)
+            playing = self.sessions.call(process, "play", request, seconds=seconds, what=f"rollout {request.id}")
+            beginning = asyncio.ensure_future(_told(process.tell("begins", request.id), moved, "running"))
             try:
                 return await playing
             except LOST as error:  # the rollout failed, not its task
                 if not isinstance(error, WorkerGone):
-                    process.tell("cancel", [order.id])  # or it would hold what the next attempt goes on from
+                    process.tell("cancel", [request.id])  # or it would hold what the next attempt goes on from
                 why = InfraFailed(f"{type(error).__name__}: {error}", lost=isinstance(error, WorkerGone))
-                return failed(order.id, order.task, order.group_id, why)
+                return failed(request.id, request.task, request.group_id, why)
             finally:
                 beginning.cancel()
 
-    async def _judged(self, order: Order, sample: Sample, moved: Callable[[State], object]) -> Sample | None:
-        seconds, lost = ATTEMPTS * (1 + PATIENCE) * order.task.verifier.timeout_s + scaled(JUDGED_S), ""
+    async def _judged(self, request: RolloutRequest, sample: Sample, moved: Callable[[State], object]) -> Sample | None:
+        seconds, lost = ATTEMPTS * (1 + PATIENCE) * request.task.verifier.timeout_s + scaled(JUDGED_S), ""
         for _ in range(self.config.rollouts.attempts):
-            async with self.rewards.given(order.id) as process:
+            async with self.rewards.given(request.id) as process:
                 moved("rewarding")
-                what = f"a verdict on {order.id}"
+                what = f"a verdict on {request.id}"
                 try:
-                    return await self.rewards.call(process, "judge", order, seconds=seconds, what=what)
+                    return await self.rewards.call(process, "judge", request, seconds=seconds, what=what)
                 except LOST as error:  # the judge was lost, and not what it judged
                     lost = f"{type(error).__name__}: {error}"
                     if not isinstance(error, WorkerGone):
-                        process.tell("cancel", [order.id])
+                        process.tell("cancel", [request.id])
                     moved("sealed")
-        return await self._blamed(order, sample, f"{order.id} could not be judged: {lost}")
+        return await self._judged_as_blocked(request, sample, f"{request.id} could not be judged: {lost}")
 
-    async def _blamed(self, order: Order, sample: Sample, why: str) -> Sample | None:
-        async with self.rewards.given(order.id) as process:
-            what = f"a control of {order.id}"
+    async def _judged_as_blocked(self, request: RolloutRequest, sample: Sample, why: str) -> Sample | None:
+        async with self.rewards.given(request.id) as process:
+            what = f"a control of {request.id}"
             try:
-                return await self.rewards.call(process, "blame", order, why, seconds=scaled(JUDGED_S), what=what)
+                return await self.rewards.call(
+                    process, "judge_as_blocked", request, why, seconds=scaled(JUDGED_S), what=what
+                )
             except LOST as error:
                 what = f"{why}; nor does its control end: {error}"
                 return replace(sample, outcome=InfraFailed(what, retryable=False))

@@ -109,10 +109,12 @@ class RolloutConfig(Config):
     checkpoint_every: int = Field(1, ge=1)
     """Optimizer steps between checkpoints of trainer and controller."""
 
+    def idle(self) -> dict[str, str]:
+        found = {} if self.schedule == "lockstep" else {"lag": 'with schedule = "free"'}
+        return found | ({"rungs": "where tasks are given: it is the family's"} if self.tasks else {})
+
     @model_validator(mode="after")
     def _known(self) -> RolloutConfig:
-        if self.tasks and self.rungs != RolloutConfig.model_fields["rungs"].default:
-            raise ValueError("rungs: are the family's, and rollouts.tasks is trained on; leave one of them out")
         known = family(self.family).rungs
         if absent := sorted(set(self.rungs) - set(known)):
             raise ValueError(f"rungs: no rung {absent[0]} in the {self.family}; there are {known}")
@@ -179,18 +181,20 @@ class RunConfig(Config):
             )
         return self
 
+    def idle(self) -> dict[str, str]:
+        if self.rollouts.schedule == "free":
+            return {}
+        of_free = ("max_staleness", "straggler_s", "when_stale", "window_share")
+        return dict.fromkeys((f"groups.{key}" for key in of_free), "in lockstep, where a step has its fixed groups")
+
     @model_validator(mode="after")
     def _in_step(self) -> RunConfig:
-        """What would be ignored, or would make lockstep depend on speed, is refused."""
+        """What would make lockstep depend on speed is refused."""
         if self.rollouts.schedule == "free":
-            if self.rollouts.lag:
-                raise ValueError("rollouts.lag: goes with rollouts.schedule = 'lockstep'")
             return self
         wrong = {
             "groups.oversample: which samples come first depends on speed": self.groups.oversample > 0,
-            "groups.when_stale: nothing becomes stale": self.groups.when_stale != "drop",
             "rollouts.by_difficulty: what is known of tasks depends on speed": self.rollouts.by_difficulty,
-            "groups.max_staleness: is less than rollouts.lag": self.groups.max_staleness < self.rollouts.lag,
             "publisher.when_behind: every version is needed": self.publisher.when_behind != "wait",
         }
         for what, applies in wrong.items():

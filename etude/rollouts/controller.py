@@ -25,7 +25,7 @@ from etude.rollouts.ledger import GroupLedger
 from etude.rollouts.restore import account, restored
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.schedule import schedule_of
-from etude.rollouts.session import Order
+from etude.rollouts.session import RolloutRequest
 from etude.rollouts.slots import Slot, group_id
 from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream
@@ -59,8 +59,8 @@ class Controller:
         saved = saved or {}
         self.config, self.cluster, self.tasks, self.stats, self.ledger = config, cluster, tasks, stats, ledger
         self.schedule = schedule_of(config, saved)
-        self.pool = restored(config, ledger, cluster.trajectories, tasks, stats, saved)
-        self.slots = self.pool.slots
+        self.groups = restored(config, ledger, cluster.trajectories, tasks, stats, saved)
+        self.slots = self.groups.slots
         self.version = Version(0)
         self.stopping = False
         self.changed = asyncio.Event()
@@ -91,14 +91,14 @@ class Controller:
             if self.failure is not None:
                 raise self.failure
             self.cluster.fleet.raise_if_failed()
-            groups = self.schedule.take(self.pool, self.version)
+            groups = self.schedule.take(self.groups, self.version)
             if groups is not None:
                 return groups
             if self.finished():
                 return None
             if time.monotonic() > deadline:
                 counts = {name: count for name, count in self.slots.counts().items() if count}
-                state = f"{len(self.rollouts)} rollouts out, {len(self.pool.ready)} groups ready, slots {counts}"
+                state = f"{len(self.rollouts)} rollouts out, {len(self.groups.ready)} groups ready, slots {counts}"
                 raise DeadlineExceeded("enough scored groups for a step", scaled(BATCH_S), state)
             await self.changes(1.0)
 
@@ -107,25 +107,25 @@ class Controller:
         ever ahead of the other.
         """
         begun = time.monotonic()
-        for counters in (self.pool.counters, self.tasks.counters):
+        for counters in (self.groups.counters, self.tasks.counters):
             self.stats.counters.update(counters)
             counters.clear()
-        line = self.stats.before_step(groups, self.pool, self.version, self.elapsed())
-        training = sum(len(group.samples) for group in self.pool.training.values())
+        line = self.stats.before_step(groups, self.groups, self.version, self.elapsed())
+        training = sum(len(group.samples) for group in self.groups.training.values())
         state = {
-            "next": self.pool.started,
-            "pending": self.pool.pending(),
-            "scored": self.pool.scored(),
-            "ended": self.slots.after_step(training, self.pool.unsettled()),
+            "next": self.groups.next_index,
+            "pending": self.groups.pending(),
+            "scored": self.groups.scored(),
+            "ended": self.slots.after_step(training, self.groups.unsettled()),
             "stream": self.tasks.state(),
             "schedule": self.schedule.state(),
-            "under": await self.cluster.trainer.published(self.version) if self.schedule.in_step else None,
+            "under": await self.cluster.trainer.published(self.version) if self.schedule.deterministic else None,
             "stats": self.stats.state(),
             "elapsed_s": self.elapsed(),
             "progress": self.schedule.progress(self.elapsed(), self.stats.steps),
             "line": line,
         }
-        self._ended += self.pool.ended()
+        self._ended += self.groups.ended()
         await self.ledger.sync()
         metrics = await self.cluster.trainer.step(groups, state)
         self.trainer_busy_s += metrics["step_s"]
@@ -137,15 +137,15 @@ class Controller:
 
     def _saved(self) -> None:
         """The trainer's checkpoint has the steps so far. What nobody needs any more is removed beside the next one."""
-        self.pool.trained()
-        ended, self._ended = [*self._ended, *self.pool.ended()], []
+        self.groups.trained()
+        ended, self._ended = [*self._ended, *self.groups.ended()], []
         self._beside(self._forget(ended), "what removes samples")
 
     async def _forget(self, ended: list[int]) -> None:
         async with self._forgetting:
             await asyncio.to_thread(self.cluster.trajectories.ended, list(map(group_id, ended)))
 
-    def publish(self) -> None:
+    def announce_version(self) -> None:
         """The trainer puts the version into the store by itself; once it is there, tell the engines. Waits for
         neither.
         """
@@ -175,20 +175,20 @@ class Controller:
         await self._until_wanted(version)
         swaps = await self.cluster.fleet.deliver(published)
         self.stats.swapped(published, swaps)
-        self.schedule.held = Version(max(self.schedule.held, published["version"]))
+        self.schedule.engine_version = Version(max(self.schedule.engine_version, published["version"]))
         self.changed.set()
         self.stats.delivered(published, swaps)
 
     async def _until_wanted(self, version: Version) -> None:
         """Until engines may have a version: in lockstep, when what they sample with the one before is done."""
-        while self.schedule.wish(self.pool) < version and not self.stopping:
+        while self.schedule.target_version(self.groups) < version and not self.stopping:
             await self.changes(1.0)
 
     def reconfigure(self, recipe: RunConfig) -> None:
         """Go on with another recipe, as far as it may change live (`rollouts.live`); the time there is stays."""
         rollouts = recipe.rollouts.model_copy(update={"max_minutes": self.config.rollouts.max_minutes})
         self.config = recipe.model_copy(update={"rollouts": rollouts})
-        self.pool.config = recipe.groups
+        self.groups.config = recipe.groups
         if not recipe.rollouts.tasks:
             self.tasks.rungs = recipe.rollouts.rungs
         self.schedule.reconfigure(self.config)
@@ -199,12 +199,12 @@ class Controller:
 
     # --- what makes groups --------------------------------------------------------------------------------------------
 
-    async def start(self, version: Version, held: Version) -> None:
-        """`version` is the trainer's, `held` the engines'."""
-        self.version, self.schedule.held = version, held
+    async def start(self, version: Version, engine_version: Version) -> None:
+        """`version` is the trainer's."""
+        self.version, self.schedule.engine_version = version, engine_version
         self.started_at = time.monotonic()
-        if held != version:  # in lockstep: what was under way is sampled to its end first
-            self.publish()
+        if engine_version != version:  # in lockstep: what was under way is sampled to its end first
+            self.announce_version()
 
     def keep_going(self, making: Coroutine[Any, Any, None]) -> None:
         """What makes groups goes on until the run stops."""
@@ -224,23 +224,23 @@ class Controller:
         """Training is over for good, and its model saved: settle what is left. Returns the accounting, which must add
         up: raises AccountingError.
         """
-        self.pool.trained()
+        self.groups.trained()
         self.slots.end()
         await self.ledger.sync()
         self.ledger.close()
         self.stats.write(
             "moves", {f"{before} to {after}": count for (before, after), count in self.slots.moves.items()}
         )
-        return account(self.pool, self.stats.step_lines())
+        return account(self.groups, self.stats.step_lines())
 
     def wants_another_group(self) -> bool:
         """Room for a whole group, and the schedule's word."""
-        opens = self.schedule.opens(self.pool, len(self.rollouts), self.tasks.next_index)
+        opens = self.schedule.opens(self.groups, len(self.rollouts), self.tasks.next_index)
         return opens and not self.finished()
 
     def dispatch(self, roll_out: Callable[[Controller, Slot], Coroutine[Any, Any, None]]) -> None:
         """Send out what is queued, as far as there is room."""
-        for slot in [] if self.stopping else self.schedule.startable(self.pool, len(self.rollouts)):
+        for slot in [] if self.stopping else self.schedule.startable(self.groups, len(self.rollouts)):
             self.slots.move(slot.id, "starting")
             rollout = self._to_its_end(slot.id, roll_out(self, slot))
             self.rollouts[slot.id] = self._started(rollout, f"rollout {slot.id}")
@@ -253,10 +253,10 @@ class Controller:
 
     async def close_stragglers(self) -> None:
         """Close groups that have waited long enough, and stop what they were waiting for."""
-        if not self.schedule.in_step:
-            self.pool.close_stragglers(time.monotonic())
-        if self.pool.late:
-            late, self.pool.late = self.pool.late, []
+        if not self.schedule.deterministic:
+            self.groups.close_stragglers(time.monotonic())
+        if self.groups.late:
+            late, self.groups.late = self.groups.late, []
             await self.cluster.cancel(late)
             for slot_id in late:
                 self.cluster.trajectories.remove(slot_id)
@@ -264,53 +264,53 @@ class Controller:
 
     # --- one rollout --------------------------------------------------------------------------------------------------
 
-    async def play(self, slot: Slot, attempt: int) -> Sample | None:
-        """A session worker plays the slot, a reward worker judges it; None where it was cancelled."""
+    async def play_and_judge(self, slot: Slot, attempt: int) -> Sample | None:
+        """A session worker plays the slot, and a reward worker judges it; None where it was cancelled."""
         rollouts, begun = self.config.rollouts, time.monotonic()
-        order = Order(
+        request = RolloutRequest(
             slot.id,
-            group_id(slot.index),
-            self.pool.task_of(slot),
+            group_id(slot.group_index),
+            self.groups.task_of(slot),
             slot.seed,
             rollouts.temperature,
             attempt,
             self.cluster.trajectories.directory,
             CHECKPOINT_TURNS,
         )
-        sample = await self.cluster.play(order, lambda at: self.slots.observe(slot.id, attempt, at))
+        sample = await self.cluster.play_and_judge(request, lambda at: self.slots.advance_to(slot.id, attempt, at))
         return None if sample is None else replace(sample, seconds=time.monotonic() - begun)
 
-    async def score(self, slot: Slot, attempt: int, sample: Sample) -> None:
+    async def commit(self, slot: Slot, attempt: int, sample: Sample) -> None:
         """A verdict is there: it is on the disk first, and in its group next."""
         self.infra_failures_in_a_row = 0
-        self.slots.observe(slot.id, attempt, "rewarding")
+        self.slots.advance_to(slot.id, attempt, "rewarding")
         await self.cluster.trajectories.keep(sample)
-        if not self.slots.observe(slot.id, attempt, "scored"):  # its group has closed without it meanwhile
+        if not self.slots.advance_to(slot.id, attempt, "scored"):  # its group has closed without it meanwhile
             self.cluster.trajectories.remove(slot.id)
             return
         self.stats.rolled_out(sample)
-        self.tasks.played(self.pool.open[sample.group_id].record.rung, solved(sample.outcome))
-        self.pool.add(sample, time.monotonic())
+        self.tasks.played(self.groups.open[sample.group_id].record.rung, solved(sample.outcome))
+        self.groups.add(sample, time.monotonic())
 
     def refuse(self, slot: Slot) -> None:
         """What was sampled by another version than the schedule wants: its tokens must not be gone on from."""
         self.infra_failures_in_a_row = 0
         self.stats.counters["sampled_by_another_version"] += 1
         self.cluster.trajectories.remove(slot.id)
-        self.slots.lose(slot.id)
+        self.slots.requeue(slot.id)
 
     def failed(self, slot: Slot, sample: Sample, why: InfraFailed) -> None:
         """An attempt came to nothing: the slot has another, which goes on from what is kept, or is dropped."""
         budget = self.config.rollouts
         if why.lost and slot.died < LOST_ATTEMPTS:
             self.stats.counters["attempts_lost"] += 1
-            self.slots.lose(slot.id, died=True)
+            self.slots.requeue(slot.id, died=True)
             return
         self.stats.rolled_out(sample)
         if why.retryable and slot.failed + 1 < budget.attempts:
-            self.slots.lose(slot.id, failed=True)
+            self.slots.requeue(slot.id, failed=True)
         else:
-            self.pool.add(sample, time.monotonic())
+            self.groups.add(sample, time.monotonic())
             self.cluster.trajectories.remove(slot.id)
         self.infra_failures_in_a_row += 1
         if self.infra_failures_in_a_row >= FAILURES * budget.attempts:

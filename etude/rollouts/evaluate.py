@@ -19,7 +19,7 @@ from etude.rewards.rates import wilson
 from etude.rollouts.cluster import Cluster
 from etude.rollouts.config import EvaluationConfig
 from etude.rollouts.sample import Sample
-from etude.rollouts.session import Order
+from etude.rollouts.session import RolloutRequest
 from etude.tasks.families import family as family_of
 from etude.tasks.ladder import RUNGS
 
@@ -72,9 +72,9 @@ async def evaluate(
         failures, what = 0, ""
         for attempt in itertools.count():
             slot, kept = f"{label}/{task.id}/{attempt}", cluster.evaluated
-            order = Order(slot, label, task, seed, config.temperature, kept=kept.directory, every=0)
+            request = RolloutRequest(slot, label, task, seed, config.temperature, kept=kept.directory, every=0)
             async with places:
-                sample = await cluster.play(order)
+                sample = await cluster.play_and_judge(request)
             failed = InfraFailed("cancelled")
             if sample is not None:
                 if not isinstance(sample.outcome, InfraFailed):

@@ -28,10 +28,10 @@ from etude.rollouts.actors import engine as engine_actor
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Kind, Restarts
 from etude.rollouts.links import FleetEngine, Link, Loaded, RayLink, Swap, counts
-from etude.rollouts.pool import Workers
 from etude.rollouts.ray_process import STOP_S
 from etude.rollouts.router import FleetView, Member
 from etude.rollouts.worker import Event, Worker, WorkerGone, WorkerState
+from etude.rollouts.worker_pool import Workers
 
 FLEET = (
     "engines", "engines_joined", "engines_left", "engines_lost", "engines_replaced", "spares_used", "loads_tried_again",
@@ -71,7 +71,7 @@ class Lender(Protocol):
 
 
 class Fleet:
-    """Use on one event loop. `restarts` says how often engines may die. Implements `worker.Policy`."""
+    """Use on one event loop. `restarts` says how often engines may die. Implements `worker.ProcessSpec`."""
 
     kind: Kind = "engine"
 

@@ -110,7 +110,7 @@ class GroupPool:
         """In the order they were opened."""
         self.training: dict[str, SampleGroup] = {}
         """Taken, and the step that trains on them is not saved."""
-        self.started = 0
+        self.next_index = 0
         """One more than the highest index that was ever opened."""
         self.dropped: Counter[DropReason] = Counter(dropped or {})
         self.counters: Counter[str] = Counter()
@@ -131,7 +131,7 @@ class GroupPool:
         self.slots.open(record.index, record.size, samples)
         members = {sample.id: sample for _, sample in sorted(samples.items())}
         group = self.open[group_id(record.index)] = OpenGroup(record, task, members)
-        self.started = max(self.started, record.index + 1)
+        self.next_index = max(self.next_index, record.index + 1)
         return group
 
     def restore(self, record: GroupRecord, task: Task, samples: Mapping[int, Sample]) -> None:
@@ -147,7 +147,7 @@ class GroupPool:
 
     def task_of(self, slot: Slot) -> Task:
         """The task of a slot whose group is open."""
-        return self.open[group_id(slot.index)].task
+        return self.open[group_id(slot.group_index)].task
 
     # --- closing ------------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class GroupPool:
         record, name = group.record, group_id(group.record.index)
         del self.open[name]
         members = tuple(group.members[slot] for slot in group.slots if slot in group.members)
-        how = recorded or self._fate(members)
+        how = recorded or self._close_reason(members)
         if recorded is None:
             self.ledger.closed(record.index, how, [member_of(member.id) for member in members])
         if how in ("zero_variance", "too_few_scored", "stale"):
@@ -206,7 +206,7 @@ class GroupPool:
         self.ready.append(ReadyGroup(SampleGroup(name, group.task, members), record, oldest))
         self.ready.sort(key=lambda each: each.record.index)
 
-    def _fate(self, members: tuple[Sample, ...]) -> str:
+    def _close_reason(self, members: tuple[Sample, ...]) -> str:
         if len(members) < MIN_SCORED:
             return "too_few_scored"
         alike = len({reward_of(member.outcome) for member in members}) == 1
@@ -243,7 +243,7 @@ class GroupPool:
     def take_all(self, indices: Iterable[int]) -> list[SampleGroup] | None:
         """Of the groups with these indices those that can be trained on, once all have closed; None until then."""
         wanted = set(indices)
-        if max(wanted) >= self.started or any(group.record.index in wanted for group in self.open.values()):
+        if max(wanted) >= self.next_index or any(group.record.index in wanted for group in self.open.values()):
             return None
         return self._taken([each for each in self.ready if each.record.index in wanted])
 

@@ -1,18 +1,20 @@
-"""The algorithm: asynchronous reinforcement learning through the harness, the whole of it on this page.
+"""The algorithm: asynchronous reinforcement learning through the harness, its control flow on one page.
 
-    make_groups                                                            train
-    draw a task ─► a group of slots ─► roll_out: play, judge ──ready──► take ─► learn: advantages ─► pack ─► step ─┐
-         ▲                                  ▲                                                                     │
-         │ as long as there is room         └──── engines follow the weight store, mid-rollout ◄───── publish ◄────┘
+    make_groups                                                           train
+    draw a task ─► group of slots ─► roll_out: play, judge ──ready──► take_groups ─► learn: advantages ─► pack ─► step
+         ▲                                ▲                                                                        │
+         │ as long as there is room       └── engines take a version up, mid-rollout ◄── weight store ◄── put ◄────┘
 
-Nothing waits for anything else. Rollouts are kept in flight, the trainer steps in a process of its own and publishes
-beside the next step, engines take a version up between two decode steps. The only thing that bounds how far they drift
-apart is staleness: `take_groups` gives out no group whose oldest token is more than `groups.max_staleness` versions
-old.
+Rollouts are kept in flight while the trainer steps, in a process of its own, and publishes beside its next step.
+Engines take a version up between two decode steps. What bounds how far they drift apart is staleness: `take_groups`
+gives out no group whose oldest token is more than `groups.max_staleness` versions old. Nor does it give out one whose
+rewards are all alike.
 
-A sample's tokens are written by the worker that plays it and read by `learn`'s caller, the trainer's process; what
-passes through here between the two are `Sample`s, which hold none. `train`, `make_groups` and `roll_out` run in the
-controller's process, `learn` in the trainer's. What survives whose death is in `docs/faults.md`.
+One call away: how a rollout is played (`session.py`), which groups are closed, dropped and taken (`groups.py`), when a
+group may be opened (`schedule.py`), advantages (`trainer/credit.py`), and the forward, loss and optimizer of a step
+(`trainer/step.py`, `trainer/losses.py`). `train`, `make_groups` and `roll_out` run in the controller's process, `learn`
+in the trainer's. Tokens go from the worker that plays a sample to the trainer by the disk; what passes through here is
+a `Sample`, which holds none. What survives whose death is in `docs/faults.md`.
 """
 
 from __future__ import annotations
@@ -28,48 +30,48 @@ if TYPE_CHECKING:
     from etude.rollouts.controller import Controller
     from etude.rollouts.slots import Slot
     from etude.trainer.config import TrainerConfig
-    from etude.trainer.feedback import Lesson
+    from etude.trainer.feedback import HintExample
     from etude.trainer.ranks import RankedPublishing
     from etude.trainer.step import Trainer
     from etude.weights.background import BackgroundPublisher
 
 
-async def train(run: Controller) -> None:
+async def train(controller: Controller) -> None:
     """Train until the budget is spent or somebody asks to stop."""
-    run.keep_going(make_groups(run))
-    while not run.finished():
-        groups = await run.take_groups()
+    controller.keep_going(make_groups(controller))
+    while not controller.finished():
+        # Those that have closed; groups.py has dropped the ones without variance and the ones beyond max_staleness.
+        groups = await controller.take_groups()
         if groups is None:
             break  # asked to stop while waiting
-        line = await run.step(groups)  # `learn`, in the trainer's process
-        run.publish()  # tells the engines, once the version is in the store; waits for neither
-        run.record(line)
+        line = await controller.step(groups)  # controller.py ─► trainer_worker.py ─► actors/trainer.py ─► `learn`
+        controller.announce_version()  # once the version is in the store, fleet.py tells the engines; not waited for
+        controller.record(line)
 
 
-async def make_groups(run: Controller) -> None:
+async def make_groups(controller: Controller) -> None:
     """Keep as many rollouts in flight as there is room for, in groups of one task each."""
-    while not run.stopping:
-        while run.wants_another_group():
-            drawn = run.tasks.draw()
-            run.pool.start(drawn.index, drawn.task, drawn.rung, run.schedule.held)
-            run.dispatch(roll_out)
-        run.dispatch(roll_out)  # those that are to be played again
-        await run.close_stragglers()
-        await run.changes(0.5)
+    while not controller.stopping:
+        while controller.wants_another_group():  # schedule.py
+            drawn = controller.tasks.draw()
+            controller.groups.start(drawn.index, drawn.task, drawn.rung, controller.schedule.engine_version)
+        controller.dispatch(roll_out)  # those of new groups, and those that are to be played again
+        await controller.close_stragglers()
+        await controller.changes(0.5)
 
 
-async def roll_out(run: Controller, slot: Slot) -> None:
+async def roll_out(controller: Controller, slot: Slot) -> None:
     """One attempt at a sample: a session in its own sandbox, sealed, and judged where the agent never was."""
     attempt = slot.attempts
-    sample = await run.play(slot, attempt)
-    if sample is None or slot.id not in run.slots:
+    sample = await controller.play_and_judge(slot, attempt)  # cluster.py ─► actors/sessions.py, then actors/rewards.py
+    if sample is None or slot.id not in controller.slots:
         return  # cancelled, or its group has closed without it
     if isinstance(sample.outcome, InfraFailed):
-        run.failed(slot, sample, sample.outcome)  # never scored: tried again, or dropped before the baseline
-    elif not run.schedule.accepts(sample):
-        run.refuse(slot)
+        controller.failed(slot, sample, sample.outcome)  # never scored: tried again, or dropped before the baseline
+    elif not controller.schedule.accepts(sample):
+        controller.refuse(slot)  # in lockstep: another version than its group's has sampled it
     else:
-        await run.score(slot, attempt, sample)  # into its group, which closes with its last one
+        await controller.commit(slot, attempt, sample)  # to the disk, and into its group, which closes with its last
 
 
 def learn(
@@ -78,14 +80,19 @@ def learn(
     publishing: BackgroundPublisher | RankedPublishing,
     config: TrainerConfig,
     progress: float,
-    lessons: Sequence[Lesson] = (),
+    hints: Sequence[HintExample] = (),
 ) -> dict[str, Any]:
-    """One optimizer step on scored groups; returns its metrics. The new version is on its way to the weight store."""
-    # each reward less its group's mean, for every segment of every trajectory
+    """One optimizer step on scored groups; returns its metrics.
+
+    `hints` are messages that went wrong, each with a hint that is distilled into the policy beside the reward
+    (`credit.feedback`); there are none by default.
+    """
+    # For every segment of every trajectory, by default its reward less the group's mean.
     credit = credited(groups, config.advantages, config.credit)
     batch = build_batch(groups, credit.advantages, trainer.version, mask_summaries=config.credit.mask_summaries)
-    metrics = trainer.step(batch, progress, lessons)  # forward with the sampler's routes, loss, gradient, optimizer
-    handed_over = publishing.put(trainer.version, trainer.export)  # a lossless delta, beside the next step
+    metrics = trainer.step(batch, progress, hints)  # forward with the sampler's routes, loss, gradient, optimizer
+    # A lossless delta, beside the next step. A step whose gradient was not finite was skipped, and has no new version.
+    handed_over = publishing.put(trainer.version, trainer.export)
     return metrics | {
         "used": metrics["used"] | credit.used,
         "snapshot_ms": handed_over.snapshot_ms,

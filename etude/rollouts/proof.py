@@ -48,6 +48,7 @@ def used_at_once(config: RunConfig) -> list[str]:
 def used_in_time(config: RunConfig) -> list[str]:
     """Counters that a run of enough steps leaves at more than zero. In lockstep no sequence meets a new version; and
     without a lag nothing that is trained on is older than the weights, so that the witness has nothing to compare.
+    Effort is charged of solved rollouts: of none in so many steps is an error.
     """
     free, rewards = config.rollouts.schedule == "free", config.rewards
     wanted = {
@@ -55,6 +56,7 @@ def used_in_time(config: RunConfig) -> list[str]:
         "witnessed_tokens": config.trainer.witness_tokens > 0 and (free or config.rollouts.lag > 0),
         "quality_judged": bool(rewards.quality.looked_at),
         "own_parts": bool(rewards.parts),
+        "effort_charged": rewards.effort.enabled and rewards.effort.scale > 0,
         "criteria_judged": rewards.judge is not None,
         "truncated": config.groups.overlong == "drop",
     }

@@ -43,9 +43,9 @@ def restored(
     where there is none. `tasks` goes on after the highest index that was ever opened.
     """
     pool = GroupPool(config.groups, Slots(config.seed, saved.get("ended")), ledger, stats.dropped)
-    pool.started = int(saved.get("next", 0))
+    pool.next_index = int(saved.get("next", 0))
     counted = set(saved.get("scored", ()))
-    alive = {*saved.get("pending", ()), *(index for index in ledger.groups if index >= pool.started)}
+    alive = {*saved.get("pending", ()), *(index for index in ledger.groups if index >= pool.next_index)}
     for index in sorted(alive):
         record = ledger.groups.get(index)
         if record is None:  # a power cut took the line: nothing of the group was relied on
@@ -59,7 +59,7 @@ def restored(
                 tasks.played(record.rung, solved(sample.outcome))
         stats.counters["samples_restored"] += len(samples)
         pool.restore(record, tasks.again(index, record.rung).task, samples)
-    tasks.next_index = max(tasks.next_index, pool.started)
+    tasks.next_index = max(tasks.next_index, pool.next_index)
     _sweep(kept, ledger, alive)
     return pool
 

@@ -27,22 +27,22 @@ from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import Slot, index_of
 
 
-class Free:
-    """As fast as it goes, within the staleness bound."""
+class Asynchronous:
+    """As fast as it goes, within the staleness bound; `rollouts.schedule = "free"`."""
 
-    in_step = False
-    """Whether every version has its turn, and stragglers are waited for."""
+    deterministic = False
+    """Whether what is trained on depends on the recipe alone: every version has its turn, stragglers are waited for."""
 
     def __init__(self, config: RunConfig) -> None:
         self.reconfigure(config)
-        self.newest = self.held = Version(0)
+        self.newest = self.engine_version = Version(0)
 
     def reconfigure(self, config: RunConfig) -> None:
         """Go on by another recipe, as far as it may change while the run goes on."""
         self.budget, self.groups = config.rollouts, config.groups
-        self.stock = self.budget.groups_per_step * (1 + self.groups.max_staleness)
+        self.max_groups = self.budget.groups_per_step * (1 + self.groups.max_staleness)
         """Groups that are open or ready at once: more would be stale when they are trained on."""
-        self.window = max(self.budget.groups_per_step, math.ceil(self.groups.window_share * self.stock))
+        self.window = max(self.budget.groups_per_step, math.ceil(self.groups.window_share * self.max_groups))
 
     def progress(self, elapsed_s: float, steps: int) -> float:
         """How much of the budget is spent, by the clock or by steps, whichever is further."""
@@ -55,17 +55,17 @@ class Free:
     def opens(self, pool: GroupPool, out: int, index: int | None = None) -> bool:
         """Whether the next group may be opened, while so many rollouts are out; it has this index, if one is given."""
         size = self.groups.size + self.groups.oversample
-        room = self.budget.concurrency - out >= size
-        return room and self.wants(pool.started if index is None else index, pool)
+        room = self.budget.concurrency - out - len(pool.slots.within("queued")) >= size
+        return room and self.wants(pool.next_index if index is None else index, pool)
 
     def startable(self, pool: GroupPool, out: int) -> list[Slot]:
         """Queued slots that may be played now, while so many rollouts are out."""
-        queued = [slot for slot in pool.slots.within("queued") if self.may_sample(slot.index)]
+        queued = [slot for slot in pool.slots.within("queued") if self.may_sample(slot.group_index)]
         return queued[: max(0, self.budget.concurrency - out)]
 
     def wants(self, index: int, pool: GroupPool) -> bool:
         """Whether the group with this index, the next, may be opened now."""
-        return len(pool.ready) + len(pool.open) < self.stock
+        return len(pool.ready) + len(pool.open) < self.max_groups
 
     def may_sample(self, index: int) -> bool:
         """Whether the engines hold what may sample this group."""
@@ -79,7 +79,7 @@ class Free:
         """A step is done, and this is the version there is now."""
         self.newest = version
 
-    def wish(self, pool: GroupPool) -> Version:
+    def target_version(self, pool: GroupPool) -> Version:
         """What engines should hold now."""
         return self.newest
 
@@ -96,10 +96,10 @@ class Free:
         return {}
 
 
-class Lockstep(Free):
+class Lockstep(Asynchronous):
     """The same steps whatever happens."""
 
-    in_step = True
+    deterministic = True
 
     def __init__(self, config: RunConfig, saved: Mapping[str, Any] | None = None) -> None:
         super().__init__(config)
@@ -121,7 +121,7 @@ class Lockstep(Free):
         return self._round_of(index) < self.budget.max_steps and self.may_sample(index)
 
     def may_sample(self, index: int) -> bool:
-        return self._version_of(index) == self.held
+        return self._version_of(index) == self.engine_version
 
     def take(self, pool: GroupPool, version: Version) -> list[SampleGroup] | None:
         size = self.budget.groups_per_step
@@ -137,10 +137,10 @@ class Lockstep(Free):
         self._versions.popleft()
         self._versions.append(version)
 
-    def wish(self, pool: GroupPool) -> Version:
-        unfinished = min((group.record.index for group in pool.open.values()), default=pool.started)
+    def target_version(self, pool: GroupPool) -> Version:
+        unfinished = min((group.record.index for group in pool.open.values()), default=pool.next_index)
         wanted = self._version_of(unfinished)
-        return self.held if wanted is None else wanted
+        return self.engine_version if wanted is None else wanted
 
     def first(self) -> Version:
         return self._versions[0]
@@ -160,10 +160,12 @@ class Lockstep(Free):
         return self._versions[ahead] if ahead < len(self._versions) else None
 
 
-def schedule_of(config: RunConfig, saved: Mapping[str, Any] | None = None) -> Free:
+def schedule_of(config: RunConfig, saved: Mapping[str, Any] | None = None) -> Asynchronous:
     """The recipe's schedule, where a checkpoint left it: its `controller` state, if there is one."""
     saved = saved or {}
-    schedule = Lockstep(config, saved.get("schedule")) if config.rollouts.schedule == "lockstep" else Free(config)
+    schedule = (
+        Lockstep(config, saved.get("schedule")) if config.rollouts.schedule == "lockstep" else Asynchronous(config)
+    )
     if saved:
         schedule.stepped(Version(saved["line"]["version"]))
     return schedule

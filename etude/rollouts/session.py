@@ -1,10 +1,11 @@
 """One rollout: a session in its own sandbox, sealed, and judged in a fresh one.
 
-Owns the path from an `Order` to a `Trajectory`, in two halves that may be done by two processes: `play_order` and
-`judge_order`, or `judge_kept` where the trajectory stays on the disk and its `Sample` alone goes on. An order that says
-where its trajectory is kept goes on from what another attempt has left there; its tokens, with their versions, are
-those of the trajectory that nobody interrupted. Every failure of our own machinery ends as `InfraFailed`, never as a
-reward; sandboxes are destroyed whatever happens. Talks to: environments, harness, rewards, rollouts.trajectory_store.
+Owns the path from a `RolloutRequest` to a `Trajectory`, in two halves that may be done by two processes: `play_request`
+and `judge_sealed`, or `judge_kept` where the trajectory stays on the disk and its `Sample` alone goes on. Where a
+request says where its trajectory is kept, a rollout goes on from what another attempt has left there; its tokens, with
+their versions, are those of the trajectory that nobody interrupted. Every failure of our own machinery ends as
+`InfraFailed`, never as a reward; sandboxes are destroyed whatever happens.
+Talks to: environments, harness, rewards, rollouts.trajectory_store.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from etude.environments.archive import Archive
 from etude.environments.base import Backend, Sandbox
@@ -30,11 +32,12 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.sample import Sample, failed, sample_of
 from etude.rollouts.trajectory_store import Resumption, StoredTrajectory, TrajectoryStore
 
-UNJUDGED = InfraFailed("not judged yet")
+VERDICT_PENDING = InfraFailed("not judged yet")
+"""What a trajectory has for an outcome until a judge has seen it; no failure."""
 
 
 @dataclass(frozen=True)
-class Order:
+class RolloutRequest:
     """What a worker is asked to play: one attempt at a slot, whose name is `id`."""
 
     id: str
@@ -49,15 +52,23 @@ class Order:
     """Turns from one checkpoint of its sandbox to the next; 0: only its log is kept."""
 
 
+Order = RolloutRequest
+"""What rollouts that an older version has sealed call it."""
+
+
 @dataclass(frozen=True)
 class SealedRollout:
     """A rollout whose session is over: its trajectory as far as it is known without a judge, and what that needs."""
 
-    order: Order
+    request: RolloutRequest
     trajectory: Trajectory
-    """Its outcome is InfraFailed: `UNJUDGED`, or what kept the session from its end."""
+    """Its outcome is InfraFailed: `VERDICT_PENDING`, or what kept the session from its end."""
     sealed: Sealed | None
     """None where the session did not come to its end."""
+
+    def __setstate__(self, stored: dict[str, Any]) -> None:
+        """Of one that an older version has sealed as well."""
+        self.__dict__.update({"request" if name == "order" else name: value for name, value in stored.items()})
 
     @cached_property
     def sample(self) -> Sample:
@@ -66,56 +77,56 @@ class SealedRollout:
 
 
 async def play(
-    order: Order,
+    request: RolloutRequest,
     config: RunConfig,
     backend: Backend,
     sampler: Sampler,
     chat: Chat,
-    on_event: Callable[[Order, Event], None],
-    on_begin: Callable[[Order], None] = lambda order: None,
+    on_event: Callable[[RolloutRequest, Event], None],
+    on_begin: Callable[[RolloutRequest], None] = lambda request: None,
 ) -> Trajectory:
     """Run and judge one rollout in this process. Cancellation propagates, after the sandbox is gone."""
-    rollout = await play_order(order, config, backend, sampler, chat, on_event, on_begin)
+    rollout = await play_request(request, config, backend, sampler, chat, on_event, on_begin)
     async with config.rewards.judges() as judges:
-        return await judge_order(rollout, config, backend, judges)
+        return await judge_sealed(rollout, config, backend, judges)
 
 
-async def play_order(
-    order: Order,
+async def play_request(
+    request: RolloutRequest,
     config: RunConfig,
     backend: Backend,
     sampler: Sampler,
     chat: Chat,
-    on_event: Callable[[Order, Event], None],
-    on_begin: Callable[[Order], None] = lambda order: None,
+    on_event: Callable[[RolloutRequest, Event], None],
+    on_begin: Callable[[RolloutRequest], None] = lambda request: None,
 ) -> SealedRollout:
     """Run one session to its end and seal what it left; `on_begin` is called when its sandbox is there. Cancellation
     propagates, after the sandbox is gone.
     """
-    player = _Player(order, config, backend, sampler, chat, on_event, on_begin)
+    player = _Player(request, config, backend, sampler, chat, on_event, on_begin)
     try:
-        if order.kept is None:
+        if request.kept is None:
             return player.over(await player.session(None, None), {})
-        with await TrajectoryStore(order.kept).claim(order.id) as kept:
+        with await TrajectoryStore(request.kept).claim(request.id) as kept:
             if (done := kept.sealed()) is not None:
-                return _with_log(done[0], order, *kept.log())
+                return _with_log(done[0], request, *kept.log())
             return await player.stored_session(kept)
     except (EtudeError, OSError) as error:
         failed = replace(player.trajectory(), outcome=InfraFailed(f"{type(error).__name__}: {error}"))
-        return SealedRollout(order, failed, None)
+        return SealedRollout(request, failed, None)
 
 
 @dataclass
 class _Player:
-    """One attempt at an order."""
+    """One attempt at a request."""
 
-    order: Order
+    request: RolloutRequest
     config: RunConfig
     backend: Backend
     sampler: Sampler
     chat: Chat
-    on_event: Callable[[Order, Event], None]
-    on_begin: Callable[[Order], None]
+    on_event: Callable[[RolloutRequest, Event], None]
+    on_begin: Callable[[RolloutRequest], None]
     started: float = field(default_factory=time.monotonic)
 
     async def stored_session(self, kept: StoredTrajectory) -> SealedRollout:
@@ -135,12 +146,12 @@ class _Player:
         return rollout
 
     async def session(self, kept: StoredTrajectory | None, up: Resumption | None) -> Sealed:
-        order, task, limits = self.order, self.order.task, self.order.task.limits
+        request, task, limits = self.request, self.request.task, self.request.task.limits
         if up is not None:
             limits = replace(limits, wall_s=max(1.0, limits.wall_s - up.at))
 
         async def session(sandbox: Sandbox) -> SessionResult:
-            self.on_begin(order)
+            self.on_begin(request)
             return await run_session(
                 task.instruction,
                 sandbox,
@@ -148,11 +159,11 @@ class _Player:
                 self.chat,
                 self.config.harness,
                 limits,
-                session_id=order.id,
-                seed=order.seed,
-                temperature=order.temperature,
-                on_event=lambda event: self.on_event(order, event),
-                kept=kept.kept(sandbox, self.backend, order.every) if kept else None,
+                session_id=request.id,
+                seed=request.seed,
+                temperature=request.temperature,
+                on_event=lambda event: self.on_event(request, event),
+                kept=kept.kept(sandbox, self.backend, request.every) if kept else None,
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)
@@ -164,18 +175,18 @@ class _Player:
         trajectory = replace(
             self.trajectory(), segments=result.segments, events=result.events, usage={**result.usage, **usage}
         )
-        return SealedRollout(self.order, trajectory, sealed)
+        return SealedRollout(self.request, trajectory, sealed)
 
     def trajectory(self) -> Trajectory:
         """As much as is known of any."""
         offered = self.backend.capabilities
         return Trajectory(
-            id=self.order.id,
-            task_id=self.order.task.id,
-            group_id=self.order.group_id,
+            id=self.request.id,
+            task_id=self.request.task.id,
+            group_id=self.request.group_id,
             segments=(),
             events=(),
-            outcome=UNJUDGED,
+            outcome=VERDICT_PENDING,
             environment={"backend": offered.name, "isolation": offered.isolation},
             seconds=time.monotonic() - self.started,
         )
@@ -183,37 +194,37 @@ class _Player:
 
 def _without_log(rollout: SealedRollout) -> SealedRollout:
     """What its log does not tell."""
-    return _with_log(rollout, rollout.order, (), ())
+    return _with_log(rollout, rollout.request, (), ())
 
 
 def _with_log(
-    left: SealedRollout, order: Order, segments: tuple[Segment, ...], events: tuple[Event, ...]
+    left: SealedRollout, request: RolloutRequest, segments: tuple[Segment, ...], events: tuple[Event, ...]
 ) -> SealedRollout:
     trajectory, sealed = replace(left.trajectory, segments=segments, events=events), left.sealed
     if sealed is not None:
         sealed = replace(sealed, result=replace(sealed.result, segments=segments, events=events))
-    return SealedRollout(order, trajectory, sealed)
+    return SealedRollout(request, trajectory, sealed)
 
 
-async def judge_kept(order: Order, judge: Callable[[SealedRollout], Awaitable[Trajectory]]) -> Sample:
-    """Have `judge_order` or `blame_order` judge what the session of an order has left where it is kept. Raises nothing
-    but cancellation.
+async def judge_kept(request: RolloutRequest, judge: Callable[[SealedRollout], Awaitable[Trajectory]]) -> Sample:
+    """Have `judge_sealed` or `judge_as_blocked` judge what the session of a request has left where it is kept.
+    Raises nothing but cancellation.
     """
-    assert order.kept is not None
-    store = TrajectoryStore(order.kept)
+    assert request.kept is not None
+    store = TrajectoryStore(request.kept)
     try:
-        left, sample = await asyncio.to_thread(store.sealed, order.id)
-        judged = await judge(_with_log(left, order, (), await asyncio.to_thread(store.events, order.id)))
-        return sample.judged(judged, await asyncio.to_thread(store.settle, order.id))
+        left, sample = await asyncio.to_thread(store.sealed, request.id)
+        judged = await judge(_with_log(left, request, (), await asyncio.to_thread(store.events, request.id)))
+        return sample.judged(judged, await asyncio.to_thread(store.settle, request.id))
     except (EtudeError, OSError) as error:
-        return failed(order.id, order.task, order.group_id, InfraFailed(f"{type(error).__name__}: {error}"))
+        return failed(request.id, request.task, request.group_id, InfraFailed(f"{type(error).__name__}: {error}"))
 
 
-async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backend, judges: Judges) -> Trajectory:
+async def judge_sealed(rollout: SealedRollout, config: RunConfig, backend: Backend, judges: Judges) -> Trajectory:
     """Judge a sealed rollout; one that never came to its end stays what it is. Raises nothing but cancellation."""
     if rollout.sealed is None:
         return rollout.trajectory
-    started, task, judgement = time.monotonic(), rollout.order.task, None
+    started, task, judgement = time.monotonic(), rollout.request.task, None
     try:
         judgement = await judge(task, rollout.sealed, backend, judges)
         outcome = score(task, rollout.sealed.result, judgement, config.rewards)
@@ -228,13 +239,13 @@ async def judge_order(rollout: SealedRollout, config: RunConfig, backend: Backen
     )
 
 
-async def blame_order(rollout: SealedRollout, why: str, config: RunConfig, backend: Backend) -> Trajectory:
+async def judge_as_blocked(rollout: SealedRollout, why: str, config: RunConfig, backend: Backend) -> Trajectory:
     """What cannot be judged is blocked, as what cannot be laid down is; InfraFailed where the control fails too."""
     if rollout.sealed is None:
         return rollout.trajectory
     try:
-        await check_control(rollout.order.task, backend, SandboxError(why))
+        await check_control(rollout.request.task, backend, SandboxError(why))
     except (EtudeError, OSError) as error:
         return replace(rollout.trajectory, outcome=InfraFailed(f"{why}: {error}", retryable=False))
     blocked = replace(rollout.sealed, final=Archive(), blocked=why)
-    return await judge_order(replace(rollout, sealed=blocked), config, backend, Judges())
+    return await judge_sealed(replace(rollout, sealed=blocked), config, backend, Judges())

@@ -4,8 +4,8 @@ Owns the state machine. A slot is one sample to be had: member `m` of group `i`,
 depends on the run's seed and these two numbers alone; so a run that is resumed wants the same samples. Nothing else may
 say where a sample is, and `move` refuses what the table `TRANSITIONS` does not have (docs/slots.svg draws it).
 
-Every slot ends in exactly one of trained and dropped. Does no I/O, holds no trajectory and knows no clock. The
-controller and its GroupPool are the only callers; both live in one event loop.
+Every slot ends in exactly one of trained and dropped. Does no I/O, holds no trajectory and knows no clock. Slots are
+moved by the controller and its GroupPool alone, on one event loop, and by the simulator of a plan; others only look.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 ENDS: tuple[State, ...] = ("trained", "dropped")
 DROPPED = "with a reason; not from trained or dropped"
 TRANSITIONS: dict[tuple[State, State], str] = {
-    ("queued", "starting"): "an order for it has gone to a worker",
+    ("queued", "starting"): "a request for it has gone to a worker",
     ("starting", "running"): "its sandbox is there, and the session has begun",
     ("starting", "queued"): "the attempt was lost",
     ("running", "sealed"): "the session has ended, and its final state is kept",
@@ -48,13 +48,13 @@ class Slot:
     """One sample to be had; changed by `Slots` alone."""
 
     id: str
-    index: int
+    group_index: int
     """Of its group."""
     member: int
     seed: int
     state: State = "queued"
     attempts: int = 0
-    """Orders that were sent for it."""
+    """Requests that were sent for it."""
     failed: int = 0
     """Of those, how many infrastructure failed."""
     died: int = 0
@@ -99,7 +99,7 @@ class Slots:
 
     def within(self, *states: State) -> list[Slot]:
         """Those in these states, in the order of their groups."""
-        return sorted((s for s in self._alive.values() if s.state in states), key=lambda s: (s.index, s.member))
+        return sorted((s for s in self._alive.values() if s.state in states), key=lambda s: (s.group_index, s.member))
 
     def counts(self) -> dict[State, int]:
         """How many are in each state, all states named."""
@@ -141,7 +141,7 @@ class Slots:
         self.on_move(slot, before)
         return slot
 
-    def observe(self, slot_id: str, attempt: int, at: State) -> bool:
+    def advance_to(self, slot_id: str, attempt: int, at: State) -> bool:
         """A worker says that attempt number `attempt` is `at` a state: go there, through all states between; from
         rewarding back to sealed where its judge was lost.
 
@@ -158,7 +158,7 @@ class Slots:
             self.move(slot_id, state)
         return bool(between)
 
-    def lose(self, slot_id: str, *, failed: bool = False, died: bool = False) -> Slot:
+    def requeue(self, slot_id: str, *, failed: bool = False, died: bool = False) -> Slot:
         """The attempt is gone: back to queued."""
         slot = self[slot_id]
         slot.failed, slot.died = slot.failed + failed, slot.died + died

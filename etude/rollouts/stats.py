@@ -96,6 +96,8 @@ class RunStats:
         self.counters["infra_failed"] += isinstance(sample.outcome, InfraFailed)
         self.counters["truncated"] += isinstance(sample.outcome, Truncated)
         self.counters["solved"] += solved(sample.outcome)
+        if isinstance(sample.outcome, Scored | Truncated):
+            self.counters["effort_charged"] += sample.outcome.parts.get("effort", 0.0) < 0
         for name in _FROM_USAGE:
             self.counters[name] += sample.usage.get(name, 0)
         self.write("rollout", rollout_line(sample))

@@ -38,7 +38,7 @@ class _Asked:
 
 
 class TrainerWorker:
-    """One trainer at a time: two must never write one run. Use it on one event loop. Implements `worker.Policy`."""
+    """One trainer at a time: two must never write one run. Use it on one event loop. Implements `ProcessSpec`."""
 
     kind: Kind = "trainer"
 

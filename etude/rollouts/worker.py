@@ -3,9 +3,9 @@
 Owns the life of every process of a run, whatever it does. Where a worker is, the table `TABLE` says, and what that does
 not have is refused.
 
-What a process is, and what is done with it before it gets work, is its `Policy`'s; how often one may die, the run's
-budget says (`faults`). Work that was with a process when it died is its caller's to ask for again. Uses neither Ray nor
-torch.
+What a process is, and what is done with it before it gets work, its `ProcessSpec` says; how often one may die, the
+run's budget (`faults`). Work that was with a process when it died is its caller's to ask for again. Uses neither Ray
+nor torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Event = Literal["ready", "died", "renew", "leave", "rested", "end"]
 STATES: tuple[WorkerState, ...] = get_args(WorkerState)
 ENDED: tuple[WorkerState, str] = ("gone", "it is closed, or the run cannot have it any more")
 TABLE: dict[tuple[WorkerState, Event], tuple[WorkerState, str]] = {
-    ("starting", "ready"): ("ready", "its process has answered, and is as far as its policy wants it"),
+    ("starting", "ready"): ("ready", "its process has answered, and is as far as its spec wants it"),
     ("starting", "died"): ("resting", "its process ended, or was not ready in time"),
     ("ready", "died"): ("resting", "its process ended, did not answer, or is of no use any more"),
     ("ready", "renew"): ("starting", "an operator has another process take its place"),
@@ -85,7 +85,7 @@ class Process(Protocol):
 P = TypeVar("P", bound=Process)
 
 
-class Policy(Protocol[P]):
+class ProcessSpec(Protocol[P]):
     """What the workers of one kind are. An error that is not in `ANOTHER_MAY_NOT` ends the worker and with it the run,
     for another process would meet it too; so does one that keeps the very first process from starting.
     """
@@ -109,14 +109,14 @@ class Worker(Generic[P]):
     """Use it on one event loop, on which it starts when it is made."""
 
     def __init__(
-        self, policy: Policy[P], place: int, restarts: Restarts,
+        self, spec: ProcessSpec[P], place: int, restarts: Restarts,
         on_event: Callable[[Worker[P], Event, WorkerState], object] = lambda worker, event, before: None,
         replaced: bool = True,
     ) -> None:  # fmt: skip
-        """`place` is what the policy opens its processes with; `on_event` is told of each event, with the state before
+        """`place` is what the spec opens its processes with; `on_event` is told of each event, with the state before
         it. `replaced` is False where no other process can take the place of the first.
         """
-        self.policy, self.place, self.restarts, self.on_event = policy, place, restarts, on_event
+        self.spec, self.place, self.restarts, self.on_event = spec, place, restarts, on_event
         self.replaced = replaced
         self.state: WorkerState = "starting"
         self.failure: EtudeError | OSError | None = None
@@ -151,7 +151,7 @@ class Worker(Generic[P]):
     async def renew(self, why: str) -> P:
         """Have another process, which the budget does not count, and wait until it is ready."""
         await self.ready()
-        self.restarts.note(self.policy.kind, why)
+        self.restarts.note(self.spec.kind, why)
         self.process.kill()
         self._take("renew")
         return await self.ready()
@@ -193,7 +193,7 @@ class Worker(Generic[P]):
                 if self.state == "resting" and not self.replaced:
                     self._take("end")
                 elif self.state == "resting":
-                    await self.restarts.pause(self.policy.kind, self.why)
+                    await self.restarts.pause(self.spec.kind, self.why)
                     self._take("rested")
         except (EtudeError, OSError) as error:
             self._fail(error)
@@ -223,7 +223,7 @@ class Worker(Generic[P]):
     async def _mind(self, process: P) -> None:
         """Bring a process as far as it must be, and look after it from then on. Raises what is wrong with it."""
         await process.started(self.restarts.start_s)
-        await self.policy.prepare(process)
+        await self.spec.prepare(process)
         self._was_ready = True
         self._take("ready")
         while True:
@@ -237,7 +237,7 @@ class Worker(Generic[P]):
         patience_s, began = self.restarts.ping_s, time.monotonic()
         while True:
             try:
-                return await self.policy.look(process, patience_s)
+                return await self.spec.look(process, patience_s)
             except WorkerGone:
                 raise
             except EtudeError:
@@ -247,7 +247,7 @@ class Worker(Generic[P]):
             await asyncio.sleep(_AGAIN_S)
 
     def _open(self) -> None:
-        self.process, self._over = self.policy.open(self.place), asyncio.Event()
+        self.process, self._over = self.spec.open(self.place), asyncio.Event()
 
     def _fail(self, error: EtudeError | OSError) -> None:
         self.failure, self.why = error, str(error)

@@ -28,6 +28,9 @@ class OptimizerConfig(Config):
     weight_decay: ClassVar[float] = 0.0
     """A policy is to stay near what it was, and decay pulls it elsewhere."""
 
+    def idle(self) -> dict[str, str]:
+        return dict.fromkeys(("scalar_lr", "momentum") if self.name == "adamw" else (), 'with name = "adamw"')
+
 
 class GateConfig(Config):
     """The sequence gate: a segment whose geometric-mean importance weight leaves the band is not trained on. Bands in
@@ -104,24 +107,28 @@ class LossConfig(Config):
     entropy_bonus: float = 0.0
     """Weight of the policy's entropy, a push to keep sampling broadly."""
 
+    def idle(self) -> dict[str, str]:
+        if self.formula == "policy":
+            found = {"options": 'with formula = "policy", which has its switches beside it'}
+        else:
+            others = LossConfig.model_fields.keys() - {"formula", "options", "normaliser", "token_budget"}
+            why = f"with formula = {self.formula!r}, whose own switches go under options"
+            found = dict.fromkeys(sorted(others), why)
+        if self.mask == "off":
+            found.setdefault("band", 'with mask = "off"')
+        if self.normaliser != "constant":
+            found["token_budget"] = f"with normaliser = {self.normaliser!r}"
+        return found
+
     @model_validator(mode="after")
-    def _no_key_is_ignored(self) -> LossConfig:
-        foreign = self.model_fields_set - {"formula", "options", "normaliser", "token_budget"}
-        if self.formula != "policy" and foreign:
-            raise ValueError(f"{min(foreign)} has no effect with formula = {self.formula!r}; put its own under options")
-        if self.formula == "policy" and self.options:
-            raise ValueError("options: are for a formula of your own; that of `policy` has its switches here")
+    def _checked(self) -> LossConfig:
         self._check_band()
         if self.importance_floor >= self.importance_cap:
             raise ValueError(f"importance_floor = {self.importance_floor}: is not below importance_cap")
-        if self.normaliser != "constant" and self.token_budget != LossConfig.model_fields["token_budget"].default:
-            raise ValueError(f"token_budget has no effect with normaliser = {self.normaliser!r}")
         return self
 
     def _check_band(self) -> None:
         wanted = {"tv": float, "kl": float, "ratio": tuple, "band": tuple}.get(self.mask)
-        if self.band is not None and wanted is None:
-            raise ValueError(f"band has no effect with mask = {self.mask!r}")
         if self.band is not None and not isinstance(self.band, wanted or ()):
             form = "one number" if wanted is float else "[lowest, highest]"
             raise ValueError(f"band = {self.band}: mask = {self.mask!r} wants {form}")
@@ -159,6 +166,7 @@ class LossConfig(Config):
             "damped_tokens": self.damping > 0,
             "reference_tokens": self.kl is not None,
             "entropy_tokens": self.entropy_bonus != 0,
+            "reshared_tokens": self.normaliser != default.normaliser,
         }
         return tuple(name for name, wanted in chosen.items() if wanted)
 
@@ -194,9 +202,9 @@ class FeedbackConfig(Config):
     """Targeted textual feedback on failed trajectories; `trainer.feedback` has the rules."""
 
     weight: float = Field(1.0, gt=0)
-    """Of the distillation's loss, a mean over the tokens of a step's lessons, beside the policy's."""
+    """Of the distillation's loss, a mean over the tokens of a step's hints, beside the policy's."""
     most: ClassVar[int] = 8
-    """Lessons of one step: each costs two forwards, and a step is to stay about the reward."""
+    """Hints of one step: each costs two forwards, and a step is to stay about the reward."""
 
 
 class CreditConfig(Config):
@@ -218,7 +226,8 @@ class CreditConfig(Config):
     @property
     def features(self) -> tuple[str, ...]:
         """Counters that a run which set these switches leaves at more than zero."""
-        return ("lessons", "lesson_tokens") if self.feedback is not None else ()
+        taught = ("lessons", "lesson_tokens") if self.feedback is not None else ()
+        return (*taught, "recredited_segments") if self.baseline == "segment" else taught
 
 
 class TrainerConfig(Config):
@@ -249,6 +258,9 @@ class TrainerConfig(Config):
     ranks: int = Field(1, ge=1)
     """Processes that share a step's pieces and the publishing of its version. The weights' bits do not depend on it; a
     batch of fewer pieces (`piece_tokens`) than ranks leaves some of them idle."""
+
+    def idle(self) -> dict[str, str]:
+        return {} if self.router_replay else {"replay_margin": "with router_replay = false"}
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ from etude.trainer.config import AdvantageConfig, CreditConfig
 
 
 class Credited(NamedTuple):
-    """The advantages of a batch: of each group, of each of its trajectories, one a segment; and how many trajectories
-    each switch has changed something for.
+    """The advantages of a batch: of each group, of each of its trajectories, one a segment; and for how many
+    trajectories or segments each switch has changed something.
     """
 
     advantages: list[list[Floats]]
@@ -39,6 +39,10 @@ def credited(groups: Sequence[Group], config: AdvantageConfig, credit: CreditCon
     values = [segment_advantages(group, config, credit) for group in groups]
     paid = sum(bool(each.any()) for shares in values for each in shares)
     used = {"baselined_rollouts": paid} if config.baseline != "mean" else {}
+    if credit.baseline == "segment":
+        used["recredited_segments"] = sum(
+            _apart(group, mine, config) for group, mine in zip(groups, values, strict=True)
+        )
     if config.normalise == "batch":
         deviation = _deviation([each for shares in values for each in shares]) + LEAST_DEVIATION
         values = [[(each / deviation).astype(np.float32) for each in shares] for shares in values]
@@ -52,6 +56,12 @@ def credited(groups: Sequence[Group], config: AdvantageConfig, credit: CreditCon
             for shares, lates in zip(values, cut, strict=True)
         ]
     return Credited(values, used)
+
+
+def _apart(group: Group, shares: Sequence[Floats], config: AdvantageConfig) -> int:
+    """How many segments have another advantage than their trajectory."""
+    whole_G = group_advantages(group, config)
+    return sum(int((mine != np.float32(value)).sum()) for mine, value in zip(shares, whole_G, strict=True))
 
 
 def _deviation(values: Sequence[Floats]) -> float:

@@ -1,7 +1,7 @@
 """Distillation of a hinted policy into the unhinted one, on the tokens of one message each.
 
-Owns the loss and one pass over a step's lessons. Per token t of a lesson's message, with p the policy's distribution
-there in the hinted context, held fixed, and q its distribution in the context as it was:
+Owns the loss and one pass over a step's hints. Per token t of a message that has a hint, with p the policy's
+distribution there in the hinted context, held fixed, and q its distribution in the context as it was:
 
     loss = weight * mean over t of KL(p_t || q_t)
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from etude.models.attention import PackedAttention
 from etude.models.decoder import Decoder
 from etude.records import Ints
-from etude.trainer.feedback import Lesson
+from etude.trainer.feedback import HintExample
 
 
 def distillation_loss(teacher_TV: Tensor, student_TV: Tensor, weight: float) -> Tensor:
@@ -29,19 +29,19 @@ def distillation_loss(teacher_TV: Tensor, student_TV: Tensor, weight: float) -> 
     return weight * (fixed_TV.exp() * (fixed_TV - student_TV)).sum(-1).mean()
 
 
-def teach(policy: Decoder, lessons: Sequence[Lesson], temperature: float, weight: float) -> dict[str, float]:
-    """Add the lessons' gradients to the policy's; returns what was taught, nothing for no lessons."""
-    if not lessons:
+def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: float, weight: float) -> dict[str, float]:
+    """Add the hints' gradients to the policy's; returns what was taught, nothing for no hints."""
+    if not hints:
         return {}
-    lengths = [lesson.length for lesson in lessons]
+    lengths = [hint.length for hint in hints]
     with torch.no_grad():
-        teacher_TV = _said(policy, [lesson.hinted_ids for lesson in lessons], lengths, temperature)
+        teacher_TV = _said(policy, [hint.hinted_ids for hint in hints], lengths, temperature)
     loss = distillation_loss(
-        teacher_TV, _said(policy, [lesson.token_ids for lesson in lessons], lengths, temperature), weight
+        teacher_TV, _said(policy, [hint.token_ids for hint in hints], lengths, temperature), weight
     )
     loss.backward()
     return {
-        "lessons": float(len(lessons)),
+        "lessons": float(len(hints)),
         "lesson_tokens": float(sum(lengths)),
         "lesson_kl": float(loss.detach()) / weight,
     }

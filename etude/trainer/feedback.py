@@ -7,8 +7,8 @@ message it was, and what was wrong with it, the policy learns more from that: it
 in just before that message, and its own distribution over that message's tokens, so informed, is what it is then taught
 to have without the hint; on that message and nowhere else (`trainer.distil`). The reward's loss is as it was.
 
-Owns `Lesson`, `lessons_of`, the `Finder` protocol and the finder by rules. A model that reads trajectories as a judge
-is another `Finder`. Makes no gradient. Tests in tests/trainer/test_feedback.py.
+Owns `HintExample`, `hint_examples_of`, the `Finder` protocol and the finder by rules. A model that reads trajectories as a
+judge is another `Finder`. Makes no gradient. Tests in tests/trainer/test_feedback.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Finder(Protocol):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class HintExample:
     """The same message in its context, and in its context with a hint; it is the last `length` tokens of either."""
 
     token_ids: Ints
@@ -56,26 +56,26 @@ class Message(NamedTuple):
     end: int
 
 
-def lessons_of(
+def hint_examples_of(
     groups: Sequence[Group], chat: ChatRenderer, config: FeedbackConfig, longest: int, finder: Finder | None = None
-) -> list[Lesson]:
+) -> list[HintExample]:
     """At most `config.most`, from the trajectories that did not solve their task, in order; a hinted context of more
     than `longest` tokens is left out."""
     find = finder or first_fault
-    lessons: list[Lesson] = []
+    found: list[HintExample] = []
     for group in groups:
         for trajectory in group.trajectories:
-            if len(lessons) == config.most:
-                return lessons
+            if len(found) == config.most:
+                return found
             if solved(trajectory.outcome) or (fault := find(group.task, trajectory)) is None:
                 continue
-            lesson = lesson_of(trajectory, fault, chat)
-            if len(lesson.hinted_ids) <= longest:
-                lessons.append(lesson)
-    return lessons
+            example = hint_example_of(trajectory, fault, chat)
+            if len(example.hinted_ids) <= longest:
+                found.append(example)
+    return found
 
 
-def lesson_of(trajectory: Trajectory, fault: Fault, chat: ChatRenderer) -> Lesson:
+def hint_example_of(trajectory: Trajectory, fault: Fault, chat: ChatRenderer) -> HintExample:
     """The faulty message with and without the hint, which stands as the last words before it."""
     place = messages_of(trajectory)[fault.message]
     ids = trajectory.segments[place.segment].token_ids
@@ -83,7 +83,7 @@ def lesson_of(trajectory: Trajectory, fault: Fault, chat: ChatRenderer) -> Lesso
     if not np.array_equal(before[-len(header) :], header):
         raise ValueError(f"{trajectory.id}: message {fault.message} does not follow the header of a reply")
     hint = np.asarray(chat.message("user", fault.hint), np.int32)
-    return Lesson(
+    return HintExample(
         token_ids=ids[: place.end],
         hinted_ids=np.concatenate([before[: -len(header)], hint, header, said]),
         length=len(said),

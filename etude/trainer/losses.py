@@ -140,6 +140,12 @@ def shares_of(batch: Batch, config: LossConfig) -> Floats:
     return shares_M.astype(np.float32)
 
 
+def reshared_tokens(batch: Batch, shares_M: Floats, config: LossConfig) -> int:
+    """How many tokens weigh other than they would by the constant normaliser."""
+    constant = np.float32(1 / config.token_budget)
+    return int((shares_M[batch.segment_ids[batch.loss_mask]] != constant).sum())
+
+
 def _evenly(tokens_M: np.ndarray, owners_M: np.ndarray) -> np.ndarray:
     """Shares by which every owner weighs the same, and its tokens alike."""
     owned = np.bincount(owners_M, weights=tokens_M)

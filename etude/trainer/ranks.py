@@ -42,7 +42,7 @@ from etude.models.decoder import Decoder
 from etude.models.expert_format import set_expert_format
 from etude.records import BASE_VERSION, Batch, Version
 from etude.trainer.config import TrainerConfig
-from etude.trainer.feedback import Lesson
+from etude.trainer.feedback import HintExample
 from etude.trainer.step import Trainer
 from etude.weights.background import BackgroundPublisher, HandOver, Publication, Snapshot
 from etude.weights.manifest import Bits
@@ -154,8 +154,8 @@ class _Follower:
     def resume(self) -> None:
         self.publishing.resume(self.trainer.version)
 
-    def step(self, batch: Batch, progress: float, lessons: Sequence[Lesson]) -> Version:
-        self.trainer.step(batch, progress, lessons)
+    def step(self, batch: Batch, progress: float, hints: Sequence[HintExample]) -> Version:
+        self.trainer.step(batch, progress, hints)
         return self.trainer.version
 
     def put(self) -> HandOver:
@@ -257,10 +257,10 @@ class RankedTrainer(Trainer):
         self.names: frozenset[str] = frozenset()
         """The tensors that this rank publishes."""
 
-    def step(self, batch: Batch, progress: float = 0.0, lessons: Sequence[Lesson] = ()) -> dict[str, Any]:
-        self.followers.send("step", batch, progress, lessons)
+    def step(self, batch: Batch, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> dict[str, Any]:
+        self.followers.send("step", batch, progress, hints)
         try:
-            metrics = super().step(batch, progress, lessons)
+            metrics = super().step(batch, progress, hints)
         except RuntimeError as error:  # what a collective raises when another rank is gone
             raise self.followers.failure() or error from error
         versions = self.followers.receive("to end its step", scaled(_START_S))

@@ -24,9 +24,9 @@ from etude.models.state import round_to_bf16
 from etude.plugins import find
 from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
-from etude.trainer.distil import teach
-from etude.trainer.feedback import Lesson
-from etude.trainer.losses import LossTerms, Sampled, shares_of
+from etude.trainer.distil import distil_hints
+from etude.trainer.feedback import HintExample
+from etude.trainer.losses import LossTerms, Sampled, reshared_tokens, shares_of
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
@@ -78,8 +78,8 @@ class Trainer:
         self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
         self.witness.remember(self.version, self.policy)
 
-    def step(self, batch: Batch, progress: float = 0.0, lessons: Sequence[Lesson] = ()) -> dict[str, Any]:
-        """Train on a batch, and on lessons beside it; returns its metrics. The version moves on unless the step had to
+    def step(self, batch: Batch, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> dict[str, Any]:
+        """Train on a batch, and on hints beside it; returns its metrics. The version moves on unless the step had to
         be skipped.
 
         `progress` is how much of the run's budget is spent, from 0 to 1; only the learning rate depends on it.
@@ -89,17 +89,17 @@ class Trainer:
         """
         if self.config.router_replay:
             require_routes(batch, self.policy.config)
-        sums: Counter[str] = Counter()
+        shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
+        sums: Counter[str] = Counter(reshared=reshared_tokens(batch, shares_M.numpy(), self.config.loss))
         mismatch = drift = 0.0
         drifts: list[Tensor] = []
-        shares_M = torch.from_numpy(shares_of(batch, self.config.loss))
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
         for worked in self._worked(pieces, shares_M):
             sums.update(worked.sums)
             mismatch, drift = max(mismatch, worked.mismatch), max(drift, worked.drift)
             drifts.append(worked.drift_M)
         feedback = self.config.credit.feedback
-        taught = teach(self.policy, lessons, self.temperature, feedback.weight) if feedback is not None else {}
+        taught = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
         witnessed = self._witnessed(batch)
         sums.update({"witnessed_tokens": len(witnessed), "witnessed_abs_dlogp": witnessed.sum().item()})
         mismatch = max(mismatch, float(witnessed.max(initial=0.0)))
@@ -293,6 +293,7 @@ def _used(sums: Mapping[str, float], taught: Mapping[str, float]) -> dict[str, f
         "damped_tokens": sums["moved"],
         "reference_tokens": sums["from_reference"],
         "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
+        "reshared_tokens": sums["reshared"],
         "lessons": taught.get("lessons", 0.0),
         "lesson_tokens": taught.get("lesson_tokens", 0.0),
     }

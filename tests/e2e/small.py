@@ -15,6 +15,9 @@ SMALL = [
     "groups.size=4", "rollouts.groups_per_step=2", "rollouts.concurrency=16", "rollouts.rungs=[1, 3]",
 ]  # fmt: skip
 
+LOCKSTEP = ("rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share=")
+"""Without what the quickstart gives that lockstep has no use for."""
+
 
 def command(out, *overrides, resume=False):
     sets = [part for override in (*SMALL, *overrides) for part in ("--set", override)]

@@ -12,11 +12,11 @@ from injector import STATES, kill_in_each_state
 from killing import RESTARTS, Victim
 from restarted_sandboxes import Sandboxes
 from restarted_store import Store
-from small import left, steps
+from small import LOCKSTEP, left, steps
 
 pytestmark = pytest.mark.timeout(900)
 RECIPE = (
-    "rollouts.schedule=lockstep", "rollouts.lag=1", "rollouts.max_steps=6", "rollouts.max_minutes=30",
+    *LOCKSTEP, "rollouts.lag=1", "rollouts.max_steps=6", "rollouts.max_minutes=30",
     "rollouts.concurrency=6", "rollouts.attempts=1000",
     "faults.journal=true", "deadlines.scale=0.5", *RESTARTS,
 )  # fmt: skip

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 from killing import Victim
-from small import left, lines, steps
+from small import LOCKSTEP, left, lines, steps
 
 POINTS = int(os.environ.get("ETUDE_RESUME_POINTS", "0"))
 CASES = [(0, POINTS // 2), (1, POINTS - POINTS // 2)] if POINTS else [(1, 2)]
@@ -24,7 +24,7 @@ SEED = int(os.environ.get("ETUDE_RESUME_SEED", "8"))
 KILLS = 4  # most in one run
 STEPS, GROUPS, SIZE = 3, 2, 4
 RECIPE = (
-    "rollouts.schedule=lockstep", f"rollouts.max_steps={STEPS}", "rollouts.max_minutes=60",
+    *LOCKSTEP, f"rollouts.max_steps={STEPS}", "rollouts.max_minutes=60",
     f"rollouts.groups_per_step={GROUPS}", f"groups.size={SIZE}",
 )  # fmt: skip
 

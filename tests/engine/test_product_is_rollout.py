@@ -34,7 +34,7 @@ from etude.records import Limits, Scored
 from etude.rewards.judgement import Judges
 from etude.rollouts.config import EvaluationConfig, RunConfig
 from etude.rollouts.evaluate import evaluate
-from etude.rollouts.session import judge_kept, judge_order, play_order
+from etude.rollouts.session import judge_kept, judge_sealed, play_request
 from etude.rollouts.trajectory_store import TrajectoryStore
 from etude.tasks.ladder import ladder_task
 
@@ -125,11 +125,11 @@ class Place:
         self.engine, self.chat, self.backend = engine, chat, NamespaceBackend()
         self.evaluated = TrajectoryStore(directory)
 
-    async def play(self, order):
+    async def play_and_judge(self, order):
         config = RunConfig(name="three ways", harness=CONFIG)
-        await play_order(order, config, self.backend, self.engine, self.chat, lambda order, event: None)
+        await play_request(order, config, self.backend, self.engine, self.chat, lambda order, event: None)
         async with config.rewards.judges() as judges:
-            return await judge_kept(order, lambda rollout: judge_order(rollout, config, self.backend, judges))
+            return await judge_kept(order, lambda rollout: judge_sealed(rollout, config, self.backend, judges))
 
 
 @pytest.mark.parametrize("task", TASKS, ids=["rung 1", "rung 3"])

@@ -38,7 +38,7 @@ from etude.models.tokenizer import train_tokenizer
 from etude.records import Limits, Task, Verifier
 from etude.rewards.verifier import verify
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, play_order
+from etude.rollouts.session import RolloutRequest, play_request
 
 COUNTER = """
 import os, socket, time
@@ -420,13 +420,13 @@ def test_a_rollout_goes_on_with_what_ran_in_its_machine(machines, tmp_path, monk
         "kill -0 $(cat /tmp/pid) && cmp boot /proc/sys/kernel/random/boot_id && echo the same machine",
     ]
     limits = Limits(max_turns=5, max_context_tokens=20_000, max_sampled_tokens=10_000, wall_s=200)
-    order = Order("g1/0", "g1", Task("t", "Go on.", {}, Verifier({}), limits=limits), 0, kept=tmp_path)
+    order = RolloutRequest("g1/0", "g1", Task("t", "Go on.", {}, Verifier({}), limits=limits), 0, kept=tmp_path)
 
     def attempt(backend, first, on_event):
         calls = [render_calls([("run_terminal_cmd", {"command": command})]) for command in commands[first:]]
         messages = iter([*calls, "Done."])
         sampler = ScriptedSampler(lambda _: next(messages), chat)
-        return play_order(order, parse({"name": "t"}, RunConfig, "t"), backend, sampler, chat, on_event)
+        return play_request(order, parse({"name": "t"}, RunConfig, "t"), backend, sampler, chat, on_event)
 
     def dies(order, event):
         if event.kind == "completion" and event.data["turn"] == 2:

@@ -139,9 +139,9 @@ def test_a_replayed_expert_is_plausible_if_so_much_more_in_its_logit_would_have_
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"experts": 0, "dense_width": 8, "expert_width": 4}, "expert_width would have no effect"),
-        ({"latent": LATENT, "kv_heads": 4}, "kv_heads would have no effect"),
-        ({"expert_groups": 2}, "expert_groups would have no effect"),
+        ({"experts": 0, "dense_width": 8, "expert_width": 4}, "expert_width has no effect"),
+        ({"latent": LATENT, "kv_heads": 4}, "kv_heads has no effect"),
+        ({"expert_groups": 2}, "expert_groups has no effect"),
         ({"experts": 0}, "dense_width"),
         ({"dense_width": 8}, "dense_width"),
         ({"dense_layers": (0, 1, 2, 3), "dense_width": 8}, "experts = 0"),

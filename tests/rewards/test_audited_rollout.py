@@ -14,7 +14,7 @@ from etude.models.tokenizer import train_tokenizer
 from etude.records import Cheated, Limits, Scored, solved
 from etude.rollouts.config import RunConfig
 from etude.rollouts.sample import sample_of
-from etude.rollouts.session import Order, play
+from etude.rollouts.session import RolloutRequest, play
 from etude.rollouts.stats import RunStats
 from etude.tasks.ladder import ladder_task
 
@@ -36,7 +36,7 @@ def test_a_solved_task_pays_unless_it_was_come_by_dishonestly(run, tmp_path, aud
 
     async def scenario(backend):
         sampler = ScriptedSampler(lambda _: next(messages), chat)
-        return await play(Order("r", "g", TASK, 0), config, backend, sampler, chat, lambda order, event: None)
+        return await play(RolloutRequest("r", "g", TASK, 0), config, backend, sampler, chat, lambda order, event: None)
 
     trajectory = run(scenario)
     assert isinstance(trajectory.outcome, outcome), trajectory.outcome

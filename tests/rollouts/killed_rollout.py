@@ -21,7 +21,7 @@ from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import train_tokenizer
 from etude.records import Limits, Task, Verifier
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, play_order
+from etude.rollouts.session import RolloutRequest, play_request
 
 LIMITS = Limits(max_turns=40, max_context_tokens=4000, max_sampled_tokens=10_000, wall_s=60)
 COUNT = "echo {} >> ledger; echo {} >> /tmp/aside; mkdir -p ~/h; echo count $(wc -l < ledger) $(cat /tmp/aside | wc -c)"
@@ -71,9 +71,9 @@ class FromContext:
 async def rollout(kept: Path | None, settings: dict, version: int, on_event) -> object:
     chat, backend = small_chat(), NamespaceBackend()
     settings = dict(settings)
-    order = Order("g7/2", "g7", task(), 5, kept=kept, every=settings.pop("every", 1))
+    order = RolloutRequest("g7/2", "g7", task(), 5, kept=kept, every=settings.pop("every", 1))
     try:
-        return await play_order(order, config(**settings), backend, FromContext(chat, version), chat, on_event)
+        return await play_request(order, config(**settings), backend, FromContext(chat, version), chat, on_event)
     finally:
         await backend.close()
 

@@ -68,7 +68,7 @@ def sent(pool, index, version=0):
 
 def come_in(pool, slot, reward, version=0, now=0.0):
     if reward is not None:
-        pool.slots.observe(slot, 1, "scored")
+        pool.slots.advance_to(slot, 1, "scored")
     pool.add(rollout(slot, reward, version), now)
 
 

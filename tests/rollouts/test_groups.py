@@ -44,7 +44,7 @@ def test_a_rollout_that_a_limit_cut_keeps_its_verdict_or_leaves_before_the_basel
     for at, slot in enumerate(sent(pool, 0)):
         played = rollout(slot, at % 2)
         cut = replace(played, outcome=Truncated("turns", float(at % 2), {})) if at > 1 else played
-        pool.slots.observe(slot, 1, "scored")
+        pool.slots.advance_to(slot, 1, "scored")
         pool.add(cut, now=0.0)
     [group] = pool.take(1, 0, WHOLE)
     assert [reward_of(member.outcome) for member in group.samples] == left

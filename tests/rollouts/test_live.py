@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from etude.config import load_recipe
+from etude.config import load_recipe, overridden
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.config import RunConfig
 from etude.rollouts.live import LIVE, Changes, ControlSocket, ask
@@ -43,7 +43,7 @@ def test_what_cannot_change_is_refused_and_changes_nothing(tmp_path, change, sai
 
 
 def test_lockstep_keeps_the_samples_it_began_with(tmp_path):
-    lockstep = RECIPE.model_copy(update={"rollouts": RECIPE.rollouts.model_copy(update={"schedule": "lockstep"})})
+    lockstep = overridden(RECIPE, ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share="])
     changes = Changes(lockstep, tmp_path)
     for key in ("groups.size=4", "rollouts.rungs=[1]"):
         with pytest.raises(ConfigError, match="cannot change in lockstep"):

@@ -24,7 +24,7 @@ class Place:
         self.outcomes, self.orders = iter(outcomes), []
         self.evaluated = TrajectoryStore(directory)
 
-    async def play(self, order):
+    async def play_and_judge(self, order):
         self.orders.append(order.id)
         await logged(self.evaluated, order.id)
         return sample_of(Trajectory(order.id, order.task.id, order.group_id, (), (), next(self.outcomes)))
@@ -50,8 +50,8 @@ def test_a_slot_remembers_what_its_attempts_came_to():
     for at, how in (("starting", {"died": True}), ("running", {"failed": True}), ("rewarding", {"died": True})):
         slots.move("g0/0", "starting")
         if at != "starting":
-            slots.observe("g0/0", slots["g0/0"].attempts, at)
-        assert slots.lose("g0/0", **how).state == "queued"
+            slots.advance_to("g0/0", slots["g0/0"].attempts, at)
+        assert slots.requeue("g0/0", **how).state == "queued"
     assert (slots["g0/0"].attempts, slots["g0/0"].died, slots["g0/0"].failed) == (3, 2, 1)
 
 
@@ -59,6 +59,6 @@ def test_a_verdict_that_is_lost_leaves_the_sample_sealed():
     slots = Slots(0)
     slots.open(0, 1)
     slots.move("g0/0", "starting")
-    assert slots.observe("g0/0", 1, "rewarding") and slots.observe("g0/0", 1, "sealed")
-    assert slots["g0/0"].state == "sealed" and not slots.observe("g0/0", 1, "running")
-    assert slots.observe("g0/0", 1, "scored") and slots.moves["rewarding", "sealed"] == 1
+    assert slots.advance_to("g0/0", 1, "rewarding") and slots.advance_to("g0/0", 1, "sealed")
+    assert slots["g0/0"].state == "sealed" and not slots.advance_to("g0/0", 1, "running")
+    assert slots.advance_to("g0/0", 1, "scored") and slots.moves["rewarding", "sealed"] == 1

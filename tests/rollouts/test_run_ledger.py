@@ -129,7 +129,7 @@ class Life:
         training = sum(len(group.samples) for group in self.pool.training.values())
         self.stats.counters["steps_made"] += 1
         return {
-            "next": self.pool.started, "pending": self.pool.pending(), "scored": self.pool.scored(),
+            "next": self.pool.next_index, "pending": self.pool.pending(), "scored": self.pool.scored(),
             "ended": self.pool.slots.after_step(training, self.pool.unsettled()), "stream": self.tasks.state(),
             "stats": {"counters": dict(self.stats.counters), "dropped": dict(self.pool.dropped)},
             "line": {

@@ -2,11 +2,14 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
+from played import rollout
 from rich.console import Console
 
 from etude.errors import UnusedFeature, WeightError
+from etude.records import Scored, Truncated
 from etude.rewards.rates import wilson
 from etude.rollouts.evaluate import Judged, summarise
 from etude.rollouts.links import Swap
@@ -76,6 +79,15 @@ def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
     assert stats.prove_use(["tool_calls"], {"swaps": 1})["swaps"] == 1
     with pytest.raises(UnusedFeature, match="routes_replayed"):
         stats.prove_use(["tool_calls", "routes_replayed"], {})
+
+
+def test_effort_is_counted_where_it_was_charged(tmp_path):
+    stats = RunStats(tmp_path / "metrics.jsonl")
+    for parts in ({"tests": 1.0, "effort": -0.1}, {"tests": 0.0, "effort": -0.0}, {"tests": 1.0}):
+        stats.rolled_out(replace(rollout("g0/0", 1.0), outcome=Scored(1.0, parts)))
+    stats.rolled_out(replace(rollout("g0/1", 1.0), outcome=Truncated("turns", 0.9, {"tests": 1.0, "effort": -0.1})))
+    stats.rolled_out(rollout("g0/2", None))
+    assert (stats.counters["effort_charged"], stats.counters["rollouts"]) == (2, 5)
 
 
 def test_what_engines_counted_is_known_in_the_next_life(tmp_path):

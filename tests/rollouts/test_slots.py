@@ -68,19 +68,19 @@ def test_a_seed_is_its_place_alone():
 
 def test_what_workers_report_is_walked_to_and_never_back():
     found = at("starting")
-    assert found.observe("g0/0", 1, "rewarding")
+    assert found.advance_to("g0/0", 1, "rewarding")
     assert found.moves["running", "sealed"] == found.moves["sealed", "rewarding"] == 1
-    assert not found.observe("g0/0", 1, "running")
+    assert not found.advance_to("g0/0", 1, "running")
     assert found["g0/0"].state == "rewarding"
 
 
 def test_an_attempt_that_was_given_up_says_nothing_any_more():
     found = at("running")
-    found.lose("g0/0")
+    found.requeue("g0/0")
     assert found["g0/0"].state == "queued"
     found.move("g0/0", "starting")
-    assert not found.observe("g0/0", 1, "sealed")
-    assert found.observe("g0/0", 2, "running")
+    assert not found.advance_to("g0/0", 1, "sealed")
+    assert found.advance_to("g0/0", 2, "running")
 
 
 def test_every_slot_ends_once_whatever_happens():
@@ -96,7 +96,7 @@ def test_every_slot_ends_once_whatever_happens():
             if draw.random() < 0.02:
                 found.move(name, "dropped", draw.choice(REASONS))
             elif state in PLAYED[1:5] and draw.random() < 0.1:
-                found.lose(name) if state != "sealed" else found.move(name, "rewarding")
+                found.requeue(name) if state != "sealed" else found.move(name, "rewarding")
             else:
                 found.move(name, draw.choice(ways))
     found.end()

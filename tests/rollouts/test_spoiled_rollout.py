@@ -9,7 +9,7 @@ import pytest
 from etude.environments.namespace import NamespaceBackend
 from etude.errors import SandboxError, SandboxSpoiled
 from etude.records import InfraFailed, Scored, Task, Verifier
-from etude.rollouts.session import Order, blame_order, play, play_order
+from etude.rollouts.session import RolloutRequest, judge_as_blocked, play, play_request
 
 PASSES = Verifier({"/tests/test.sh": b"mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt"})
 TASK = Task("ledger", "Fill the ledger.", {"ledger": b""}, PASSES, limits=killed_rollout.LIMITS)
@@ -34,7 +34,7 @@ def played(how, kept, changed):
         backend.create = create_changed
         try:
             model = killed_rollout.FromContext(chat, 0)
-            order = Order("g7/2", "g7", TASK, 5, kept=kept)
+            order = RolloutRequest("g7/2", "g7", TASK, 5, kept=kept)
             return await how(order, killed_rollout.config(), backend, model, chat, nothing)
         finally:
             await backend.close()
@@ -86,7 +86,7 @@ def test_a_checkpoint_that_cannot_be_laid_down_is_not_gone_on_from(tmp_path):
 
         box.exec = failing
 
-    first = played(play_order, tmp_path, stops)
+    first = played(play_request, tmp_path, stops)
     assert first.sealed is None and list(tmp_path.glob("g7/2/*.files"))
 
     def refuses(box):
@@ -98,10 +98,10 @@ def test_a_checkpoint_that_cannot_be_laid_down_is_not_gone_on_from(tmp_path):
 
             box.upload = no_room
 
-    second = played(play_order, tmp_path, refuses)
+    second = played(play_request, tmp_path, refuses)
     assert len(seen) == 2 and second.sealed is not None and not second.sealed.blocked
     assert "taken_up" not in second.trajectory.usage and second.trajectory.usage["turns"] > 3
-    whole = played(play_order, None, lambda box: None)
+    whole = played(play_request, None, lambda box: None)
     ids = [[segment.token_ids.tolist() for segment in each.trajectory.segments] for each in (second, whole)]
     assert ids[0] == ids[1]
 
@@ -109,9 +109,9 @@ def test_a_checkpoint_that_cannot_be_laid_down_is_not_gone_on_from(tmp_path):
 @pytest.mark.parametrize("well", [True, False])
 def test_what_no_judge_comes_to_the_end_with_is_at_the_floor_if_the_machine_is_well(well):
     async def blamed(order, config, backend, *rest):
-        rollout = await play_order(order, config, backend, *rest)
+        rollout = await play_request(order, config, backend, *rest)
         backend.create = backend.create if well else refused
-        return await blame_order(rollout, "two judges met their deadline", config, backend)
+        return await judge_as_blocked(rollout, "two judges met their deadline", config, backend)
 
     async def refused(spec):
         raise SandboxError("our machine is gone")

@@ -17,7 +17,7 @@ from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.records import Group, Limits, Scored, Truncated
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import Order, judge_order, play_order
+from etude.rollouts.session import RolloutRequest, judge_sealed, play_request
 from etude.tasks.ladder import ladder_task
 from etude.trainer.advantages import group_advantages
 from etude.trainer.config import AdvantageConfig
@@ -50,12 +50,12 @@ def attempt(shipped, kept, version=0, die_at=None):
 
     async def whole():
         engine, backend = TorchEngine(decoder, EngineConfig(cache_tokens=8192), version), NamespaceBackend()
-        order = Order("g3/1", "g3", TASK, 11, kept=kept)
+        order = RolloutRequest("g3/1", "g3", TASK, 11, kept=kept)
         try:
             async with asyncio.timeout(120):
-                rollout = await play_order(order, CONFIG, backend, engine, chat, on_event)
+                rollout = await play_request(order, CONFIG, backend, engine, chat, on_event)
                 async with CONFIG.rewards.judges() as judges:
-                    return await judge_order(rollout, CONFIG, backend, judges)
+                    return await judge_sealed(rollout, CONFIG, backend, judges)
         except Killed:
             return None
         finally:

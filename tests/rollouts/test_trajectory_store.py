@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pickle
 import random
 import time
 from multiprocessing import forkserver
@@ -13,13 +14,14 @@ from pathlib import Path
 import killed_rollout
 import numpy as np
 import pytest
+from played import TASK, trajectory
 
 from etude.environments.archive import Archive
 from etude.errors import CheckpointError
 from etude.harness.events import read_events
 from etude.records import InfraFailed
 from etude.rewards.audit.state import workspace_of
-from etude.rollouts.session import SealedRollout
+from etude.rollouts.session import RolloutRequest, SealedRollout
 from etude.rollouts.trajectory_store import TrajectoryStore
 
 SETTINGS = {
@@ -152,3 +154,13 @@ def test_a_full_disk_fails_the_attempt_and_names_what_to_do(tmp_path):
     (tmp_path / "g7").write_text("a file stands where the slot's directory must go")
     result = asyncio.run(killed_rollout.rollout(tmp_path, {}, 0, nothing))
     assert result.sealed is None and isinstance(result.trajectory.outcome, InfraFailed)
+
+
+def test_what_an_older_version_has_sealed_is_read():
+    """There a request was an `Order`, and stood under `order`."""
+    rollout = SealedRollout(RolloutRequest("g0/0", "g0", TASK, 1), trajectory("g0/0", 1.0), None)
+    stored = pickle.dumps(rollout, 0)
+    older = stored.replace(b"RolloutRequest", b"Order").replace(b"Vrequest\n", b"Vorder\n")
+    assert older != stored
+    found = pickle.loads(older)
+    assert (found.request, found.trajectory.outcome) == (rollout.request, rollout.trajectory.outcome)

@@ -10,9 +10,9 @@ import ray
 from etude.environments.cluster.calls import actor
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.faults import FaultConfig, Patience, RestartBudgetSpent, Restarts, restarts_of
-from etude.rollouts.pool import Pool
 from etude.rollouts.ray_process import Living, NotStarted, RayProcess
 from etude.rollouts.worker import STATES, TABLE, Worker, WorkerGone, WrongEvent
+from etude.rollouts.worker_pool import WorkerPool
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,7 +53,7 @@ class Counting(Living):
         self.file.with_name("closed").touch()
 
 
-class Policy:
+class ProcessSpec:
     kind = "sessions"
 
     def __init__(self, file):
@@ -97,7 +97,7 @@ def life(tmp_path):
                     changed.clear()
                     await changed.wait()
 
-            worker = Worker(Policy(tmp_path / "file"), 0, budget, took)
+            worker = Worker(ProcessSpec(tmp_path / "file"), 0, budget, took)
             try:
                 async with asyncio.timeout(240):
                     await scenario(worker, until)
@@ -226,7 +226,7 @@ def test_one_that_dies_while_it_leaves_is_not_replaced(life):
         await until("ready", "leave", "leaving")
         os.kill(number, signal.SIGKILL)
         await leaving
-        assert worker.policy.opened == 1
+        assert worker.spec.opened == 1
 
     assert life(scenario)[-1] == ("leaving", "died", "gone")
 
@@ -265,7 +265,7 @@ def pooled(tmp_path, scenario, size=1, spares=0, **faults):
     async def inside():
         patience = Patience(ping_every_s=60, longest_pause_s=0.01)
         restarts = Restarts(FaultConfig(**faults), tmp_path / "metrics.jsonl", patience)
-        pool = Pool("sessions", lambda: Counting.remote(tmp_path / "file"), size, spares, restarts)
+        pool = WorkerPool("sessions", lambda: Counting.remote(tmp_path / "file"), size, spares, restarts)
         try:
             async with asyncio.timeout(240):
                 await pool.start()

@@ -8,7 +8,7 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
 from etude.trainer.config import AdvantageConfig, CreditConfig, OptimizerConfig, TrainerConfig
-from etude.trainer.credit import segment_advantages, summary_tokens
+from etude.trainer.credit import credited, segment_advantages, summary_tokens
 from etude.trainer.packing import build_batch, part_of, segment_lengths
 from etude.trainer.step import Trainer
 
@@ -78,6 +78,16 @@ def test_segment_baseline_at_golden_numbers(config):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     if not config:  # two by hand: of place 2, 1 and 1; of place 3, nobody else's, so the trajectory's own
         assert shares[0][2] == 0 and shares[4][3] == pytest.approx(1.0 - 0.55)
+
+
+def test_what_the_segment_baseline_changes_is_counted():
+    alone, alike = group((1.0, chain(3)), (0.0, chain(1))), group((1.0, chain(3)), (0.0, chain(2)), (0.5, chain(1)))
+    assert credited([alone], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 0}, "nobody else came as far"
+    assert credited([alike], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 0}, "the same mean there"
+    apart = group((1.0, chain(3)), (0.25, chain(2)), (0.0, chain(1)))
+    assert credited([alone, apart], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 2}
+    assert credited([apart], AdvantageConfig(), CreditConfig()).used == {}
+    assert CreditConfig().features == () and SEGMENT.features == ("recredited_segments",)
 
 
 def test_the_summary_is_the_last_message_of_its_segment():

@@ -24,8 +24,8 @@ from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import CreditConfig, FeedbackConfig, TrainerConfig
 from etude.trainer.credit import credited
 from etude.trainer.demonstrations import record
-from etude.trainer.distil import distillation_loss, teach
-from etude.trainer.feedback import Fault, first_fault, lesson_of, lessons_of, messages_of
+from etude.trainer.distil import distil_hints, distillation_loss
+from etude.trainer.feedback import Fault, first_fault, hint_example_of, hint_examples_of, messages_of
 from etude.trainer.packing import build_batch
 from etude.trainer.step import Trainer
 
@@ -103,7 +103,7 @@ def test_without_such_a_rule_it_is_the_first_call_that_failed(clumsy):
 
 def test_a_lesson_differs_by_the_hint_before_the_message_and_by_nothing_else(chat, forgetful):
     fault = first_fault(FORGETFUL, forgetful)
-    lesson = lesson_of(forgetful, fault, chat)
+    lesson = hint_example_of(forgetful, fault, chat)
     place = messages_of(forgetful)[fault.message]
     said = lesson.token_ids[-lesson.length :].tolist()
     assert said == lesson.hinted_ids[-lesson.length :].tolist() and lesson.length == place.end - place.start
@@ -118,15 +118,17 @@ def test_a_lesson_differs_by_the_hint_before_the_message_and_by_nothing_else(cha
 def test_lessons_are_of_failed_trajectories_as_many_as_asked_for_and_fit(chat, forgetful, clumsy):
     solved_one = Trajectory("s", "t", "g", forgetful.segments, forgetful.events, Scored(1.0, {"tests": 1.0}))
     groups = [Group("g", FORGETFUL, (solved_one, forgetful, forgetful)), Group("h", CLUMSY, (clumsy,))]
-    assert len(lessons_of(groups, chat, FeedbackConfig(), 1024)) == 3
+    assert len(hint_examples_of(groups, chat, FeedbackConfig(), 1024)) == 3
 
     class Two(FeedbackConfig):
         most: ClassVar[int] = 2
 
-    assert len(lessons_of(groups, chat, Two(), 1024)) == 2
-    short = lessons_of(groups, chat, FeedbackConfig(), 300)
+    assert len(hint_examples_of(groups, chat, Two(), 1024)) == 2
+    short = hint_examples_of(groups, chat, FeedbackConfig(), 300)
     assert [len(lesson.hinted_ids) <= 300 for lesson in short] == [True] * len(short) and len(short) < 3
-    judged = lessons_of(groups, chat, FeedbackConfig(), 1024, finder=lambda task, trajectory: Fault(1, "Look again."))
+    judged = hint_examples_of(
+        groups, chat, FeedbackConfig(), 1024, finder=lambda task, trajectory: Fault(1, "Look again.")
+    )
     assert len(judged) == 3, "whoever reads trajectories can say where they went wrong"
 
 
@@ -144,13 +146,13 @@ def test_the_distillations_value_and_gradient_at_golden_numbers():
 def test_the_unhinted_policy_comes_to_say_what_the_hinted_one_would(shipped, chat, forgetful, clumsy):
     decoder = shipped[0]
     lessons = [
-        lesson_of(forgetful, first_fault(FORGETFUL, forgetful), chat),
-        lesson_of(clumsy, first_fault(CLUMSY, clumsy), chat),
+        hint_example_of(forgetful, first_fault(FORGETFUL, forgetful), chat),
+        hint_example_of(clumsy, first_fault(CLUMSY, clumsy), chat),
     ]
     optimizer = torch.optim.SGD(decoder.parameters(), lr=0.02)
     told = []
     for _ in range(6):
-        told.append(teach(decoder, lessons, 1.0, 1.0)["lesson_kl"])
+        told.append(distil_hints(decoder, lessons, 1.0, 1.0)["lesson_kl"])
         optimizer.step()
         optimizer.zero_grad()
     assert told[0] > 0.01 and told[-1] < 0.8 * told[0], told
@@ -161,7 +163,7 @@ def test_a_step_with_lessons_counts_them_and_changes_the_weights(shipped, chat, 
     assert {"lessons", "lesson_tokens"} <= set(config.features) and not config.credit.needs_segments
     group = Group("g", FORGETFUL, (forgetful,))
     batch = build_batch([group], credited([group], config.advantages, config.credit).advantages, 0)
-    lessons = lessons_of([group], chat, config.credit.feedback, 1024)
+    lessons = hint_examples_of([group], chat, config.credit.feedback, 1024)
     trainer = Trainer(shipped[0], config)
     before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
     report = trainer.step(batch, 0.0, lessons)

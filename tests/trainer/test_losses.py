@@ -11,7 +11,7 @@ from etude.config import parse
 from etude.errors import ConfigError
 from etude.records import Batch, Version
 from etude.trainer.config import GateConfig, KLConfig, LossConfig, TrainerConfig
-from etude.trainer.losses import MASKS, Sampled, policy_loss, shares_of
+from etude.trainer.losses import MASKS, Sampled, policy_loss, reshared_tokens, shares_of
 
 torch.set_num_threads(1)
 
@@ -163,7 +163,14 @@ def test_what_a_token_weighs_by_each_normaliser():
         np.testing.assert_allclose(found, shares, rtol=1e-6)
         tokens = np.array([3, 3, 2, 4])
         assert (found * tokens).sum() == pytest.approx(1)
-    np.testing.assert_allclose(shares_of(batch, LossConfig(token_budget=50)), [1 / 50] * 4)
+        assert reshared_tokens(batch, found, LossConfig(normaliser=normaliser)) == 12
+    constant = LossConfig(token_budget=50)
+    np.testing.assert_allclose(shares_of(batch, constant), [1 / 50] * 4)
+    assert reshared_tokens(batch, shares_of(batch, constant), constant) == 0
+    alike = np.array([1 / 8192, 1 / 8192, 1 / 6, 1 / 12], np.float32)
+    assert reshared_tokens(batch, alike, LossConfig(normaliser="prompt")) == 6, (
+        "what it leaves as it was is not counted"
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,10 +196,10 @@ def test_what_a_run_must_prove_is_what_was_switched_on():
     assert TrainerConfig().features == ()
     chosen = LossConfig(
         weight="segment", importance_cap=3, importance_floor=0.5, mask="kl", gate=GateConfig(), damping=0.1,
-        kl=KLConfig(), entropy_bonus=0.01,
+        kl=KLConfig(), entropy_bonus=0.01, normaliser="prompt",
     )  # fmt: skip
     assert set(chosen.features) == {
         "segment_weighted_tokens", "capped_tokens", "floored_tokens", "masked_tokens", "gated_segments",
-        "damped_tokens", "reference_tokens", "entropy_tokens",
+        "damped_tokens", "reference_tokens", "entropy_tokens", "reshared_tokens",
     }  # fmt: skip
     assert LossConfig(band=0.1).features == ("masked_tokens",)

@@ -117,10 +117,10 @@ def train_on(trainer, rng, wanted=20):
     return reward, trainer.step(build_batch(groups, values, trainer.version))
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "muon", "scalar_lr": 0.01}], ids=["adamw", "muon"])
 @pytest.mark.parametrize("shape", [CONFIG, LATENT], ids=["grouped", "latent"])
 def test_it_learns_what_is_rewarded(shape, optimizer):
-    trainer = policy(shape, router_replay=True, optimizer=OptimizerConfig(name=optimizer, lr=0.01, scalar_lr=0.01))
+    trainer = policy(shape, router_replay=True, optimizer=OptimizerConfig(lr=0.01, **optimizer))
     rng = np.random.default_rng(0)
     rewards, metrics = zip(*(train_on(trainer, rng) for _ in range(25)), strict=True)
     assert np.mean(rewards[:3]) < 0.5 < 0.85 < np.mean(rewards[-3:])
@@ -216,6 +216,8 @@ def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeyp
     with pytest.raises(EtudeError, match=r"rejected more than 5% of the segments 2 steps in a row.*trainer.loss.gate"):
         trainer.step(batch)
     assert "gate_alarm" not in policy().step(batch)
+    other = policy(loss=LossConfig(normaliser="tokens")).step(batch)
+    assert (other["used"]["reshared_tokens"], line["used"]["reshared_tokens"]) == (64, 0)
 
 
 def test_the_reference_is_the_model_that_training_began_with():

@@ -47,6 +47,9 @@ class QualityConfig(Config):
     """Of each part. Together with the effort's it should stay below 1, so that a solved rollout is worth more than an
     unsolved one."""
 
+    def idle(self) -> dict[str, str]:
+        return {} if self.looked_at else {"cap": "where nothing has a penalty"}
+
     @property
     def looked_at(self) -> bool:
         return any((self.lint_penalty, self.style_penalty, self.todo_penalty, self.talk_penalty))

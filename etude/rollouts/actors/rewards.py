@@ -18,7 +18,7 @@ from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
 from etude.rollouts.ray_process import Taking
 from etude.rollouts.sample import Sample
-from etude.rollouts.session import Order, blame_order, judge_kept, judge_order
+from etude.rollouts.session import RolloutRequest, judge_as_blocked, judge_kept, judge_sealed
 
 
 @actor(num_cpus=0, max_concurrency=1000)
@@ -34,20 +34,20 @@ class RewardWorker(Taking[Sample, tuple[Backend, Judges]]):
         closing.push_async_callback(backend.close)
         return backend, await closing.enter_async_context(self.config.rewards.judges())
 
-    async def judge(self, order: Order) -> Sample | None:
+    async def judge(self, request: RolloutRequest) -> Sample | None:
         """None for a verdict that was cancelled."""
         backend, judges = await self.opened()
         try:
             return await self.done(
-                order.id, judge_kept(order, lambda rollout: judge_order(rollout, self.config, backend, judges))
+                request.id, judge_kept(request, lambda rollout: judge_sealed(rollout, self.config, backend, judges))
             )
         finally:
             self.judged += 1
 
-    async def blame(self, order: Order, why: str) -> Sample:
+    async def judge_as_blocked(self, request: RolloutRequest, why: str) -> Sample:
         """Of what no judge came to the end with: at the floor, or InfraFailed where the control fails too."""
         backend, _ = await self.opened()
-        return await judge_kept(order, lambda rollout: blame_order(rollout, why, self.config, backend))
+        return await judge_kept(request, lambda rollout: judge_as_blocked(rollout, why, self.config, backend))
 
     async def stats(self) -> dict[str, Any]:
         await self.opened()

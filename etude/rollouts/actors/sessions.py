@@ -21,7 +21,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.ray_process import Taking
 from etude.rollouts.router import FleetView, RemoteSampler
 from etude.rollouts.sample import Sample
-from etude.rollouts.session import Order, SealedRollout, play_order
+from etude.rollouts.session import RolloutRequest, SealedRollout, play_request
 
 
 @actor(num_cpus=0, max_concurrency=1000)
@@ -47,20 +47,20 @@ class SessionWorker(Taking[SealedRollout, Backend]):
         closing.push_async_callback(backend.close)
         return backend
 
-    async def play(self, order: Order) -> Sample | None:
+    async def play(self, request: RolloutRequest) -> Sample | None:
         """The sample, not judged yet, of a session that stays where it is kept; None for one that was cancelled."""
         backend = await self.opened()
-        begun = self.begun[order.id] = asyncio.Event()
-        rollout = play_order(
-            order, self.config, backend, self.sampler, self.chat, self._on_event, lambda order: begun.set()
+        begun = self.begun[request.id] = asyncio.Event()
+        rollout = play_request(
+            request, self.config, backend, self.sampler, self.chat, self._on_event, lambda request: begun.set()
         )
         try:
-            played = await self.done(order.id, rollout)
+            played = await self.done(request.id, rollout)
             return None if played is None else played.sample
         finally:
             begun.set()  # or else never: whoever waits must hear of it
-            self.sampler.ended(order.id)
-            self.begun.pop(order.id, None)
+            self.sampler.ended(request.id)
+            self.begun.pop(request.id, None)
 
     async def begins(self, order_id: str) -> None:
         """Wait until the session of a rollout that was ordered before has begun, or is over."""
@@ -71,12 +71,12 @@ class SessionWorker(Taking[SealedRollout, Backend]):
         """The engines that there are now; nothing is sampled before the first word of them."""
         self.sampler.update(view)
 
-    def _on_event(self, order: Order, event: Event) -> None:
+    def _on_event(self, request: RolloutRequest, event: Event) -> None:
         """Keep the events of one rollout at a time, for the live view."""
         if self.watched not in self.under_way:
-            self.watched = order.id
-        if self.watched == order.id:
-            self.recent.append((order.id, order.task.instruction, event))
+            self.watched = request.id
+        if self.watched == request.id:
+            self.recent.append((request.id, request.task.instruction, event))
 
     async def stats(self) -> dict[str, Any]:
         await self.opened()

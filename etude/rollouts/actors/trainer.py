@@ -21,7 +21,7 @@ from etude.rollouts.sample import SampleGroup
 from etude.rollouts.trajectory_store import TrajectoryStore
 
 if TYPE_CHECKING:
-    from etude.trainer.feedback import Lesson
+    from etude.trainer.feedback import HintExample
     from etude.weights.publisher import PublishResult
 
 
@@ -95,8 +95,8 @@ class TrainerActor:
         started, cpu = time.perf_counter(), time.process_time()
         rows = self.product.rows if self.product else 0
         whole = [self._read(group) for group in groups]
-        lessons, progress = self._lessons(whole), controller_state["progress"]
-        metrics = learn(whole, self.trainer, self.publishing, self.config.trainer, progress, lessons)
+        hints, progress = self._hints(whole), controller_state["progress"]
+        metrics = learn(whole, self.trainer, self.publishing, self.config.trainer, progress, hints)
         if self.product is not None:
             metrics["low_precision_rows_trained"] = self.product.rows - rows
 
@@ -122,14 +122,14 @@ class TrainerActor:
         }
         save(self.directory / "checkpoints", self.trainer.version, state)
 
-    def _lessons(self, groups: list[Group]) -> list[Lesson]:
+    def _hints(self, groups: list[Group]) -> list[HintExample]:
         from etude.models.chat import ChatRenderer
-        from etude.trainer.feedback import lessons_of
+        from etude.trainer.feedback import hint_examples_of
 
         feedback = self.config.trainer.credit.feedback
         if feedback is None:
             return []
-        return lessons_of(groups, ChatRenderer(self.tokenizer), feedback, self.trainer.policy.config.max_context)
+        return hint_examples_of(groups, ChatRenderer(self.tokenizer), feedback, self.trainer.policy.config.max_context)
 
     def save_model(self, directory: Path) -> None:
         from etude.models.checkpoint import save_checkpoint

@@ -184,12 +184,13 @@ class Simulation:
     # --- what the controller does -------------------------------------------------------------------------------------
 
     def _reconcile(self) -> None:
-        self.schedule.held = max(self.schedule.held, min(self.published, self.schedule.wish(self.pool)))
+        self.schedule.engine_version = max(
+            self.schedule.engine_version, min(self.published, self.schedule.target_version(self.pool))
+        )
         while self.schedule.opens(self.pool, len(self.out)):
-            self.pool.start(self.pool.started, _TASK, version=self.schedule.held)
-            self._dispatch()
+            self.pool.start(self.pool.next_index, _TASK, version=self.schedule.engine_version)
         self._dispatch()
-        if not self.schedule.in_step:
+        if not self.schedule.deterministic:
             self.pool.close_stragglers(self.now)
         self.out -= set(self.pool.late)
         self.pool.late.clear()
@@ -199,7 +200,7 @@ class Simulation:
         for slot in self.schedule.startable(self.pool, len(self.out)):
             self.pool.slots.move(slot.id, "starting")
             self.out.add(slot.id)
-            measured = self.rates.groups[self.order[slot.index % len(self.order)]]
+            measured = self.rates.groups[self.order[slot.group_index % len(self.order)]]
             self._play(slot, measured[slot.member % len(measured)])
 
     def _play(self, slot: Slot, played: Played) -> None:
@@ -210,7 +211,7 @@ class Simulation:
         def turn() -> None:
             if slot.id not in self.out:
                 return  # its group has closed without it
-            versions.append(self.schedule.held)
+            versions.append(self.schedule.engine_version)
             if (each := next(turns, None)) is None:
                 self._after(played.after_s, lambda: self._scored(slot, played, versions[0]))
                 return
@@ -225,9 +226,9 @@ class Simulation:
         self.out.discard(slot.id)
         self.rollouts += 1
         if played.reward is not None:
-            self.pool.slots.observe(slot.id, slot.attempts, "scored")
+            self.pool.slots.advance_to(slot.id, slot.attempts, "scored")
         outcome = InfraFailed("measured") if played.reward is None else Scored(played.reward, {})
-        group, none = group_id(slot.index), Conduct(0, 0, False, 0)
+        group, none = group_id(slot.group_index), Conduct(0, 0, False, 0)
         versions = {int(version): played.context}
         self.pool.add(Sample(slot.id, "any", group, outcome, {}, {}, (), 0.0, versions, none), self.now)
         if group in self.pool.open and self.pool.open[group].quorum_since == self.now:

@@ -16,7 +16,7 @@ from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EtudeError
 from etude.rollouts.faults import BUSY, Kind, Restarts
 from etude.rollouts.ray_process import STOP_S, RayProcess
-from etude.rollouts.worker import Event, Policy, Process, Worker, WorkerAway, WorkerGone, WorkerState
+from etude.rollouts.worker import Event, Process, ProcessSpec, Worker, WorkerAway, WorkerGone, WorkerState
 
 P = TypeVar("P", bound=Process)
 
@@ -25,10 +25,10 @@ class Workers(Generic[P]):
     """Use it on one event loop. Open it with `start` and end it with `close`."""
 
     def __init__(
-        self, policy: Policy[P], size: int, spares: int, restarts: Restarts,
+        self, spec: ProcessSpec[P], size: int, spares: int, restarts: Restarts,
         on_event: Callable[[Worker[P], Event, WorkerState], object] = lambda worker, event, before: None,
     ) -> None:  # fmt: skip
-        self.policy, self.size, self.spares, self.restarts, self._on_event = policy, size, spares, restarts, on_event
+        self.spec, self.size, self.spares, self.restarts, self._on_event = spec, size, spares, restarts, on_event
         self.ready: list[Worker[P]] = []
         """In the order in which they became so."""
         self.all: list[Worker[P]] = []
@@ -39,7 +39,7 @@ class Workers(Generic[P]):
 
     def add(self) -> Worker[P]:
         """One more, which gets work once it is ready and there are fewer than `size`."""
-        worker = Worker(self.policy, self._made, self.restarts, self._took)
+        worker = Worker(self.spec, self._made, self.restarts, self._took)
         self._made += 1
         self.all.append(worker)
         return worker
@@ -93,7 +93,7 @@ class Workers(Generic[P]):
         fresh = self.add()
         await fresh.ready()
         self.promote(fresh)
-        self.restarts.note(self.policy.kind, "replaced by an operator")
+        self.restarts.note(self.spec.kind, "replaced by an operator")
         await worker.leave(drained, "it was replaced")
 
     async def renew(self, drained: Callable[[P], Awaitable[object]]) -> int:
@@ -117,7 +117,7 @@ class Workers(Generic[P]):
 
 
 class Actors:
-    """The policy of actors that need nothing but to be asked."""
+    """The spec of actors that need nothing but to be asked."""
 
     def __init__(self, kind: Kind, start: Callable[[], Any], restarts: Restarts) -> None:
         """`start()` starts an actor, which has `stats()`, answered once it is ready, and `close()`."""
@@ -134,7 +134,7 @@ class Actors:
         await process.answers(deadline_s)
 
 
-class Pool(Workers[RayProcess]):
+class WorkerPool(Workers[RayProcess]):
     """Actors that are given orders, each to whichever has least to do."""
 
     def __init__(self, kind: Kind, start: Callable[[], Any], size: int, spares: int, restarts: Restarts) -> None:
@@ -147,7 +147,7 @@ class Pool(Workers[RayProcess]):
         """The least loaded process, which has an order of this name meanwhile; waits while there is none, and raises
         what keeps it from being there.
         """
-        what = f"a process of the {self.policy.kind} pool to be there"
+        what = f"a process of the {self.spec.kind} pool to be there"
         serving = await self.until(self.serving, BUSY * self.restarts.start_s, what)
         process = self.placed[order] = min((each.process for each in serving), key=lambda process: process.orders)
         try:
