@@ -6,7 +6,7 @@ from scenarios import within
 from etude.environments.namespace import NamespaceBackend
 
 
-@pytest.fixture(params=["namespace", "docker", "remote", "qemu"])
+@pytest.fixture(params=["namespace", "docker", "remote", pytest.param("qemu", marks=pytest.mark.proof(1.2))])
 def run(request):
     """Run `scenario(backend)` within a deadline, on a fresh backend, or on a clean one where fresh ones take long."""
     if request.param == "remote":
