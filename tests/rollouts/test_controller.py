@@ -131,7 +131,8 @@ def test_a_budget_that_is_spent_ends_training_with_what_died(tmp_path):
     controlled(tmp_path / "run", scenario, "faults.restarts=0")
 
 
-@pytest.mark.parametrize("bug", ["rollout", pytest.param("delivery", marks=pytest.mark.proof(10))])
+@pytest.mark.proof(15)
+@pytest.mark.parametrize("bug", ["rollout", "delivery"])
 def test_a_bug_in_what_goes_on_beside_the_loop_ends_the_run_and_is_named(tmp_path, bug):
     async def scenario(controller):
         def broken(*_):
