@@ -1,6 +1,7 @@
 """Which tests may run at the same time: those of a file, of one Ray or of virtual machines stay with one process.
 
-And how long Hypothesis may take: as long as it does, on a machine that is busy."""
+And how long Hypothesis may take: as long as it does, on a machine that is busy. Which of the long proofs are played,
+proofs.py says."""
 
 import os
 import shutil
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import proofs
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -41,9 +43,17 @@ def pytest_xdist_make_scheduler(config, log):
     return Groups(config, log)
 
 
-def pytest_collection_modifyitems(items):
-    """The longest group first: the others are dealt out beside it."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """The longest group first: the others are dealt out beside it. Proofs are chosen from what -k and -m have left."""
+    proofs.choose(config, items)
     items.sort(key=lambda item: group_of(item.nodeid) != "ray")
+
+
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    if said := proofs.summary([report for report in reports if isinstance(report, pytest.TestReport)]):
+        terminalreporter.write_line(said)
 
 
 class Failed:

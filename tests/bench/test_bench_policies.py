@@ -14,6 +14,7 @@ from etude.tasks.ladder import ladder_task
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.proof(11)
 def test_a_checkpoint_repeats_to_the_byte_however_many_play_at_once(bench, tmp_path):
     for seed in range(2):
         write_task(ladder_task(1, "eval", seed), tmp_path / "tasks" / str(seed))

@@ -17,6 +17,7 @@ def last_line(script, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.proof(50)
 def test_etudes_half_of_the_trl_comparison_trains():
     figures = last_line("quickstart_vs_trl.py", "--only", "etude", "--minutes", "0.75")
     assert figures["etude_samples_per_s"] > 0
@@ -24,6 +25,7 @@ def test_etudes_half_of_the_trl_comparison_trains():
     assert figures["ratio"] is None
 
 
+@pytest.mark.proof(4)
 def test_the_codecs_are_smaller_than_their_peers():
     figures = last_line("weights.py", "--synthetic", "--elements", "1048576", "--rates", "1e-6", "--repeats", "1")
     row = figures["1e-06"]
@@ -33,6 +35,7 @@ def test_the_codecs_are_smaller_than_their_peers():
     assert figures["enc_MBps_A"] > 0
 
 
+@pytest.mark.proof(27)
 def test_the_codecs_on_the_updates_of_a_run():
     small = ("--rates", "1e-5", "--amortised-steps", "4", "--measured", "2", "--repeats", "1")
     figures = last_line("weights.py", *small)
@@ -43,6 +46,7 @@ def test_the_codecs_on_the_updates_of_a_run():
     assert figures["publish_stall_ms"] == 0.0
 
 
+@pytest.mark.proof(4)
 def test_the_base_plays_every_rung():
     model = str(ROOT / "models" / "etude-tiny")
     figures = last_line("rungs.py", model, "--per-rung", "6")
@@ -50,6 +54,7 @@ def test_the_base_plays_every_rung():
     assert 0 < sum(figures[model]["rates"]) < 5
 
 
+@pytest.mark.proof(15)
 def test_replay_brings_the_trainer_nearer_to_a_sampler_that_computes_otherwise():
     small = ("--steps", "4", "--seeds", "1", "--rollouts", "128", "--solved", "0.02", "--margin", "0.02")
     figures = last_line("replay.py", *small)

@@ -10,6 +10,7 @@ from small import left, lines, steps
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.proof(34)
 def test_no_rollout_is_lost_with_its_engine(tmp_path):
     out = tmp_path / "run"
     health = ("deadlines.scale=0.2", "faults.spares=1")

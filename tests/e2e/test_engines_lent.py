@@ -15,6 +15,7 @@ from test_benchmarks import last_line
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.proof(19)
 def test_users_of_lent_servers_are_served_through_a_spike():
     """Unlent and lent by turns. Whatever else the machine does slows a turn down as well: so there are three tries."""
     ratios = []
@@ -54,6 +55,7 @@ async def asked(url, home, prompt):
         return [each["token_id"] for each in answer["choices"][0]["logprobs"]["content"]]
 
 
+@pytest.mark.proof(29)
 def test_a_run_trains_on_an_engine_that_its_users_take_back_now_and_then(tmp_path):
     out, prompt = tmp_path / "run", list(range(300, 340))
     with server(tmp_path) as url:

@@ -39,17 +39,23 @@ def undisturbed(tmp_path_factory):
         return became(out, run.end())[0]
 
 
-@pytest.mark.parametrize("kinds", [("controller",), ("engine", "trainer")], ids="+".join)
-def test_processes_killed_in_every_state_change_nothing(tmp_path, undisturbed, kinds):
+CONTROLLER = ("controller",)  # each of its deaths is one of the whole run
+ROWS = [(CONTROLLER, STATES[:3]), (CONTROLLER, STATES[3:6]), (CONTROLLER, STATES[6:]), (("engine", "trainer"), STATES)]
+
+
+@pytest.mark.proof(70)
+@pytest.mark.parametrize(("kinds", "states"), ROWS, ids="+".join)
+def test_processes_killed_in_every_state_change_nothing(tmp_path, undisturbed, kinds, states):
     out = tmp_path / "run"
     with Victim(out, *RECIPE) as run:
-        assert kill_in_each_state(run, killing(run, kinds)) == len(STATES) * len(kinds)
+        assert kill_in_each_state(run, killing(run, kinds), states) == len(states) * len(kinds)
         found, summary = became(out, run.end())
     assert found == undisturbed
-    assert all(summary["restarts"][kind] >= len(STATES) - 1 for kind in kinds)  # the last may come as the run ends
+    assert all(summary["restarts"][kind] >= len(states) - 1 for kind in kinds)  # the last may come as the run ends
     assert left() == []
 
 
+@pytest.mark.proof(60)
 def test_workers_and_servers_killed_in_every_state_change_nothing(tmp_path, undisturbed):
     out, kinds = tmp_path / "run", ("sessions", "rewards")
     with (

@@ -17,6 +17,7 @@ def copy(tmp_path):
     return tmp_path / "copy"
 
 
+@pytest.mark.proof(57)
 def test_an_operator_changes_keys_and_code_while_the_run_goes_on(tmp_path, copy):
     out, marker = tmp_path / "run", tmp_path / "marker"
     recipe = ("rollouts.max_steps=1000", "rollouts.max_minutes=15", f"model.path={ROOT / 'models/etude-tiny'}")

@@ -15,6 +15,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.proof(15)
 def test_summaries_are_sampled_credited_and_trained_on(tmp_path):
     sets = [part for override in SMALL for part in ("--set", override)]
     recipe = str(ROOT / "recipes/longhorizon.toml")

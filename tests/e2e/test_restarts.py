@@ -10,6 +10,7 @@ from small import left, lines, steps
 pytestmark = pytest.mark.timeout(420)
 
 
+@pytest.mark.proof(26)
 def test_a_trainer_and_workers_that_die_or_hang_are_replaced(tmp_path):
     out = tmp_path / "run"
     pace = ("rollouts.max_steps=5", "rollouts.max_minutes=10", "rollouts.checkpoint_every=2")
@@ -30,6 +31,7 @@ def test_a_trainer_and_workers_that_die_or_hang_are_replaced(tmp_path):
     assert left() == []
 
 
+@pytest.mark.proof(53)
 def test_a_worker_that_hangs_while_it_starts_is_replaced_too(tmp_path):
     out = tmp_path / "run"
     one = ("rollouts.workers=1", "faults.spares=0", "deadlines.scale=0.15")
@@ -43,6 +45,7 @@ def test_a_worker_that_hangs_while_it_starts_is_replaced_too(tmp_path):
     assert left() == []
 
 
+@pytest.mark.proof(23)
 def test_a_controller_that_dies_lives_on_and_the_users_word_ends_it(tmp_path):
     out = tmp_path / "run"
     with Victim(out, "rollouts.max_steps=1000", "rollouts.max_minutes=10") as run:

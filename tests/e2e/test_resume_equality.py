@@ -66,6 +66,7 @@ def _so_far(out, seen, point, run):
     return ((out / "ledger").exists() and len(seen) >= point) or run.started.poll() is not None
 
 
+@pytest.mark.proof(55)
 @pytest.mark.parametrize(("lag", "points"), CASES)
 def test_a_run_killed_anywhere_ends_with_the_same_weights(tmp_path, lag, points):
     draw = random.Random(f"{SEED} {lag}")

@@ -45,6 +45,7 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     assert (again.returncode, "--resume" in again.stderr) == (42, True)
 
 
+@pytest.mark.proof(25)
 def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
     """And two ranks train it, each of which uploads its part of the codes and scales that the engine serves."""
     limits = ("rollouts.max_steps=2", "rollouts.max_minutes=5")

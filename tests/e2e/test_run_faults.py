@@ -46,6 +46,7 @@ def test_a_missing_binary_is_named_with_what_to_run(tmp_path):
     refused(done, "bubblewrap is not installed", "apt-get install")
 
 
+@pytest.mark.proof(31)
 def test_a_corrupt_checkpoint_is_named_and_the_one_before_it_used_or_asked_for(tmp_path):
     out = tmp_path / "run"
     limits = ("rollouts.max_steps=2", "rollouts.max_minutes=10")
@@ -75,6 +76,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", place], check=True)
 
 
+@pytest.mark.proof(36)
 def test_a_disk_that_fills_up_ends_the_run_with_one_message_and_it_can_go_on(small_disk):
     out = small_disk / "run"
     limits = ("rollouts.max_steps=4", "rollouts.max_minutes=10")

@@ -15,6 +15,7 @@ from foreign_stand_in import VllmStandIn
 pytestmark = pytest.mark.timeout(420)
 
 
+@pytest.mark.proof(19)
 def test_a_run_trains_through_a_foreign_engine(tmp_path):
     decoder, _ = load_checkpoint(ROOT / "models/etude-tiny")
     with VllmStandIn(decoder, "npy") as server:

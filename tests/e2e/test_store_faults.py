@@ -71,6 +71,7 @@ def went_on(run, out):
     return summary
 
 
+@pytest.mark.proof(31)
 def test_a_network_that_is_cut_for_20_s_between_the_run_and_its_store(tmp_path, networks):
     out = tmp_path / "run"
     with (

@@ -144,7 +144,9 @@ def namespaces(run):
     return lambda scenario, deadline_s=60.0: run(scenario, deadline_s=deadline_s)
 
 
-@pytest.fixture(params=["namespaces", "without_root", "containers", "machines"])
+@pytest.fixture(
+    params=["namespaces", "without_root", "containers", pytest.param("machines", marks=pytest.mark.proof(4))]
+)
 def everywhere(request):
     """Run `scenario(backend)` on every kind of sandbox that runs here; a kind that does not is skipped, saying why.
     Emulated machines on a busy one need minutes."""

@@ -1,19 +1,19 @@
 """The same proofs on every backend that runs here: nothing of ours on the host obeys what is planted in a sandbox, and
 no cheat that forges its tests pays. Escapes and what is tried on process 1 are in test_escapes and test_process_one.
 
-A slice of both; all of it where ETUDE_EVERY_CASE is set, as `make prove` does.
+A part of both; all of it where all proofs are played.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import os
 import shutil
 import sys
 import tarfile
 from pathlib import Path
 
+import proofs
 import pytest
 from planted_cases import CASES, Case
 from test_planted import Place, place, plant_outside
@@ -37,7 +37,8 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import auditor
 from hack_suite.play import measure, small_chat
 
-WHOLE = "ETUDE_EVERY_CASE" in os.environ
+WHOLE = proofs.MODE == "all"
+FAST = ("namespaces", "without_root", "containers")
 SLICE = ("a hook is written", "the config is set", "a .git that is a file", "a bare repository", "direnv", "vim")
 GONE = {"a bare one of sockets"}
 """What no archive holds."""
@@ -136,6 +137,7 @@ def chosen(honest: bool) -> list[auditor.Play]:
 
 
 @pytest.mark.timeout(3600 if WHOLE else 300)
+@pytest.mark.parametrize("everywhere", [*FAST, pytest.param("machines", marks=pytest.mark.proof(61))], indirect=True)
 def test_cheats_that_forge_their_tests_pay_nowhere(everywhere) -> None:
     """Through the real harness and the real verifier; and the auditor names them. Those who do the work are paid."""
     plays = [(play, number % 30) for number, play in enumerate((*chosen(False), *chosen(True)))]

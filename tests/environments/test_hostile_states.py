@@ -12,6 +12,7 @@ from pathlib import Path
 
 import prove.hostile_states as hostile
 import pytest
+from proofs import often
 
 from etude.environments import guest_verbs
 from etude.environments.archive import StorageFailed, take_out, unpack
@@ -32,8 +33,8 @@ from etude.rewards.verifier import verify
 DONE = SessionResult("s", (), (), "finished", {})
 SLOW = ("inodes", "fill", "memory", "deep", "entries", "links_many")
 """Left to the proof."""
-STATES = int(os.environ.get("ETUDE_STATES", "6"))
-"""On each backend; more in `make prove`."""
+STATES = often(6, 50)
+"""On each backend."""
 
 
 def test_every_primitive_by_itself_has_a_verdict(run, monkeypatch):

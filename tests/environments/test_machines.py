@@ -70,6 +70,7 @@ async def until_counted(box, more_than):
     return int(await said(box, "cat count"))
 
 
+@pytest.mark.proof(7)
 def test_a_running_program_goes_on_in_every_fork_with_its_memory_and_connections(machines):
     async def scenario(backend):
         box = await backend.create(SandboxSpec(files={"counter.py": COUNTER.encode()}))
@@ -99,6 +100,7 @@ async def on_time(box):
     return before - slack < said_s < after + slack
 
 
+@pytest.mark.proof(10)
 def test_forks_share_neither_random_numbers_nor_names_nor_a_stopped_clock(machines):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
@@ -128,6 +130,7 @@ def test_forks_share_neither_random_numbers_nor_names_nor_a_stopped_clock(machin
     machines(scenario)
 
 
+@pytest.mark.proof(11)
 def test_the_limits_bind_commands_and_the_agent_survives(machines):
     async def scenario(backend):
         box = await backend.create(SandboxSpec(resources=Resources(pids=20)))

@@ -105,6 +105,7 @@ def test_no_link_hides_where_a_shell_searches(held: Place, monkeypatch: pytest.M
     assert not held.canary.exists()
 
 
+@pytest.mark.proof(14)
 def test_no_file_of_the_repository_uses_up_what_is_read_of_hooks(held: Place) -> None:
     """What is not read is said."""
     (held.project / ".husky").mkdir()

@@ -12,8 +12,13 @@ from etude.errors import SandboxSpoiled
 
 SPOILING = {"nobody may be stopped"}
 """What may make a sandbox useless on backends that stop processes by signals; it then says that commands did it."""
+SLOWER = [
+    pytest.param(place, marks=pytest.mark.proof(seconds))
+    for place, seconds in {"without_root": 0.6, "containers": 1, "machines": 1.5}.items()
+]
 
 
+@pytest.mark.parametrize("everywhere", ["namespaces", *SLOWER], indirect=True)
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_on_every_backend(everywhere, attempt):
     async def scenario(backend):

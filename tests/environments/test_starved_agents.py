@@ -62,6 +62,7 @@ def test_in_a_container(container_config, whose):
     within(120, lambda: DockerBackend(hurried(container_config)), scenario)
 
 
+@pytest.mark.proof(5)
 @pytest.mark.parametrize("whose", ["theirs", "ours"])
 def test_in_a_machine(machine_config, whose):
     async def pid_of(box):

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import killed_session
 import pytest
+from proofs import often
 
 from etude.harness.events import read_events
 from etude.harness.turns import INTERRUPTED
 from etude.models.chat import ChatRenderer
 
-KILLS = 120
+KILLS = often(24, 120)
 MOST_LIVES = 80
 
 

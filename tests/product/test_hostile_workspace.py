@@ -89,7 +89,9 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", PLANTED)
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.proof(12)) if how.startswith("crowd") else how for how in PLANTED]
+)
 def test_the_first_request_holds_nothing_from_outside(project: Path, how: str) -> None:
     PLANTED[how](project)
     with ScriptedServer([Reply("Done.")]) as server:

@@ -361,14 +361,14 @@ def test_the_right_answer_is_paid(judged, verifier):
     assert judged(verifier, WRONG.encode()).reason == "failed"
 
 
-@pytest.mark.parametrize("verifier", FORMS)
+@pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_forgery_is_not_paid(judged, cheat, verifier):
     verdict = judged(verifier, CHEATS[cheat].encode())
     assert verdict.reward == 0.0, verdict
 
 
-@pytest.mark.parametrize("verifier", FORMS)
+@pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", RICH)
 def test_a_value_of_the_solutions_own_type_passes_no_test(judged, cheat, verifier):
     """Not one of them, whatever it answers to `==`: of several that fail, one alone would keep the reward."""

@@ -75,6 +75,7 @@ def test_cheapest():
 def test_label():
     assert shop.label(3) == "3 cents"
 """
+pytestmark = pytest.mark.proof(4)  # all of them look at one run, which takes most of that
 KINDS = ("bug", "deletion", "revert", "lint", "types")
 
 

@@ -49,6 +49,7 @@ def test_each_says_where_it_is_from_and_how_hard_it_is(sample):
         assert any("licen" in path.lower() for path in task.files), "the authors' licence stays with their files"
 
 
+@pytest.mark.proof(11)
 def test_the_solution_scores_one_and_doing_nothing_zero(sample, tmp_path, monkeypatch):
     """With the pytest that is installed here in place of the one they pin, as there may be no network."""
     (tmp_path / "wheels").mkdir()

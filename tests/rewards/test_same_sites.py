@@ -135,13 +135,13 @@ def judged(run):
     return judge
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(19))])
 def test_types_of_the_solutions_own_are_paid(judged, verifier):
     paid = judged(verifier, [(name, text + TOTAL) for name, text in HONEST.items()])
     assert [name for name, reward in paid.items() if reward != 1.0] == []
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(19))])
 def test_a_type_that_equals_whatever_it_meets_is_not_paid(judged, verifier):
     paid = judged(verifier, CHEATS.items())
     assert [name for name, reward in paid.items() if reward != 0.0] == []

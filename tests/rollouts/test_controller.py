@@ -72,6 +72,7 @@ def at_step(controller, number, act):
     controller.record = recorded
 
 
+@pytest.mark.proof(18)
 def test_a_trainer_that_dies_after_a_step_without_a_checkpoint_makes_it_again(tmp_path):
     async def scenario(controller):
         trainer = controller.cluster.trainer
@@ -86,6 +87,7 @@ def test_a_trainer_that_dies_after_a_step_without_a_checkpoint_makes_it_again(tm
     assert restarts_of(tmp_path / "run" / "metrics.jsonl") == {"trainer": 1}
 
 
+@pytest.mark.proof(25)
 def test_samples_of_workers_that_die_are_had_all_the_same_and_another_controller_goes_on(tmp_path):
     async def first(controller):
         cluster = controller.cluster
@@ -129,6 +131,7 @@ def test_a_budget_that_is_spent_ends_training_with_what_died(tmp_path):
     controlled(tmp_path / "run", scenario, "faults.restarts=0")
 
 
+@pytest.mark.proof(15)
 @pytest.mark.parametrize("bug", ["rollout", "delivery"])
 def test_a_bug_in_what_goes_on_beside_the_loop_ends_the_run_and_is_named(tmp_path, bug):
     async def scenario(controller):

@@ -30,6 +30,12 @@ SETTINGS = {
     "summaries": {"harness": {"summary": {"trigger_tokens": 640, "max_tokens": 200}}},
 }
 
+LONG = {"every turn": 13, "summaries": 13}
+PLAYED = [
+    pytest.param(settings, id=name, marks=[pytest.mark.proof(LONG[name])] if name in LONG else [])
+    for name, settings in SETTINGS.items()
+]
+
 
 @pytest.fixture(scope="module")
 def processes():
@@ -65,7 +71,7 @@ def sealed_in(kept) -> SealedRollout:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("settings", PLAYED)
 def test_a_killed_rollout_goes_on_and_is_the_same(tmp_path, processes, settings):
     seed = time.time_ns()
     drawn, lives = random.Random(seed), 0

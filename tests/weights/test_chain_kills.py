@@ -68,6 +68,7 @@ def at_every_step(
 # --- the publisher ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof(18)
 def test_a_publisher_killed_before_every_write_and_deletion(tmp_path: Path) -> None:
     """Versions 5 to 8 come with deltas, merged deltas of 2 and 4, an anchor, and the deletion of what is old."""
     publish(tmp_path / "store", range(5))
@@ -96,6 +97,7 @@ def test_a_publisher_killed_before_every_write_and_deletion(tmp_path: Path) -> N
     assert steps > 25  # packs and manifests of 4 deltas, 3 merged ones and an anchor; marks; deletions
 
 
+@pytest.mark.proof(2)
 def test_a_rollback_killed_before_every_write(tmp_path: Path) -> None:
     publish(tmp_path / "store", range(3))
 
@@ -112,6 +114,7 @@ def test_a_rollback_killed_before_every_write(tmp_path: Path) -> None:
     assert steps == 3  # a pack, a manifest, a pin
 
 
+@pytest.mark.proof(3)
 def test_a_rewind_killed_before_every_deletion(tmp_path: Path) -> None:
     publish(tmp_path / "store", range(4))
 
@@ -129,6 +132,7 @@ def test_a_rewind_killed_before_every_deletion(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.proof(3)
 def test_publishers_killed_at_any_moment_and_a_reader_beside_them(tmp_path: Path) -> None:
     """One publisher after the other dies in the midst of its work; who follows never has anything but a version."""
     directory, rng, done = tmp_path / "store", random.Random(4), threading.Event()
@@ -173,6 +177,7 @@ def test_publishers_killed_at_any_moment_and_a_reader_beside_them(tmp_path: Path
 # --- readers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof(6)
 def test_a_subscriber_killed_at_every_request(tmp_path: Path) -> None:
     """Whatever it had served was a version; what it leaves behind is at most a lease."""
     publish(tmp_path / "store", range(7))
@@ -195,6 +200,7 @@ def test_a_subscriber_killed_at_every_request(tmp_path: Path) -> None:
     assert at_every_step(tmp_path / "store", tmp_path / "killed", kill, check) > 10
 
 
+@pytest.mark.proof(2)
 def test_who_pins_killed_at_every_request(tmp_path: Path) -> None:
     publish(tmp_path / "store", range(7))
 
@@ -272,6 +278,7 @@ def mortal(tmp_path: Path) -> Iterator[MortalStore]:
     store.close()
 
 
+@pytest.mark.proof(3)
 @pytest.mark.parametrize("phase", durable_s3.PHASES)
 def test_a_store_killed_at_every_request(mortal: MortalStore, phase: str) -> None:
     """Publisher and reader go on over its deaths, before, in the middle of and after what it was asked to do."""

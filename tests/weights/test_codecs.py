@@ -490,6 +490,7 @@ print(refused)
 """
 
 
+@pytest.mark.proof(7)
 @pytest.mark.parametrize("coder", ["rice", "range_coder", "whole"])
 def test_no_index_leaves_its_array(coder: str, tmp_path: os.PathLike[str]) -> None:
     """The same kernels compiled with bounds checks, which make an over-read or over-write an IndexError."""

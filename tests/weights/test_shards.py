@@ -133,6 +133,7 @@ def fails(trainer: Trainer, version: int, bits: list[Bits], message: str) -> Non
     assert version not in Subscriber(store).chain.versions()
 
 
+@pytest.mark.proof(7)
 def test_ranks_out_of_step(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     trainer = Trainer(store, parts_s=5)
@@ -206,6 +207,7 @@ publisher.publish(1, share(CHAIN[1], rank, 2))
 """
 
 
+@pytest.mark.proof(4)
 @pytest.mark.parametrize(("rank", "visible"), [(0, [0, 0, 0, 1]), (1, [0, 0])])
 def test_killed_before_every_write(tmp_path: Path, rank: int, visible: list[int]) -> None:
     """Whichever write of whichever rank is its last: version 1 is whole or not there, and can be published then.

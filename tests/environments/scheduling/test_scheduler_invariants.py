@@ -4,6 +4,7 @@ for. The same events give the same decisions."""
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from proofs import often
 from scheduling_nodes import VM, Cluster, request
 
 from etude.environments.scheduling.ledger import FINAL
@@ -145,7 +146,7 @@ class Storm(RuleBasedStateMachine):
         self.the_books_agree()
 
 
-Storm.TestCase.settings = settings(max_examples=60, stateful_step_count=60)
+Storm.TestCase.settings = settings(max_examples=often(60, 600), stateful_step_count=60)
 TestStorm = Storm.TestCase
 
 

@@ -122,6 +122,7 @@ class Loop:
         assert json.loads(await self.backend.connection.get("/sandboxes", "the list of sandboxes")) == []
 
 
+@pytest.mark.proof(57)
 @pytest.mark.timeout(900)
 def test_random_kills_leave_nothing_and_every_request_ends(make_server):
     """ETUDE_KILLS says how many, ETUDE_SEED which; the seed is printed where it fails."""

@@ -1,0 +1,70 @@
+"""Which of the long proofs a run of the tests plays: one slice of them, or all of them where ETUDE_PROOFS=all.
+
+A test marked `proof(seconds)` is a proof; `seconds` is how long one process has it on two quiet cores. All other tests
+are always played. The proofs are cut into slices of SLICE seconds, neighbours together, as they share what their
+fixtures start. ETUDE_PROOFS_SEED chooses the slice; where it is not set, chance does, and the run says at its end which
+seed it had. A proof that is asked for by name is a slice by itself, and so is always played.
+
+A test that asks the same thing many times, for which few are enough as a rule, says so by `often`.
+"""
+
+import os
+import random
+from collections.abc import Sequence
+
+import pytest
+
+MODES = ("slice", "all")
+MODE = os.environ.get("ETUDE_PROOFS", "slice")
+SEED = os.environ.setdefault("ETUDE_PROOFS_SEED", str(random.randrange(10**6)))
+"""Set for the processes beside this one: they inherit it."""
+SLICE = 75.0
+
+
+def often(as_a_rule: int, in_full: int) -> int:
+    """How often to do a thing: many times only where all proofs are played."""
+    return in_full if MODE == "all" else as_a_rule
+
+
+def slices(costs: Sequence[float]) -> list[range]:
+    """The positions of proofs that take so long, in slices: each in one, no slice longer than SLICE seconds."""
+    found, begin, taken = [], 0, 0.0
+    for at, cost in enumerate(costs):
+        if at > begin and taken + cost > SLICE:
+            found.append(range(begin, at))
+            begin, taken = at, 0.0
+        taken += cost
+    return [*found, range(begin, len(costs))]
+
+
+def cost_of(item: pytest.Item) -> float | None:
+    """None for a test that is no proof."""
+    mark = item.get_closest_marker("proof")
+    if mark is None:
+        return None
+    seconds = mark.args[0] if len(mark.args) == 1 and not mark.kwargs else None
+    if not isinstance(seconds, int | float) or not 0 < seconds <= SLICE:
+        raise pytest.UsageError(f"{item.nodeid}: proof(seconds) takes one number, at most {SLICE:.0f}: cut it in two")
+    return seconds
+
+
+def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the proofs of all slices but one."""
+    if MODE not in MODES or not SEED.isdigit():
+        raise pytest.UsageError(f"ETUDE_PROOFS is one of {', '.join(MODES)}, ETUDE_PROOFS_SEED a whole number")
+    costs = {item: cost for item in items if (cost := cost_of(item)) is not None}
+    if MODE == "all" or not costs:
+        return
+    proofs = sorted(costs, key=lambda item: item.nodeid)
+    cut = slices([costs[item] for item in proofs])
+    kept = {proofs[at] for at in cut[int(SEED) % len(cut)]}
+    left_out = [item for item in proofs if item not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in costs or item in kept]
+
+
+def summary(reports: Sequence[pytest.TestReport]) -> str:
+    """What was played, for the end of a run; nothing where no proof was."""
+    played = len({report.nodeid for report in reports if "proof" in report.keywords})
+    which = "all of them" if MODE == "all" else f"a slice: ETUDE_PROOFS_SEED={SEED} plays it again, `make prove` all"
+    return f"{played} proofs played, {which}" if played else ""
