@@ -29,13 +29,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.config import Config
 from etude.errors import ConfigError, DeadlineExceeded, WeightError
-from etude.serving.connections import HttpLimits
 from etude.serving.guard import Guard
 from etude.serving.http import handlers, respond
 from etude.serving.openapi import queried, served
-from etude.serving.process import LOOPBACK, Server, listening, url_of
+from etude.serving.process import ListenConfig, Port, Server, listening
 from etude.serving.token import own_token
 from etude.serving.wire import Answer, Denied, bug, denial, refusal
 from etude.weights.cache import Cache
@@ -53,23 +51,22 @@ _GAUGES = ("held_bytes",)
 _MOST_TAGS = 10_000
 
 
-class RelayConfig(Config):
+class RelayConfig(ListenConfig):
     """Where a relay listens, who may use it, and what it keeps."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8470, ge=0, le=65535)
-    """0: a free one, which is printed."""
-    hosts: tuple[str, ...] = LOOPBACK
-    """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
+    port: Port = 8480
     token_file: Path
     """Made when it is not there; replicas name a copy of it as `weight_store.token_file`."""
     directory: Path
     """Where blocks are kept."""
     most_gb: float = Field(64.0, gt=0)
     """What may be kept there. Less than one version's delta, and blocks may cross the wide link twice."""
-    http: HttpLimits = HttpLimits()
     store: StoreConfig = StoreConfig()
     """How the store itself is read."""
+
+    @property
+    def token_path(self) -> Path:
+        return self.token_file
 
 
 class Relay:
@@ -192,11 +189,9 @@ async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> 
         return  # what is under way is read again, from the store
 
     with listening(config.host, config.port, config.hosts) as sock:
-        token, relay = own_token(config.token_file), Relay(open_store(url, config.store), config)
+        token, relay = own_token(config.token_path), Relay(open_store(url, config.store), config)
         try:
-            await Server(application(relay, config, token), drain, lambda: ready(url_of(sock)), config.http).serve(
-                sockets=[sock]
-            )
+            await Server(application(relay, config, token), drain, ready, config.http).serve(sockets=[sock])
         finally:
             relay.close()
 
