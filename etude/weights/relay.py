@@ -14,14 +14,14 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import blake3
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -124,6 +124,12 @@ class Relay:
         """Counters since the start: what came in, what went out, and what is kept now."""
         return {**self._kept.counters, **self.counters, "held_bytes": self._kept.held_bytes}
 
+    def collect(self) -> Iterator[Metric]:
+        """The same for Prometheus."""
+        for name, value in self.figures().items():
+            family = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
+            yield family(f"etude_relay_{name}", f"The relay's {name.replace('_', ' ')}.", value=value)
+
     def close(self) -> None:
         self._kept.close()
 
@@ -132,7 +138,7 @@ def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
     """The ASGI application over a relay, which it does not close."""
     guard = Middleware(Guard, token=token, hosts=config.hosts, origins=(), max_body=0)
     registry = CollectorRegistry()
-    registry.register(_Figures(relay))
+    registry.register(relay)
 
     async def objects(request: Request) -> Response:
         key, again = request.path_params["key"], request.url.path.startswith("/again/")
@@ -228,16 +234,3 @@ def _json(value: object) -> Response:
 
 def _tag(tag: str | None) -> dict[str, str]:
     return {} if tag is None else {"etag": tag}
-
-
-class _Figures(Collector):
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self):
-        for name, value in self._relay.figures().items():
-            family = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
-            yield family(f"etude_relay_{name}", f"The relay's {name.replace('_', ' ')}.", value=value)
