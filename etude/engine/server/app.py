@@ -26,7 +26,7 @@ from etude.engine.server.errors import answer_of
 from etude.engine.server.generate import Generate
 from etude.engine.server.lending import LendingConfig
 from etude.engine.server.loans import Loans
-from etude.engine.server.openapi import OPERATIONS, openapi
+from etude.engine.server.openapi import openapi
 from etude.engine.server.responses import Responses
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
@@ -38,7 +38,7 @@ from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.expert_format import set_expert_format
 from etude.serving.http import handlers
-from etude.serving.openapi import queried, served
+from etude.serving.openapi import routes_of, served
 from etude.serving.process import ApiConfig, Port, Server, listening
 from etude.serving.token import own_token
 from etude.serving.wire import Answer
@@ -84,9 +84,7 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
     asked = (Chat(service), Completions(service), Responses(service), Messages(service), Generate(service))
     loans = Loans(service, config.expert_format, config.weight_store, config.subscriber)
     rooms = (*asked, Control(service), loans)
-    tables = [route for room in rooms for route in room.table()]
-    # clients of other protocols add parameters of their servers' (`beta`, `api-version`), which say nothing here
-    routes = [each if each.path.startswith("/v1/") else queried(each, OPERATIONS) for each in tables]
+    routes = [route for room in rooms for route in routes_of(room, others=("/v1/",))]
     routes.append(served(openapi()))
     known = {route.path for route in routes}
 

@@ -17,8 +17,7 @@ from etude.product.config import AgentConfig
 from etude.product.sessions.config import SessionsConfig
 from etude.product.sessions.errors import answer_of
 from etude.product.sessions.hub import Hub
-from etude.product.sessions.openapi import openapi
-from etude.product.sessions.routes import Routes
+from etude.product.sessions.routes import Routes, openapi
 from etude.serving.http import handlers
 from etude.serving.openapi import served
 from etude.serving.process import Server, listening
