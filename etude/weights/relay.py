@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,7 +36,7 @@ from etude.serving.http import handlers, respond
 from etude.serving.openapi import Operation, answers, document, operations_of, parameter, routes_of, served
 from etude.serving.process import ListenConfig, Port, Server, listening
 from etude.serving.token import own_token
-from etude.serving.wire import Answer, Denied, bug, denial, refusal
+from etude.serving.wire import Kinds, answered, refusal
 from etude.weights.cache import Cache
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.opening import open_store
@@ -48,6 +49,13 @@ _PREFIX = re.compile(r"(versions|pins)(/\d{8,})?")
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
 _GAUGES = ("held_bytes",)
 _MOST_TAGS = 10_000
+_KINDS: Kinds = {
+    ConfigError: (400, "config", False),
+    MissingObject: (404, "not_found", False),
+    DeadlineExceeded: (504, "deadline", True),  # the link is down, not the relay
+    WeightError: (502, "store", True),
+}
+"""What the store refuses, said in HTTP."""
 _ANEW = ", read from the store anew"
 _RANGES = Operation(
     "/ranges/{size}/{key}", "get", "Some bytes of a pack that has `size`", status=206, answer="bytes",
@@ -215,8 +223,8 @@ def openapi() -> dict[str, Any]:
 def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
     """The ASGI application over a relay, which it does not close."""
     guard = Middleware(Guard, token=token, hosts=config.hosts, origins=(), max_body=0)
-    routes = [*routes_of(Routes(relay)), served(openapi())]
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers(_answer_of, "relay"))
+    routes, errors = [*routes_of(Routes(relay)), served(openapi())], handlers(partial(answered, kinds=_KINDS), "relay")
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
 async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> None:
@@ -231,22 +239,6 @@ async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> 
             await Server(application(relay, config, token), drain, ready, config.http).serve(sockets=[sock])
         finally:
             relay.close()
-
-
-def _answer_of(error: Exception) -> Answer:
-    """What the store refuses, said in HTTP. 504 says that the link is down, not the relay."""
-    match error:
-        case Denied():
-            return denial(error)
-        case ConfigError():
-            return refusal(400, "config", str(error))
-        case MissingObject():
-            return refusal(404, "not_found", str(error))
-        case DeadlineExceeded():
-            return refusal(504, "deadline", str(error), retryable=True)
-        case WeightError():
-            return refusal(502, "store", str(error), retryable=True)
-    return refusal(500, "internal", bug(error))
 
 
 def _name(key: str, tag: str | None) -> str:
