@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
+from etude.cli.serve import run_server
 from etude.errors import ConfigError
 from etude.plain import say
 
@@ -56,21 +58,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    import asyncio
-
     from etude.config import load_recipe
     from etude.environments.server.app import ServerConfig, serve
 
     config = load_recipe(options.config, ServerConfig, options.set)
     config.deadlines.apply()
-
-    def ready(url: str) -> None:
-        said = {"url": url, "token_file": str(config.token_path)}
-        text = json.dumps(said) if options.json else f"serving sandboxes at {url}; token in {said['token_file']}"
-        say(text)
-
-    asyncio.run(serve(config, ready))
-    return 0
+    return run_server(partial(serve, config), config.token_path, options.json, "serving sandboxes")
 
 
 def _burst(options: argparse.Namespace) -> int:

@@ -1,10 +1,13 @@
-"""`etude serve MODEL`: an OpenAI-compatible server of one checkpoint."""
+"""`etude serve MODEL`: an OpenAI-compatible server of one checkpoint; and how every server's command runs it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from etude.plain import say
 
@@ -17,20 +20,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    import asyncio
-
     from etude.config import load_recipe
     from etude.engine.server.app import ServeConfig, serve
 
     config = load_recipe(options.config, ServeConfig, options.set)
     config.deadlines.apply()
+    name = config.name or options.model.resolve().name
+    serving = partial(serve, options.model, config)
+    return run_server(serving, config.token_path, options.json, f"serving {name}", "/v1", model=name)
+
+
+def run_server(
+    serving: Callable[[Callable[[str], None]], Coroutine[Any, Any, None]],
+    token: Path,
+    as_json: bool,
+    what: str,
+    below: str = "",
+    **about: str,
+) -> int:
+    """Serve until SIGTERM or Ctrl-C. Once requests are answered, say where: `what` at the URL, or `about` as JSON."""
+    import asyncio
 
     def ready(url: str) -> None:
-        said = {"url": url, "model": config.name or options.model.resolve().name, "token_file": str(config.token_path)}
-        text = (
-            json.dumps(said) if options.json else f"serving {said['model']} at {url}/v1; token in {config.token_path}"
-        )
-        say(text)
+        said = {"url": url, **about, "token_file": str(token)}
+        say(json.dumps(said) if as_json else f"{what} at {url}{below}; token in {token}")
 
-    asyncio.run(serve(options.model, config, ready))
+    asyncio.run(serving(ready))
     return 0

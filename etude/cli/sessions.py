@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
+from etude.cli.serve import run_server
 from etude.plain import say
 
 
@@ -29,8 +31,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    import asyncio
-
     from etude.config import load_recipe
     from etude.errors import MissingDependency
     from etude.product.config import load_agent
@@ -44,14 +44,7 @@ def _serve(options: argparse.Namespace) -> int:
         raise MissingDependency(f"a server needs {error.name}: pip install 'etude[environments]'") from None
     config = load_recipe(options.config, SessionsConfig, options.set)
     agent = load_agent(options.agent, options.agent_set)
-
-    def ready(url: str) -> None:
-        said = {"url": url, "token_file": str(config.token_path)}
-        text = json.dumps(said) if options.json else f"serving sessions at {url}; token in {said['token_file']}"
-        say(text)
-
-    asyncio.run(serve(config, agent, ready))
-    return 0
+    return run_server(partial(serve, config, agent), config.token_path, options.json, "serving sessions")
 
 
 def _write(output: Path, data: bytes) -> None:

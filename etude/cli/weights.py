@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from etude.cli.serve import run_server
 from etude.plain import say
 
 
@@ -137,20 +139,12 @@ def _keygen(options: argparse.Namespace) -> tuple[Any, str, int]:
 
 
 def _relay(options: argparse.Namespace) -> int:
-    import asyncio
-
     from etude.config import load_recipe
     from etude.weights.relay import RelayConfig, serve
 
     config = load_recipe(options.config, RelayConfig, options.set)
-
-    def ready(url: str) -> None:
-        said = {"url": url, "store": options.store, "token_file": str(config.token_file)}
-        text = json.dumps(said) if options.json else f"relaying {options.store} at {url}; token in {config.token_file}"
-        say(text)
-
-    asyncio.run(serve(options.store, config, ready))
-    return 0
+    serving, store = partial(serve, options.store, config), options.store
+    return run_server(serving, config.token_path, options.json, f"relaying {store}", store=store)
 
 
 def _opened(options: argparse.Namespace) -> tuple[Any, Any]:

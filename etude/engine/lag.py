@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from etude.weights.subscriber import FetchResult
 
@@ -30,7 +29,7 @@ _HELP = {
 _COUNTERS = ("loads", "load_bytes", "load_failures")
 
 
-class Lag(Collector):
+class Lag:
     """Of one replica, in a `region` that may be named."""
 
     def __init__(self, region: str = "") -> None:
@@ -73,9 +72,6 @@ class Lag(Collector):
             "load_failures": self._failures,
             "trouble": self.trouble,
         }
-
-    def describe(self) -> list[Metric]:
-        return []  # so that registering does not already look
 
     def collect(self) -> Iterator[Metric]:
         for name, value in self.figures().items():

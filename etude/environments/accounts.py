@@ -21,7 +21,6 @@ from opentelemetry import trace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
 
 from etude.durable import append_whole
 from etude.environments.egress.policy import REASONS
@@ -78,8 +77,9 @@ class Accounts:
             )
             for name in _OPERATIONS
         }
-        self.registry.register(_Machine(leaks))
-        self.registry.register(_Egress(egress))
+        self._leaks, self._egress = leaks, egress
+        self._leaked: tuple[float, int] | None = None
+        self.registry.register(self)
 
     def step(self, step: str, sandbox: str, **facts: Any) -> None:
         """Write down one step: created, exec, snapshot, forked, paused, resumed, expired, destroyed, failed."""
@@ -105,6 +105,31 @@ class Accounts:
         """The registry in Prometheus' text form."""
         return generate_latest(self.registry)
 
+    def collect(self) -> Iterator[Metric]:
+        """For the registry, what is looked up when somebody asks: pressure now, leaks at most every half minute, and
+        what proxies count, under every reason there is: a refusal that never was is a zero to be seen.
+        """
+        pressure = GaugeMetricFamily(
+            "etude_environments_pressure", "Share of the last ten seconds in which some, or all, work waited.",
+            labels=["resource", "kind"],
+        )  # fmt: skip
+        for resource in _PSI:
+            for kind, percent in psi(resource).items():  # none on a kernel without
+                pressure.add_metric([resource, kind], percent / 100)
+        yield pressure
+        now = time.monotonic()
+        if self._leaked is None or now - self._leaked[0] > _LEAKS_FRESH_S:
+            self._leaked = now, self._leaks()
+        yield GaugeMetricFamily("etude_environments_leaks", "Left of sandboxes that are gone.", value=self._leaked[1])
+        requests = CounterMetricFamily(
+            "etude_environments_egress_requests", "What sandboxes asked of their proxies, by what became of it.",
+            labels=["backend", "outcome"],
+        )  # fmt: skip
+        for backend, outcomes in self._egress().items():
+            for outcome in ("allowed", *REASONS):
+                requests.add_metric([backend, outcome], outcomes.get(outcome, 0))
+        yield requests
+
     def close(self) -> None:
         self._file.close()
 
@@ -121,51 +146,6 @@ class _Lines:
 
     def close(self) -> None:
         os.close(self._file)
-
-
-class _Machine(Collector):
-    """What is looked up when somebody asks: pressure now, leaks at most every half minute."""
-
-    def __init__(self, leaks: Callable[[], int]) -> None:
-        self._leaks = leaks
-        self._seen: tuple[float, int] | None = None
-
-    def describe(self) -> list[Metric]:
-        return []  # so that registering does not already look
-
-    def collect(self) -> Iterator[Metric]:
-        pressure = GaugeMetricFamily(
-            "etude_environments_pressure", "Share of the last ten seconds in which some, or all, work waited.",
-            labels=["resource", "kind"],
-        )  # fmt: skip
-        for resource in _PSI:
-            for kind, percent in psi(resource).items():  # none on a kernel without
-                pressure.add_metric([resource, kind], percent / 100)
-        yield pressure
-        now = time.monotonic()
-        if self._seen is None or now - self._seen[0] > _LEAKS_FRESH_S:
-            self._seen = now, self._leaks()
-        yield GaugeMetricFamily("etude_environments_leaks", "Left of sandboxes that are gone.", value=self._seen[1])
-
-
-class _Egress(Collector):
-    """The counts that proxies keep, under every reason there is: a refusal that never was is a zero to be seen."""
-
-    def __init__(self, egress: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
-        self._egress = egress
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            "etude_environments_egress_requests", "What sandboxes asked of their proxies, by what became of it.",
-            labels=["backend", "outcome"],
-        )  # fmt: skip
-        for backend, outcomes in self._egress().items():
-            for outcome in ("allowed", *REASONS):
-                requests.add_metric([backend, outcome], outcomes.get(outcome, 0))
-        yield requests
 
 
 @contextmanager

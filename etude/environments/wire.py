@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from etude.config import Config
 from etude.environments.base import WORKSPACE, ExecResult, Resources, SandboxSpec
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError, SandboxError, SandboxSpoiled
-from etude.serving.wire import DENIED, Answer, Denied, bug, denial, dump, refusal
+from etude.serving.wire import DENIED, Answer, Kinds, answered, dump, refusal
 
 KEY = "Idempotency-Key"
 """The header that names a request, so that sending it again is never doing it again."""
@@ -140,32 +140,30 @@ def exec_result(said: dict[str, Any]) -> ExecResult:
     return ExecResult(said["exit_code"], output, said["timed_out"], said["log_path"])
 
 
+_OTHERS: Kinds = {
+    ConfigError: (400, "config", False),
+    DeadlineExceeded: (504, "deadline", True),
+    SandboxSpoiled: (410, SPOILED, False),
+    EtudeError: (502, "sandbox", True),
+}
+"""Errors that are the same without a server."""
 _OF_ERRNO = {errno.ENOENT: 404, errno.ESRCH: 404, errno.EACCES: 403, errno.EPERM: 403}
 
 
 def answer_of(error: Exception) -> Answer:
     """An error in the form it is sent in: {"error": {"kind", "message", "retryable", ...}}."""
-    message = str(error)
     match error:
-        case Denied():
-            return denial(error)
         case ServerError():
             status, retryable = _KINDS[error.kind]
-            return refusal(status, error.kind, message, retryable, error.retry_after_s)
-        case ConfigError():
-            return refusal(400, "config", message)
+            return refusal(status, error.kind, str(error), retryable, error.retry_after_s)
         case DeadlineExceeded():
-            return refusal(504, "deadline", message, True, waited_for=error.waited_for, seconds=error.seconds)
+            return answered(error, _OTHERS, waited_for=error.waited_for, seconds=error.seconds)
         case OSError():
             return refusal(
-                _OF_ERRNO.get(error.errno or 0, 409), "os", message,
+                _OF_ERRNO.get(error.errno or 0, 409), "os", str(error),
                 errno=error.errno, strerror=error.strerror, filename=error.filename,
             )  # fmt: skip
-        case SandboxSpoiled():
-            return refusal(410, SPOILED, message)
-        case EtudeError():
-            return refusal(502, "sandbox", message, True)
-    return refusal(500, "internal", bug(error))
+    return answered(error, _OTHERS)
 
 
 def error_of(body: bytes, where: str) -> Exception:

@@ -1,17 +1,17 @@
-"""The document that says what a server of ours may be asked, as OpenAPI 3.1, and the route that serves it.
+"""The document that says what a server of ours may be asked, as OpenAPI 3.1, and the routes that it tells of.
 
 Owns `Operation`, the form of the document, and `queried`, which refuses parameters that it does not name. Bodies are
 the models that requests are parsed with, so that a document cannot say another thing than its server does; an answer is
-described by what every client relies on. What the operations of a server are stands with its routes.
+described by what every client relies on. What a method `answers` stands at the method, and nowhere else.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
@@ -24,6 +24,7 @@ from etude import __version__
 from etude.errors import ConfigError
 from etude.serving.wire import dump
 
+H = TypeVar("H", bound=Callable[..., Awaitable[Response]])
 _AT = "#/components/schemas/"
 _REFUSED = {"description": "Refused", "content": {"application/json": {"schema": {"$ref": _AT + "Error"}}}}
 """What stands for every answer that is an error."""
@@ -55,6 +56,39 @@ class Operation:
 def parameter(name: str, where: Literal["query", "path", "header"] = "query", **schema: Any) -> dict[str, Any]:
     """`schema` is JSON schema's; a word where it is not given."""
     return {"name": name, "in": where, "required": where == "path", "schema": schema or {"type": "string"}}
+
+
+def answers(operation: Operation, route: str | None = None) -> Callable[[H], H]:
+    """Marks the method that does it. `route` is its path where that says, as Starlette's do, what a part may be."""
+
+    def mark(handler: H) -> H:
+        handler.__dict__.setdefault("answers", []).append((operation, route or operation.path))
+        return handler
+
+    return mark
+
+
+def _marked(owner: type) -> Iterator[tuple[str, Operation, str]]:
+    """Of a class: methods, what they do, and the paths of their routes."""
+    for name, each in vars(owner).items():
+        for operation, route in getattr(each, "answers", ()):
+            yield name, operation, route
+
+
+def operations_of(*owners: type) -> tuple[Operation, ...]:
+    """What the methods of these classes do."""
+    return tuple(operation for owner in owners for _, operation, _ in _marked(owner))
+
+
+def routes_of(owner: object, others: tuple[str, ...] = ()) -> list[Route]:
+    """The routes of an object's methods. All refuse parameters that they do not name but those below `others`: clients
+    of other protocols add parameters of their servers' (`beta`, `api-version`), which say nothing here.
+    """
+    routes = [
+        (operation, Route(path, getattr(owner, name), methods=[operation.method]))
+        for name, operation, path in _marked(type(owner))
+    ]
+    return [route if route.path.startswith(others) else queried(route, [each]) for each, route in routes]
 
 
 def queried(route: Route, operations: Iterable[Operation]) -> Route:

@@ -1,8 +1,8 @@
-"""A server as a process: its socket, when it is ready, and its order of stopping.
+"""A server as a process: where it listens and who may use it, when it is ready, and its order of stopping.
 
 Owns what every server of ours does alike, whatever it serves: it listens on this machine alone unless it is told its
 own names, says its URL once requests are answered, and at SIGTERM lets what is under way end before it hangs up. Knows
-no route. Used by every server of ours; how long its connections may take is `connections`.
+no route. Each server adds what it serves to the config here; how long connections may take is `connections`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,58 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import uvicorn
+from pydantic import Field
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
+from etude.config import Config
 from etude.errors import ConfigError
 from etude.serving.connections import HttpLimits, protocol
+from etude.serving.guard import Guard
+from etude.serving.wire import Answer
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+Port = Annotated[int, Field(ge=0, le=65535)]
 _HANG_UP_S = 2
 _QUEUED = 1024
+
+
+class ListenConfig(Config):
+    """Where a server listens, and who may use it."""
+
+    host: str = "127.0.0.1"
+    port: Port
+    """0: a free one, which is printed."""
+    hosts: tuple[str, ...] = LOOPBACK
+    """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
+    token_file: Path | None = None
+    """Made when it is not there. None: `token` where this server keeps what is its own."""
+    http: HttpLimits = HttpLimits()
+
+    @property
+    @abstractmethod
+    def token_path(self) -> Path:
+        """Where the token is, `token_file` or not."""
+
+
+class ApiConfig(ListenConfig):
+    """Of a server that takes bodies, and lets what was asked of it come to its end."""
+
+    origins: tuple[str, ...] = ()
+    """The web pages that may use it, such as https://studio.example.com; programs send no Origin."""
+    max_body_mb: int = Field(8, ge=1)
+    drain_s: float = Field(30.0, gt=0)
+
+    def guard(self, token: str, refusal: Callable[[Exception], Answer]) -> Middleware:
+        """What stands before the routes; `refusal` puts an error into the form that the server's clients know."""
+        return Middleware(Guard, token, self.hosts, self.origins, self.max_body_mb << 20, refusal)
 
 
 class Server(uvicorn.Server):
@@ -31,9 +71,10 @@ class Server(uvicorn.Server):
         self,
         app: Starlette,
         drain: Callable[[], Awaitable[None]],
-        ready: Callable[[], None],
+        ready: Callable[[str], None],
         limits: HttpLimits | None = None,
     ) -> None:
+        """`ready` is called with the URL once requests are answered."""
         limits = limits or HttpLimits()
         super().__init__(
             uvicorn.Config(
@@ -56,7 +97,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         for sock in sockets or ():
             sock.listen(_QUEUED)  # those not taken yet wait in the kernel
-        self._ready()
+            self._ready(_url_of(sock))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         draining = asyncio.ensure_future(self._drain())
@@ -102,7 +143,7 @@ def listening(host: str, port: int, hosts: Sequence[str]) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
+def _url_of(sock: socket.socket) -> str:
     """Where a listening socket is reached."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ from etude.config import Config
 from etude.errors import ConfigError, EtudeError
 
 B = TypeVar("B", bound=Config)
+Kinds = Mapping[type[Exception], tuple[int, str, bool]]
+"""Classes of errors, narrower ones first -> HTTP status, kind, and whether trying again can be expected to work."""
 DENIED = {"malformed": 400, "unauthorized": 401, "forbidden": 403, "no_route": 404, "too_large": 413}
 """What is refused before any route has seen it -> HTTP status."""
 _DIGITS = 15
@@ -59,6 +62,20 @@ def denial(error: Denied) -> Answer:
 def bug(error: Exception) -> str:
     """What is told of an error that nobody foresaw: never more than its kind."""
     return f"a bug of the server: {type(error).__name__}; its log has the rest"
+
+
+def named(error: Exception, kinds: Kinds) -> tuple[int, str, bool, str]:
+    """What is told of an error, and its message, by the first of `kinds` that it is of; else that it is a bug."""
+    found = next((said for kind, said in kinds.items() if isinstance(error, kind)), None)
+    return (500, "internal", False, bug(error)) if found is None else (*found, str(error))
+
+
+def answered(error: Exception, kinds: Kinds, **more: Any) -> Answer:
+    """An error in the form of all our servers, with what only this kind of error has."""
+    if isinstance(error, Denied):
+        return denial(error)
+    status, kind, retryable, message = named(error, kinds)
+    return refusal(status, kind, message, retryable, **more)
 
 
 def dump(value: object) -> bytes:

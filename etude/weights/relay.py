@@ -14,34 +14,32 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import blake3
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import CollectorRegistry
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from etude.config import Config
 from etude.errors import ConfigError, DeadlineExceeded, WeightError
-from etude.serving.connections import HttpLimits
 from etude.serving.guard import Guard
 from etude.serving.http import handlers, respond
-from etude.serving.openapi import queried, served
-from etude.serving.process import LOOPBACK, Server, listening, url_of
+from etude.serving.openapi import Operation, answers, document, operations_of, parameter, routes_of, served
+from etude.serving.process import ListenConfig, Port, Server, listening
 from etude.serving.token import own_token
-from etude.serving.wire import Answer, Denied, bug, denial, refusal
+from etude.serving.wire import Kinds, answered, refusal
 from etude.weights.cache import Cache
 from etude.weights.manifest import MOST_MANIFEST_BYTES
 from etude.weights.opening import open_store
-from etude.weights.relay_operations import OPERATIONS, openapi
 from etude.weights.store import PARALLEL, MissingObject, Store, StoreConfig
 
 T = TypeVar("T")
@@ -51,25 +49,39 @@ _PREFIX = re.compile(r"(versions|pins)(/\d{8,})?")
 _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
 _GAUGES = ("held_bytes",)
 _MOST_TAGS = 10_000
+_KINDS: Kinds = {
+    ConfigError: (400, "config", False),
+    MissingObject: (404, "not_found", False),
+    DeadlineExceeded: (504, "deadline", True),  # the link is down, not the relay
+    WeightError: (502, "store", True),
+}
+"""What the store refuses, said in HTTP."""
+_ANEW = ", read from the store anew"
+_RANGES = Operation(
+    "/ranges/{size}/{key}", "get", "Some bytes of a pack that has `size`", status=206, answer="bytes",
+    parameters=(
+        parameter("size", "path", type="integer", minimum=0),
+        {**parameter("Range", "header", type="string", pattern="^bytes=[0-9]{1,15}-[0-9]{1,15}$"), "required": True},
+    ),
+)  # fmt: skip
 
 
-class RelayConfig(Config):
+class RelayConfig(ListenConfig):
     """Where a relay listens, who may use it, and what it keeps."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8470, ge=0, le=65535)
-    """0: a free one, which is printed."""
-    hosts: tuple[str, ...] = LOOPBACK
-    """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
+    port: Port = 8480
     token_file: Path
     """Made when it is not there; replicas name a copy of it as `weight_store.token_file`."""
     directory: Path
     """Where blocks are kept."""
     most_gb: float = Field(64.0, gt=0)
     """What may be kept there. Less than one version's delta, and blocks may cross the wide link twice."""
-    http: HttpLimits = HttpLimits()
     store: StoreConfig = StoreConfig()
     """How the store itself is read."""
+
+    @property
+    def token_path(self) -> Path:
+        return self.token_file
 
 
 class Relay:
@@ -127,62 +139,92 @@ class Relay:
         """Counters since the start: what came in, what went out, and what is kept now."""
         return {**self._kept.counters, **self.counters, "held_bytes": self._kept.held_bytes}
 
+    def collect(self) -> Iterator[Metric]:
+        """The same for Prometheus."""
+        for name, value in self.figures().items():
+            family = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
+            yield family(f"etude_relay_{name}", f"The relay's {name.replace('_', ' ')}.", value=value)
+
     def close(self) -> None:
         self._kept.close()
 
 
-def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
-    """The ASGI application over a relay, which it does not close."""
-    guard = Middleware(Guard, token=token, hosts=config.hosts, origins=(), max_body=0)
-    registry = CollectorRegistry()
-    registry.register(_Figures(relay))
+class Routes:
+    """Over a relay, which it does not close."""
 
-    async def objects(request: Request) -> Response:
+    def __init__(self, relay: Relay) -> None:
+        self._relay, self._registry = relay, CollectorRegistry()
+        self._registry.register(relay)
+
+    @answers(Operation("/objects/{key}", "get", "An object of a chain", answer="bytes"), "/objects/{key:path}")
+    @answers(
+        Operation("/again/objects/{key}", "get", f"An object of a chain{_ANEW}", answer="bytes"),
+        "/again/objects/{key:path}",
+    )
+    async def objects(self, request: Request) -> Response:
         key, again = request.path_params["key"], request.url.path.startswith("/again/")
         if not _KEY.fullmatch(key):
             raise MissingObject(f"{key[:200]!r}: no object of a chain has such a name")
         if request.method == "HEAD":
-            size, tag = await relay.stamp(key)
+            size, tag = await self._relay.stamp(key)
             return Response(headers={"content-length": str(size)} | _tag(tag))
-        data, tag = await relay.whole(key, again)
-        return _answer(relay, Response(data, media_type="application/octet-stream", headers=_tag(tag)))
+        data, tag = await self._relay.whole(key, again)
+        return self._counted(Response(data, media_type="application/octet-stream", headers=_tag(tag)))
 
-    async def ranges(request: Request) -> Response:
+    @answers(_RANGES, "/ranges/{size:int}/{key:path}")
+    @answers(
+        replace(_RANGES, path="/again/ranges/{size}/{key}", summary=f"{_RANGES.summary}{_ANEW}"),
+        "/again/ranges/{size:int}/{key:path}",
+    )
+    async def ranges(self, request: Request) -> Response:
         key, size = request.path_params["key"], request.path_params["size"]
         pack, span = _PACK.fullmatch(key), _RANGE.fullmatch(request.headers.get("range", ""))
         if pack is None:
             raise MissingObject(f"{key[:200]!r}: no pack has such a name")
         if request.method == "HEAD":
-            return Response(headers={"content-length": str((await relay.stamp(key))[0])})
+            return Response(headers={"content-length": str((await self._relay.stamp(key))[0])})
         if span is None or int(span[1]) > min(int(span[2]), size - 1):
             said = f"Range: `bytes=FIRST-LAST` below {size} is what can be answered"
             return respond(refusal(416, "range", said), {"content-range": f"bytes */{size}"})
         start, again = int(span[1]), request.url.path.startswith("/again/")
-        data = await relay.pack(key, pack[1], size, start, int(span[2]) + 1, again)
+        data = await self._relay.pack(key, pack[1], size, start, int(span[2]) + 1, again)
         headers = {"content-range": f"bytes {start}-{start + len(data) - 1}/{size}"}
-        return _answer(relay, Response(data, 206, media_type="application/octet-stream", headers=headers))
+        return self._counted(Response(data, 206, media_type="application/octet-stream", headers=headers))
 
-    async def lists(request: Request) -> Response:
+    @answers(Operation("/lists/{prefix}", "get", "The objects below a prefix, and their sizes"), "/lists/{prefix:path}")
+    async def lists(self, request: Request) -> Response:
         prefix = request.path_params["prefix"]
         if not _PREFIX.fullmatch(prefix):
             raise MissingObject(f"{prefix[:200]!r}: no objects of a chain lie there")
-        return _answer(relay, _json(await relay.listing(prefix)))
+        return self._counted(_json(await self._relay.listing(prefix)))
 
-    async def metrics(request: Request) -> Response:
-        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+    @answers(Operation("/metrics", "get", "Figures for Prometheus", answer="text"))
+    async def metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
 
-    async def figures(request: Request) -> Response:
-        return _json(relay.figures())
+    @answers(Operation("/figures", "get", "The same, as JSON", ("held_bytes",)))
+    async def figures(self, request: Request) -> Response:
+        return _json(self._relay.figures())
 
-    routes = [
-        *(Route(f"{how}/objects/{{key:path}}", objects) for how in ("", "/again")),
-        *(Route(f"{how}/ranges/{{size:int}}/{{key:path}}", ranges) for how in ("", "/again")),
-        Route("/lists/{prefix:path}", lists),
-        Route("/metrics", metrics),
-        Route("/figures", figures),
-    ]
-    routes = [*(queried(each, OPERATIONS) for each in routes), served(openapi())]
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers(_answer_of, "relay"))
+    def _counted(self, response: Response) -> Response:
+        self._relay.counters["answered"] += 1
+        self._relay.counters["answered_bytes"] += len(response.body)
+        return response
+
+
+OPERATIONS: tuple[Operation, ...] = operations_of(Routes)
+
+
+def openapi() -> dict[str, Any]:
+    """GET /openapi.json: what may be asked of a relay."""
+    return document("Etude relay", OPERATIONS)
+
+
+def application(relay: Relay, config: RelayConfig, token: str) -> Starlette:
+    """The ASGI application over a relay, which it does not close."""
+    guard = Middleware(Guard, token=token, hosts=config.hosts, origins=(), max_body=0)
+    routes, errors = [*routes_of(Routes(relay)), served(openapi())], handlers(partial(answered, kinds=_KINDS), "relay")
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
 async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> None:
@@ -192,35 +234,11 @@ async def serve(url: str, config: RelayConfig, ready: Callable[[str], None]) -> 
         return  # what is under way is read again, from the store
 
     with listening(config.host, config.port, config.hosts) as sock:
-        token, relay = own_token(config.token_file), Relay(open_store(url, config.store), config)
+        token, relay = own_token(config.token_path), Relay(open_store(url, config.store), config)
         try:
-            await Server(application(relay, config, token), drain, lambda: ready(url_of(sock)), config.http).serve(
-                sockets=[sock]
-            )
+            await Server(application(relay, config, token), drain, ready, config.http).serve(sockets=[sock])
         finally:
             relay.close()
-
-
-def _answer_of(error: Exception) -> Answer:
-    """What the store refuses, said in HTTP. 504 says that the link is down, not the relay."""
-    match error:
-        case Denied():
-            return denial(error)
-        case ConfigError():
-            return refusal(400, "config", str(error))
-        case MissingObject():
-            return refusal(404, "not_found", str(error))
-        case DeadlineExceeded():
-            return refusal(504, "deadline", str(error), retryable=True)
-        case WeightError():
-            return refusal(502, "store", str(error), retryable=True)
-    return refusal(500, "internal", bug(error))
-
-
-def _answer(relay: Relay, response: Response) -> Response:
-    relay.counters["answered"] += 1
-    relay.counters["answered_bytes"] += len(response.body)
-    return response
 
 
 def _name(key: str, tag: str | None) -> str:
@@ -233,16 +251,3 @@ def _json(value: object) -> Response:
 
 def _tag(tag: str | None) -> dict[str, str]:
     return {} if tag is None else {"etag": tag}
-
-
-class _Figures(Collector):
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self):
-        for name, value in self._relay.figures().items():
-            family = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
-            yield family(f"etude_relay_{name}", f"The relay's {name.replace('_', ' ')}.", value=value)

@@ -137,3 +137,13 @@ def test_a_directory_is_worked_on_as_a_copy(tmp_path):
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["solved"] is None
     assert (tmp_path / "ship.py").read_bytes() == before
+
+
+def test_no_two_servers_have_one_port_unless_they_are_told():
+    from etude.engine.server.app import ServeConfig
+    from etude.environments.server.app import ServerConfig
+    from etude.product.sessions.config import SessionsConfig
+    from etude.weights.relay import RelayConfig
+
+    ports = [each.model_fields["port"].default for each in (ServeConfig, ServerConfig, SessionsConfig, RelayConfig)]
+    assert len(set(ports)) == len(ports)

@@ -19,7 +19,7 @@ import pytest
 from schema_fuzz import MODES, fuzz, name_of
 from scripted_openai import Reply, ScriptedServer
 
-from etude.product.sessions.openapi import OPERATIONS, openapi
+from etude.product.sessions.routes import OPERATIONS, Routes, openapi
 
 Json = dict[str, Any]
 WRITE = ("write_file", {"path": "new.txt", "content": "hello\n"})
@@ -324,8 +324,6 @@ def test_who_may_come_in_and_what_is_refused(root: Path) -> None:
 
 
 def test_the_document_says_what_there_is(root: Path) -> None:
-    from etude.product.sessions.routes import Routes
-
     told = {(path, method.upper()) for path, methods in openapi()["paths"].items() for method in methods}
     table = {(route.path, method) for route in Routes(None).table() for method in route.methods - {"HEAD"}}
     assert told == table

@@ -11,8 +11,7 @@ from s3_server import S3Server
 from schema_fuzz import MODES, fuzz, name_of
 from test_relay import TOKEN, Site, publish
 
-from etude.weights.relay import application
-from etude.weights.relay_operations import OPERATIONS, openapi
+from etude.weights.relay import OPERATIONS, application, openapi
 
 
 @pytest.fixture

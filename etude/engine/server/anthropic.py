@@ -14,7 +14,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from etude.engine.server.blocks import (
     Blocks,
@@ -36,6 +35,7 @@ from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, usage
 from etude.errors import EtudeError
 from etude.harness.schema import ToolSchema
+from etude.serving.openapi import Operation, answers
 
 ROUTE, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 
@@ -46,15 +46,18 @@ class Messages:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def table(self) -> list[Route]:
-        """Path -> handler."""
-        return [Route(ROUTE, self.create, methods=["POST"]), Route(COUNT, self.count, methods=["POST"])]
-
+    @answers(
+        Operation(
+            ROUTE, "post", "An assistant's message, in Anthropic's form", ("id", "content", "usage"), MessagesBody,
+            streams=True,
+        )
+    )  # fmt: skip
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), MessagesBody)
         self._service.check_model(body.model)
         return await serve(self._service, request, ROUTE, body, _Answer(self._service, body, self._ask(body)))
 
+    @answers(Operation(COUNT, "post", "How many tokens a prompt has", ("input_tokens",), CountBody))
     async def count(self, request: Request) -> Response:
         body = parse_body(await request.body(), CountBody)
         self._service.check_model(body.model)

@@ -14,10 +14,8 @@ from pathlib import Path
 import torch
 from pydantic import Field
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 
-from etude.config import Config
 from etude.deadlines import DeadlineConfig
 from etude.engine.config import EngineConfig
 from etude.engine.server.anthropic import Messages
@@ -28,7 +26,7 @@ from etude.engine.server.errors import answer_of
 from etude.engine.server.generate import Generate
 from etude.engine.server.lending import LendingConfig
 from etude.engine.server.loans import Loans
-from etude.engine.server.openapi import OPERATIONS, openapi
+from etude.engine.server.openapi import openapi
 from etude.engine.server.responses import Responses
 from etude.engine.server.service import Service
 from etude.engine.server.turns import Turns
@@ -39,11 +37,9 @@ from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.expert_format import set_expert_format
-from etude.serving.connections import HttpLimits
-from etude.serving.guard import Guard
 from etude.serving.http import handlers
-from etude.serving.openapi import queried, served
-from etude.serving.process import LOOPBACK, Server, listening, url_of
+from etude.serving.openapi import routes_of, served
+from etude.serving.process import ApiConfig, Port, Server, listening
 from etude.serving.token import own_token
 from etude.serving.wire import Answer
 from etude.weights.opening import open_store
@@ -51,27 +47,16 @@ from etude.weights.store import StoreConfig
 from etude.weights.subscriber import Subscriber, SubscriberConfig
 
 
-class ServeConfig(Config):
+class ServeConfig(ApiConfig):
     """Where the server listens, who may use it, and what it serves."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8450, ge=0, le=65535)
-    """0: a free one, which is printed."""
-    hosts: tuple[str, ...] = LOOPBACK
-    """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
-    origins: tuple[str, ...] = ()
-    """The web pages that may use it; programs send no Origin."""
-    token_file: Path | None = None
-    """None: below ETUDE_HOME, or the user's directory for state. Made when it is not there."""
+    port: Port = 8450
     name: str | None = None
     """What the model is called in requests. None: the name of its directory."""
-    max_body_mb: int = Field(8, ge=1)
-    http: HttpLimits = HttpLimits()
     max_waiting: int = Field(256, ge=0)
     """Choices let in beyond those the engine runs together; more are told to come again."""
     remembered_tokens: int = Field(4_000_000, ge=0)
     """Token ids kept of past conversations, so that they go on from what was sampled."""
-    drain_s: float = Field(30.0, gt=0)
     threads: int = Field(0, ge=0)
     """Threads of the model's arithmetic; 0 leaves it to torch."""
     store: str | None = None
@@ -91,26 +76,15 @@ class ServeConfig(Config):
 
     @property
     def token_path(self) -> Path:
-        return self.token_file or default_state_dir() / "token"
-
-
-def default_state_dir() -> Path:
-    """Where a server of this user keeps its token."""
-    return default_home() / "engine"
+        return self.token_file or default_home() / "engine" / "token"
 
 
 def application(service: Service, config: ServeConfig, token: str) -> Starlette:
     """The ASGI application over an open engine, which it does not close."""
-    guard = Middleware(
-        Guard, token=token, hosts=config.hosts, origins=config.origins, max_body=config.max_body_mb << 20,
-        refusal=answer_of,
-    )  # fmt: skip
     asked = (Chat(service), Completions(service), Responses(service), Messages(service), Generate(service))
     loans = Loans(service, config.expert_format, config.weight_store, config.subscriber)
     rooms = (*asked, Control(service), loans)
-    tables = [route for room in rooms for route in room.table()]
-    # clients of other protocols add parameters of their servers' (`beta`, `api-version`), which say nothing here
-    routes = [each if each.path.startswith("/v1/") else queried(each, OPERATIONS) for each in tables]
+    routes = [route for room in rooms for route in routes_of(room, others=("/v1/",))]
     routes.append(served(openapi()))
     known = {route.path for route in routes}
 
@@ -119,7 +93,7 @@ def application(service: Service, config: ServeConfig, token: str) -> Starlette:
             service.figures.refused(request.url.path if request.url.path in known else "other")
 
     errors = handlers(answer_of, "engine", refused)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
+    return Starlette(routes=routes, middleware=[config.guard(token, answer_of)], exception_handlers=errors)
 
 
 async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) -> None:
@@ -129,7 +103,7 @@ async def serve(model: Path, config: ServeConfig, ready: Callable[[str], None]) 
         following = None
         try:
             app = application(service, config, own_token(config.token_path))
-            server = Server(app, lambda: service.drain(config.drain_s), lambda: ready(url_of(sock)), config.http)
+            server = Server(app, lambda: service.drain(config.drain_s), ready, config.http)
             if service.updates is not None and config.follow_s:
                 following = asyncio.create_task(service.updates.follow(config.follow_s))
             await server.serve(sockets=[sock])

@@ -14,7 +14,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from etude.engine.running import Sampled
 from etude.engine.server.bodies import ChatBody, NamedTool, check_scored_whole, parse_body
@@ -26,6 +25,7 @@ from etude.engine.server.messages import Asked, ask, said_by, serve
 from etude.engine.server.prompts import tools_of, turns_of_messages
 from etude.engine.server.service import Service
 from etude.engine.server.shape import chat_logprobs, extras, prompt_logprobs, usage
+from etude.serving.openapi import Operation, answers
 
 ROUTE = "/v1/chat/completions"
 
@@ -36,10 +36,7 @@ class Chat:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def table(self) -> list[Route]:
-        """Path -> handler."""
-        return [Route(ROUTE, self.create, methods=["POST"])]
-
+    @answers(Operation(ROUTE, "post", "An assistant's message", ("id", "choices", "usage"), ChatBody, streams=True))
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), ChatBody)
         self._service.check_model(body.model)

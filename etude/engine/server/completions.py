@@ -15,7 +15,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from etude.engine.running import Sampled
 from etude.engine.server.bodies import CompletionBody, check_scored_whole, parse_body
@@ -26,6 +25,7 @@ from etude.engine.server.messages import constraint_of
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, prompt_logprobs, token_text, usage
 from etude.models.chat import ChatRenderer
+from etude.serving.openapi import Operation, answers
 
 ROUTE = "/v1/completions"
 _GAP = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
@@ -38,10 +38,9 @@ class Completions:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def table(self) -> list[Route]:
-        """Path -> handler."""
-        return [Route(ROUTE, self.create, methods=["POST"])]
-
+    @answers(
+        Operation(ROUTE, "post", "Plain text that goes on", ("id", "choices", "usage"), CompletionBody, streams=True)
+    )
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), CompletionBody)
         self._service.check_model(body.model)

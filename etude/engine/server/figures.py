@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120)
 _GAUGES = ("running", "waiting", "version", "pages", "pages_held", "sessions_idle")
@@ -31,7 +30,8 @@ class Figures:
         self._tokens = Counter("etude_engine_tokens", "Tokens of requests.", ["kind"], registry=self.registry)
         self._first = self._histogram("first_token_seconds", "From a request's coming to its first token.")
         self._whole = self._histogram("request_seconds", "From a request's coming to its end.")
-        self.registry.register(_Present(engine, service))
+        self._engine, self._service = engine, service
+        self.registry.register(self)
         self.mean_s = 1.0
         """How long requests take, of late."""
 
@@ -62,17 +62,8 @@ class Figures:
         """The registry in Prometheus' text form."""
         return generate_latest(self.registry)
 
-
-class _Present(Collector):
-    """What the engine and the service say of themselves now."""
-
-    def __init__(self, engine: Callable[[], Mapping[str, float]], service: Callable[[], Mapping[str, float]]) -> None:
-        self._engine, self._service = engine, service
-
-    def describe(self) -> list[Metric]:
-        return []  # so that registering does not already look
-
     def collect(self) -> Iterator[Metric]:
+        """For the registry: what the engine and the service say of themselves now."""
         for name, value in self._engine().items():
             if name in _GAUGES:
                 yield GaugeMetricFamily(f"etude_engine_{name}", f"The engine's {name}, now.", value=value)

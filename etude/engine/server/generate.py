@@ -9,12 +9,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from etude.engine.running import Sampled
 from etude.engine.server.bodies import GenerateBody, check_scored_whole, parse_body
@@ -22,9 +21,10 @@ from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, prompt_logprobs, usage
+from etude.serving.openapi import Operation, answers
 
 ROUTE = "/generate"
-ROUTES = (ROUTE, "/inference/v1/generate")
+_DONE = Operation(ROUTE, "post", "Token ids in, token ids out", ("id", "choices"), GenerateBody, streams=True)
 
 
 class Generate:
@@ -33,10 +33,8 @@ class Generate:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def table(self) -> list[Route]:
-        """Path -> handler."""
-        return [Route(path, self.create, methods=["POST"]) for path in ROUTES]
-
+    @answers(replace(_DONE, path="/inference/v1/generate"))
+    @answers(_DONE)
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), GenerateBody)
         self._service.check_model(body.model)

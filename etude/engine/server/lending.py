@@ -25,7 +25,6 @@ from typing import Any, Literal
 
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from pydantic import Field
 
 from etude.config import Config
@@ -302,6 +301,24 @@ class Lending:
             "last_return_s": self.last_return_s, "longest_return_s": self.longest_return_s,
         }  # fmt: skip
 
+    def collect(self) -> Iterator[Metric]:
+        """The same for Prometheus, beside the server's own figures."""
+        name = "etude_engine_lending"
+        seconds = CounterMetricFamily(f"{name}_seconds", "Time that the engine was for a use.", labels=["use"])
+        busy = CounterMetricFamily(f"{name}_busy_seconds", "Time that it worked for it.", labels=["use"])
+        for use, (there_s, busy_s) in self.spent().items():
+            seconds.add_metric([use], there_s)
+            busy.add_metric([use], busy_s)
+        returns = CounterMetricFamily(f"{name}_returns", "Returns, by what asked for them.", labels=["why"])
+        for why, count in self.returns.items():
+            returns.add_metric([why], count)
+        yield from (seconds, busy, returns)
+        for what, text in (("loans", "Loans."), ("returns_late", "Returns that took longer than `return_s`.")):
+            yield CounterMetricFamily(f"{name}_{what}", text, value=self.counters[what])
+        yield GaugeMetricFamily(f"{name}_lent", "Whether it is lent now.", value=self.state != "serving")
+        yield GaugeMetricFamily(f"{name}_last_return_seconds", "The last return.", value=self.last_return_s)
+        yield GaugeMetricFamily(f"{name}_longest_return_seconds", "The longest.", value=self.longest_return_s)
+
     def _enter(self, state: State) -> None:
         self._spent = self.spent()
         self.state, self._since, self._busy_s = state, time.monotonic(), self.engine.busy_s
@@ -310,33 +327,6 @@ class Lending:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class LendingFigures(Collector):
-    """The same for Prometheus, beside the server's own figures."""
-
-    def __init__(self, lending: Lending) -> None:
-        self._lending = lending
-
-    def describe(self) -> list[Metric]:
-        return []  # so that registering does not already look
-
-    def collect(self) -> Iterator[Metric]:
-        name, lending = "etude_engine_lending", self._lending
-        seconds = CounterMetricFamily(f"{name}_seconds", "Time that the engine was for a use.", labels=["use"])
-        busy = CounterMetricFamily(f"{name}_busy_seconds", "Time that it worked for it.", labels=["use"])
-        for use, (there_s, busy_s) in lending.spent().items():
-            seconds.add_metric([use], there_s)
-            busy.add_metric([use], busy_s)
-        returns = CounterMetricFamily(f"{name}_returns", "Returns, by what asked for them.", labels=["why"])
-        for why, count in lending.returns.items():
-            returns.add_metric([why], count)
-        yield from (seconds, busy, returns)
-        for what, text in (("loans", "Loans."), ("returns_late", "Returns that took longer than `return_s`.")):
-            yield CounterMetricFamily(f"{name}_{what}", text, value=lending.counters[what])
-        yield GaugeMetricFamily(f"{name}_lent", "Whether it is lent now.", value=lending.state != "serving")
-        yield GaugeMetricFamily(f"{name}_last_return_seconds", "The last return.", value=lending.last_return_s)
-        yield GaugeMetricFamily(f"{name}_longest_return_seconds", "The longest.", value=lending.longest_return_s)
 
 
 def _check_below(store: str, roots: tuple[str, ...]) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from etude.engine.server.bodies import Body, TokenId, TokenIds, parse_body
 from etude.engine.server.errors import ApiError, bad
@@ -25,6 +24,7 @@ from etude.engine.server.shape import routed_experts
 from etude.harness.sampler import SampleRequest
 from etude.models.config import ExpertFormat
 from etude.records import Version
+from etude.serving.openapi import Operation, answers
 from etude.weights.store import StoreConfig
 from etude.weights.subscriber import SubscriberConfig
 
@@ -85,22 +85,13 @@ class Loans:
     weight_store: StoreConfig
     subscriber: SubscriberConfig
 
-    def table(self) -> list[Route]:
-        """Path -> handler."""
-        return [
-            Route("/lending", self.figures, methods=["GET"]),
-            Route("/loan", self.borrow, methods=["POST"]),
-            Route("/loan/sample", self.sample, methods=["POST"]),
-            Route("/loan/load", self.load, methods=["POST"]),
-            Route("/loan/drop", self.drop, methods=["POST"]),
-            Route("/loan/stats", self.stats, methods=["POST"]),
-            Route("/loan/wait", self.wait, methods=["POST"]),
-            Route("/loan/end", self.end, methods=["POST"]),
-        ]
-
+    @answers(
+        Operation("/lending", "get", "What the engine is used for, and whether it would be lent", ("state", "uses"))
+    )
     async def figures(self, request: Request) -> Response:
         return reply(self._lending().figures())
 
+    @answers(Operation("/loan", "post", "Borrow the engine", ("lease", "lease_s", "return_s"), BorrowBody))
     async def borrow(self, request: Request) -> Response:
         body = parse_body(await request.body(), BorrowBody)
         lending = self._lending()
@@ -113,6 +104,9 @@ class Loans:
         config = lending.config
         return reply({"lease": loan.id, "lease_s": config.lease_s, "return_s": config.return_s})
 
+    @answers(
+        Operation("/loan/sample", "post", "Token ids in and out, while it is lent", ("token_ids",), LoanSampleBody)
+    )
     async def sample(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanSampleBody)
         asked = SampleRequest(
@@ -132,25 +126,30 @@ class Loans:
             "cached_tokens": told.cached_tokens, "routed_experts": routed_experts(told.routed_experts),
         })  # fmt: skip
 
+    @answers(Operation("/loan/load", "post", "Serve a version of the borrower's", ("loaded",), LoanLoadBody))
     async def load(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanLoadBody)
         served = await lending.load(loan, Version(body.version))
         return reply({"loaded": None if served is None else served.told()})
 
+    @answers(Operation("/loan/drop", "post", "Forget sessions of the borrower's", ("dropped",), LoanDropBody))
     async def drop(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanDropBody)
         for session in body.session_ids:
             lending.drop(loan, session)
         return reply({"dropped": len(body.session_ids)})
 
+    @answers(Operation("/loan/stats", "post", "The engine's counters", ("busy_s",), LeaseBody))
     async def stats(self, request: Request) -> Response:
         lending, _, _ = await self._held(request, LeaseBody)
         return reply(lending.engine.stats())
 
+    @answers(Operation("/loan/wait", "post", "Wait for the end of a loan, and keep it", ("over",), LoanWaitBody))
     async def wait(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanWaitBody)
         return reply({"over": await unless_gone(request, lending.over(loan, body.seconds))})
 
+    @answers(Operation("/loan/end", "post", "Give the engine back", ("seconds",), LeaseBody))
     async def end(self, request: Request) -> Response:
         lending, _, _ = await self._held(request, LeaseBody)
         began = time.monotonic()

@@ -15,7 +15,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from etude.engine.server.bodies import NamedFlatTool, ResponsesBody, ResponseText, parse_body
 from etude.engine.server.calls import Event
@@ -28,6 +27,7 @@ from etude.engine.server.prompts import tools_of, turns_of_items
 from etude.engine.server.service import Service
 from etude.engine.server.shape import extras, usage
 from etude.errors import EtudeError
+from etude.serving.openapi import Operation, answers
 
 ROUTE = "/v1/responses"
 _STATUS = {"stop": "completed", "length": "incomplete", "abort": "cancelled"}
@@ -39,10 +39,9 @@ class Responses:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def table(self) -> list[Route]:
-        """Path -> handler."""
-        return [Route(ROUTE, self.create, methods=["POST"])]
-
+    @answers(
+        Operation(ROUTE, "post", "A response, without state", ("id", "output", "usage"), ResponsesBody, streams=True)
+    )
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), ResponsesBody)
         self._service.check_model(body.model)

@@ -22,7 +22,7 @@ from etude.engine.server.errors import ApiError, bad
 from etude.engine.server.figures import Figures
 from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.grammar import Grammars
-from etude.engine.server.lending import Lending, LendingConfig, LendingFigures
+from etude.engine.server.lending import Lending, LendingConfig
 from etude.engine.server.text import TextStream
 from etude.engine.server.turns import Turns
 from etude.engine.torch_engine import TorchEngine
@@ -61,7 +61,7 @@ class Service:
         self.lending: Lending | None = None
         if self.loans is not None:
             self.lending = Lending(self.engine, self.loans, self.updates, lambda: self.under_way)
-            self.figures.registry.register(LendingFigures(self.lending))
+            self.figures.registry.register(self.lending)
         self.parsed = {"tool_calls": 0, "malformed_calls": 0}
         self.grammars = Grammars(self.chat, self.engine.decoder.config.vocab_size)
 

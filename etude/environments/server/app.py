@@ -16,7 +16,6 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from etude.config import Config
 from etude.deadlines import DeadlineConfig
 from etude.environments.lives import NodeConfig
 from etude.environments.node import Node
@@ -24,30 +23,18 @@ from etude.environments.remote import default_state_dir
 from etude.environments.server.operations import openapi, strict
 from etude.environments.server.routes import Routes
 from etude.environments.wire import answer_of
-from etude.serving.connections import HttpLimits
-from etude.serving.guard import Guard
 from etude.serving.http import handlers
 from etude.serving.openapi import served
-from etude.serving.process import LOOPBACK, Server, listening, url_of
+from etude.serving.process import ApiConfig, Port, Server, listening
 from etude.serving.token import own_token
 from etude.serving.tracing import continued, exported
 
 
-class ServerConfig(Config):
+class ServerConfig(ApiConfig):
     """Where the server listens, who may use it, and what it serves."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8460, ge=0, le=65535)
-    """0: a free one, which is printed."""
-    hosts: tuple[str, ...] = LOOPBACK
-    """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
-    origins: tuple[str, ...] = ()
-    """The web pages that may use it, such as https://studio.example.com; programs send no Origin."""
-    token_file: Path | None = None
-    """None: `token` in the node's state directory. Made when it is not there."""
+    port: Port = 8460
     max_body_mb: int = Field(64, ge=1)
-    http: HttpLimits = HttpLimits()
-    drain_s: float = Field(30.0, gt=0)
     spans_to: str | None = Field(None, pattern=r"^https?://")
     """A collector of spans, in OTLP over HTTP: http://127.0.0.1:4318/v1/traces, say. Needs the extra `otel`."""
     node: NodeConfig = NodeConfig()
@@ -60,12 +47,9 @@ class ServerConfig(Config):
 
 def application(node: Node, config: ServerConfig, token: str) -> Starlette:
     """The ASGI application over an open node, which it does not close."""
-    guard = Middleware(
-        Guard, token=token, hosts=config.hosts, origins=config.origins, max_body=config.max_body_mb << 20
-    )
     routes = [*map(strict, Routes(node).table()), served(openapi())]
-    errors = handlers(answer_of, "environments")
-    return Starlette(routes=routes, middleware=[guard, Middleware(_Traced)], exception_handlers=errors)
+    before = [config.guard(token, answer_of), Middleware(_Traced)]
+    return Starlette(routes=routes, middleware=before, exception_handlers=handlers(answer_of, "environments"))
 
 
 async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
@@ -75,8 +59,8 @@ async def serve(config: ServerConfig, ready: Callable[[str], None]) -> None:
             node = Node(config.node)  # sweeps and recovers before anybody is let in
             try:
                 app = application(node, config, own_token(config.token_path))
-                drained = Server(app, lambda: node.drain(config.drain_s), lambda: ready(url_of(sock)), config.http)
-                await drained.serve(sockets=[sock])
+                server = Server(app, lambda: node.drain(config.drain_s), ready, config.http)
+                await server.serve(sockets=[sock])
             finally:
                 await node.close()
 

@@ -11,30 +11,23 @@ import asyncio
 from collections.abc import Callable
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig
 from etude.product.sessions.config import SessionsConfig
 from etude.product.sessions.errors import answer_of
 from etude.product.sessions.hub import Hub
-from etude.product.sessions.openapi import openapi
-from etude.product.sessions.routes import Routes
-from etude.serving.guard import Guard
+from etude.product.sessions.routes import Routes, openapi
 from etude.serving.http import handlers
 from etude.serving.openapi import served
-from etude.serving.process import Server, listening, url_of
+from etude.serving.process import Server, listening
 from etude.serving.token import own_token
 
 
 def application(hub: Hub, config: SessionsConfig, token: str) -> Starlette:
     """The ASGI application over a hub, which it does not close."""
-    guard = Middleware(
-        Guard, token=token, hosts=config.hosts, origins=config.origins, max_body=config.max_body_mb << 20,
-        refusal=answer_of,
-    )  # fmt: skip
-    routes = [*Routes(hub).table(), served(openapi())]
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers(answer_of, "sessions"))
+    routes, errors = [*Routes(hub).table(), served(openapi())], handlers(answer_of, "sessions")
+    return Starlette(routes=routes, middleware=[config.guard(token, answer_of)], exception_handlers=errors)
 
 
 async def serve(config: SessionsConfig, agent: AgentConfig, ready: Callable[[str], None]) -> None:
@@ -44,6 +37,6 @@ async def serve(config: SessionsConfig, agent: AgentConfig, ready: Callable[[str
         app = application(hub, config, own_token(config.token_path))
         keeping = asyncio.create_task(hub.keep())
         try:
-            await Server(app, hub.drain, lambda: ready(url_of(sock)), config.http).serve(sockets=[sock])
+            await Server(app, hub.drain, ready, config.http).serve(sockets=[sock])
         finally:
             keeping.cancel()

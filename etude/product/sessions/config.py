@@ -9,24 +9,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from etude.config import Config
 from etude.host.home import default_home
-from etude.serving.connections import HttpLimits
-from etude.serving.process import LOOPBACK
+from etude.serving.process import ApiConfig, Port
 
 
-class SessionsConfig(Config):
+class SessionsConfig(ApiConfig):
     """One server."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8470, ge=0, le=65535)
-    """0: a free one, which is printed."""
-    hosts: tuple[str, ...] = LOOPBACK
-    """The names a request may give as its Host, without port. Name this machine's own when `host` is not loopback."""
-    origins: tuple[str, ...] = ()
-    """The web pages that may use it, such as https://studio.example.com; programs send no Origin."""
-    token_file: Path | None = None
-    """None: `token` beside the sessions. Made when it is not there."""
+    port: Port = 8470
     directories: tuple[Path, ...] = ()
     """Agents may work in these and below. None named: wherever this user may."""
     max_open: int = Field(8, ge=1)
@@ -37,7 +27,6 @@ class SessionsConfig(Config):
     """A session that nobody asked anything of for so long is closed, with what it left running. The next request opens
     it again."""
     max_body_mb: int = Field(4, ge=1)
-    http: HttpLimits = HttpLimits()
     drain_s: float = Field(10.0, gt=0)
     """How long prompts may go on after SIGTERM. What is cut short can be gone on with."""
 

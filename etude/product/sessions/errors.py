@@ -7,18 +7,26 @@ our side never tells more than its kind.
 from __future__ import annotations
 
 from etude.errors import CheckpointError, ConfigError, DeadlineExceeded, EtudeError, MissingDependency, Overloaded
-from etude.serving.wire import Answer, Denied, bug, refusal
+from etude.serving.wire import Answer, Kinds, answered, named, refusal
 
-_STATUS = {
-    "invalid": 400,
-    "not_found": 404,
-    "conflict": 409,
-    "working": 409,
-    "idle": 409,
-    "busy": 429,
-    "draining": 503,
+_REFUSED = {
+    "invalid": (400, False),
+    "not_found": (404, False),
+    "conflict": (409, False),
+    "working": (409, True),
+    "idle": (409, False),
+    "busy": (429, True),
+    "draining": (503, True),
 }
-_RETRYABLE = {"working", "busy", "draining", "deadline"}
+"""Why a request is refused -> HTTP status, and whether trying again can be expected to work."""
+_KINDS: Kinds = {
+    ConfigError: (400, "invalid", False),
+    CheckpointError: (409, "conflict", False),
+    DeadlineExceeded: (504, "deadline", True),
+    MissingDependency: (501, "missing", False),
+    Overloaded: (429, "busy", True),
+    EtudeError: (502, "failed", False),
+}
 
 
 class Refused(EtudeError):
@@ -31,32 +39,12 @@ class Refused(EtudeError):
 
 def answer_of(error: Exception) -> Answer:
     """An error as a whole answer: {"error": {"kind", "message", "retryable"}}."""
-    status, kind, message = _said(error)
-    retry_after_s = error.retry_after_s if isinstance(error, Refused) else None
-    return refusal(status, kind, message, kind in _RETRYABLE, retry_after_s)
+    if isinstance(error, Refused):
+        status, retryable = _REFUSED[error.kind]
+        return refusal(status, error.kind, str(error), retryable, error.retry_after_s)
+    return answered(error, _KINDS)
 
 
 def told(error: Exception) -> str:
     """An error as a sentence, for who watches a session."""
-    return _said(error)[2]
-
-
-def _said(error: Exception) -> tuple[int, str, str]:
-    match error:
-        case Refused():
-            return _STATUS[error.kind], error.kind, str(error)
-        case Denied():
-            return error.status, error.kind, str(error)
-        case ConfigError():
-            return 400, "invalid", str(error)
-        case CheckpointError():
-            return 409, "conflict", str(error)
-        case DeadlineExceeded():
-            return 504, "deadline", str(error)
-        case MissingDependency():
-            return 501, "missing", str(error)
-        case Overloaded():
-            return 429, "busy", str(error)
-        case EtudeError():
-            return 502, "failed", str(error)
-    return 500, "internal", bug(error)
+    return named(error, _KINDS)[-1]

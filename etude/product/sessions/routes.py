@@ -1,13 +1,13 @@
 """The routes of the server of sessions.
 
-Owns the routes, each a few lines over the hub; `openapi` describes them. A prompt is answered at once with 202, and its
-progress goes to the listeners; everything else is answered when it is done.
+Owns the routes, each a few lines over the hub, and what /openapi.json says of them. A prompt is answered at once with
+202, and its progress goes to the listeners; everything else is answered when it is done. docs/sessions.md tells of the
+stream.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
@@ -24,13 +24,19 @@ from etude.product.sessions.channel import Json
 from etude.product.sessions.errors import Refused
 from etude.product.sessions.hub import Hub
 from etude.product.sessions.live import Live
-from etude.product.sessions.openapi import OPERATIONS
 from etude.product.sessions.stream import followed, line_count
-from etude.serving.openapi import queried
+from etude.serving.openapi import Operation, answers, document, operations_of, parameter, routes_of
 from etude.serving.sse import EventStream
 from etude.serving.wire import dump, parse_body, whole_number
 
 _LISTED_MAX = 1000
+_ONE = "/sessions/{session}"
+_SHOWN = ("id", "directory", "model", "lines", "prompts", "stop", "open", "working", "now")
+_RESTORED = ("written", "removed", "kept")
+
+
+def _count(name: str) -> Json:
+    return parameter(name, type="integer", minimum=0)
 
 
 class Routes:
@@ -40,37 +46,24 @@ class Routes:
         self._hub = hub
 
     def table(self) -> list[Route]:
-        """Path -> handler."""
-        one = "/sessions/{session}"
-        handlers: dict[tuple[str, str], Callable[[Request], Awaitable[Response]]] = {
-            ("GET", "/health"): self.health,
-            ("GET", "/sessions"): self.listed,
-            ("POST", "/sessions"): self.create,
-            ("GET", one): self.show,
-            ("GET", f"{one}/events"): self.events,
-            ("GET", f"{one}/diff"): self.diff,
-            ("POST", f"{one}/prompt"): self.prompt,
-            ("POST", f"{one}/resume"): self.resume,
-            ("POST", f"{one}/cancel"): self.cancel,
-            ("POST", f"{one}/compact"): self.compact,
-            ("POST", f"{one}/undo"): self.undo,
-            ("POST", f"{one}/redo"): self.redo,
-            ("POST", f"{one}/fork"): self.fork,
-            ("POST", f"{one}/close"): self.close,
-            ("POST", f"{one}/permissions/{{request}}"): self.answer,
-        }
-        return [
-            queried(Route(path, handler, methods=[method]), OPERATIONS) for (method, path), handler in handlers.items()
-        ]
+        """What it answers."""
+        return routes_of(self)
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
+    @answers(Operation("/health", "get", "Whether work is taken", ("status", "open", "working", "streams")))
     async def health(self, request: Request) -> Response:
         hub = self._hub
         at_work = sum(live.working for live in hub.open.values())
         status = "draining" if hub.draining else "ok"
         return reply({"status": status, "open": len(hub.open), "working": at_work, "streams": hub.streams})
 
+    @answers(
+        Operation(
+            "/sessions", "get", "The sessions there are, the newest first", ("sessions", "total"),
+            parameters=(parameter("directory"), _count("limit")),
+        )
+    )  # fmt: skip
     async def listed(self, request: Request) -> Response:
         """The newest first, of one directory or all."""
         directory, limit = request.query_params.get("directory"), _number(request, "limit", 100)
@@ -85,10 +78,17 @@ class Routes:
         ]  # fmt: skip
         return reply({"sessions": told, "total": len(found)})
 
+    @answers(Operation(_ONE, "get", "A session, and how it stands", _SHOWN))
     async def show(self, request: Request) -> Response:
         id = request.path_params["session"]
         return reply(await self._shown(id))
 
+    @answers(
+        Operation(
+            f"{_ONE}/events", "get", "Its log from any event on, and what goes on", parameters=(_count("after"),),
+            answer="events",
+        )
+    )  # fmt: skip
     async def events(self, request: Request) -> Response:
         """The log from any line on, and what goes on beside it."""
         id = request.path_params["session"]
@@ -104,6 +104,7 @@ class Routes:
             held = stack.pop_all()
         return EventStream(followed(log, channel, listener, after), held)
 
+    @answers(Operation(f"{_ONE}/diff", "get", "What changed since it began, as a patch", ("diff",)))
     async def diff(self, request: Request) -> Response:
         """What changed in the directory since the session began, as a patch."""
         live = await self._live(request)
@@ -111,6 +112,7 @@ class Routes:
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
+    @answers(Operation("/sessions", "post", "Begin a session in a directory", _SHOWN, CreateBody, status=201))
     async def create(self, request: Request) -> Response:
         body = parse_body(await request.body(), CreateBody)
         live = await self._hub.begin(body.directory, body.model)
@@ -120,6 +122,7 @@ class Routes:
         id = live.agent.id
         return reply(await self._shown(id), 201, {"Location": f"/sessions/{id}"})
 
+    @answers(Operation(f"{_ONE}/prompt", "post", "Say something to it", ("after",), PromptBody, status=202))
     async def prompt(self, request: Request) -> Response:
         body = parse_body(await request.body(), PromptBody)
         live = await self._live(request)
@@ -132,6 +135,7 @@ class Routes:
         live.start(lambda agent: agent.play(body.text))
         return reply({"after": live.agent.session.log.length}, 202)
 
+    @answers(Operation(f"{_ONE}/resume", "post", "Go on with a prompt that was cut short", ("after",), status=202))
     async def resume(self, request: Request) -> Response:
         """Go on with a prompt that was cancelled or killed."""
         live = await self._live(request)
@@ -141,17 +145,20 @@ class Routes:
         live.start(lambda agent: agent.play(None))
         return reply({"after": live.agent.session.log.length}, 202)
 
+    @answers(Operation(f"{_ONE}/compact", "post", "Have its model summarise now", ("after",), status=202))
     async def compact(self, request: Request) -> Response:
         live = await self._live(request)
         live.start(_compacted)
         return reply({"after": live.agent.session.log.length}, 202)
 
+    @answers(Operation(f"{_ONE}/cancel", "post", "Stop what it does", ("cancelled",)))
     async def cancel(self, request: Request) -> Response:
         id = request.path_params["session"]
         self._hub.log(id)
         live = self._hub.open.get(id)
         return reply({"cancelled": live is not None and await live.cancel()})
 
+    @answers(Operation(f"{_ONE}/permissions/{{request}}", "post", "Answer what it asks", ("answered",), AnswersBody))
     async def answer(self, request: Request) -> Response:
         body = parse_body(await request.body(), AnswersBody)
         id = request.path_params["session"]
@@ -165,15 +172,18 @@ class Routes:
 
     # --- the past -----------------------------------------------------------------------------------------------------
 
+    @answers(Operation(f"{_ONE}/undo", "post", "Back by a prompt, or so many turns", _RESTORED, UndoBody, True))
     async def undo(self, request: Request) -> Response:
         body = parse_body(await request.body(), UndoBody)
         live = await self._live(request)
         return reply(_restored(await live.briefly(lambda agent: agent.session.checkpoints.undo(body.turns))))
 
+    @answers(Operation(f"{_ONE}/redo", "post", "Take the last undo back", _RESTORED))
     async def redo(self, request: Request) -> Response:
         live = await self._live(request)
         return reply(_restored(await live.briefly(lambda agent: agent.session.checkpoints.redo())))
 
+    @answers(Operation(f"{_ONE}/fork", "post", "A new session with its past", _SHOWN, ForkBody, True, status=201))
     async def fork(self, request: Request) -> Response:
         body = parse_body(await request.body(), ForkBody)
         id = request.path_params["session"]
@@ -181,6 +191,7 @@ class Routes:
         forked = await self._hub.store.fork(id, body.line)
         return reply(await self._shown(forked), 201, {"Location": f"/sessions/{forked}"})
 
+    @answers(Operation(f"{_ONE}/close", "post", "Let another process have it", ("closed",)))
     async def close(self, request: Request) -> Response:
         """Let another process have it."""
         id = request.path_params["session"]
@@ -202,6 +213,14 @@ class Routes:
     def _presence(self, id: str) -> Json:
         live = self._hub.open.get(id)
         return {"open": live is not None, "working": live is not None and live.working}
+
+
+OPERATIONS: tuple[Operation, ...] = operations_of(Routes)
+
+
+def openapi() -> Json:
+    """The document."""
+    return document("Etude sessions", OPERATIONS)
 
 
 def reply(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

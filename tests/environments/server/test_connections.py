@@ -37,7 +37,7 @@ class Small:
             Route("/long", self.long),
         ]
         self.socket = listening("127.0.0.1", 0, ("127.0.0.1",))
-        self.server = Server(Starlette(routes=routes), self.drain, self._ready.set, limits)
+        self.server = Server(Starlette(routes=routes), self.drain, lambda url: self._ready.set(), limits)
         self.server.capture_signals = lambda: contextmanager(lambda: (yield))()  # signals are for the main thread
         self.thread = threading.Thread(target=self._run)
 
