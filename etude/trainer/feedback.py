@@ -7,8 +7,8 @@ message it was, and what was wrong with it, the policy learns more from that: it
 in just before that message, and its own distribution over that message's tokens, so informed, is what it is then taught
 to have without the hint; on that message and nowhere else (`trainer.distil`). The reward's loss is as it was.
 
-Owns `HintExample`, `hint_examples_of`, the `Finder` protocol and the finder by rules. A model that reads trajectories as
-a judge is another `Finder`. Makes no gradient. Tests in tests/trainer/test_feedback.py.
+Owns `HintExample`, `hint_examples_of`, the `Finder` protocol and the finder by rules. A model that reads trajectories
+as a judge is another `Finder`. Makes no gradient. Tests in tests/trainer/test_feedback.py.
 """
 
 from __future__ import annotations
