@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from etude.records import Group, InfraFailed
-from etude.trainer.credit import credited
+from etude.trainer.credit import assign_advantages
 from etude.trainer.packing import build_batch
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def learn(
 ) -> dict[str, Any]:
     """One optimizer step on scored groups; returns its metrics. The new version is on its way to the weight store."""
     # each reward less its group's mean, for every segment of every trajectory
-    credit = credited(groups, config.advantages, config.credit)
+    credit = assign_advantages(groups, config.advantages, config.credit)
     batch = build_batch(groups, credit.advantages, trainer.version, mask_summaries=config.credit.mask_summaries)
     metrics = trainer.step(batch, progress, lessons)  # forward with the sampler's routes, loss, gradient, optimizer
     handed_over = publishing.put(trainer.version, trainer.export)  # a lossless delta, beside the next step

@@ -29,15 +29,15 @@ def distillation_loss(teacher_TV: Tensor, student_TV: Tensor, weight: float) -> 
     return weight * (fixed_TV.exp() * (fixed_TV - student_TV)).sum(-1).mean()
 
 
-def teach(policy: Decoder, lessons: Sequence[Lesson], temperature: float, weight: float) -> dict[str, float]:
+def distil(policy: Decoder, lessons: Sequence[Lesson], temperature: float, weight: float) -> dict[str, float]:
     """Add the lessons' gradients to the policy's; returns what was taught, nothing for no lessons."""
     if not lessons:
         return {}
     lengths = [lesson.length for lesson in lessons]
     with torch.no_grad():
-        teacher_TV = _said(policy, [lesson.hinted_ids for lesson in lessons], lengths, temperature)
+        teacher_TV = _message_logprobs(policy, [lesson.hinted_ids for lesson in lessons], lengths, temperature)
     loss = distillation_loss(
-        teacher_TV, _said(policy, [lesson.token_ids for lesson in lessons], lengths, temperature), weight
+        teacher_TV, _message_logprobs(policy, [lesson.token_ids for lesson in lessons], lengths, temperature), weight
     )
     loss.backward()
     return {
@@ -47,7 +47,7 @@ def teach(policy: Decoder, lessons: Sequence[Lesson], temperature: float, weight
     }
 
 
-def _said(policy: Decoder, contexts: Sequence[Ints], lengths: Sequence[int], temperature: float) -> Tensor:
+def _message_logprobs(policy: Decoder, contexts: Sequence[Ints], lengths: Sequence[int], temperature: float) -> Tensor:
     """Log-probabilities [T, V] of the last tokens of each context, whatever they are: of all that could stand there."""
     ends = np.cumsum([len(ids) for ids in contexts])
     predicting = np.concatenate(

@@ -22,10 +22,10 @@ from etude.tasks.ladder import ladder_task
 from etude.tasks.trail import trail_task
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import CreditConfig, FeedbackConfig, TrainerConfig
-from etude.trainer.credit import credited
+from etude.trainer.credit import assign_advantages
 from etude.trainer.demonstrations import record
-from etude.trainer.distil import distillation_loss, teach
-from etude.trainer.feedback import Fault, first_fault, lesson_of, lessons_of, messages_of
+from etude.trainer.distil import distil, distillation_loss
+from etude.trainer.feedback import Fault, first_fault, lesson_of, lessons_of, message_spans
 from etude.trainer.packing import build_batch
 from etude.trainer.step import Trainer
 
@@ -76,11 +76,11 @@ def clumsy(chat):
 
 def test_messages_are_the_runs_of_sampled_tokens(chat, forgetful):
     texts = [event.data["text"] for event in forgetful.events if event.kind in ("completion", "summary")]
-    said = [forgetful.segments[at].token_ids[start:end].tolist() for at, start, end in messages_of(forgetful)]
-    assert [chat.decode(ids) for ids in said] == texts and len({at for at, _, _ in messages_of(forgetful)}) == 3
+    said = [forgetful.segments[at].token_ids[start:end].tolist() for at, start, end in message_spans(forgetful)]
+    assert [chat.decode(ids) for ids in said] == texts and len({at for at, _, _ in message_spans(forgetful)}) == 3
     other = Trajectory("c", "t", "g", forgetful.segments[:1], forgetful.events, forgetful.outcome)
     with pytest.raises(ValueError, match="its segments others"):
-        messages_of(other)
+        message_spans(other)
 
 
 def test_the_first_summary_that_forgets_is_found_and_the_hint_says_what(forgetful):
@@ -104,7 +104,7 @@ def test_without_such_a_rule_it_is_the_first_call_that_failed(clumsy):
 def test_a_lesson_differs_by_the_hint_before_the_message_and_by_nothing_else(chat, forgetful):
     fault = first_fault(FORGETFUL, forgetful)
     lesson = lesson_of(forgetful, fault, chat)
-    place = messages_of(forgetful)[fault.message]
+    place = message_spans(forgetful)[fault.message]
     said = lesson.token_ids[-lesson.length :].tolist()
     assert said == lesson.hinted_ids[-lesson.length :].tolist() and lesson.length == place.end - place.start
     plain, hinted = (
@@ -150,7 +150,7 @@ def test_the_unhinted_policy_comes_to_say_what_the_hinted_one_would(shipped, cha
     optimizer = torch.optim.SGD(decoder.parameters(), lr=0.02)
     told = []
     for _ in range(6):
-        told.append(teach(decoder, lessons, 1.0, 1.0)["lesson_kl"])
+        told.append(distil(decoder, lessons, 1.0, 1.0)["lesson_kl"])
         optimizer.step()
         optimizer.zero_grad()
     assert told[0] > 0.01 and told[-1] < 0.8 * told[0], told
@@ -160,7 +160,7 @@ def test_a_step_with_lessons_counts_them_and_changes_the_weights(shipped, chat, 
     config = TrainerConfig(credit=CreditConfig(feedback=FeedbackConfig()), router_replay=False, witness_tokens=0)
     assert {"lessons", "lesson_tokens"} <= set(config.features) and not config.credit.needs_segments
     group = Group("g", FORGETFUL, (forgetful,))
-    batch = build_batch([group], credited([group], config.advantages, config.credit).advantages, 0)
+    batch = build_batch([group], assign_advantages([group], config.advantages, config.credit).advantages, 0)
     lessons = lessons_of([group], chat, config.credit.feedback, 1024)
     trainer = Trainer(shipped[0], config)
     before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
