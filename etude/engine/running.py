@@ -16,7 +16,7 @@ from torch import Tensor
 from etude.engine.kv_cache import Sequence
 from etude.engine.lookup import Guess
 from etude.engine.sampling import GREEDY_BELOW, WHOLE, Cut, most_likely, possible, uniform
-from etude.harness.sampler import Completion, SampleRequest, Scored
+from etude.harness.sampler import Completion, PromptTokenScore, SampleRequest
 from etude.records import Routes
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Running:
     """What the checkpoint's own layer says may come next."""
     cached: int | None = None
     """Prompt tokens whose keys and values were there when it was first taken up."""
-    scores: list[Scored] = field(default_factory=list)
+    scores: list[PromptTokenScore] = field(default_factory=list)
     """Of the prompt from its second token on, where asked for."""
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.harness.sampler import Scored
+from etude.harness.sampler import PromptTokenScore
 from etude.kernels.draws import draw_rows
 
 GREEDY_BELOW = 1e-5
@@ -104,10 +104,10 @@ def forbid(logits_RV: Tensor, allowed: Mapping[int, Tensor]) -> Tensor:
     return logits_RV
 
 
-def score(logits_RV: Tensor, tokens: Sequence[int], count: int) -> list[Scored]:
+def score(logits_RV: Tensor, tokens: Sequence[int], count: int) -> list[PromptTokenScore]:
     """What each row says of its token, and its `count` most likely ones."""
     logprobs_RV = torch.log_softmax(logits_RV, dim=-1)
     own_R1 = logprobs_RV.gather(1, torch.tensor(tokens)[:, None])
     ranks = ((logprobs_RV > own_R1).sum(dim=-1) + 1).tolist()
     tops = [most_likely(row, count) if count else () for row in logprobs_RV]
-    return [Scored(*each) for each in zip(tokens, own_R1.squeeze(1).tolist(), ranks, tops, strict=True)]
+    return [PromptTokenScore(*each) for each in zip(tokens, own_R1.squeeze(1).tolist(), ranks, tops, strict=True)]

@@ -152,7 +152,7 @@ class _Player:
                 seed=order.seed,
                 temperature=order.temperature,
                 on_event=lambda event: self.on_event(order, event),
-                kept=kept.kept(sandbox, self.backend, order.every) if kept else None,
+                persistence=kept.kept(sandbox, self.backend, order.every) if kept else None,
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etude.errors import ConfigError
-from etude.host.git import Place
+from etude.host.git import GitContext
 from etude.records import Task
 from etude.tasks.git import run_git
 from etude.tasks.leaks import TESTS, AnswerKey, Leak, find_leaks, text_of
@@ -182,5 +182,5 @@ def _one_commit(root: Path) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    at = Place(root / ".git", None if words[0] == "init" else root, cwd=root)
+    at = GitContext(root / ".git", None if words[0] == "init" else root, cwd=root)
     return run_git(*words, at=at, env=_DATED).decode("utf-8", "replace")

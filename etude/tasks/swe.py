@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import ConfigError
-from etude.host.git import Place
+from etude.host.git import GitContext
 from etude.tasks.git import run_git
 from etude.tasks.json_lines import objects
 from etude.tasks.mined.history import History, Tree
@@ -156,7 +156,7 @@ def _patched(instance: Instance, name: str, files: Mapping[str, bytes], patch: s
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(files[path])
         try:
-            run_git("apply", "--whitespace=nowarn", "-", at=Place(cwd=root), given=data)
+            run_git("apply", "--whitespace=nowarn", "-", at=GitContext(cwd=root), given=data)
         except ConfigError as error:
             said = str(error).partition(": ")[2]
             raise ConfigError(f"{instance.id}: {name} does not apply to {instance.commit[:12]}: {said}") from None

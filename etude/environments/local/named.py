@@ -151,8 +151,8 @@ def _repository(reading: _Reading, top: Path) -> None:
     for name in _UNDERWAY:
         if (common / name).exists():
             reading.hold(common / name)
-        if found and found.own != common and (found.own / name).exists():
-            reading.files |= {name: None, str((found.own / name).relative_to(common)): None}
+        if found and found.git_dir != common and (found.git_dir / name).exists():
+            reading.files |= {name: None, str((found.git_dir / name).relative_to(common)): None}
 
 
 def _opened(workspace: Path, here: str, name: str) -> Path | None:
