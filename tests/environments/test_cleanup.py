@@ -176,10 +176,10 @@ def test_only_instances_are_swept(tmp_path):
     assert [name for name in store.sweep(tmp_path) if "deadbeef" in name] == ["12-34-deadbeef-56-0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2-deadbeef", "12-34-deadbeef-56-x", "photos"]
     ours = store.new_instance()
-    assert store.owner_lives(ours) and store.owner_is_this_process(ours)
+    assert store.owner_is_alive(ours) and store.owner_is_this_process(ours)
     pid, start, boot, namespace, count = ours.split("-")
-    assert not store.owner_lives(f"{pid}-{int(start) + 1}-{boot}-{namespace}-{count}")  # the number was used again
-    assert store.owner_lives(f"{pid}-1-{boot}-1-{count}")  # another container's: cannot be told
+    assert not store.owner_is_alive(f"{pid}-{int(start) + 1}-{boot}-{namespace}-{count}")  # the number was used again
+    assert store.owner_is_alive(f"{pid}-1-{boot}-1-{count}")  # another container's: cannot be told
 
 
 def test_a_real_group_is_killed_and_removed():
@@ -227,7 +227,7 @@ def test_a_cancelled_snapshot_is_cancelled_and_leaves_no_copy(run):
 def test_a_doctor_that_waits_too_long_says_for_what(monkeypatch, tmp_path):
     monkeypatch.setattr("etude.environments.namespace_probe._BOOT_DEADLINE_S", 1e-6)
     last = diagnose(NamespaceConfig(state_dir=tmp_path))[-1]
-    assert not last.ok and "a sandbox to start" in last.said
+    assert not last.ok and "a sandbox to start" in last.message
     assert left(NamespaceConfig(state_dir=tmp_path)) == []
 
 
@@ -236,7 +236,7 @@ def test_a_doctor_tells_of_what_is_left_and_does_not_touch_it(tmp_path):
     left.mkdir()
     told = {finding.subject: finding for finding in diagnose(NamespaceConfig(state_dir=tmp_path))}
     assert all(finding.ok for finding in told.values()) and left.is_dir()
-    assert "of killed processes" in told["left over"].said and "nothing" not in told["left over"].said
+    assert "of killed processes" in told["left over"].message and "nothing" not in told["left over"].message
     asyncio.run(NamespaceBackend(NamespaceConfig(state_dir=tmp_path)).close())
     assert not left.exists()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from etude.environments.base import WORKSPACE
 from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
-from etude.environments.local.named import Named
+from etude.environments.local.named import ReferencedPaths
 from etude.environments.local.outside import concealed, emptied, sockets
 from etude.host.repository import LinkedWorktree, linked_worktree
 
@@ -65,7 +65,7 @@ def guarded(directory: Path, config: WorkspaceConfig) -> list[Path]:
     return [directory, Path(WORKSPACE), *kept]
 
 
-def protected(directory: Path, config: WorkspaceConfig, named: Named) -> list[str]:
+def protected(directory: Path, config: WorkspaceConfig, named: ReferencedPaths) -> list[str]:
     """What no command may write below the workspace: the config's, where links lead, and without a guard what the
     user's control files name. With one that needs no mount, across which nothing could be moved."""
     given = [name for name in config.protected if name not in config.unguarded]

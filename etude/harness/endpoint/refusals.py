@@ -35,7 +35,7 @@ class RetryableError(Exception):
 
 
 class UnknownParameter(EndpointError):
-    """The server does not know a part of the request, and says so in `said`."""
+    """The server does not know a part of the request, and says so in `server_message`."""
 
     def __init__(self, message: str, server_message: str) -> None:
         super().__init__(message)
