@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from etude.engine.running import Sampled
+from etude.engine.running import SampledToken
 from etude.engine.server.bodies import GenerateBody, check_scored_whole, parse_body
 from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
@@ -97,7 +97,7 @@ class _Answer:
             await pieces.aclose()
         yield DONE
 
-    def _logprobs(self, tokens: Sequence[Sampled]) -> dict[str, Any]:
+    def _logprobs(self, tokens: Sequence[SampledToken]) -> dict[str, Any]:
         """Of what was sampled always; of the most likely if asked for."""
         content = [
             {

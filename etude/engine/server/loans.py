@@ -135,7 +135,7 @@ class Loans:
     async def load(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanLoadBody)
         served = await lending.load(loan, Version(body.version))
-        return reply({"loaded": None if served is None else served.told()})
+        return reply({"loaded": None if served is None else served.as_json()})
 
     async def drop(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanDropBody)
