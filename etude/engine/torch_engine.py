@@ -94,9 +94,8 @@ class TorchEngine:
         """
         self.check(request)
         seed = request.seed if request.seed is not None else int.from_bytes(np.random.bytes(6), "big")
-        running = RunningRequest(
-            request, CachedSequence(list(request.prompt_ids)), Future(), seed, on_token, constraint
-        )
+        sequence = CachedSequence(list(request.prompt_ids))
+        running = RunningRequest(request, sequence, Future(), seed, on_token, constraint)
         with self._wake:
             self._raise_if_down()
             self._waiting.append(running)

@@ -161,7 +161,7 @@ def _told(verb: str, value: Any) -> object:
 async def once(
     node: Node, request: Request, raw: bytes, work: Callable[[], Awaitable[object]], unwritten: bool = False
 ) -> Response:
-    """Answer by the request's key: see requests.Requests.once."""
+    """Answer by the request's key: see requests.Requests.run_once."""
     key, wait = key_of(request), _PREFER_WAIT.search(request.headers.get("prefer", ""))
     wait_s = float(wait[1]) if wait else None
     answer = await node.requests.run_once(key, digest_of(request, raw), work, wait_s, unwritten)
