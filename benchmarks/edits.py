@@ -28,7 +28,7 @@ from pathlib import Path
 from edit_replay.histories import Change, History, Hunk
 from edit_replay.mistakes import MISTAKES, Case, Source
 
-from etude.harness.edits import Edit, Refused, replace
+from etude.harness.edits import Edit, EditRefused, replace
 
 MAX_LINES = 60
 
@@ -37,7 +37,7 @@ def ours(file: str, old: str, new: str) -> tuple[str | None, str]:
     """The text after the edit, or None and the reason it was refused."""
     try:
         return replace(file, Edit(old, new)).text, ""
-    except Refused as refusal:
+    except EditRefused as refusal:
         return None, str(refusal)
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from etude.engine import torch_engine
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
-from etude.engine.kv_cache import PagedCache, Sequence
+from etude.engine.kv_cache import CachedSequence, PagedCache
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import DeadlineExceeded
 from etude.harness.sampler import Completion, SampleRequest
@@ -88,7 +88,7 @@ class Etude(InProcess):
 class InexactAttention(PagedAttention):
     """Chunks by torch's attention, which gives a token other bits than decoding does."""
 
-    def __init__(self, cache: PagedCache, batch: list[tuple[Sequence, int]]) -> None:
+    def __init__(self, cache: PagedCache, batch: list[tuple[CachedSequence, int]]) -> None:
         super().__init__(cache, batch)
         self.batch, self.whole = batch, (self.rows, self.lengths)
 
@@ -102,7 +102,7 @@ class InexactAttention(PagedAttention):
             at += count
         return torch.cat(parts)
 
-    def _chunk(self, layer: int, sequence: Sequence, q_THC: Tensor, scale: float) -> Tensor:
+    def _chunk(self, layer: int, sequence: CachedSequence, q_THC: Tensor, scale: float) -> Tensor:
         past, count = sequence.computed, len(q_THC)
         length = past + count
         table = torch.tensor(sequence.pages[: (length + PAGE - 1) // PAGE])

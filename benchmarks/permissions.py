@@ -27,7 +27,7 @@ from denied_reads.lines import make_line
 from denied_reads.trial import Trial
 
 from etude.environments.build import default_cache_dir
-from etude.harness.permissions import Judge, PermissionConfig, Place, unreadable
+from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths, unreadable
 from etude.harness.permissions.shell import Unreadable, read_script
 
 EVERYDAY = Path(__file__).parents[1] / "tests" / "harness" / "everyday.txt"
@@ -49,7 +49,7 @@ def everyday() -> list[str]:
 
 def shares(trial: Trial) -> dict[str, float]:
     """The part of everyday commands that nobody is asked about, by the rules in force."""
-    place, lines = Place(trial.project), everyday()
+    place, lines = WorkspacePaths(trial.project), everyday()
     gone = [os.path.join(trial.project, path) for path in unreadable(trial.rules, trial.project)]
     judges = {
         "default": Judge(PermissionConfig(), place, env=trial.env),

@@ -29,10 +29,10 @@ from etude.environments.scheduling.messages import (
     Ended,
     Heartbeat,
     Hello,
-    Kill,
+    KillSandbox,
     Offer,
-    Place,
     Placed,
+    PlaceSandbox,
     Pressure,
     Request,
     image_key,
@@ -83,7 +83,7 @@ class Fleet:
                 return placements
             self.now += BATCH * 50e-6
             for order in decisions.commands:
-                assert isinstance(order, Place)
+                assert isinstance(order, PlaceSandbox)
                 self.seq += 1
                 scheduler.placed(Placed(order.node, 1, self.seq, order.sandbox), self.now)
                 placements += 1
@@ -95,7 +95,7 @@ class Fleet:
         for request in requests:
             self.scheduler.end(request.id, self.now)
         for kill in self.scheduler.decide(self.now).commands:
-            assert isinstance(kill, Kill)
+            assert isinstance(kill, KillSandbox)
             self.seq += 1
             self.scheduler.ended(Ended(kill.node, 1, self.seq, kill.sandbox), self.now)
 

@@ -36,11 +36,11 @@ from etude.environments.scheduling.messages import (
     Heartbeat,
     Hello,
     Isolation,
-    Kill,
+    KillSandbox,
     Notice,
     Offer,
-    Place,
     Placed,
+    PlaceSandbox,
     Pressure,
     Priority,
     Request,
@@ -172,8 +172,8 @@ class SimulatedNode:
     resources: Resources
     factor: float
     seq: int = 0
-    alive: dict[str, Place] = field(default_factory=dict)
-    starting: dict[str, Place] = field(default_factory=dict)
+    alive: dict[str, PlaceSandbox] = field(default_factory=dict)
+    starting: dict[str, PlaceSandbox] = field(default_factory=dict)
     holds: set[str] = field(default_factory=set)
     dead: bool = False
     silent: bool = False
@@ -312,7 +312,7 @@ class Simulation:
         started = self._clock()
         decisions = self.scheduler.decide(self.now, self.config.batch)
         self.cpu_s += self._clock() - started
-        placements = sum(isinstance(command, Place) for command in decisions.commands)
+        placements = sum(isinstance(command, PlaceSandbox) for command in decisions.commands)
         self._busy_until = self.now + placements * self.config.decision_s
         for command in decisions.commands:
             self._send(command)
@@ -378,13 +378,13 @@ class Simulation:
             return
         if isinstance(command, AskHello):
             self._say(node, self.scheduler.hello, self._hello(node))
-        elif isinstance(command, Kill):
+        elif isinstance(command, KillSandbox):
             self._remove(node, command.sandbox)
             self._say(node, self.scheduler.ended, Ended(node.name, 1, node.next_seq(), command.sandbox))
         else:
             self._start(node, command)
 
-    def _start(self, node: SimulatedNode, order: Place) -> None:
+    def _start(self, node: SimulatedNode, order: PlaceSandbox) -> None:
         profile, rng = self.profile, self._rng
         if order.action != "resume":
             node.used_mb += order.request.resources.memory_mb
@@ -397,7 +397,7 @@ class Simulation:
         took_s = slower * latency.draw(rng) + sum(self.config.fetch.draw(rng) for _ in order.fetch)
         self._at(self.now + took_s, self._started, node, order)
 
-    def _started(self, node: SimulatedNode, order: Place) -> None:
+    def _started(self, node: SimulatedNode, order: PlaceSandbox) -> None:
         if node.dead or node.starting.pop(order.sandbox, None) is None:
             return
         if order.action != "resume" and self._rng.random() < self.config.failing_starts:
@@ -415,7 +415,7 @@ class Simulation:
             node.starting.pop(sandbox, None)
             self._uncount(node, order)
 
-    def _uncount(self, node: SimulatedNode, order: Place) -> None:
+    def _uncount(self, node: SimulatedNode, order: PlaceSandbox) -> None:
         node.used_mb -= order.request.resources.memory_mb
 
     def _beat(self, node: SimulatedNode) -> None:

@@ -106,7 +106,7 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier
 from etude.rollouts.config import RunConfig
-from etude.trainer.credit import credited
+from etude.trainer.credit import assign_advantages
 from etude.trainer.packing import build_batch
 from etude.trainer.step import Trainer
 
@@ -119,7 +119,7 @@ def trajectory(reward):
 
 config = load_recipe(Path("recipe.toml"), RunConfig, ["trainer.router_replay=false"]).trainer
 group = Group("g", Task("t", "", {}, Verifier({})), tuple(trajectory(reward) for reward in (0.0, 0.0, 1.0)))
-credit = credited([group], config.advantages, config.credit)
+credit = assign_advantages([group], config.advantages, config.credit)
 trainer = Trainer(Decoder(SHAPE), config)
 found = trainer.step(build_batch([group], credit.advantages, trainer.version))
 used = {name: (found["used"] | credit.used)[name] > 0 for name in config.features}

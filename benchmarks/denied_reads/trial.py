@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from etude.environments.local import WorkspaceConfig, open_workspace
-from etude.harness.permissions import Judge, PermissionConfig, Place
+from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
 RUNNER = Path(__file__).with_name("runner.py")
 SHARED = ("/etc/shadow",)
@@ -38,7 +38,7 @@ class Trial:
                 f"read({top}/vault/**)",
             )
         )  # fmt: skip
-        self.judge = Judge(self.rules, Place(self.project), env=self.env)
+        self.judge = Judge(self.rules, WorkspacePaths(self.project), env=self.env)
         self.denied = tuple(
             (str(path), *([os.path.relpath(path, self.project)]), *ways)
             for path, ways in (

@@ -28,7 +28,7 @@ from etude.tasks.ladder import ladder_task
 from etude.tasks.packed import unpack_tasks
 from etude.tasks.realcode import real_tasks
 from etude.tasks.scrub import scrub_task
-from etude.tasks.verifiers import Unseen, calls_of, suite_verifier, with_unseen
+from etude.tasks.verifiers import HeldOutCalls, calls_of, suite_verifier, with_unseen
 
 Kind = Literal["ladder", "suite", "leaky", "careless", "real", "mined"]
 MINED = (
@@ -183,7 +183,7 @@ def _with_suite(task: Task) -> Task:
         id=f"suite-{task.id}",
         instruction=f"python3 {SUITE} fails. Find the bug and fix it.",
         files={**files, SUITE: suite.encode()},
-        verifier=with_unseen(suite_verifier(suite, "test_project", names, 10.0), Unseen(calls, [SUITE])),
+        verifier=with_unseen(suite_verifier(suite, "test_project", names, 10.0), HeldOutCalls(calls, [SUITE])),
         provenance={**task.provenance, "protected": [SUITE]},
     )
 

@@ -113,11 +113,11 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
     match config:
         case CheckpointPolicy():
             with _engine(config) as (engine, chat):
-                yield Sampled(lambda task, attempt: engine, chat, harness, config.temperature)
+                yield SamplerPlayer(lambda task, attempt: engine, chat, harness, config.temperature)
         case EndpointPolicy():
             endpoint = Endpoint(config.endpoint)
             try:
-                yield Asked(endpoint, harness, config.price)
+                yield EndpointPlayer(endpoint, harness, config.price)
             finally:
                 await endpoint.close()
         case AcpPolicy():
@@ -132,7 +132,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
                 skilled = random.Random(f"solution {seed} {task.id} {attempt}").random() < config.skill
                 return ScriptedSampler(solving(task) if skilled else giving_up(task), chat)
 
-            yield Sampled(sampler, chat, harness, 1.0)
+            yield SamplerPlayer(sampler, chat, harness, 1.0)
 
 
 @contextlib.contextmanager
@@ -151,7 +151,7 @@ def _engine(config: CheckpointPolicy) -> Generator[tuple[Sampler, Chat]]:
         engine.close()
 
 
-class Sampled:
+class SamplerPlayer:
     """A policy that is sampled from in token ids."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Sampled:
         return Sat(await _through_harness(seat, dialogue, self._harness))
 
 
-class Asked:
+class EndpointPlayer:
     """A policy that is asked over HTTP."""
 
     def __init__(self, endpoint: Endpoint, harness: HarnessConfig, price: Price | None) -> None:

@@ -14,7 +14,7 @@ from etude.bench.config import LimitsConfig, TaskSetConfig
 from etude.errors import ConfigError
 from etude.records import Task
 from etude.tasks.families import LADDER
-from etude.tasks.harbor import read_tasks, refuse_twins
+from etude.tasks.harbor import read_tasks, refuse_duplicate_ids
 
 
 def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> list[Task]:
@@ -27,7 +27,7 @@ def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> lis
         tasks += real_tasks()
     if not tasks:
         raise ConfigError("tasks: none are named; give task directories, or set ladder, heldout or real")
-    refuse_twins(tasks)
+    refuse_duplicate_ids(tasks)
     given = {} if limits is None else limits.model_dump(exclude_none=True)
     return [replace(task, limits=replace(task.limits, **given)) for task in tasks]
 

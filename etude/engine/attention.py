@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.engine.kv_cache import PagedCache, Sequence
+from etude.engine.kv_cache import CachedSequence, PagedCache
 from etude.kernels.paged_attention import PAGE, Array, paged_attention, write_pages
 
 
 class PagedAttention:
     """Tokens come packed: the new ones of each sequence, in the order of `batch`."""
 
-    def __init__(self, cache: PagedCache, batch: list[tuple[Sequence, int]], starts: list[int] | None = None) -> None:
+    def __init__(
+        self, cache: PagedCache, batch: list[tuple[CachedSequence, int]], starts: list[int] | None = None
+    ) -> None:
         """`batch` pairs a sequence with how many new tokens it has; their positions start at `computed`, unless
         `starts` says otherwise.
         """

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from etude.engine.lookup import Lookup
+from etude.engine.lookup import PromptLookup
 from etude.kernels.paged_attention import PAGE, value_width
 from etude.models.config import ModelConfig
 from etude.records import Routes
@@ -29,7 +29,7 @@ class OutOfPages(Exception):
 
 
 @dataclass(eq=False)
-class Sequence:
+class CachedSequence:
     """What the cache holds of one session: `token_ids[:computed]` are in `pages`."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Sequence:
     """How many of its pages are in the prefix index under its keys."""
     kept_routes: Routes | None = None
     """Of its first positions, as they were sampled, where keys and values were or will be computed by newer weights."""
-    lookup: Lookup | None = None
+    lookup: PromptLookup | None = None
     """What it is likely to say next, where the engine speculates."""
 
     @property
@@ -90,7 +90,7 @@ class PagedCache:
         del self._index[key], self._key_of_page[page]
         self._ids.pop(key, None)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: CachedSequence) -> None:
         """Give back a sequence's pages; those in the prefix index stay until evicted."""
         for page in sequence.pages:
             self.references[page] -= 1
@@ -98,12 +98,12 @@ class PagedCache:
                 self.free.append(page)
         sequence.pages, sequence.computed, sequence.shared_pages, sequence.prefix_id = [], 0, 0, None
 
-    def forget(self, sequence: Sequence) -> None:
+    def forget(self, sequence: CachedSequence) -> None:
         """Give back a sequence's pages, but keep the routes that its tokens were sampled with."""
         sequence.kept_routes = self.routes_of(sequence, sequence.known)
         self.release(sequence)
 
-    def reserve(self, sequence: Sequence, length: int) -> None:
+    def reserve(self, sequence: CachedSequence, length: int) -> None:
         """Make room for the first `length` tokens. Raises OutOfPages with the sequence as it was or larger, never
         torn.
         """
@@ -112,7 +112,7 @@ class PagedCache:
 
     # --- prefixes -----------------------------------------------------------------------------------------------------
 
-    def adopt_prefix(self, sequence: Sequence, version: int, most: int | None = None) -> int:
+    def adopt_prefix(self, sequence: CachedSequence, version: int, most: int | None = None) -> int:
         """Start an empty sequence from the longest cached prefix of its tokens, but its last one, or of fewer than
         `most`; returns tokens reused.
         """
@@ -132,7 +132,7 @@ class PagedCache:
         sequence.shared_pages, sequence.prefix_id = len(sequence.pages), parent
         return sequence.computed
 
-    def share_full_pages(self, sequence: Sequence) -> None:
+    def share_full_pages(self, sequence: CachedSequence) -> None:
         """Put pages that have become full into the prefix index, unless an equal one is there already."""
         while sequence.prefix_id is not None and (sequence.shared_pages + 1) * PAGE <= sequence.computed:
             number = sequence.shared_pages
@@ -147,7 +147,7 @@ class PagedCache:
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
-    def routes_of(self, sequence: Sequence, length: int) -> Routes:
+    def routes_of(self, sequence: CachedSequence, length: int) -> Routes:
         """Routes [length, L, K] of the first positions."""
         rows = self.routes[sequence.pages]
         routes = rows.reshape(len(rows) * PAGE, *self.routes.shape[2:])[:length]
@@ -156,7 +156,7 @@ class PagedCache:
         kept = sequence.kept_routes[:length]
         return np.concatenate([kept, routes[len(kept) :]])
 
-    def check(self, sequences: list[Sequence]) -> None:
+    def check(self, sequences: list[CachedSequence]) -> None:
         """Assert the books balance: every page is free, held as often as counted, or kept for its prefix alone."""
         held = [0] * len(self.references)
         for sequence in sequences:

@@ -40,7 +40,7 @@ class Lag:
         self._last_s = self._longest_s = self._stale_s = self._longest_stale_s = 0.0
         self._loads = self._bytes = self._failures = 0
 
-    def arrived(self, fetched: FetchResult) -> None:
+    def version_applied(self, fetched: FetchResult) -> None:
         """A version is served now."""
         now = time.time()
         if self._version >= 0:
@@ -52,7 +52,7 @@ class Lag:
         self._loads += 1
         self._bytes += fetched.payload_bytes
 
-    def failed(self, error: Exception) -> None:
+    def update_failed(self, error: Exception) -> None:
         self._failures += 1
         self.trouble = str(error)
 

@@ -13,16 +13,16 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from etude.engine.kv_cache import Sequence
-from etude.engine.lookup import Guess
-from etude.engine.sampling import GREEDY_BELOW, WHOLE, Cut, most_likely, possible, uniform
-from etude.harness.sampler import Completion, SampleRequest, Scored
+from etude.engine.kv_cache import CachedSequence
+from etude.engine.lookup import Proposal
+from etude.engine.sampling import GREEDY_BELOW, NO_TRUNCATION, Truncation, support, top_logprobs, uniform
+from etude.harness.sampler import Completion, PromptTokenScore, SampleRequest
 from etude.records import Routes
 
 T = TypeVar("T")
 
 
-class Sampled(NamedTuple):
+class SampledToken(NamedTuple):
     """One token as it was sampled. If asked for, `top` has the most likely ones and their log-probabilities, and `mask`
     those it was drawn from, () where that was the whole vocabulary.
     """
@@ -46,35 +46,35 @@ class Constraint(Protocol):
         ...
 
 
-OnToken = Callable[[Sampled], bool]
+OnToken = Callable[[SampledToken], bool]
 """Called on the engine's thread with each token as it is sampled; True ends the request there. It must be quick."""
 
 
 @dataclass(eq=False)
-class Running:
+class RunningRequest:
     """One request on its way."""
 
     request: SampleRequest
-    sequence: Sequence
+    sequence: CachedSequence
     future: Future[Completion]
     seed: int
     on_token: OnToken | None = None
     constraint: Constraint | None = None
-    sampled: list[Sampled] = field(default_factory=list)
-    guess: list[int] = field(default_factory=list)
+    sampled: list[SampledToken] = field(default_factory=list)
+    proposed: list[int] = field(default_factory=list)
     """Tokens computed in this step as if they had been sampled already."""
-    likely: list[Guess] = field(default_factory=list)
-    """What was guessed to come next, the most likely first; its first tokens are `guess`, if it was worth it."""
+    proposals: list[Proposal] = field(default_factory=list)
+    """What was guessed to come next, the most likely first; its first tokens are `proposed`, if it was worth it."""
     draft: list[int] = field(default_factory=list)
     """What the checkpoint's own layer says may come next."""
     cached: int | None = None
     """Prompt tokens whose keys and values were there when it was first taken up."""
-    scores: list[Scored] = field(default_factory=list)
+    scores: list[PromptTokenScore] = field(default_factory=list)
     """Of the prompt from its second token on, where asked for."""
 
     def __post_init__(self) -> None:
-        self.cut = Cut(self.request.top_k, self.request.top_p, self.request.min_p)
-        self.is_cut = self.cut != WHOLE
+        self.cut = Truncation(self.request.top_k, self.request.top_p, self.request.min_p)
+        self.is_cut = self.cut != NO_TRUNCATION
         self.greedy = self.request.temperature < GREEDY_BELOW
         self.wants_more = bool(self.request.top_logprobs or self.request.sampling_mask)
 
@@ -83,19 +83,19 @@ class Running:
         return len(self.sequence.token_ids) - self.sequence.computed
 
     @property
-    def left(self) -> int:
+    def tokens_left(self) -> int:
         """Most tokens it still may say."""
         return self.request.max_tokens - len(self.sampled)
 
-    def number(self, ahead: int) -> float:
+    def uniform_for(self, ahead: int) -> float:
         """What the token so many after the next is drawn by; a greedy one needs none."""
         return 0.0 if self.greedy else uniform(self.seed, len(self.sequence.token_ids) + ahead)
 
-    def as_told(self, sampled: Sampled, logprobs_V: Tensor) -> Sampled:
+    def with_details(self, sampled: SampledToken, logprobs_V: Tensor) -> SampledToken:
         """A token with what the request wants to know beside it."""
         most = self.request.top_logprobs
-        top = most_likely(logprobs_V, most) if most else ()
-        return sampled._replace(top=top, mask=possible(logprobs_V) if self.request.sampling_mask else ())
+        top = top_logprobs(logprobs_V, most) if most else ()
+        return sampled._replace(top=top, mask=support(logprobs_V) if self.request.sampling_mask else ())
 
     def completion(self, stopped: bool, routes: Routes) -> Completion:
         """What was sampled, as it is handed out."""
@@ -111,13 +111,13 @@ class Running:
         )
 
 
-def settle(future: Future[T], result: T) -> None:
+def resolve(future: Future[T], result: T) -> None:
     """End a future, unless whoever waited has given it up."""
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_result(result)
 
 
-def settle_with(future: Future[T], error: BaseException) -> None:
+def reject(future: Future[T], error: BaseException) -> None:
     """End a future with an error, unless whoever waited has given it up."""
     if not future.done() and future.set_running_or_notify_cancel():
         future.set_exception(error)

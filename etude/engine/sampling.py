@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from etude.harness.sampler import Scored
+from etude.harness.sampler import PromptTokenScore
 from etude.kernels.draws import draw_rows
 
 GREEDY_BELOW = 1e-5
 """A temperature below this takes the most likely token, as 0 does: dividing by it would only overflow."""
 
 
-class Cut(NamedTuple):
+class Truncation(NamedTuple):
     """What is left out of a distribution; by default nothing."""
 
     top_k: int = 0
@@ -33,7 +33,7 @@ class Cut(NamedTuple):
     """Keep tokens at least this probable as a share of the most likely one's probability."""
 
 
-WHOLE = Cut()
+NO_TRUNCATION = Truncation()
 
 
 def uniform(seed: int, position: int) -> float:
@@ -42,7 +42,7 @@ def uniform(seed: int, position: int) -> float:
     return int.from_bytes(digest, "big") / 2**64
 
 
-def distribution(logits_RV: Tensor, temperatures: Sequence[float], cuts: Sequence[Cut] = ()) -> Tensor:
+def distribution(logits_RV: Tensor, temperatures: Sequence[float], cuts: Sequence[Truncation] = ()) -> Tensor:
     """Log-probabilities [R, V] of what each row is sampled from: softmax(logits / temperature), cut and scaled again.
 
     A greedy row's are of softmax(logits), uncut. `cuts` has one entry a row, or none at all.
@@ -51,13 +51,13 @@ def distribution(logits_RV: Tensor, temperatures: Sequence[float], cuts: Sequenc
     if any(scale != 1.0 for scale in scales):
         logits_RV = logits_RV / torch.tensor(scales)[:, None]  # divided, as the trainer does: the same bits
     logprobs_RV = torch.log_softmax(logits_RV, dim=-1)
-    cut = [row for row, each in enumerate(cuts) if each != WHOLE and temperatures[row] >= GREEDY_BELOW]
+    cut = [row for row, each in enumerate(cuts) if each != NO_TRUNCATION and temperatures[row] >= GREEDY_BELOW]
     if cut:
-        logprobs_RV[cut] = _without_the_unlikely(logprobs_RV[cut], [cuts[row] for row in cut])
+        logprobs_RV[cut] = _truncated(logprobs_RV[cut], [cuts[row] for row in cut])
     return logprobs_RV
 
 
-def _without_the_unlikely(logprobs_RV: Tensor, cuts: Sequence[Cut]) -> Tensor:
+def _truncated(logprobs_RV: Tensor, cuts: Sequence[Truncation]) -> Tensor:
     sorted_RV, order_RV = logprobs_RV.sort(dim=-1, descending=True, stable=True)
     rank_1V = torch.arange(logprobs_RV.shape[1])[None]
     most_R1 = torch.tensor([min(cut.top_k or logprobs_RV.shape[1], logprobs_RV.shape[1]) for cut in cuts])[:, None]
@@ -83,14 +83,14 @@ def draw(logprobs_RV: Tensor, temperatures: Sequence[float], uniforms: Sequence[
     return tokens.tolist()
 
 
-def most_likely(logprobs_V: Tensor, count: int) -> tuple[tuple[int, float], ...]:
+def top_logprobs(logprobs_V: Tensor, count: int) -> tuple[tuple[int, float], ...]:
     """The `count` most likely tokens and their log-probabilities, best first; fewer where fewer can be sampled."""
     top = logprobs_V.topk(min(count, logprobs_V.shape[0]))
     pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     return tuple((token, logprob) for token, logprob in pairs if logprob != -torch.inf)
 
 
-def possible(logprobs_V: Tensor) -> tuple[int, ...]:
+def support(logprobs_V: Tensor) -> tuple[int, ...]:
     """The tokens that can be drawn, in order; () if all can."""
     kept = torch.isfinite(logprobs_V).nonzero().squeeze(1)
     return () if len(kept) == len(logprobs_V) else tuple(kept.tolist())
@@ -104,10 +104,10 @@ def forbid(logits_RV: Tensor, allowed: Mapping[int, Tensor]) -> Tensor:
     return logits_RV
 
 
-def score(logits_RV: Tensor, tokens: Sequence[int], count: int) -> list[Scored]:
+def score(logits_RV: Tensor, tokens: Sequence[int], count: int) -> list[PromptTokenScore]:
     """What each row says of its token, and its `count` most likely ones."""
     logprobs_RV = torch.log_softmax(logits_RV, dim=-1)
     own_R1 = logprobs_RV.gather(1, torch.tensor(tokens)[:, None])
     ranks = ((logprobs_RV > own_R1).sum(dim=-1) + 1).tolist()
-    tops = [most_likely(row, count) if count else () for row in logprobs_RV]
-    return [Scored(*each) for each in zip(tokens, own_R1.squeeze(1).tolist(), ranks, tops, strict=True)]
+    tops = [top_logprobs(row, count) if count else () for row in logprobs_RV]
+    return [PromptTokenScore(*each) for each in zip(tokens, own_R1.squeeze(1).tolist(), ranks, tops, strict=True)]

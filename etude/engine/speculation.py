@@ -24,8 +24,8 @@ from torch import Tensor
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
 from etude.engine.kv_cache import OutOfPages, PagedCache
-from etude.engine.lookup import Guess, Habits, Lookup
-from etude.engine.running import Running
+from etude.engine.lookup import NgramCache, PromptLookup, Proposal
+from etude.engine.running import RunningRequest
 from etude.engine.sampling import distribution, draw
 from etude.errors import ConfigError
 from etude.models.decoder import Decoder
@@ -36,13 +36,13 @@ FIXED_ROWS = 8
 """A step costs about as much before its first token as so many tokens cost: one guessed where few run is nearly free,
 where many run it costs what any token does."""
 LOOKUP_NGRAM = 1
-"""So many tokens must have been said before, in the same order, for what followed them to be guessed: `Odds` drops
-lookups that guess badly sooner than a longer match would pay."""
+"""So many tokens must have been said before, in the same order, for what followed them to be guessed: `AcceptanceRate`
+drops lookups that guess badly sooner than a longer match would pay."""
 _FADE = 0.98
 """What a guess weighs for each one after it."""
 
 
-class Odds:
+class AcceptanceRate:
     """How often the next token of a kind of guess is right."""
 
     def __init__(self) -> None:
@@ -54,12 +54,12 @@ class Odds:
         self.wrong = _FADE * self.wrong + (right < guessed)
 
     @property
-    def chance(self) -> float:
+    def probability(self) -> float:
         return min(max(self.right / (self.right + self.wrong), 0.01), 0.99)
 
-    def worth(self, running: int) -> int:
+    def draft_length(self, running: int) -> int:
         """How many tokens to guess: each is used only if all before it are right, and must save more than it costs."""
-        return int(log(running / (running + FIXED_ROWS)) / log(self.chance))
+        return int(log(running / (running + FIXED_ROWS)) / log(self.probability))
 
 
 class Speculation:
@@ -69,43 +69,45 @@ class Speculation:
         if config.further_tokens and decoder.further is None:
             raise ConfigError("engine.further_tokens: this checkpoint has no layer for a further token; set it to 0")
         self.decoder, self.cache, self.config, self.counters = decoder, cache, config, counters
-        self.odds: dict[str, Odds] = {}
-        self.habits = Habits()
+        self.rates: dict[str, AcceptanceRate] = {}
+        self.ngrams = NgramCache()
 
-    def guess(self, running: Running, beside: int, budget: int) -> list[int]:
+    def propose(self, running: RunningRequest, beside: int, budget: int) -> list[int]:
         """What to compute behind the token at a sequence's end, where so many sequences run in all."""
-        running.likely = sorted(self._likely(running, min(budget, running.left - 1)), key=self._chance, reverse=True)
-        if not running.likely:
+        running.proposals = sorted(
+            self._proposals(running, min(budget, running.tokens_left - 1)), key=self._probability, reverse=True
+        )
+        if not running.proposals:
             return []
-        best = running.likely[0]
-        tokens = best.tokens[: self.odds[best.kind].worth(beside)]
+        best = running.proposals[0]
+        tokens = best.tokens[: self.rates[best.kind].draft_length(beside)]
         self._count("guessed", best.kind, len(tokens))
         return tokens
 
-    def _chance(self, guess: Guess) -> float:
-        return self.odds.setdefault(guess.kind, Odds()).chance
+    def _probability(self, guess: Proposal) -> float:
+        return self.rates.setdefault(guess.kind, AcceptanceRate()).probability
 
-    def _likely(self, running: Running, most: int) -> list[Guess]:
+    def _proposals(self, running: RunningRequest, most: int) -> list[Proposal]:
         if most <= 0 or running.constraint is not None:  # what a grammar allows depends on what was said
             return []
-        sequence, found = running.sequence, [Guess(running.draft[:most], FURTHER)]
+        sequence, found = running.sequence, [Proposal(running.draft[:most], FURTHER)]
         if self.config.lookup_tokens:
             most = min(most, self.config.lookup_tokens)
             if sequence.lookup is None:
-                sequence.lookup = Lookup(LOOKUP_NGRAM)
-            found += (each.guess(sequence.token_ids, most) for each in (sequence.lookup, self.habits))
+                sequence.lookup = PromptLookup(LOOKUP_NGRAM)
+            found += (each.propose(sequence.token_ids, most) for each in (sequence.lookup, self.ngrams))
         return [guess for guess in found if guess.tokens]
 
-    def learn(self, running: Running, right: int) -> None:
+    def learn(self, running: RunningRequest, right: int) -> None:
         """So many of the tokens guessed were right. Of guesses that were not computed the first token is compared."""
         if self.config.lookup_tokens:
-            self.habits.learn(running.sequence.token_ids, right + 1)
-        for guess in running.likely:
-            if guess is running.likely[0] and running.guess:
-                self.odds[guess.kind].learn(len(running.guess), right)
+            self.ngrams.learn(running.sequence.token_ids, right + 1)
+        for guess in running.proposals:
+            if guess is running.proposals[0] and running.proposed:
+                self.rates[guess.kind].learn(len(running.proposed), right)
                 self._count("right", guess.kind, right)
             else:
-                self.odds[guess.kind].learn(1, guess.tokens[0] == running.sampled[-1 - right].token)
+                self.rates[guess.kind].learn(1, guess.tokens[0] == running.sampled[-1 - right].token)
 
     def _count(self, what: str, kind: str, tokens: int) -> None:
         self.counters["guessed_tokens" if what == "guessed" else "guessed_right"] += tokens
@@ -114,11 +116,11 @@ class Speculation:
 
     # --- the layer for a further token --------------------------------------------------------------------------------
 
-    def follow(self, batch: list[tuple[Running, int]], starts: list[int], hidden_ND: Tensor) -> None:
+    def follow(self, batch: list[tuple[RunningRequest, int]], starts: list[int], hidden_ND: Tensor) -> None:
         """Put the pairs of tokens that a step has completed through the layer, and draft where one was sampled.
         `starts` is what each had computed before the step, whose hidden states are given.
         """
-        paired: list[tuple[Running, int, int]] = []
+        paired: list[tuple[RunningRequest, int, int]] = []
         rows: list[int] = []
         row = 0
         for (running, count), start in zip(batch, starts, strict=True):
@@ -140,11 +142,13 @@ class Speculation:
         if drafting:
             self._draft([running for running, _ in drafting], further_ND[torch.tensor([end for _, end in drafting])])
 
-    def _further(self, batch: list[tuple[Running, int]], starts: list[int], ids: list[int], hidden: Tensor) -> Tensor:
+    def _further(
+        self, batch: list[tuple[RunningRequest, int]], starts: list[int], ids: list[int], hidden: Tensor
+    ) -> Tensor:
         attention = PagedAttention(self.cache, [(running.sequence, pairs) for running, pairs in batch], starts)
         return self.decoder.look_further(torch.tensor(ids), hidden, attention.positions, attention)[0]
 
-    def _draft(self, drafting: list[Running], hidden_RD: Tensor) -> None:
+    def _draft(self, drafting: list[RunningRequest], hidden_RD: Tensor) -> None:
         """One token after another, each as far as there is room for the pair before it."""
         temperatures = [running.request.temperature for running in drafting]
         cuts = [running.cut for running in drafting]
@@ -159,12 +163,12 @@ class Speculation:
                 ids = [running.draft[-1] for running in drafting]
                 hidden_RD = self._further([(running, 1) for running in drafting], starts, ids, hidden_RD)
             logprobs_RV = distribution(self.decoder.further_logits(hidden_RD), temperatures, cuts)
-            uniforms = [running.number(ahead) for running in drafting]
+            uniforms = [running.uniform_for(ahead) for running in drafting]
             for running, token in zip(drafting, draw(logprobs_RV, temperatures, uniforms), strict=True):
                 running.draft.append(token)
 
 
-def _wants_draft(running: Running) -> bool:
+def _wants_draft(running: RunningRequest) -> bool:
     """Whether the next step decodes a token of it, and perhaps more."""
-    ends = running.future.done() or running.left <= 1
+    ends = running.future.done() or running.tokens_left <= 1
     return running.to_compute == 1 and running.constraint is None and not ends

@@ -22,8 +22,8 @@ import torch
 from etude.engine.attention import PagedAttention
 from etude.engine.config import EngineConfig
 from etude.engine.forward import Forward, fits
-from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
-from etude.engine.running import Constraint, OnToken, Running, Sampled, settle, settle_with
+from etude.engine.kv_cache import CachedSequence, OutOfPages, PagedCache
+from etude.engine.running import Constraint, OnToken, RunningRequest, SampledToken, reject, resolve
 from etude.engine.sampling import distribution, draw, forbid, score
 from etude.engine.served import load_served
 from etude.engine.speculation import Speculation
@@ -49,11 +49,11 @@ class TorchEngine:
         self._speculates = bool(config.lookup_tokens or config.further_tokens)
         self.busy_s = self.work_s = 0.0
         self._work_since: float | None = None
-        self._waiting: deque[Running] = deque()
-        self._running: list[Running] = []
-        self._idle: OrderedDict[str, Sequence] = OrderedDict()  # sessions between turns, least recent first
-        self._cancelled: list[tuple[str, list[Running]]] = []
-        self._abandoned: list[Running] = []
+        self._waiting: deque[RunningRequest] = deque()
+        self._running: list[RunningRequest] = []
+        self._idle: OrderedDict[str, CachedSequence] = OrderedDict()  # sessions between turns, least recent first
+        self._cancelled: list[tuple[str, list[RunningRequest]]] = []
+        self._abandoned: list[RunningRequest] = []
         self._swap: tuple[Mapping[str, np.ndarray], Version, int, Future[float]] | None = None
         self._prefixes: int = version
         self._paused: Literal["keep", "wait"] | None = None
@@ -94,7 +94,8 @@ class TorchEngine:
         """
         self.check(request)
         seed = request.seed if request.seed is not None else int.from_bytes(np.random.bytes(6), "big")
-        running = Running(request, Sequence(list(request.prompt_ids)), Future(), seed, on_token, constraint)
+        sequence = CachedSequence(list(request.prompt_ids))
+        running = RunningRequest(request, sequence, Future(), seed, on_token, constraint)
         with self._wake:
             self._raise_if_down()
             self._waiting.append(running)
@@ -124,7 +125,7 @@ class TorchEngine:
         with self._wake:
             self._raise_if_down()
             if self._swap is not None:
-                settle(self._swap[-1], 0.0)
+                resolve(self._swap[-1], 0.0)
             self._swap = (bits, version, line, done)
             self._wake.notify()
         return done
@@ -155,7 +156,7 @@ class TorchEngine:
             rested, self._resting = self._resting, []
             self._wake.notify()
         for each in rested:
-            settle(each, None)
+            resolve(each, None)
 
     @property
     def paused(self) -> bool:
@@ -236,11 +237,11 @@ class TorchEngine:
             swap, self._swap = self._swap, None
             rested, self._resting = self._resting, []
         for running in waiting:
-            settle_with(running.future, error)
+            reject(running.future, error)
         for future in rested:
-            settle_with(future, error)
+            reject(future, error)
         if swap is not None:
-            settle_with(swap[-1], error)
+            reject(swap[-1], error)
 
     def _between_steps(self) -> None:
         with self._wake:
@@ -267,16 +268,16 @@ class TorchEngine:
                 return
             rested, self._resting = self._resting, []
         for each in rested:
-            settle(each, None)
+            resolve(each, None)
 
-    def _drop_session(self, session: str, requests: list[Running]) -> None:
+    def _drop_session(self, session: str, requests: list[RunningRequest]) -> None:
         if (idle := self._idle.pop(session, None)) is not None:
             self.cache.release(idle)
         for running in requests:
             running.future.cancel()
             self._drop(running)
 
-    def _drop(self, running: Running) -> None:
+    def _drop(self, running: RunningRequest) -> None:
         """Take a request out, wherever it is; one that has meanwhile ended is nowhere."""
         with self._wake:
             place = next((each for each in (self._running, self._waiting) if running in each), None)
@@ -291,7 +292,7 @@ class TorchEngine:
         try:
             load_served(self.decoder, bits)
         except Exception as error:
-            settle_with(done, error)
+            reject(done, error)
             if isinstance(error, EtudeError):  # nothing was changed; the engine goes on
                 return
             raise
@@ -305,9 +306,9 @@ class TorchEngine:
                 self.cache.adopt_prefix(sequence, self._prefixes, most=0)  # its pages are the new version's
             else:
                 sequence.prefix_id = None  # from here on its pages mix versions
-        settle(done, time.perf_counter() - started)
+        resolve(done, time.perf_counter() - started)
 
-    def _admit(self, running: Running) -> None:
+    def _admit(self, running: RunningRequest) -> None:
         """Take up the session's own cache, or else the longest prefix anyone has left; nothing where all is scored."""
         previous = self._idle.pop(running.request.session_id, None)
         prompt = running.sequence.token_ids
@@ -338,7 +339,7 @@ class TorchEngine:
         for running, count in batch:
             computed = running.sequence.computed
             ids += running.sequence.token_ids[computed : computed + count]
-            ids += running.guess
+            ids += running.proposed
         decoded = [count for running, count in batch if running.to_compute == 1]
         starts = [running.sequence.computed for running, _ in batch]
         with torch.inference_mode():
@@ -359,30 +360,30 @@ class TorchEngine:
         output = self.decoder(torch.tensor(ids), attention.positions, attention)
         return output.hidden_ND, output.routing.experts_NLK.numpy()
 
-    def _pack(self) -> list[tuple[Running, int]]:
+    def _pack(self) -> list[tuple[RunningRequest, int]]:
         """Who computes how many tokens in this step. Makes room for each: where there is none, the youngest waits."""
         budget = self.config.step_tokens
-        batch: list[tuple[Running, int]] = []
-        preempted: set[Running] = set()
+        batch: list[tuple[RunningRequest, int]] = []
+        preempted: set[RunningRequest] = set()
         for running in sorted(self._running, key=lambda r: r.to_compute != 1):  # decode rows first; the sort is stable
-            running.guess, running.likely = [], []
+            running.proposed, running.proposals = [], []
             count = min(running.to_compute, budget)
             if count == 0 or running in preempted:
                 continue
             if count == running.to_compute == 1 and self._speculates:
-                running.guess = self._speculation.guess(running, len(self._running), budget - 1)
-                count += len(running.guess)
+                running.proposed = self._speculation.propose(running, len(self._running), budget - 1)
+                count += len(running.proposed)
             preempted |= self._make_room(running, running.sequence.computed + count)
             if running not in preempted:
                 budget -= count
                 batch.append((running, count))
         return [(running, count) for running, count in batch if running not in preempted]
 
-    def _make_room(self, running: Running, length: int) -> set[Running]:
+    def _make_room(self, running: RunningRequest, length: int) -> set[RunningRequest]:
         """Pages for the first `length` tokens; returns whom that has cost theirs, `running` itself perhaps among
         them.
         """
-        preempted: set[Running] = set()
+        preempted: set[RunningRequest] = set()
         while True:
             try:
                 self.cache.reserve(running.sequence, length)
@@ -403,53 +404,53 @@ class TorchEngine:
                 if victim is running:
                     return preempted
 
-    def _advance(self, batch: list[tuple[Running, int]], hidden_ND: torch.Tensor) -> None:
+    def _advance(self, batch: list[tuple[RunningRequest, int]], hidden_ND: torch.Tensor) -> None:
         """Count what was computed, and sample for every sequence that has caught up with its tokens."""
-        ready: list[Running] = []
+        ready: list[RunningRequest] = []
         rows: list[int] = []
         end = 0
         for running, count in batch:
             end += count
             if running.request.prompt_logprobs is not None:
                 self._score(running, hidden_ND[end - count : end])
-            running.sequence.computed += count - len(running.guess)
+            running.sequence.computed += count - len(running.proposed)
             self.cache.share_full_pages(running.sequence)
             if running.to_compute == 0:
                 ready.append(running)
-                rows += range(end - len(running.guess) - 1, end)
+                rows += range(end - len(running.proposed) - 1, end)
         if ready:
             said_RD = hidden_ND if len(rows) == len(hidden_ND) else hidden_ND[torch.tensor(rows)]
             self._sample(ready, self.decoder.logits(said_RD))
 
-    def _sample(self, ready: list[Running], logits_RV: torch.Tensor) -> None:
+    def _sample(self, ready: list[RunningRequest], logits_RV: torch.Tensor) -> None:
         """Draw a token at each sequence's end, and after each token of its guess."""
-        draws = [(running, i) for running in ready for i in range(1 + len(running.guess))]
+        draws = [(running, i) for running in ready for i in range(1 + len(running.proposed))]
         allowed = {row: r.constraint.allowed() for row, (r, _) in enumerate(draws) if r.constraint is not None}
         if allowed:
             logits_RV = forbid(logits_RV, allowed)
             self.counters["constrained_tokens"] += len(allowed)
         temperatures = [running.request.temperature for running, _ in draws]
         logprobs_RV = distribution(logits_RV, temperatures, [running.cut for running, _ in draws])
-        tokens = draw(logprobs_RV, temperatures, [running.number(i) for running, i in draws])
+        tokens = draw(logprobs_RV, temperatures, [running.uniform_for(i) for running, i in draws])
         chosen = logprobs_RV.numpy()[np.arange(len(tokens)), tokens].tolist()
         row = 0
         for running in ready:
-            count = 1 + len(running.guess)
+            count = 1 + len(running.proposed)
             self._take(running, tokens[row : row + count], chosen[row : row + count], logprobs_RV, row)
             row += count
 
     def _take(
-        self, running: Running, tokens: list[int], logprobs: list[float], logprobs_RV: torch.Tensor, row: int
+        self, running: RunningRequest, tokens: list[int], logprobs: list[float], logprobs_RV: torch.Tensor, row: int
     ) -> None:
         """Append what was drawn, as far as the guess was right. The distributions it was drawn from begin at `row`."""
         sequence, right = running.sequence, 0
         for i, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
             self.counters["cut_tokens"] += running.is_cut
-            sampled = Sampled(token, logprob, self.version)
+            sampled = SampledToken(token, logprob, self.version)
             if running.wants_more:
-                sampled = running.as_told(sampled, logprobs_RV[row + i])
+                sampled = running.with_details(sampled, logprobs_RV[row + i])
             goes_on = self._append(running, sampled)
-            if not goes_on or i == len(running.guess) or token != running.guess[i]:
+            if not goes_on or i == len(running.proposed) or token != running.proposed[i]:
                 break
             sequence.computed += 1  # it was computed already, as a guess
             self.cache.share_full_pages(sequence)
@@ -457,7 +458,7 @@ class TorchEngine:
         self._speculation.learn(running, right)
         self.counters["decode_tokens"] += right
 
-    def _score(self, running: Running, hidden_CD: torch.Tensor) -> None:
+    def _score(self, running: RunningRequest, hidden_CD: torch.Tensor) -> None:
         """Score the prompt's tokens that follow those just computed; what was preempted has some already."""
         prompt, first, most = running.request.prompt_ids, running.sequence.computed, running.request.prompt_logprobs
         end = min(len(hidden_CD), len(prompt) - 1 - first)
@@ -467,7 +468,7 @@ class TorchEngine:
             running.scores += score(logits, tokens, most or 0)
             self.counters["scored_tokens"] += len(tokens)
 
-    def _append(self, running: Running, sampled: Sampled) -> bool:
+    def _append(self, running: RunningRequest, sampled: SampledToken) -> bool:
         """Returns whether the request goes on."""
         running.sampled.append(sampled)
         running.sequence.token_ids.append(sampled.token)
@@ -478,7 +479,7 @@ class TorchEngine:
             if running.on_token is not None:
                 stopped |= running.on_token(sampled)
         except Exception as error:  # the asker's fault: that request ends, the engine goes on
-            settle_with(running.future, error)
+            reject(running.future, error)
             self._drop(running)
             return False
         if stopped or len(running.sampled) >= running.request.max_tokens:
@@ -486,7 +487,7 @@ class TorchEngine:
             return False
         return True
 
-    def _finish(self, running: Running, stopped: bool) -> None:
+    def _finish(self, running: RunningRequest, stopped: bool) -> None:
         completion = running.completion(stopped, self.cache.routes_of(running.sequence, running.sequence.computed))
         session = running.request.session_id
         if (before := self._idle.pop(session, None)) is not None:
@@ -496,4 +497,4 @@ class TorchEngine:
         else:
             self._idle[session] = running.sequence
         self._running.remove(running)
-        settle(running.future, completion)
+        resolve(running.future, completion)

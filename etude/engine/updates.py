@@ -24,7 +24,7 @@ from etude.weights.slices import join
 from etude.weights.subscriber import FetchResult, Subscriber, WrongBase
 
 
-class TakesWeights(Protocol):
+class WeightReceiver(Protocol):
     """What of an engine is needed here."""
 
     def swap(self, bits: Mapping[str, np.ndarray], version: Version) -> Future[float]:
@@ -33,13 +33,13 @@ class TakesWeights(Protocol):
 
 
 @dataclass(frozen=True)
-class Served:
+class AppliedVersion:
     """A version that came in: how it was fetched, and how long sampling stood still while it was put in."""
 
     fetched: FetchResult
     pause_s: float
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """To whoever published it and had it loaded."""
         fetched = self.fetched
         return {
@@ -51,7 +51,7 @@ class Served:
 class WeightUpdates:
     """Use on one event loop."""
 
-    def __init__(self, engine: TakesWeights, subscriber: Subscriber, region: str = "") -> None:
+    def __init__(self, engine: WeightReceiver, subscriber: Subscriber, region: str = "") -> None:
         self.version: Version | None = None
         """The newest version taken from the store; None while the engine has what it was started with."""
         self.root: str | None = None
@@ -61,13 +61,13 @@ class WeightUpdates:
         self.turn = asyncio.Lock()
         """Whoever holds it keeps the weights that are served: no version comes in meanwhile."""
 
-    async def load(self, target: Version | None = None) -> Served | None:
+    async def load(self, target: Version | None = None) -> AppliedVersion | None:
         """Serve `target`, or the newest there is. None if that or a later version is in already."""
         async with self.turn:
             try:
                 return await self._load(target)
             except EtudeError as error:
-                self.lag.failed(error)
+                self.lag.update_failed(error)
                 raise
 
     async def follow(self, every_s: float) -> None:
@@ -79,7 +79,7 @@ class WeightUpdates:
                 await self.load()
             await asyncio.sleep(every_s)
 
-    async def _load(self, target: Version | None) -> Served | None:
+    async def _load(self, target: Version | None) -> AppliedVersion | None:
         if target is None:
             target = await asyncio.to_thread(self._subscriber.latest)
         if self.version is not None and self.version >= target:
@@ -87,8 +87,8 @@ class WeightUpdates:
         bits, fetched = await self._fetch(target)
         pause_s = await asyncio.wrap_future(self._engine.swap(join(bits), target))
         self._bits, self.version, self.root = bits, target, fetched.root
-        self.lag.arrived(fetched)
-        return Served(fetched, pause_s)
+        self.lag.version_applied(fetched)
+        return AppliedVersion(fetched, pause_s)
 
     async def _fetch(self, target: Version) -> tuple[Bits, FetchResult]:
         try:

@@ -38,7 +38,7 @@ _PSI = ("cpu", "memory", "io")
 _LEAKS_FRESH_S = 30.0
 
 
-class Accounts:
+class Telemetry:
     """Of one node. `leaks` says how many things of sandboxes that are gone are still there; it may be slow.
 
     `egress` gives, for each backend that lets sandboxes out, what became of their requests.
@@ -97,7 +97,7 @@ class Accounts:
         """Observe how long the block takes, not at all when it raises; and a span around it either way."""
         named = {} if sandbox is None else {SANDBOX: sandbox}
         began = time.perf_counter()
-        with spanned(operation, {BACKEND: backend, IMAGE: image, **named}) as span:
+        with traced_operation(operation, {BACKEND: backend, IMAGE: image, **named}) as span:
             yield span
         self._seconds[operation].labels(backend).observe(time.perf_counter() - began)
 
@@ -149,7 +149,7 @@ class _Lines:
 
 
 @contextmanager
-def spanned(operation: str, attributes: Mapping[str, str]) -> Generator[trace.Span]:
+def traced_operation(operation: str, attributes: Mapping[str, str]) -> Generator[trace.Span]:
     """A span around the block. Its outcome is "ok", or in a word what ended it."""
     with _TRACER.start_as_current_span(f"sandbox.{operation}", attributes=dict(attributes)) as span:
         try:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from etude.environments.base import WORKSPACE, Part, Sandbox
+from etude.environments.base import WORKSPACE, Sandbox, TarChunk
 from etude.errors import SandboxError, SandboxSpoiled
 
 _OURS = {errno.EIO, errno.ENOMEM, errno.ENFILE, errno.ENOSYS, errno.EBADMSG}
@@ -99,7 +99,7 @@ def blamed(error: OSError, what: str) -> SandboxError:
     return kind(f"{what}: {error}"[:2000])  # a path may be thousands of characters long
 
 
-async def all_parts(part: Callable[[int], Awaitable[Part]], what: str) -> list[bytes]:
+async def all_parts(part: Callable[[int], Awaitable[TarChunk]], what: str) -> list[bytes]:
     """The tars of a directory, of what gives the one that begins with an entry; `what` it is for, in errors."""
     tars: list[bytes] = []
     begin = 0

@@ -66,7 +66,7 @@ def open_backend(config: BackendTable | None = None) -> Backend:
     config = default_config() if config is None else config
     plugin = plugin_of(config)
     try:
-        return plugin.opened(config)
+        return plugin.create_backend(config)
     except ImportError as error:
         raise MissingDependency(f"{error.name} is not installed: pip install 'etude[{plugin.extra}]'") from None
 

@@ -50,19 +50,19 @@ class Capabilities:
     """Whether a snapshot outlives the process that had it taken, and others that reach the same server can use it."""
 
 
-def offer_of(offers: Sequence[Capabilities], backend: str | None, isolation: str | None) -> Capabilities | None:
+def find_offer(offers: Sequence[Capabilities], backend: str | None, isolation: str | None) -> Capabilities | None:
     """The first of several backends with this name and isolation; None is any."""
     fits = (each for each in offers if backend in (None, each.name) and isolation in (None, each.isolation))
     return next(fits, None)
 
 
-def listed(offers: Sequence[Capabilities]) -> str:
+def describe_offers(offers: Sequence[Capabilities]) -> str:
     """Backends, as messages name them."""
     return ", ".join(f"{each.name} (isolation {each.isolation})" for each in offers)
 
 
-def wish(backend: str | None, isolation: str | None) -> str:
-    """What of `offer_of` was asked for, as messages name it."""
+def describe_requirement(backend: str | None, isolation: str | None) -> str:
+    """What of `find_offer` was asked for, as messages name it."""
     asked = {"backend": backend, "isolation": isolation}
     return " and ".join(f"{key} = {value!r}" for key, value in asked.items() if value is not None)
 
@@ -87,7 +87,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Part:
+class TarChunk:
     """Of a directory: a tar, and the number of the entry that the next part begins with; 0 where this is the last."""
 
     next: int
@@ -97,7 +97,7 @@ class Part:
         return self.next.to_bytes(8, "little") + self.tar
 
     @classmethod
-    def decoded(cls, body: bytes) -> Part:
+    def decoded(cls, body: bytes) -> TarChunk:
         return cls(int.from_bytes(body[:8], "little"), body[8:])
 
 
@@ -290,7 +290,7 @@ class Sandbox:
         ARCHIVE_MAX."""
         return await self.call("download", path=path)
 
-    async def part(self, path: str, skip: int = 0) -> Part:
+    async def part(self, path: str, skip: int = 0) -> TarChunk:
         """As `download`, from the entry numbered `skip` on and as many as go into one archive. What is shut to its
         owner is opened, and shut again. A file of several names comes once in each part.
 
@@ -331,7 +331,7 @@ class Sandbox:
         await self.call("destroy")
 
 
-async def all_of(*work: Coroutine[Any, Any, object]) -> None:
+async def gather_all(*work: Coroutine[Any, Any, object]) -> None:
     """Let all of it end, and raise the first error there was: one that fails keeps none of the others from its end."""
     for ended in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(ended, BaseException):

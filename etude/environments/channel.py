@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from etude.environments.base import ExecResult
-from etude.environments.guest_verbs import ASKED, check, listed
+from etude.environments.guest_verbs import ASKED, check, nul_terminated
 from etude.environments.guest_verbs import command as command_body
 from etude.environments.process import Answer, GuestProcess, exec_result
 from etude.errors import DeadlineExceeded, SandboxError, SandboxSpoiled
@@ -222,7 +222,7 @@ class Channel(asyncio.Protocol):
         Must come first after a start from a copied memory. Nothing else runs before the agent has answered: its
         processes were stopped when the copy was made. Raises ConnectionResetError when the connection made after
         `hang_up` is lost before the answer: a machine that has just been started may cut it, once."""
-        texts = listed(iter((name, *(f"{key}={value}" for key, value in env.items()))))
+        texts = nul_terminated(iter((name, *(f"{key}={value}" for key, value in env.items()))))
         head = _RESUME.pack(time.time_ns(), processes, os.urandom(_ENTROPY_BYTES))
         if self._between_calls and (self._transport is None or self._transport.is_closing()):
             raise self._cut()

@@ -14,7 +14,14 @@ from urllib.parse import quote
 
 import httpx2
 
-from etude.environments.base import Capabilities, SandboxSpec, Snapshot, listed, offer_of, wish
+from etude.environments.base import (
+    Capabilities,
+    SandboxSpec,
+    Snapshot,
+    describe_offers,
+    describe_requirement,
+    find_offer,
+)
 from etude.environments.connection import Connection
 from etude.environments.far import FarBackend, FarSandbox
 from etude.environments.remote import RemoteConfig, default_state_dir
@@ -61,7 +68,7 @@ class RemoteBackend(FarBackend):
         return self.live.setdefault(name, RemoteSandbox(self, name))
 
 
-class HttpLine:
+class HttpTransport:
     """To one sandbox of a server."""
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -89,7 +96,7 @@ class RemoteSandbox(FarSandbox):
     """One sandbox of a server."""
 
     def __init__(self, backend: RemoteBackend, name: str) -> None:
-        super().__init__(HttpLine(backend.connection, name), name)
+        super().__init__(HttpTransport(backend.connection, name), name)
         self._backend = backend
 
     async def call(self, verb: str, **arguments: Any) -> Any:
@@ -126,7 +133,7 @@ def _offered(config: RemoteConfig, token: str) -> Capabilities:
     if not answer.is_success:
         raise error_of(answer.content, config.url)
     offers = [Capabilities(**each) for each in answer.json()["backends"]]
-    if (found := offer_of(offers, config.backend, config.isolation)) is not None:
+    if (found := find_offer(offers, config.backend, config.isolation)) is not None:
         return replace(found, lasting=True)
-    wanted = wish(config.backend, config.isolation)
-    raise ConfigError(f"environment: {wanted} is not offered at {config.url}, only {listed(offers)}")
+    wanted = describe_requirement(config.backend, config.isolation)
+    raise ConfigError(f"environment: {wanted} is not offered at {config.url}, only {describe_offers(offers)}")

@@ -47,7 +47,7 @@ def diagnose(config: BackendTable | None = None) -> list[Finding]:
     config = default_config() if config is None else config
     plugin = plugin_of(config)
     try:
-        return plugin.probed(config)
+        return plugin.run_probe(config)
     except ModuleNotFoundError as error:
         remedy = f"pip install 'etude[{plugin.extra}]'"
         return [Finding("packages", False, f"{error.name} is not installed", remedy)]

@@ -1,8 +1,8 @@
 """Sandboxes of another process: their verbs go over a line, whatever that line is made of.
 
-Owns `Line`, what a caller needs of one (HTTP's is in `client`, Ray's in `cluster.sandbox`), the background commands of
-such a sandbox, which are asked about in turns, and the list of what a backend has made there, which it takes down when
-it closes. Knows neither HTTP nor Ray.
+Owns `Transport`, what a caller needs of such a line (HTTP's is in `client`, Ray's in `cluster.sandbox`), the background
+commands of such a sandbox, which are asked about in turns, and the list of what a backend has made there, which it
+takes down when it closes. Knows neither HTTP nor Ray.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import weakref
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from etude.environments.base import Capabilities, ExecResult, Sandbox, SandboxSpec, Snapshot, all_of
-from etude.environments.verbs import Waited
+from etude.environments.base import Capabilities, ExecResult, Sandbox, SandboxSpec, Snapshot, gather_all
+from etude.environments.verbs import ProcessStatus
 from etude.errors import DeadlineExceeded, SandboxError
 
 TURN_S = 20.0
 """How long the other process holds a question before it says that there is no news."""
 
 
-class Line(Protocol):
+class Transport(Protocol):
     """To one sandbox of another process."""
 
     async def call(self, verb: str, **arguments: Any) -> Any:
@@ -55,7 +55,7 @@ class FarBackend:
         """Destroy what was made through this object; the other side and its other sandboxes live on."""
         self._closed = True
         boxes = [box.destroy() for box in list(self.live.values())]
-        await all_of(*boxes, *(self.release(Snapshot(name)) for name in list(self.snapshots)))
+        await gather_all(*boxes, *(self.release(Snapshot(name)) for name in list(self.snapshots)))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -65,8 +65,8 @@ class FarBackend:
 class FarSandbox(Sandbox):
     """Base of the sandboxes of one kind of line. See base.Sandbox for the meaning of its methods."""
 
-    def __init__(self, line: Line, name: str) -> None:
-        self._line, self._id = line, name
+    def __init__(self, transport: Transport, name: str) -> None:
+        self._transport, self._id = transport, name
         # weak: whoever lets go of a background command has no more of it here; the other side knows it by its number
         self._processes: weakref.WeakValueDictionary[int, FarProcess] = weakref.WeakValueDictionary()
 
@@ -76,34 +76,36 @@ class FarSandbox(Sandbox):
 
     async def call(self, verb: str, **arguments: Any) -> Any:
         if verb == "connect":
-            await self._line.call("wait", wait_s=0.0, **arguments)
+            await self._transport.call("wait", wait_s=0.0, **arguments)
             return self._process(**arguments)
-        value = await self._line.call(verb, **arguments)
+        value = await self._transport.call(verb, **arguments)
         return self._process(value) if verb == "start" else value
 
     def _process(self, process: int) -> FarProcess:
-        return self._processes.setdefault(process, FarProcess(self._line, process, self._id))
+        return self._processes.setdefault(process, FarProcess(self._transport, process, self._id))
 
 
 class FarProcess:
     """See base.Process."""
 
-    def __init__(self, line: Line, number: int, sandbox: str) -> None:
-        self._line, self._id, self._sandbox = line, number, sandbox
+    def __init__(self, transport: Transport, number: int, sandbox: str) -> None:
+        self._transport, self._id, self._sandbox = transport, number, sandbox
 
     @property
     def id(self) -> int:
         return self._id
 
     def output(self) -> AsyncIterator[bytes]:
-        return self._line.output(self._id)
+        return self._transport.output(self._id)
 
     async def wait(self, timeout_s: float) -> ExecResult:
         """Its clock stands still while the sandbox is paused."""
         left_s = timeout_s
         while True:
             began = time.monotonic()
-            known: Waited = await self._line.call("wait", process=self._id, wait_s=min(max(left_s, 0.0), TURN_S))
+            known: ProcessStatus = await self._transport.call(
+                "wait", process=self._id, wait_s=min(max(left_s, 0.0), TURN_S)
+            )
             if known.result is not None:
                 return known.result
             if not known.paused:
@@ -112,4 +114,4 @@ class FarProcess:
                 raise DeadlineExceeded(f"process {self._id} of sandbox {self._sandbox} to end", timeout_s)
 
     async def kill(self) -> None:
-        await self._line.call("kill", process=self._id)
+        await self._transport.call("kill", process=self._id)

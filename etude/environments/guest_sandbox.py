@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from etude.environments.base import WORKSPACE, Backend, Part, Sandbox, SandboxSpec, Snapshot
+from etude.environments.base import WORKSPACE, Backend, Sandbox, SandboxSpec, Snapshot, TarChunk
 from etude.environments.channel import Channel
 from etude.environments.verbs import WHILE_PAUSED
 from etude.errors import ConfigError, SandboxError
@@ -57,7 +57,7 @@ class GuestSandbox(Sandbox):
 
     # what a backend has a part in ---------------------------------------------------------------------------------
 
-    async def _part(self, path: str, skip: int) -> Part:
+    async def _part(self, path: str, skip: int) -> TarChunk:
         async with self._still:
             if not self._paused:
                 return await self._pack(path, skip)
@@ -72,7 +72,7 @@ class GuestSandbox(Sandbox):
     async def _fork(self, n: int) -> list[Sandbox]:
         backend, snapshot = self._copier(), await self._snapshot()
         try:
-            return await all_or_none(backend, replace(self._spec, files={}, base=snapshot), n)
+            return await create_all(backend, replace(self._spec, files={}, base=snapshot), n)
         finally:
             await backend.release(snapshot)
 
@@ -128,7 +128,7 @@ class GuestSandbox(Sandbox):
             self._ending = None  # else whoever asks again is told of the same failure for ever
             raise
 
-    async def _pack(self, path: str, skip: int) -> Part:
+    async def _pack(self, path: str, skip: int) -> TarChunk:
         return await self._channel.call("part", self._wait_s, path=path, skip=skip, resources=self._spec.resources)
 
     def _copier(self) -> Backend:
@@ -158,7 +158,7 @@ class GuestSandbox(Sandbox):
                     await self._thaw()
 
 
-async def all_or_none(backend: Backend, spec: SandboxSpec, n: int) -> list[Sandbox]:
+async def create_all(backend: Backend, spec: SandboxSpec, n: int) -> list[Sandbox]:
     """`n` sandboxes of one spec; where one fails to start, the others are destroyed and its error is raised."""
     starting = [asyncio.ensure_future(backend.create(spec)) for _ in range(n)]
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from etude.environments.base import ARCHIVE_MAX, DirEntry, Metrics, Part, ProcessInfo, Resources
+from etude.environments.base import ARCHIVE_MAX, DirEntry, Metrics, ProcessInfo, Resources, TarChunk
 from etude.environments.process import CUT_NOTE_BYTES
 
 FRAME_MAX = 64 << 20
@@ -29,7 +29,7 @@ _MAX_TIMEOUT_MS = 2**31
 
 
 @dataclass(frozen=True)
-class Asked:
+class GuestVerb:
     """One verb: its letter, the body that asks for it, and the value that an answer's body is."""
 
     letter: str
@@ -48,7 +48,7 @@ def encoded(text: str) -> bytes:
     return data
 
 
-def listed(texts: Iterator[str]) -> bytes:
+def nul_terminated(texts: Iterator[str]) -> bytes:
     """Each with a NUL behind it."""
     return b"".join(encoded(text) + b"\0" for text in texts)
 
@@ -58,7 +58,7 @@ def command(command: str, cwd: str, timeout_s: float | None, env: Mapping[str, s
     cap = min(max(max_output_bytes - CUT_NOTE_BYTES, 0), FRAME_MAX // 2)
     timeout_ms = 0 if timeout_s is None else min(max(int(timeout_s * 1000), 1), _MAX_TIMEOUT_MS)
     texts = (cwd, command, *(f"{key}={value}" for key, value in env.items()))
-    return _EXEC_LIMITS.pack(timeout_ms, cap) + listed(iter(texts))
+    return _EXEC_LIMITS.pack(timeout_ms, cap) + nul_terminated(iter(texts))
 
 
 def _records(body: bytes, head: struct.Struct) -> Iterator[tuple[Any, ...]]:
@@ -92,20 +92,20 @@ def _pack(path: str, skip: int, resources: Resources) -> bytes:
     return _PACK.pack(ARCHIVE_MAX, *most, min(skip, _ANY)) + encoded(path)
 
 
-ASKED: dict[str, Asked] = {
-    "processes": Asked("c", lambda: b"", _commands),
-    "read_file": Asked("r", lambda path, max_bytes: _READ_LIMIT.pack(max_bytes) + encoded(path), bytes),
-    "write_file": Asked("w", lambda path, data: b"".join((encoded(path), b"\0", data))),
-    "list_dir": Asked("l", lambda path: encoded(path), _entries),
-    "remove": Asked("d", lambda path, recursive: bytes([recursive]) + encoded(path)),
-    "upload": Asked("u", lambda path, archive: b"".join((encoded(path), b"\0", archive))),
-    "download": Asked(
+ASKED: dict[str, GuestVerb] = {
+    "processes": GuestVerb("c", lambda: b"", _commands),
+    "read_file": GuestVerb("r", lambda path, max_bytes: _READ_LIMIT.pack(max_bytes) + encoded(path), bytes),
+    "write_file": GuestVerb("w", lambda path, data: b"".join((encoded(path), b"\0", data))),
+    "list_dir": GuestVerb("l", lambda path: encoded(path), _entries),
+    "remove": GuestVerb("d", lambda path, recursive: bytes([recursive]) + encoded(path)),
+    "upload": GuestVerb("u", lambda path, archive: b"".join((encoded(path), b"\0", archive))),
+    "download": GuestVerb(
         "p",
         lambda path: _PACK.pack(ARCHIVE_MAX, ARCHIVE_MAX, _ANY, _WHOLE) + encoded(path),
-        lambda body: Part.decoded(body).tar,
+        lambda body: TarChunk.decoded(body).tar,
     ),
-    "part": Asked("p", _pack, Part.decoded),
-    "metrics": Asked("m", lambda: b"", _metrics),
+    "part": GuestVerb("p", _pack, TarChunk.decoded),
+    "metrics": GuestVerb("m", lambda: b"", _metrics),
 }
 """Commands are streams, and asked for by `Channel` itself."""
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from etude.environments.base import ExecResult, Process
 from etude.environments.channel import KILL_GRACE_S
-from etude.environments.lives import Live
+from etude.environments.lives import LiveSandbox
 from etude.environments.node import Node
-from etude.environments.verbs import VERBS, Waited
+from etude.environments.verbs import VERBS, ProcessStatus
 from etude.errors import ConfigError, DeadlineExceeded
 
 _GRACE_S = 1.0
@@ -39,7 +39,7 @@ class Hosted:
                 case "exec":
                     return await self._exec(live, **arguments)
                 case "start":
-                    live.hold(process := await live.box.start(**arguments))
+                    live.track_process(process := await live.sandbox.start(**arguments))
                     return process.id
                 case "wait":
                     return await self._wait(live, **arguments)
@@ -51,40 +51,40 @@ class Hosted:
                 case "snapshot" | "fork" | "pause" | "resume":
                     return await getattr(self.node, verb)(live, **arguments)
                 case _:
-                    return await getattr(live.box, verb)(**arguments)
+                    return await getattr(live.sandbox, verb)(**arguments)
 
-    async def process(self, live: Live, process: int) -> Process:
+    async def process(self, live: LiveSandbox, process: int) -> Process:
         """A background command by its number, also of a paused sandbox where it is held. Raises ProcessLookupError."""
         if process not in live.processes:
             async with self.node.use(live.id):
-                live.hold(await live.box.connect(process))
+                live.track_process(await live.sandbox.connect(process))
         return live.processes[process]
 
     async def _exec(
-        self, live: Live, timeout_s: float, started: Callable[[Process], None] | None = None, **command: Any
+        self, live: LiveSandbox, timeout_s: float, started: Callable[[Process], None] | None = None, **command: Any
     ) -> ExecResult:
         """Run a command to its end. `started` is given the process, for who wants the output as it comes."""
         began = time.monotonic()
         with self.node.accounts.timed("exec", live.backend, live.spec.image, live.id):
             if started is None:
-                result = await live.box.exec(timeout_s=timeout_s, **command)
+                result = await live.sandbox.exec(timeout_s=timeout_s, **command)
             else:
-                process = await live.box.start(timeout_s=timeout_s, **command)
+                process = await live.sandbox.start(timeout_s=timeout_s, **command)
                 started(process)
                 result = await _to_its_end(process, timeout_s + KILL_GRACE_S)
         took = round(time.monotonic() - began, 4)
         self.node.accounts.step("exec", live.id, exit_code=result.exit_code, timed_out=result.timed_out, seconds=took)
         return result
 
-    async def _wait(self, live: Live, process: int, wait_s: float) -> Waited:
+    async def _wait(self, live: LiveSandbox, process: int, wait_s: float) -> ProcessStatus:
         """By the wall clock: a command's own stands still while its sandbox is paused."""
         found = await self.process(live, process)
         waiting = asyncio.ensure_future(found.wait(wait_s + _GRACE_S))
         try:
             done, _ = await asyncio.wait({waiting}, timeout=max(wait_s, 0.01))
-            return Waited(waiting.result() if done else None, live.paused)
+            return ProcessStatus(waiting.result() if done else None, live.paused)
         except DeadlineExceeded:
-            return Waited(None, live.paused)
+            return ProcessStatus(None, live.paused)
         finally:
             waiting.cancel()
 

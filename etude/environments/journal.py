@@ -34,7 +34,7 @@ ALIVE = "alive"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedAnswer:
     """A request the journal knows. `answer` is None while it is under way."""
 
     digest: str
@@ -42,7 +42,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Past:
+class JournalEntry:
     """A sandbox the journal knows. `state` is alive, or the kind of error it is to ask for it now."""
 
     id: str
@@ -74,7 +74,7 @@ class Journal:
         self._db.close()
         os.close(self._lock)
 
-    def recover(self) -> list[Past]:
+    def recover(self) -> list[JournalEntry]:
         """End what a killed server left: requests begun as interrupted; sandboxes, which are returned, as lost."""
         cut = answer_of(
             ServerError("interrupted", "the server was killed while it was at this; try again, with a new key")
@@ -85,17 +85,17 @@ class Journal:
         )
         lost = [row[0] for row in self._execute("SELECT id FROM sandboxes WHERE state = ?", (ALIVE,))]
         for name in lost:
-            self.ended(name, "lost", "the server it lived on was killed")
+            self.record_ended(name, "lost", "the server it lived on was killed")
         self._prune()
-        return [past for name in lost if (past := self.past(name)) is not None]
+        return [past for name in lost if (past := self.entry(name)) is not None]
 
     # requests -----------------------------------------------------------------------------------------------------
 
-    def find(self, key: str) -> Recorded | None:
+    def find(self, key: str) -> RecordedAnswer | None:
         row = self._execute("SELECT digest, status, body FROM requests WHERE key = ?", (key,)).fetchone()
         if row is None:
             return None
-        return Recorded(row[0], None if row[1] is None else Answer(row[1], row[2]))
+        return RecordedAnswer(row[0], None if row[1] is None else Answer(row[1], row[2]))
 
     def begin(self, key: str, digest: str) -> None:
         self._execute("INSERT INTO requests (key, digest, began) VALUES (?, ?, ?)", (key, digest, self._now()))
@@ -127,21 +127,21 @@ class Journal:
 
     # sandboxes ----------------------------------------------------------------------------------------------------
 
-    def born(self, name: str, facts: dict[str, Any]) -> None:
+    def record_created(self, name: str, facts: dict[str, Any]) -> None:
         self._execute(
             "INSERT INTO sandboxes (id, facts, born, state) VALUES (?, ?, ?, ?)",
             (name, json.dumps(facts), self._now(), ALIVE),
         )
 
-    def ended(self, name: str, state: str, why: str) -> None:
+    def record_ended(self, name: str, state: str, why: str) -> None:
         self._execute(
             "UPDATE sandboxes SET state = ?, ended = ?, why = ? WHERE id = ?", (state, self._now(), why, name)
         )
 
-    def past(self, name: str) -> Past | None:
+    def entry(self, name: str) -> JournalEntry | None:
         query = "SELECT id, facts, born, state, ended, why FROM sandboxes WHERE id = ?"
         row = self._execute(query, (name,)).fetchone()
-        return None if row is None else Past(row[0], json.loads(row[1]), *row[2:])
+        return None if row is None else JournalEntry(row[0], json.loads(row[1]), *row[2:])
 
     # ----------------------------------------------------------------------------------------------------------------
 

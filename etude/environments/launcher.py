@@ -18,7 +18,7 @@ from etude.environments.child import spawn
 from etude.environments.egress import gate
 from etude.environments.images.root import Root, image_environment, make_points
 from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
-from etude.environments.uids import SHOWN, Uids
+from etude.environments.uids import SHOWN, UidPool
 from etude.errors import ConfigError, MissingDependency
 from etude.host.programs import find_program
 
@@ -68,7 +68,7 @@ class _Binds:
 class Launcher:
     """Starts sandboxes below `root`, a store's directory; when we are root, as users of the ranges of `uids`."""
 
-    def __init__(self, program: Path, root: Path, uids: Uids, view: View) -> None:
+    def __init__(self, program: Path, root: Path, uids: UidPool, view: View) -> None:
         self._bwrap, self._directory, self._uids, self._view = find_bwrap(), root, uids, view
         tools, added = list(view.toolchain.binds), _check_binds(view.binds)
         build_skeleton(root / "skeleton", [inside for _, inside in (*tools, *added)])

@@ -25,7 +25,9 @@ def leftovers(config: NamespaceConfig | None = None) -> list[str]:
     Complete after every backend of this process is closed; before, its live sandboxes are listed too.
     """
     found = _things(config)
-    return sorted({line for name, _, line in found if store.owner_is_this_process(name) or not store.owner_lives(name)})
+    return sorted(
+        {line for name, _, line in found if store.owner_is_this_process(name) or not store.owner_is_alive(name)}
+    )
 
 
 def leaks(ended: Container[str], config: NamespaceConfig | None = None) -> list[str]:

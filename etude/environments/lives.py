@@ -46,7 +46,7 @@ class NodeConfig(Config):
 
 
 @dataclass(eq=False)
-class Ending:
+class Teardown:
     """Why a sandbox is over, and how far its removal has got."""
 
     step: str
@@ -57,7 +57,7 @@ class Ending:
     attempt: asyncio.Task[None] | None = None
     """Under way now; whoever else wants it gone waits for the same one."""
     pause_s: float = _FIRST_PAUSE_S
-    trouble: str | None = None
+    last_error: str | None = None
     """What the last attempt failed of."""
 
     def next_pause(self) -> float:
@@ -66,11 +66,11 @@ class Ending:
 
 
 @dataclass(eq=False)
-class Live:
+class LiveSandbox:
     """A sandbox that is there. It is until nothing of it is left and the journal has that, however long this takes."""
 
     id: str
-    box: Sandbox
+    sandbox: Sandbox
     backend: str
     spec: SandboxSpec
     """As it was asked for, less its files; its TTL is the one granted."""
@@ -82,26 +82,26 @@ class Live:
     """By the wall clock, for telling."""
     timer: asyncio.TimerHandle
     paused: bool = False
-    ending: Ending | None = None
+    ending: Teardown | None = None
     """Set once it is over: nobody may use it any more."""
     processes: dict[int, Process] = field(default_factory=dict)
     """The last ones in the background, held so that their output stays; the backend finds the others again."""
 
-    def hold(self, process: Process) -> None:
+    def track_process(self, process: Process) -> None:
         self.processes[process.id] = process
         while len(self.processes) > _PROCESSES_HELD:
             del self.processes[next(iter(self.processes))]
 
 
 @dataclass(eq=False)
-class Kept:
+class LiveSnapshot:
     """A snapshot that is there."""
 
     id: str
-    inner: Snapshot
+    snapshot: Snapshot
     backend: str
     image: str
-    of: str
+    sandbox_id: str
     timer: asyncio.TimerHandle | None = None
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from etude.deadlines import Wait
 from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, all_of
+from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, gather_all
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.channel import Channel
 from etude.environments.egress.gate import open_proxy
@@ -37,7 +37,7 @@ from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.plugin import BackendTable, Plugin
 from etude.environments.spawned import SpawnedSandbox
-from etude.environments.starving import processors_taken, short_of
+from etude.environments.starving import processors_in_use, starved_of
 from etude.environments.toolchain import SANDBOX_UID, find_toolchain
 from etude.environments.trees import copy_upper, remove_tree
 from etude.environments.uids import FIRST_UID, RANGES, open_uids
@@ -104,7 +104,7 @@ class NamespaceBackend:
         state_dir = self.config.state_dir or store.default_state_dir()
         if sweep:
             store.sweep(state_dir)
-        self.store = store.Store(state_dir, cached_layers)
+        self.store = store.LayerStore(state_dir, cached_layers)
         self.groups: cgroups.CgroupTree | None = None
         self.roots = Roots(program, self.store.root, self.config.images, tuple(self.config.binds))
         try:
@@ -155,7 +155,7 @@ class NamespaceBackend:
     ) -> NamespaceSandbox:
         try:
             owner = self.uids.stored(root.owner if root else (SANDBOX_UID, SANDBOX_UID))
-            disk = self.store.take(spec.files, lowers, owner)
+            disk = self.store.acquire(spec.files, lowers, owner)
         except OSError as error:
             raise SandboxError(f"cannot prepare a sandbox: {error}; is {self.store.root.parent} full?") from error
         sandbox = self._live[disk.number] = NamespaceSandbox(self, disk, spec, root, proxy)
@@ -178,7 +178,7 @@ class NamespaceBackend:
             return
         self._closed = True
         try:
-            await all_of(*(box.destroy() for box in list(self._live.values())))
+            await gather_all(*(box.destroy() for box in list(self._live.values())))
         finally:
             await self.on_disk("the directories of the backend to be removed", self._remove_all)
             self._disk_pool.shutdown()
@@ -187,7 +187,7 @@ class NamespaceBackend:
 
     async def remember(self, disk: store.Disk, upper: Path, first: int, root: Root | None) -> Snapshot:
         """Copy the upper of a sandbox whose range of users begins at `first` into a snapshot."""
-        lowers = self.store.hold(disk, upper)
+        lowers = self.store.retain(disk, upper)
         try:
             if lowers[0] != disk.lowers[0]:
                 target, shift = self.store.root / lowers[0], self.uids.shift(first)
@@ -205,12 +205,12 @@ class NamespaceBackend:
             await asyncio.to_thread(self.groups.remove, str(disk.number))
         self.store.log(disk).unlink(missing_ok=True)
         if self._live.pop(disk.number, None) is not None:  # once, also where what follows fails and is asked for again
-            self.uids.give_back(first)
-            self._unused.update(self.store.drop(disk.lowers))
+            self.uids.release(first)
+            self._unused.update(self.store.release(disk.lowers))
         await self._remove_unused()
 
     async def drop(self, lowers: tuple[str, ...]) -> None:
-        self._unused.update(self.store.drop(lowers))
+        self._unused.update(self.store.release(lowers))
         await self._remove_unused()
 
     async def _remove_unused(self) -> None:
@@ -278,7 +278,7 @@ class NamespaceSandbox(SpawnedSandbox):
         self._root = root
         self.proxy = proxy
         self._freezer: Freezer | None = None
-        self._first = backend.uids.take()
+        self._first = backend.uids.acquire()
 
     async def boot(self) -> None:
         """Spawn and wait for the guest's first words."""
@@ -325,7 +325,7 @@ class NamespaceSandbox(SpawnedSandbox):
         """Without groups nothing keeps a processor for the agent. How many a sandbox may have nobody has said then."""
         if self._own.groups is not None or self._pid is None:
             return ""
-        return short_of(await processors_taken(self._pid), self._spec.resources.cpus)
+        return starved_of(await processors_in_use(self._pid), self._spec.resources.cpus)
 
     async def _freeze(self) -> None:
         await self._channel.freeze(self._wait_s, clock_only=self._freezer is not None)

@@ -20,7 +20,7 @@ from etude.environments.images.check import check_images
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.environments.plugin import Finding, look
+from etude.environments.plugin import Finding, run_check
 from etude.environments.store import default_state_dir, new_instance
 from etude.errors import DeadlineExceeded, EtudeError
 
@@ -43,16 +43,16 @@ _USERNS_SWITCHES = (
 def probe(config: NamespaceConfig) -> list[Finding]:
     """Look at each part, then start a sandbox. All `ok` means sandboxes run here. Takes seconds."""
     findings = [
-        look("guest program", lambda: f"built at {guest_program(default_cache_dir())}"),
-        look("bubblewrap", find_bwrap),
+        run_check("guest program", lambda: f"built at {guest_program(default_cache_dir())}"),
+        run_check("bubblewrap", find_bwrap),
         _overlay(),
         _user_namespaces(),
-        look("limits", lambda: _limits(config)),
+        run_check("limits", lambda: _limits(config)),
         _room(config.state_dir or default_state_dir()),
         _images(config),
         _left_over(config),
     ]
-    findings.append(look("a real sandbox", lambda: asyncio.run(_boot(config))))
+    findings.append(run_check("a real sandbox", lambda: asyncio.run(_boot(config))))
     return findings
 
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import structlog
 
-from etude.environments.accounts import SANDBOX, Accounts
+from etude.environments.accounts import SANDBOX, Telemetry
 from etude.environments.backends import open_backend
-from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec, listed, offer_of
+from etude.environments.base import Backend, Capabilities, Sandbox, SandboxSpec, describe_offers, find_offer
 from etude.environments.journal import Journal
 from etude.environments.leftovers import leaks
-from etude.environments.lives import Ending, Kept, Live, NodeConfig, Timers
+from etude.environments.lives import LiveSandbox, LiveSnapshot, NodeConfig, Teardown, Timers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.remote import default_state_dir
 from etude.environments.requests import Requests
@@ -51,10 +51,10 @@ class Node:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.journal = Journal(directory, config.keep_s, config.keep_mb)
         self.requests = Requests(self.journal)
-        self.accounts = Accounts(directory / "events.jsonl", self._count_leaks, self._egress)
+        self.accounts = Telemetry(directory / "events.jsonl", self._count_leaks, self._egress)
         self.backends: dict[str, Backend] = {}
-        self._live: dict[str, Live] = {}
-        self._kept: dict[str, Kept] = {}
+        self._live: dict[str, LiveSandbox] = {}
+        self._kept: dict[str, LiveSnapshot] = {}
         self._ended: deque[str] = deque(maxlen=_LEAKS_LOOKED_FOR)
         self._timers = Timers()
         self._starting = 0
@@ -80,28 +80,30 @@ class Node:
     def capabilities(self) -> list[Capabilities]:
         return [backend.capabilities for backend in self.backends.values()]
 
-    def sandboxes(self) -> list[Live]:
+    def sandboxes(self) -> list[LiveSandbox]:
         """Those there, oldest first, with those that are ending."""
         return list(self._live.values())
 
-    def snapshots(self) -> list[Kept]:
+    def snapshots(self) -> list[LiveSnapshot]:
         return list(self._kept.values())
 
-    def find(self, name: str, ending: bool = False) -> Live:
+    def find(self, name: str, ending: bool = False) -> LiveSandbox:
         """A sandbox that is alive, or with `ending` not gone yet. Raises ServerError or SandboxSpoiled, saying how
         it ended."""
         if (live := self._live.get(name)) is not None:
             if live.ending is None or ending:
                 return live
             raise ServerError(live.ending.state, f"sandbox {name} is being removed: {live.ending.why}")
-        past = self.journal.past(name)
+        past = self.journal.entry(name)
         if past is None:
             raise ServerError("not_found", f"there is no sandbox {name} here, or it ended long ago")
         raise gone(past.state, f"sandbox {name} is gone: {past.why}")
 
     # life ---------------------------------------------------------------------------------------------------------
 
-    async def create(self, spec: SandboxSpec, backend: str | None = None, isolation: Isolation | None = None) -> Live:
+    async def create(
+        self, spec: SandboxSpec, backend: str | None = None, isolation: Isolation | None = None
+    ) -> LiveSandbox:
         """Start a sandbox. Raises ConfigError where no backend here is what was asked for, ServerError when busy."""
         base = self._kept.get(spec.base.id) if spec.base else None
         if spec.base is not None and base is None:
@@ -112,21 +114,21 @@ class Node:
             if base.backend != name:
                 raise ConfigError(f"base: snapshot {base.id} belongs to backend {base.backend}, not to {name}")
         with self._queued(1), self.accounts.timed("create", name, spec.image) as span:
-            box = await self.backends[name].create(replace(spec, base=base.inner if base else None))
+            box = await self.backends[name].create(replace(spec, base=base.snapshot if base else None))
             (live,) = await self._adopt([box], name, replace(spec, files={}), "created")
             span.set_attribute(SANDBOX, live.id)
         return live
 
-    async def fork(self, live: Live, n: int) -> list[Live]:
+    async def fork(self, live: LiveSandbox, n: int) -> list[LiveSandbox]:
         with self._queued(n), self.accounts.timed("fork", live.backend, live.spec.image, live.id):
-            boxes = await live.box.fork(n)
+            boxes = await live.sandbox.fork(n)
         return await self._adopt(boxes, live.backend, live.spec, "forked", parent=live.id)
 
-    async def snapshot(self, live: Live) -> Kept:
+    async def snapshot(self, live: LiveSandbox) -> LiveSnapshot:
         with self.accounts.timed("snapshot", live.backend, live.spec.image, live.id):
-            inner = await live.box.snapshot()
+            inner = await live.sandbox.snapshot()
         name = f"snap-{secrets.token_hex(8)}"
-        kept = self._kept[name] = Kept(name, inner, live.backend, live.spec.image, live.id)
+        kept = self._kept[name] = LiveSnapshot(name, inner, live.backend, live.spec.image, live.id)
         self._renew(kept)
         self.accounts.step("snapshot", live.id, snapshot=name)
         return kept
@@ -136,21 +138,21 @@ class Node:
         if (kept := self._kept.pop(name, None)) is None:
             raise _no_snapshot(name)
         self._timers.stop(kept.timer)
-        await self.backends[kept.backend].release(kept.inner)
+        await self.backends[kept.backend].release(kept.snapshot)
 
-    async def pause(self, live: Live) -> None:
+    async def pause(self, live: LiveSandbox) -> None:
         was, live.paused = live.paused, True  # at once: where it fails half way, only resuming helps
-        await live.box.pause()
+        await live.sandbox.pause()
         if not was:
             self.accounts.step("paused", live.id)
 
-    async def resume(self, live: Live) -> None:
-        await live.box.resume()
+    async def resume(self, live: LiveSandbox) -> None:
+        await live.sandbox.resume()
         if live.paused:
             live.paused = False
             self.accounts.step("resumed", live.id)
 
-    def set_ttl(self, live: Live, ttl_s: float) -> None:
+    def set_ttl(self, live: LiveSandbox, ttl_s: float) -> None:
         """It ends `ttl_s` from now, whatever was said before."""
         self._timers.stop(live.timer)
         live.spec = replace(live.spec, ttl_s=self._granted(ttl_s))
@@ -171,7 +173,7 @@ class Node:
         await self._end(live, "destroyed", "ended", "it has been destroyed")
 
     @asynccontextmanager
-    async def use(self, name: str, awake: bool = True) -> AsyncGenerator[Live]:
+    async def use(self, name: str, awake: bool = True) -> AsyncGenerator[LiveSandbox]:
         """A sandbox to ask something of. Where it turns out to have failed, it is ended and the error says so."""
         live = self.find(name)
         if live.paused and awake:
@@ -181,7 +183,7 @@ class Node:
         except ServerError:
             raise
         except SandboxError as error:
-            if live.ending is None and not live.paused and not await _answers(live.box):
+            if live.ending is None and not live.paused and not await _answers(live.sandbox):
                 with suppress(ServerError):  # it is tried again; what is asked here is what became of it
                     how = SPOILED if isinstance(error, SandboxSpoiled) else "lost"
                     await self._end(live, "failed", how, str(error))
@@ -208,10 +210,10 @@ class Node:
     # ----------------------------------------------------------------------------------------------------------------
 
     def _pick(self, backend: str | None, isolation: Isolation | None) -> str:
-        offered = listed(self.capabilities)
+        offered = describe_offers(self.capabilities)
         if backend is not None and backend not in self.backends:
             raise ConfigError(f"backend: {backend!r} is not offered here, only {offered}")
-        if (found := offer_of(self.capabilities, backend, isolation)) is not None:
+        if (found := find_offer(self.capabilities, backend, isolation)) is not None:
             return found.name
         wanted = f"isolation {isolation!r}" + (f" of backend {backend!r}" if backend else "")
         raise ConfigError(
@@ -241,9 +243,9 @@ class Node:
 
     async def _adopt(
         self, boxes: Sequence[Sandbox], backend: str, spec: SandboxSpec, step: str, **facts: Any
-    ) -> list[Live]:
+    ) -> list[LiveSandbox]:
         """Write down what has started. Where that fails all of them are ended: nobody would know of them."""
-        made: list[Live] = []
+        made: list[LiveSandbox] = []
         try:
             for box in boxes:
                 made.append(self._born(box, backend, spec, step, **facts))
@@ -256,13 +258,15 @@ class Node:
             raise
         return made
 
-    def _born(self, box: Sandbox, backend: str, spec: SandboxSpec, step: str, **facts: Any) -> Live:
+    def _born(self, box: Sandbox, backend: str, spec: SandboxSpec, step: str, **facts: Any) -> LiveSandbox:
         name = f"box-{secrets.token_hex(8)}"
         ttl_s = self._granted(spec.ttl_s or self.config.ttl_s)
         known = {"backend": backend, "image": spec.image, "labels": dict(spec.labels), "inner": box.id}
-        self.journal.born(name, known)
+        self.journal.record_created(name, known)
         timer, expires = self._expiry(name, ttl_s)
-        live = Live(name, box, backend, replace(spec, ttl_s=ttl_s), time.time(), time.monotonic(), expires, timer)
+        live = LiveSandbox(
+            name, box, backend, replace(spec, ttl_s=ttl_s), time.time(), time.monotonic(), expires, timer
+        )
         self._live[name] = live
         self.accounts.alive.labels(backend).inc()
         self.accounts.step(step, name, ttl_s=ttl_s, **known, **facts)
@@ -279,31 +283,33 @@ class Node:
             with suppress(ServerError):  # it is tried again
                 await self._end(live, "expired", "expired", f"its {live.spec.ttl_s} s to live ran out")
 
-    def _renew(self, kept: Kept) -> None:
+    def _renew(self, kept: LiveSnapshot) -> None:
         self._timers.stop(kept.timer)
         kept.timer = self._timers.later(self.config.snapshot_ttl_s, partial(self.release, kept.id))
 
-    async def _end(self, live: Live, step: str, state: str, why: str) -> None:
+    async def _end(self, live: LiveSandbox, step: str, state: str, why: str) -> None:
         """Destroy, and write down as which `step` of its life and why; `state` is what later users are told.
 
         Who comes second waits for the attempt under way, or begins the next one. Raises ServerError where it fails;
         it is tried again, less and less often, until nothing is left."""
         if live.ending is None:
-            live.ending = Ending(step, state, why)
+            live.ending = Teardown(step, state, why)
         if live.ending.attempt is None:
             self._timers.stop(live.timer)
             live.ending.attempt = asyncio.get_running_loop().create_task(self._remove(live, live.ending))
         await asyncio.shield(live.ending.attempt)
 
-    async def _remove(self, live: Live, ending: Ending) -> None:
+    async def _remove(self, live: LiveSandbox, ending: Teardown) -> None:
         """One attempt. The record goes last: what is not in the journal as ended is still to be looked for."""
         try:
             with self.accounts.timed("destroy", live.backend, live.spec.image, live.id):
-                await live.box.destroy()
-            self.journal.ended(live.id, ending.state, ending.why)
+                await live.sandbox.destroy()
+            self.journal.record_ended(live.id, ending.state, ending.why)
         except (EtudeError, OSError) as error:
-            ending.trouble, pause_s = str(error), ending.next_pause()
-            self._log.warning("not removed", sandbox=live.id, why=ending.why, trouble=ending.trouble, again_s=pause_s)
+            ending.last_error, pause_s = str(error), ending.next_pause()
+            self._log.warning(
+                "not removed", sandbox=live.id, why=ending.why, trouble=ending.last_error, again_s=pause_s
+            )
             live.timer = self._timers.later(pause_s, partial(self._expire, live.id))
             raise ServerError(
                 "ending",
@@ -314,7 +320,7 @@ class Node:
             ending.attempt = None
         del self._live[live.id]
         self.accounts.alive.labels(live.backend).dec()
-        self._ended.append(live.box.id)
+        self._ended.append(live.sandbox.id)
         lived = round(time.monotonic() - live.since, 3)
         self.accounts.step(ending.step, live.id, why=ending.why, lived_s=lived)
         self.watch(live.id, ending.state, ending.why)

@@ -40,10 +40,10 @@ class Finding:
         return f"{mark} {self.subject}: {self.said}" + (f"\n        do: {self.remedy}" if self.remedy else "")
 
 
-def look(subject: str, see: Callable[[], str]) -> Finding:
-    """What `see` says, or what its error says, up to the colon after which the remedy stands."""
+def run_check(subject: str, check: Callable[[], str]) -> Finding:
+    """What `check` says, or what its error says, up to the colon after which the remedy stands."""
     try:
-        return Finding(subject, True, see())
+        return Finding(subject, True, check())
     except EtudeError as error:
         said, _, remedy = str(error).partition(": ")
         return Finding(subject, False, said, remedy)
@@ -68,13 +68,13 @@ class Plugin:
     extra: str = "environments"
     """The extra of `pip install` that has what `open` imports."""
 
-    def opened(self, config: BackendTable) -> Backend:
-        return _there(self.open)(config)
+    def create_backend(self, config: BackendTable) -> Backend:
+        return _resolved(self.open)(config)
 
-    def probed(self, config: BackendTable) -> list[Finding]:
+    def run_probe(self, config: BackendTable) -> list[Finding]:
         """What this machine lacks; nothing of a kind that is made elsewhere."""
-        return [] if self.probe is None else _there(self.probe)(config)
+        return [] if self.probe is None else _resolved(self.probe)(config)
 
 
-def _there(named: Callable[[Any], Any] | str) -> Callable[[Any], Any]:
+def _resolved(named: Callable[[Any], Any] | str) -> Callable[[Any], Any]:
     return pkgutil.resolve_name(named) if isinstance(named, str) else named

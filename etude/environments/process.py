@@ -21,7 +21,7 @@ CUT_NOTE_BYTES = 100
 Answer = tuple[int, bytes]
 
 
-class Agent(Protocol):
+class ProcessChannel(Protocol):
     """What a process asks of its channel."""
 
     def kill(self, request: int) -> None: ...
@@ -29,7 +29,7 @@ class Agent(Protocol):
     async def answer(self, future: asyncio.Future[Answer], what: str, timeout_s: float) -> Answer: ...
 
 
-class Printed:
+class BroadcastOutput:
     """What a command prints, as it comes, for any number of readers."""
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class Printed:
         self._news = asyncio.Event()
 
 
-class GuestProcess(Printed):
+class GuestProcess(BroadcastOutput):
     """See base.Process. `what` names it in errors."""
 
-    def __init__(self, agent: Agent, number: int, what: str) -> None:
+    def __init__(self, agent: ProcessChannel, number: int, what: str) -> None:
         super().__init__()
         self._agent = agent
         self._id = number

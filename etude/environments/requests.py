@@ -35,7 +35,7 @@ class Requests:
         self._stopping = False
         self._log = structlog.get_logger("environments")
 
-    async def once(
+    async def run_once(
         self,
         key: str,
         digest: str,

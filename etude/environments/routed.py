@@ -40,7 +40,7 @@ class RoutedConfig(BackendTable):
     """How long a place that could not be reached, or was full, gets nothing new while another may."""
 
 
-class Place:
+class Upstream:
     """One server or cluster, as far as it has been seen from here."""
 
     def __init__(self, config: RemoteConfig | ClusterConfig) -> None:
@@ -64,14 +64,14 @@ class RoutedBackend:
 
     def __init__(self, config: RoutedConfig, open_place: Callable[[RemoteConfig | ClusterConfig], Any]) -> None:
         self.config, self._open_place = config, open_place
-        self.places = [Place(each) for each in config.places]
+        self.places = [Upstream(each) for each in config.places]
         self._capabilities: Capabilities | None = None
         self._closed = False
         for place in self.places:
             try:
-                self._take_in(place, open_place(place.config))
+                self._connected(place, open_place(place.config))
             except (SandboxError, DeadlineExceeded) as error:
-                self._leave_alone(place, error)
+                self._back_off(place, error)
         if self._capabilities is None:
             raise SandboxError(f"none of the places can be reached: {self._troubles()}")
 
@@ -88,13 +88,13 @@ class RoutedBackend:
             raise SandboxError("this backend is closed")
         if spec.base is not None:
             return await self._backend_of(spec.base).create(spec)
-        tried: list[Place] = []
+        tried: list[Upstream] = []
         while (place := self._choose(tried)) is not None:
             tried.append(place)
             try:
                 backend = await self._opened(place)
             except (SandboxError, DeadlineExceeded) as error:
-                self._leave_alone(place, error)
+                self._back_off(place, error)
                 continue
             place.starting += 1
             try:
@@ -102,7 +102,7 @@ class RoutedBackend:
             except (SandboxError, DeadlineExceeded) as error:
                 if not _another_may(error):
                     raise
-                self._leave_alone(place, error)
+                self._back_off(place, error)
             finally:
                 place.starting -= 1
         raise SandboxError(f"no place could start a sandbox: {self._troubles()}")
@@ -123,7 +123,7 @@ class RoutedBackend:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _choose(self, tried: list[Place]) -> Place | None:
+    def _choose(self, tried: list[Upstream]) -> Upstream | None:
         """The less busy of two that are not left alone; of those that are, the one that has been so for longest."""
         left = [place for place in self.places if place not in tried]
         well = [place for place in left if place.away_until <= time.monotonic()]
@@ -131,18 +131,18 @@ class RoutedBackend:
             return min(random.sample(well, min(2, len(well))), key=lambda place: place.busy)
         return min(left, key=lambda place: place.away_until, default=None)
 
-    async def _opened(self, place: Place) -> FarBackend:
+    async def _opened(self, place: Upstream) -> FarBackend:
         async with place.opening:
             if place.backend is None:
                 backend = await asyncio.to_thread(self._open_place, place.config)
                 if self._closed:
                     await backend.close()
                     raise SandboxError("this backend was closed meanwhile")
-                self._take_in(place, backend)
+                self._connected(place, backend)
         assert place.backend is not None
         return place.backend
 
-    def _take_in(self, place: Place, backend: FarBackend) -> None:
+    def _connected(self, place: Upstream, backend: FarBackend) -> None:
         if self._capabilities not in (None, backend.capabilities):
             raise ConfigError(
                 f"places: {place.name} offers {backend.capabilities} and another place {self._capabilities}; all must "
@@ -156,7 +156,7 @@ class RoutedBackend:
                 return place.backend
         raise ServerError("not_found", f"no snapshot {snapshot.id} is known here; it was released or never made")
 
-    def _leave_alone(self, place: Place, error: EtudeError) -> None:
+    def _back_off(self, place: Upstream, error: EtudeError) -> None:
         place.why, place.away_until = str(error), time.monotonic() + self.config.away_s
         _log.warning("a place is left alone", place=place.name, seconds=self.config.away_s, why=place.why)
 

@@ -19,7 +19,7 @@ _FULL = 0.95
 """The part of its memory that leaves none: what is freed is taken again at once."""
 
 
-def short_of(processors: float, given: float, memory: float = 0.0) -> str:
+def starved_of(processors: float, given: float, memory: float = 0.0) -> str:
     """What commands leave none of, or "": of the processors, `given` so many, or of memory, a part of it taken."""
     if memory >= _FULL:
         return "what runs in it has left no memory"
@@ -27,7 +27,7 @@ def short_of(processors: float, given: float, memory: float = 0.0) -> str:
     return "what runs in it takes every processor it has" if processors >= _MOST * most else ""
 
 
-async def processors_taken(process: int) -> float:
+async def processors_in_use(process: int) -> float:
     """How many processors a process and its descendants keep busy."""
     began, before = time.monotonic(), _ticks(process)
     await asyncio.sleep(_LOOK_S)

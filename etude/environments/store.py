@@ -47,7 +47,7 @@ def owner_is_this_process(instance: str) -> bool:
     return instance.rpartition("-")[0] == _this_process()
 
 
-def owner_lives(instance: str) -> bool:
+def owner_is_alive(instance: str) -> bool:
     """Whether the process that made this instance may still be there: the same one, not a reuse of its number.
 
     A process of another pid namespace (a container that shares our /dev/shm) cannot be seen, so counts as living.
@@ -71,7 +71,7 @@ def sweep(state_dir: Path) -> list[str]:
 
     What cannot be removed now, for a sick disk holds a process say, is left to the next sweep: it stops nobody."""
     groups, removed = groups_by_instance(state_dir), []
-    for name in sorted(name for name in {*instances(state_dir), *groups} if not owner_lives(name)):
+    for name in sorted(name for name in {*instances(state_dir), *groups} if not owner_is_alive(name)):
         try:
             cgroups.remove_group(*groups.get(name, ()))
             remove_tree(state_dir / name)
@@ -151,7 +151,7 @@ def _can_be(path: str) -> bool:
     return len(name) <= _LONGEST_PATH and all(len(part) <= _LONGEST_NAME for part in name.split(b"/"))
 
 
-class Place:
+class InstanceDirectory:
     """The directory of one backend, named after the process that made it, with these directories in it."""
 
     def __init__(self, state_dir: Path, directories: Iterable[str]) -> None:
@@ -181,7 +181,7 @@ class Place:
                 self.root.parent.rmdir()
 
 
-class Store(Place):
+class LayerStore(InstanceDirectory):
     """A namespace backend's place, used from one thread. Copying and removing trees is left to the caller."""
 
     def __init__(self, state_dir: Path, cached_layers: int) -> None:
@@ -193,7 +193,7 @@ class Store(Place):
         self._layers: dict[str, None] = {}  # in order of last use
         self._numbers = itertools.count(1)
 
-    def take(self, files: Mapping[str, bytes], below: tuple[str, ...], owner: tuple[int, int]) -> Disk:
+    def acquire(self, files: Mapping[str, bytes], below: tuple[str, ...], owner: tuple[int, int]) -> Disk:
         """What a new sandbox stands on: the layer of `files`, which belong to `owner`, over the lowers `below`."""
         lowers = (self._layer(files, owner), *below) if files or not below else below
         self._users.update(lowers)
@@ -202,7 +202,7 @@ class Store(Place):
     def log(self, disk: Disk) -> Path:
         return self.root / "b" / f"{disk.number}.log"
 
-    def hold(self, disk: Disk, upper: Path) -> tuple[str, ...]:
+    def retain(self, disk: Disk, upper: Path) -> tuple[str, ...]:
         """The lowers of a snapshot of this sandbox, counted as used.
 
         Where the sandbox has changed something, the first is new: the caller copies the sandbox's upper there.
@@ -211,7 +211,7 @@ class Store(Place):
         self._users.update(lowers)
         return lowers
 
-    def drop(self, lowers: Iterable[str]) -> list[Path]:
+    def release(self, lowers: Iterable[str]) -> list[Path]:
         """One user of these lowers less; returns the snapshots nobody uses any more, for the caller to remove."""
         unused = []
         for name in lowers:

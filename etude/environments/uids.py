@@ -27,7 +27,7 @@ _SHARED_FIRST = 60_000  # within what a container's own user namespace usually h
 _PROBE_DEADLINE_S = 10.0
 
 
-class Uids:
+class UidPool:
     """The ranges of one backend. More sandboxes than ranges share them, evenly."""
 
     def __init__(self, first: int, ranges: int, mapped: bool) -> None:
@@ -38,13 +38,13 @@ class Uids:
         self._free.rotate(secrets.randbelow(ranges))  # other servers of this machine begin elsewhere
         self._taken: Counter[int] = Counter()
 
-    def take(self) -> int:
+    def acquire(self) -> int:
         """The first user of a range, and its first group."""
         number = self._free.popleft() if self._free else min(self._taken, key=self._taken.__getitem__)
         self._taken[number] += 1
         return self._first + number * RANGE
 
-    def give_back(self, first: int) -> None:
+    def release(self, first: int) -> None:
         number = (first - self._first) // RANGE
         self._taken[number] -= 1
         if not self._taken[number]:
@@ -60,15 +60,15 @@ class Uids:
         return first if self.mapped else 0
 
 
-def open_uids(program: Path, place: Path, first: int, ranges: int) -> Uids:
+def open_uids(program: Path, place: Path, first: int, ranges: int) -> UidPool:
     """As much as this machine can do, tried out in `place`, a store's directory. For root; anyone else is who he is."""
     if first + ranges * RANGE >= 2**32:
         raise ConfigError(f"uid_ranges: {ranges} ranges of {RANGE} users from {first} on are more than there are users")
     if os.geteuid() != 0 or not _exist(first, ranges * RANGE):
-        return Uids(_SHARED_FIRST, 1, mapped=False)
+        return UidPool(_SHARED_FIRST, 1, mapped=False)
     if ranges == 1 or not _can_show(program, place, first):
-        return Uids(first, 1, mapped=False)
-    return Uids(first, ranges, mapped=True)
+        return UidPool(first, 1, mapped=False)
+    return UidPool(first, ranges, mapped=True)
 
 
 def _exist(first: int, count: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from etude.config import Config
-from etude.environments.base import DirEntry, ExecResult, Metrics, Part, ProcessInfo, Snapshot
+from etude.environments.base import DirEntry, ExecResult, Metrics, ProcessInfo, Snapshot, TarChunk
 from etude.environments.wire import READ_MAX, ExecBody, ForkBody, TtlBody, exec_result
 from etude.errors import ConfigError
 from etude.serving.wire import dump, parse_body, whole_number
@@ -29,7 +29,7 @@ _LAST_PROCESS = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Waited:
+class ProcessStatus:
     """How a background command stands: its result, None while it runs, and whether its sandbox is paused."""
 
     result: ExecResult | None
@@ -195,7 +195,7 @@ VERBS: dict[str, Verb] = {
     ),
     "part": Verb(
         "GET", "/archive/part", "A directory in archives, from the entry `skip` on", "a part of {path}",
-        ("path", "skip"), answer="bytes", value=Part.decoded, while_paused=True,
+        ("path", "skip"), answer="bytes", value=TarChunk.decoded, while_paused=True,
     ),
     "snapshot": Verb(
         "POST", "/snapshot", "Take a snapshot", "a snapshot", keys=KEPT, value=lambda said: Snapshot(said["id"]),
@@ -227,7 +227,8 @@ VERBS: dict[str, Verb] = {
     ),
     "wait": Verb(
         "GET", _EACH, "How one ended, if it did", "process {process} to end", ("wait_s",), keys=("result", "paused"),
-        value=lambda said: Waited(said["result"] and exec_result(said["result"]), said["paused"]), while_paused=True,
+        value=lambda body: ProcessStatus(body["result"] and exec_result(body["result"]), body["paused"]),
+        while_paused=True,
     ),
     "kill": Verb("DELETE", _EACH, "Kill one", "process {process} to be killed", while_paused=True),
     "destroy": Verb("DELETE", "", "Destroy a sandbox", "it to be destroyed", while_paused=True),

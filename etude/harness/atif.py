@@ -30,11 +30,11 @@ Json: TypeAlias = dict[str, Any]
 def trajectory(log: Iterable[tuple[Event, Record]], version: str) -> Json:
     """The whole session as one trajectory. `version` is Etude's, of a log that does not tell which one wrote it."""
     lines = list(log)
-    rewind, told = Rewind(event for event, _ in lines), _Telling()
+    rewind, told = Rewind(event for event, _ in lines), _TrajectoryBuilder()
     standing = 0
     for number, (event, record) in enumerate(lines):
-        standing += rewind.stands(number)
-        if rewind.stands(number) or event.kind == "model":  # which model is asked is no part of what is undone
+        standing += rewind.is_current(number)
+        if rewind.is_current(number) or event.kind == "model":  # which model is asked is no part of what is undone
             told.take(event, record)
     about = told.about
     agent: Json = {"name": _AGENT, "version": about.get("version", version), "model_name": about.get("model")}
@@ -53,7 +53,7 @@ def encoded(whole: Json) -> bytes:
     return json.dumps(whole, ensure_ascii=False, indent=2).encode("utf-8", "replace") + b"\n"
 
 
-class _Telling:
+class _TrajectoryBuilder:
     """The fold of a log into steps."""
 
     def __init__(self) -> None:

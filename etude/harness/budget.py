@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.harness.config import HarnessConfig
-from etude.harness.dialogue import Words
+from etude.harness.dialogue import PreparedInput
 from etude.harness.state import SessionState, Stop
 from etude.harness.tools.base import cut_middle
 from etude.records import Limits
@@ -57,7 +57,7 @@ class Budget:
         """The limit that is reached after so many more tokens, if any."""
         return self.spent or ("context" if self.lacks_room(tokens) else None)
 
-    def fitted(self, results: Sequence[str], user: str | None = None) -> Words:
+    def fitted(self, results: Sequence[str], user: str | None = None) -> PreparedInput:
         """An observation; where contexts are summarised, one that leaves room for a turn, its longest results cut."""
         words = self._state.dialogue.observation(results, user)
         longest = max((len(text.encode("utf-8", "replace")) for text in results), default=0)

@@ -19,7 +19,7 @@ from etude.harness.rewind import Rewind
 from etude.harness.shadow import Restored, Shadow
 from etude.harness.state import Checkpoint, SessionState, Turn
 from etude.harness.tools import Tool
-from etude.harness.tools.base import Beginning
+from etude.harness.tools.base import Baseline
 from etude.harness.tools.execute import only_reads
 
 
@@ -126,7 +126,7 @@ class Checkpointer:
         first, last = self._state.checkpoints[0], self._state.checkpoints[-1]
         return await self._shadow.changed(first.snapshot, last.snapshot)
 
-    def beginning(self) -> Beginning | None:
+    def baseline(self) -> Baseline | None:
         """The files at the session's start, whichever process it was started by; None where none were kept."""
         if self._shadow is None or not self._state.checkpoints:
             return None

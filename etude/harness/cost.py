@@ -1,7 +1,8 @@
 """What a session has cost, in tokens and in money.
 
-Owns `Price`, `Spent` and `Ledger`. Tokens are the endpoint's own count. There is an amount of money only if the user's
-config has a price for the model. What was undone or cancelled was paid for too, so everything in the log counts.
+Owns `Price`, `SessionCost` and `CostLedger`. Tokens are the endpoint's own count. There is an amount of money only if
+the user's config has a price for the model. What was undone or cancelled was paid for too, so everything in the log
+counts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Price(Config):
 
 
 @dataclass(frozen=True)
-class Spent:
+class SessionCost:
     """Tokens of requests that were answered; `money` is None where one of them has no price."""
 
     requests: int = 0
@@ -41,23 +42,23 @@ class Spent:
     completion: int = 0
     money: float | None = 0.0
 
-    def __add__(self, other: Spent) -> Spent:
+    def __add__(self, other: SessionCost) -> SessionCost:
         money = None if self.money is None or other.money is None else self.money + other.money
         counts = (getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[:4])
-        return Spent(*counts, money)
+        return SessionCost(*counts, money)
 
-    def __sub__(self, other: Spent) -> Spent:
+    def __sub__(self, other: SessionCost) -> SessionCost:
         money = None if self.money is None or other.money is None else self.money - other.money
         counts = (getattr(self, each.name) - getattr(other, each.name) for each in fields(self)[:4])
-        return Spent(*counts, money)
+        return SessionCost(*counts, money)
 
 
-class Ledger:
+class CostLedger:
     """One session's bill: what its log tells, and what is added to it from then on."""
 
     def __init__(self, prices: Mapping[str, Price], log: Iterable[tuple[Event, Record]] = ()) -> None:
         self._prices = prices
-        self.spent = Spent()
+        self.spent = SessionCost()
         model = ""
         for event, record in log:
             if event.kind in ("session", "model"):
@@ -69,4 +70,4 @@ class Ledger:
         """One more request that was answered."""
         price = self._prices.get(model)
         money = price.of(usage.prompt, usage.cached, usage.completion) if price else None
-        self.spent += Spent(1, usage.prompt, usage.cached, usage.completion, money)
+        self.spent += SessionCost(1, usage.prompt, usage.cached, usage.completion, money)

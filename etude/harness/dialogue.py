@@ -2,9 +2,9 @@
 
 Owns the `Dialogue` seam, and `TokenDialogue`, a dialogue in token ids over a `Sampler` and a `Chat`: what training
 needs, and every model of our own. A dialogue's state is computed from its records: `opening` and `observation` only
-prepare text, `reply` only samples, and neither is part of the conversation until its record is given to `hear` or
-`take`. So a session writes a record to its log before it counts, and the same two methods restore a dialogue from a
-log. Runs no tool, writes no log.
+prepare text, `reply` only samples, and neither is part of the conversation until its record is given to `append_input`
+or `append_reply`. So a session writes a record to its log before it counts, and the same two methods restore a dialogue
+from a log. Runs no tool, writes no log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from etude.records import Event, Routes, Segment
 
 
 @dataclass(frozen=True)
-class Words:
+class PreparedInput:
     """Text made ready for the context: how many tokens it will take there, and the record that puts it there."""
 
     tokens: int
@@ -57,11 +57,11 @@ class Dialogue(Protocol):
         """The system prompt: who the agent is, and, where the model must read of them, its tools."""
         ...
 
-    def opening(self, system: str, user: str) -> Words:
+    def opening(self, system: str, user: str) -> PreparedInput:
         """The start of a new context."""
         ...
 
-    def observation(self, results: Sequence[str], user: str | None = None) -> Words:
+    def observation(self, results: Sequence[str], user: str | None = None) -> PreparedInput:
         """What follows the model's last message: the results of its calls, words of the user's, or both."""
         ...
 
@@ -75,9 +75,9 @@ class Dialogue(Protocol):
         """The calls a message holds."""
         ...
 
-    def hear(self, words: Record) -> None: ...
+    def append_input(self, words: Record) -> None: ...
 
-    def take(self, reply: Record) -> None: ...
+    def append_reply(self, reply: Record) -> None: ...
 
     def seal(self, kind: Literal["turns", "summary"]) -> Segment | None:
         """End the context, to be followed by a new opening; None from a dialogue that knows no token ids."""
@@ -127,14 +127,14 @@ class TokenDialogue:
     def system(self, persona: str) -> str:
         return (explained_prompt if self._explained else system_prompt)(self._tools.values(), persona)
 
-    def opening(self, system: str, user: str) -> Words:
-        return _words(self._chat.opening(system, user))
+    def opening(self, system: str, user: str) -> PreparedInput:
+        return _prepared(self._chat.opening(system, user))
 
-    def observation(self, results: Sequence[str], user: str | None = None) -> Words:
+    def observation(self, results: Sequence[str], user: str | None = None) -> PreparedInput:
         """A message that was cut off is closed first, by a token that is not marked as sampled."""
         text = "\n".join([*([render_results(results)] if results else []), *([user] if user is not None else [])])
         ended = bool(self._context.ids) and self._context.ids[-1] in self._chat.stop_ids
-        return _words([*([] if ended else [self._chat.end_id]), *self._chat.observation(text)])
+        return _prepared([*([] if ended else [self._chat.end_id]), *self._chat.observation(text)])
 
     async def reply(self, max_tokens: int, draw: int) -> Reply:
         request = SampleRequest(
@@ -161,10 +161,10 @@ class TokenDialogue:
     def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
         return calls_of(parse_message(text, self._tools, cut, lenient=self._lenient))
 
-    def hear(self, words: Record) -> None:
+    def append_input(self, words: Record) -> None:
         self._context.add(words["ids"])
 
-    def take(self, reply: Record) -> None:
+    def append_reply(self, reply: Record) -> None:
         self._context.add(reply["ids"], reply["logprobs"], reply["versions"])
         fresh, self._fresh = self._fresh, NO_ROUTES
         if not len(fresh) and self._routes is not None and "routes" in reply:
@@ -201,8 +201,8 @@ def segments_of(log: Iterable[tuple[Event, Record]], routes: RouteStore) -> tupl
     return tuple(sealed)
 
 
-def _words(ids: Sequence[int]) -> Words:
-    return Words(len(ids), {"ids": ids})
+def _prepared(ids: Sequence[int]) -> PreparedInput:
+    return PreparedInput(len(ids), {"ids": ids})
 
 
 def _sampled(completion: Completion) -> Record:

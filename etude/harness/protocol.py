@@ -86,7 +86,7 @@ class CallParser:
         self._pieces: list[str] = []
         self._rest: list[str] = []
         """The last line, while it is incomplete."""
-        self._told, self._held, self._open = 0, 0, True
+        self._emitted, self._held, self._open = 0, 0, True
         """Of that line: the characters told as words already, the blank ones held back since they may precede a call,
         and whether what comes next can only be words."""
         self._items: list[Item] = []
@@ -125,7 +125,7 @@ class CallParser:
         if rest:
             self._rest.append(rest)
             if self._eager and self._open and self._state == self._in_text:
-                self._tell(rest)
+                self._emit(rest)
         return self._take_items()
 
     def finish(self, cut: bool = False) -> list[Item]:
@@ -149,15 +149,15 @@ class CallParser:
     def _in_call(self) -> bool:
         return self._state not in (self._in_text, self._after_function)
 
-    def _tell(self, rest: str) -> None:
+    def _emit(self, rest: str) -> None:
         """Of more of an incomplete line: what is words outside any call, whatever follows."""
         words, opener, _ = rest.partition("<")
         self._open = not opener
-        if words.strip() or (words and self._told):
+        if words.strip() or (words and self._emitted):
             self._items.append(Text("".join(self._rest)[: self._held] + words if self._held else words))
-            self._told += self._held + len(words)
+            self._emitted += self._held + len(words)
             self._held = 0
-        elif not self._told:
+        elif not self._emitted:
             self._held += len(words)
 
     # --- one line at a time; each state consumes from `at` and returns where the next one goes on -----------------
@@ -169,7 +169,7 @@ class CallParser:
         if self._in_call:
             self._call.append(line[self._call_at :])
             self._call_at = 0
-        self._told, self._held, self._open = 0, 0, True
+        self._emitted, self._held, self._open = 0, 0, True
 
     def _take_items(self) -> list[Item]:
         items, self._items = self._items, []
@@ -177,7 +177,7 @@ class CallParser:
 
     def _in_text(self, line: str, at: int) -> int:
         found = _BLOCK.search(line, at) if line.find("<", at) >= 0 else None
-        words = line[max(at, self._told) : found.start() if found else len(line)]
+        words = line[max(at, self._emitted) : found.start() if found else len(line)]
         if words:
             self._items.append(Text(words))
         if found is None:

@@ -24,7 +24,7 @@ class Rewind:
         for line, event in enumerate(events):
             self._take(line, event)
 
-    def stands(self, line: int) -> bool:
+    def is_current(self, line: int) -> bool:
         """Whether an event counts; lines are counted from 0."""
         return line not in self._gone
 

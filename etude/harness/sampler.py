@@ -49,7 +49,7 @@ class SampleRequest:
 
 
 @dataclass(frozen=True)
-class Scored:
+class PromptTokenScore:
     """A token of a prompt under the model's own distribution: temperature 1, nothing cut."""
 
     token: int
@@ -77,7 +77,7 @@ class Completion:
     """Prompt tokens that had not to be computed."""
     masks: tuple[tuple[int, ...], ...] = ()
     """If asked for, the tokens each one was drawn from, in order; () where that was the whole vocabulary."""
-    prompt_scores: tuple[Scored, ...] = ()
+    prompt_scores: tuple[PromptTokenScore, ...] = ()
     """If asked for, of every token of the prompt but the first."""
 
 

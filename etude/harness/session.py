@@ -35,7 +35,7 @@ from etude.errors import CheckpointError, ConfigError, ContextOverflow, SandboxS
 from etude.harness.budget import Budget
 from etude.harness.checkpoints import Checkpointer, Snapshots
 from etude.harness.config import HarnessConfig
-from etude.harness.dialogue import Dialogue, RouteStore, TokenDialogue, Words
+from etude.harness.dialogue import Dialogue, PreparedInput, RouteStore, TokenDialogue
 from etude.harness.events import EventLog
 from etude.harness.journal import Journal
 from etude.harness.prompt import PERSONA
@@ -50,7 +50,7 @@ _CHANGED = "[Your instructions have changed since. They are now:]"
 
 
 @dataclass(frozen=True)
-class Kept:
+class SessionPersistence:
     """How a session is kept while it is played, so that another process can go on with it.
 
     Its log is that journal, which may have a past, and after every so many turns there is a snapshot. `routes` has what
@@ -94,21 +94,29 @@ async def run_session(
     seed: int,
     temperature: float = 1.0,
     on_event: Callable[[Event], None] | None = None,
-    kept: Kept | None = None,
+    persistence: SessionPersistence | None = None,
 ) -> SessionResult:
-    """Play one instruction to its end, or go on with one that was `kept`. The sandbox stays the caller's, to judge and
-    destroy.
+    """Play one instruction to its end, or go on with one that `persistence` has. The sandbox stays the caller's, to
+    judge and destroy.
 
     The same seed, sampler and observations give the same session. Raises what sampler and sandbox raise for failures of
     their own. Cancelling it is safe: nothing runs on behind.
     """
-    routes = kept.routes if kept else None
+    routes = persistence.routes if persistence else None
     dialogue = token_dialogue(
         sampler, chat, config, session_id=session_id, seed=seed, temperature=temperature, routes=routes
     )
     about = {"seed": seed, "temperature": temperature}
     return await run_dialogue(
-        instruction, sandbox, dialogue, config, limits, session_id=session_id, about=about, on_event=on_event, kept=kept
+        instruction,
+        sandbox,
+        dialogue,
+        config,
+        limits,
+        session_id=session_id,
+        about=about,
+        on_event=on_event,
+        persistence=persistence,
     )
 
 
@@ -146,11 +154,11 @@ async def run_dialogue(
     session_id: str,
     about: Mapping[str, Any],
     on_event: Callable[[Event], None] | None = None,
-    kept: Kept | None = None,
+    persistence: SessionPersistence | None = None,
 ) -> SessionResult:
     """The same with whatever model is behind the dialogue; `about` stands in the log's first event."""
-    log = EventLog(on_event, kept.journal if kept else None)
-    snapshots, every = (kept.snapshots, kept.every) if kept else (None, 1)
+    log = EventLog(on_event, persistence.journal if persistence else None)
+    snapshots, every = (persistence.snapshots, persistence.every) if persistence else (None, 1)
     session = Session(sandbox, dialogue, config, limits, log, snapshots=snapshots, every=every)
     if session.state.prompts:
         stop = await session.resume(last=True)
@@ -200,7 +208,7 @@ class Session:
         """Whether the past is another process's, and this one has said nothing yet."""
         self._budget = Budget(self.state, config, limits, reserved_tokens(dialogue, config.summary))
         self.checkpoints = Checkpointer(self.state, self._tools, snapshots, every)
-        before_change, beginning = self.checkpoints.settle, self.checkpoints.beginning
+        before_change, beginning = self.checkpoints.settle, self.checkpoints.baseline
         self._runner = TurnRunner(
             self.state, self._tools, sandbox, config.tool, before_change, beginning, review, on_output
         )
@@ -298,7 +306,7 @@ class Session:
         self._runner.leave(self.state.turn)
         return self.state.turn.texts()
 
-    async def _reopening(self, system: str, prompt: str | None = None) -> Words:
+    async def _reopening(self, system: str, prompt: str | None = None) -> PreparedInput:
         """The start of a context that is not the first."""
         return self.dialogue.opening(system, await self._summariser.task(prompt))
 

@@ -25,8 +25,8 @@ from typing import Any
 from etude.durable import write_whole
 from etude.errors import CheckpointError, ConfigError
 from etude.host import beneath
-from etude.host.git import Place, find_git, run_git
-from etude.host.repository import Aside, excludes, find
+from etude.host.git import GitContext, find_git, run_git
+from etude.host.repository import PrivateGitDir, excludes, find
 
 _ATTRIBUTES = "* -text !eol !filter !ident !working-tree-encoding\n"
 
@@ -90,9 +90,9 @@ class Shadow:
         """The paths that are not the same in two snapshots."""
         return [path for _, path in await self._changes(start, end)]
 
-    def at(self, snapshot: str) -> Past:
+    def at(self, snapshot: str) -> PastTree:
         """A snapshot, to compare the directory with as it is."""
-        return Past(self, snapshot)
+        return PastTree(self, snapshot)
 
     async def changed_since(self, snapshot: str) -> list[str]:
         """The paths that are not now as they were, without those that are gone. Keeps no snapshot."""
@@ -166,7 +166,7 @@ class Shadow:
     async def _listed(self, *which: str) -> list[str]:
         return _split(await self._run("ls-files", "-z", *which, "--exclude-standard"))
 
-    async def _prepare(self, user: Aside | None) -> None:
+    async def _prepare(self, user: PrivateGitDir | None) -> None:
         """Make the repository, and tell it what the user's own ignores beside the `.gitignore` files."""
         if not (self._git / "HEAD").exists():
             self._git.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -179,18 +179,18 @@ class Shadow:
     async def _ignored_everywhere(self) -> bytes:
         return await asyncio.to_thread(excludes, None, self._workspace)
 
-    def _users(self) -> Aside | None:
+    def _users(self) -> PrivateGitDir | None:
         """The user's repository, where the workspace is in one."""
         found = find(self._workspace)
-        return None if found is None else Aside(found)
+        return None if found is None else PrivateGitDir(found)
 
-    async def _tracked_though_ignored(self, user: Aside | None) -> list[str]:
+    async def _tracked_though_ignored(self, user: PrivateGitDir | None) -> list[str]:
         """Files that the user's git keeps although a pattern would ignore them: they are not ignored."""
         if user is None:
             return []
         try:
             index = await asyncio.to_thread(lambda: user.index)
-            at = Place(user.git_dir, user.found.top, index, self._workspace)
+            at = GitContext(user.git_dir, user.found.top, index, self._workspace)
         except ConfigError:  # the session's own commands may have broken it
             return []
         ran = await run_git("ls-files", "-z", "-c", "-i", "--exclude-standard", at=at)
@@ -217,7 +217,7 @@ class Shadow:
         return list(zip(fields[::2], fields[1::2], strict=True))
 
     async def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        ran = await run_git(*arguments, at=Place(self._git, self._workspace, self._index), given=stdin)
+        ran = await run_git(*arguments, at=GitContext(self._git, self._workspace, self._index), given=stdin)
         if ran.code:
             said = " ".join(ran.reason.split())
             raise CheckpointError(
@@ -227,8 +227,8 @@ class Shadow:
 
 
 @dataclass(frozen=True)
-class Past:
-    """A directory as it was: `harness.tools.base.Beginning`."""
+class PastTree:
+    """A directory as it was: `harness.tools.base.Baseline`."""
 
     shadow: Shadow
     snapshot: str

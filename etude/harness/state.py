@@ -121,7 +121,7 @@ class SessionState:
         if (journal := self.log.journal) is not None:
             rewind = Rewind(event for event, _ in decoded(journal.path))
             for line, (event, record) in enumerate(decoded(journal.path)):
-                if rewind.stands(line) or event.kind == "model":  # which model is asked is no part of what was said
+                if rewind.is_current(line) or event.kind == "model":  # which model is asked is no part of what was said
                     self._apply(event, record)
 
     def commit(self, kind: EventKind, record: Record | None = None, **data: Any) -> None:
@@ -157,11 +157,11 @@ class SessionState:
             case "tool_result":
                 self._result(self.open_turn, data["index"], _result_of(data))
             case "observation" | "opening":
-                self.dialogue.hear(record)
+                self.dialogue.append_input(record)
                 self.usage["observed_tokens"] += data["tokens"]
                 self.turn, self.system = None, data.get("system", self.system)
             case "summary_asked":
-                self.dialogue.hear(record)
+                self.dialogue.append_input(record)
                 self.usage["observed_tokens"] += data["tokens"]
                 self.turn, self.cut = None, Cut(data["reason"], data["before"])
             case "summary":
@@ -178,12 +178,12 @@ class SessionState:
             self.usage["observed_tokens"] += event.data["tokens"]
         self.system = event.data["system"]
         self.prompts.append(event.data["user"])
-        self.dialogue.hear(record)
+        self.dialogue.append_input(record)
         self.turn, self.stop, self.turns_before_prompt = None, None, self.usage["turns"]
 
     def _completion(self, event: Event, record: Record) -> None:
         data, cut = event.data, event.data["finish"] == "length"
-        self.dialogue.take(record)
+        self.dialogue.append_reply(record)
         calls = self.dialogue.calls(record, data["text"], cut)
         well_formed = sum(isinstance(call, ToolCall) for call in calls)
         self.turn = Turn(data["turn"], data["tokens"], cut, calls)
@@ -208,7 +208,7 @@ class SessionState:
 
     def _summary(self, event: Event, record: Record) -> None:
         assert self.cut is not None, "a summary stands where none was asked for"
-        self.dialogue.take(record)
+        self.dialogue.append_reply(record)
         self.usage["sampled_tokens"] += event.data["tokens"]
         self.usage["summaries"] += 1
         self.cut.text = event.data["text"]

@@ -27,7 +27,7 @@ _ID = re.compile(r"[\w-]{1,64}")
 
 
 @dataclass(frozen=True)
-class Listed:
+class SessionEntry:
     """One session, as a list shows it."""
 
     id: str
@@ -86,7 +86,7 @@ class SessionStore:
             raise CheckpointError(f"session {session_id} does not say where it works; its log has no beginning")
         return Path(listed.workspace)
 
-    def sessions(self, workspace: Path | None = None) -> list[Listed]:
+    def sessions(self, workspace: Path | None = None) -> list[SessionEntry]:
         """The newest first; only those of one workspace, if it is given."""
         paths = (self.home / "sessions").glob("*/events.jsonl")
         listed = [each for path in paths if (each := _listed(path)) is not None]
@@ -119,7 +119,7 @@ class SessionStore:
         return self.home / "sessions" / session_id / "events.jsonl"
 
 
-def _listed(path: Path) -> Listed | None:
+def _listed(path: Path) -> SessionEntry | None:
     """None for a log that begins with something else, or not at all: a session that never was."""
     lines = whole_lines(path)
     first = _parsed(next(lines, b""))
@@ -127,7 +127,7 @@ def _listed(path: Path) -> Listed | None:
         return None
     task = next((each["user"] for each in _next_few(lines) if each.get("kind") == "prompt"), "")
     active = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return Listed(path.parent.name, str(first.get("workspace", "")), str(first.get("time", "")), active, task)
+    return SessionEntry(path.parent.name, str(first.get("workspace", "")), str(first.get("time", "")), active, task)
 
 
 def _next_few(lines: Iterator[bytes]) -> Iterator[dict]:

@@ -152,7 +152,7 @@ class Summariser:
             return
         log = self._state.log
         rewind = Rewind(log)
-        for number, events in enumerate(_contexts(e for line, e in enumerate(log) if rewind.stands(line)), 1):
+        for number, events in enumerate(_contexts(e for line, e in enumerate(log) if rewind.is_current(line)), 1):
             if events[-1].at not in self._kept:
                 await self._sandbox.write_file(history_path(number), transcript(events).encode("utf-8", "replace"))
                 self._kept.add(events[-1].at)

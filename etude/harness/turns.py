@@ -15,7 +15,7 @@ from etude.environments.base import Sandbox
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.state import SessionState, Turn
 from etude.harness.tools import Tool, ToolConfig, ToolResult, run_calls
-from etude.harness.tools.base import BEGINNING, Beginning
+from etude.harness.tools.base import BASELINE, Baseline
 from etude.harness.tools.execute import only_reads
 from etude.records import EventKind
 
@@ -42,7 +42,7 @@ class TurnRunner:
         sandbox: Sandbox,
         config: ToolConfig,
         before_change: Callable[[], Awaitable[None]],
-        beginning: Callable[[], Beginning | None],
+        beginning: Callable[[], Baseline | None],
         review: Review | None,
         on_output: Callable[[int, bytes], None] | None,
     ) -> None:
@@ -73,7 +73,7 @@ class TurnRunner:
         calls = [turn.calls[index] for index in waiting]
         if self._review is not None and calls:
             await self._review(calls)
-        BEGINNING.set(self._beginning())
+        BASELINE.set(self._beginning())
         await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start, on_output)
 
     def leave(self, turn: Turn) -> None:

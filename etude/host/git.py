@@ -3,8 +3,8 @@
 Owns `run_git`, for an event loop, and `run_git_now`, for a thread that may wait. git obeys what it reads: the config of
 a repository names programs in some thirty keys, for filters, diffs, merges, monitors, pagers, signatures, transports,
 and so do its hooks and the variables of a process that runs inside one. Here git reads none of it. It is told its git
-directory and looks for none; that directory is Etude's own (`repository.Aside` lends one the objects and refs of a
-user's), so that neither config nor hooks are the user's repository's; the user's and the machine's config are left
+directory and looks for none; that directory is Etude's own (`repository.PrivateGitDir` lends one the objects and refs
+of a user's), so that neither config nor hooks are the user's repository's; the user's and the machine's config are left
 out as well; no protocol is spoken; and it is never taken from the workspace, as a PATH with `./bin` or with the
 project's virtual environment would have it. One thing is left to callers: `status`, `diff` and `add` of a working tree
 run git in its submodules, by each one's own config. `ls-files` and `update-index` do not, and are used instead.
@@ -48,21 +48,21 @@ _LISTED_S = 20.0
 
 
 @dataclass(frozen=True)
-class Ran:
+class GitResult:
     """What git did: its exit code, what it printed, and what it said of errors."""
 
     code: int
     output: bytes
-    said: bytes
+    stderr: bytes
 
     @property
     def reason(self) -> str:
         """The end of what it said; its exit code where that is nothing."""
-        return self.said.decode("utf-8", "replace").strip()[-800:] or f"it ended with {self.code}"
+        return self.stderr.decode("utf-8", "replace").strip()[-800:] or f"it ended with {self.code}"
 
 
 @dataclass(frozen=True)
-class Place:
+class GitContext:
     """Where git works: a git directory of Etude's own, or None for no repository, and the files it speaks of."""
 
     git_dir: Path | None = None
@@ -96,8 +96,12 @@ def find_git(*workspaces: Path) -> tuple[str, str]:
 
 
 async def run_git(
-    *words: str, at: Place, env: Mapping[str, str] | None = None, given: bytes = b"", deadline_s: float = DEADLINE_S
-) -> Ran:
+    *words: str,
+    at: GitContext,
+    env: Mapping[str, str] | None = None,
+    given: bytes = b"",
+    deadline_s: float = DEADLINE_S,
+) -> GitResult:
     """Run git to its end; `given` is its stdin. Raises MissingDependency and DeadlineExceeded; whoever is cancelled
     leaves no process."""
     argv, variables = _command(words, at, env)
@@ -119,12 +123,16 @@ async def run_git(
             await process.wait()
         await asyncio.wait({told})
     assert process.returncode is not None, "it has been waited for"
-    return Ran(process.returncode, output, said)
+    return GitResult(process.returncode, output, said)
 
 
 def run_git_now(
-    *words: str, at: Place, env: Mapping[str, str] | None = None, given: bytes = b"", deadline_s: float = DEADLINE_S
-) -> Ran:
+    *words: str,
+    at: GitContext,
+    env: Mapping[str, str] | None = None,
+    given: bytes = b"",
+    deadline_s: float = DEADLINE_S,
+) -> GitResult:
     """The same, of a thread that waits for it."""
     argv, variables = _command(words, at, env)
     with subprocess.Popen(
@@ -142,12 +150,12 @@ def run_git_now(
         finally:
             if process.poll() is None:
                 _kill(process.pid)
-    return Ran(process.returncode, output, said)
+    return GitResult(process.returncode, output, said)
 
 
 def users_excludes(workspace: Path) -> str:
     """The file of what the user ignores everywhere, as their own config has it; empty where it names none."""
-    at = Place(workspace=workspace)
+    at = GitContext(workspace=workspace)
     argv, variables = _command(("config", "--type=path", "--get", "core.excludesFile"), at, None)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
         del variables[name]
@@ -158,7 +166,7 @@ def users_excludes(workspace: Path) -> str:
 def listed_config(workspace: Path) -> list[tuple[str, str, str]]:
     """(file, key, value) of all the config that the user's own git would obey in the workspace, its repository's too.
     Listing it starts nothing. Empty where git does not come to an end of it: an included file may have none."""
-    argv, variables = _command(("config", "--list", "--show-origin", "--null"), Place(workspace=workspace), None)
+    argv, variables = _command(("config", "--list", "--show-origin", "--null"), GitContext(workspace=workspace), None)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_DIR"):
         del variables[name]
     plain = [argv[0], *argv[argv.index("config") :]]
@@ -179,14 +187,14 @@ def read_config(text: bytes, workspace: Path) -> tuple[tuple[str, str], ...] | N
     """(key, value) of all that one config file says, as git itself reads it, and of nothing that it includes. Sections
     and names are in small letters. None where git does not understand it, and so would not obey it either."""
     words = ("config", "--file", "-", "--no-includes", "--null", "--list")
-    ran = run_git_now(*words, at=Place(workspace=workspace), given=text, deadline_s=_LISTED_S)
+    ran = run_git_now(*words, at=GitContext(workspace=workspace), given=text, deadline_s=_LISTED_S)
     if ran.code or b"\0" in text:
         return None
     pairs = (os.fsdecode(each).partition("\n") for each in ran.output.split(b"\0") if each)
     return tuple((key, value) for key, _, value in pairs)
 
 
-def _command(words: tuple[str, ...], at: Place, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
+def _command(words: tuple[str, ...], at: GitContext, env: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
     program, path = find_git(*(each for each in (at.work_tree, at.cwd, at.workspace) if each is not None))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     options = [part for option in _OPTIONS for part in ("-c", option)]
@@ -194,7 +202,7 @@ def _command(words: tuple[str, ...], at: Place, env: Mapping[str, str] | None) -
     return argv, {**inherited, "PATH": path, **_ENV, **at.variables, **(env or {})}
 
 
-def _refuse_pipes(at: Place) -> None:
+def _refuse_pipes(at: GitContext) -> None:
     """Raises ConfigError where git, which takes long, may be waiting for who writes a pipe: it opens what has the name
     of a file of its own whatever it is. To look before each run would cost more than most runs do."""
     lent = [at.git_dir / name for name in ("objects", "refs")] if at.git_dir is not None else []
@@ -213,5 +221,5 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _late(words: tuple[str, ...], at: Place, deadline_s: float) -> DeadlineExceeded:
+def _late(words: tuple[str, ...], at: GitContext, deadline_s: float) -> DeadlineExceeded:
     return DeadlineExceeded(f"git {' '.join(words)[:80]} in {at.directory}", deadline_s)

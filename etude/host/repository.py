@@ -2,9 +2,9 @@
 
 Owns `find`, which looks for the repository of a directory as git does and believes no more than it must: a `.git` file
 leads elsewhere only where that place names the file in return, and nothing above counts that belongs to another user.
-Owns `Aside`: a git directory of Etude's own with the objects and refs of the user's. Whatever is done through it is
-done to the user's repository, and git reads none of its config, hooks, attributes or worktree files. From the config
-come the few values that say how files are stored, each a plain word; none of them can name a program or a path.
+Owns `PrivateGitDir`: a git directory of Etude's own with the objects and refs of the user's. Whatever is done through
+it is done to the user's repository, and git reads none of its config, hooks, attributes or worktree files. From the
+config come the few values that say how files are stored, each a plain word; none of them can name a program or a path.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ _DIRECTORIES, _FILES = ("objects", "refs", "reftable"), ("packed-refs", "shallow
 
 
 @dataclass(frozen=True)
-class Found:
+class GitRepository:
     """A repository: the top of the working tree, or None for a bare one; this worktree's git directory, and the one
     that all worktrees share."""
 
     top: Path | None
-    own: Path
+    git_dir: Path
     common: Path
 
 
-def find(directory: Path, *, bare: bool = False) -> Found | None:
+def find(directory: Path, *, bare: bool = False) -> GitRepository | None:
     """The repository that a directory lies in, or with `bare` is. None where there is none that can be believed."""
     directory = directory.resolve()
     owners = {os.geteuid(), directory.stat().st_uid}
     if bare and beneath.lstat(directory, ".git") is None and _is_git(directory):
-        return Found(None, directory, directory)
+        return GitRepository(None, directory, directory)
     for at in (directory, *directory.parents):
         if (link := beneath.lstat(at, ".git")) is not None:
             own = at / ".git" if stat.S_ISDIR(link.st_mode) else None
-            found = Found(at, own, own) if own is not None else _elsewhere(at)
+            found = GitRepository(at, own, own) if own is not None else _elsewhere(at)
             mine = {link.st_uid, at.stat().st_uid} <= owners
             return found if mine and found is not None and _is_git(found.common) else None
     return None
 
 
-class Linked(NamedTuple):
+class LinkedWorktree(NamedTuple):
     """The git directories of a worktree: its own, and the one it shares with the whole repository."""
 
-    own: Path
+    git_dir: Path
     common: Path
 
 
-def linked(top: Path) -> Linked | None:
+def linked_worktree(top: Path) -> LinkedWorktree | None:
     """Those of a worktree that `git worktree add` made; else None. A `.git` file is data like any other: it is believed
     only where git itself would have written it, and the directory it names must name `top` in return."""
     own = _named(top / ".git", "gitdir: ")
@@ -75,13 +75,13 @@ def linked(top: Path) -> Linked | None:
         return None
     common = _named(own / "commondir", "") or own
     # a directory of worktrees lies in the common one; anything else was not made by git
-    return Linked(own, common) if own.parent == common / "worktrees" else None
+    return LinkedWorktree(own, common) if own.parent == common / "worktrees" else None
 
 
-class Aside:
+class PrivateGitDir:
     """A git directory of our own beside the user's, for as long as this object lives."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: GitRepository) -> None:
         self.found, self.excludes = found, excludes(found, found.top or found.common)
         self._held = tempfile.TemporaryDirectory(prefix="etude-git-")
         self._path = Path(self._held.name)
@@ -100,14 +100,14 @@ class Aside:
         """With the user's HEAD as it is now. Raises ConfigError where that is no plain file, or says nothing to git."""
         self._bring("HEAD", _PATH_BYTES)
         if not _HEAD.match((self._path / "HEAD").read_bytes()):
-            raise ConfigError(f"{self.found.own / 'HEAD'}: names no branch or commit; is the repository whole?")
+            raise ConfigError(f"{self.found.git_dir / 'HEAD'}: names no branch or commit; is the repository whole?")
         return self._path
 
     @property
     def index(self) -> Path:
         """A copy of the user's index as it is now; no file where there is none. Raises ConfigError like `git_dir`."""
-        if beneath.lstat(self.found.own, "index") is not None:
-            for _, names in beneath.walk(self.found.own, depth=0, most_entries=_NAMES, enter=lambda _: False):
+        if beneath.lstat(self.found.git_dir, "index") is not None:
+            for _, names in beneath.walk(self.found.git_dir, depth=0, most_entries=_NAMES, enter=lambda _: False):
                 for name in names:
                     if name == "index" or name.startswith("sharedindex."):  # which a split index is the rest of
                         self._bring(name, _INDEX_BYTES)
@@ -117,13 +117,13 @@ class Aside:
         """Whole or not at all: another git may be reading it."""
         fresh = self._path / f"{name}-{secrets.token_hex(4)}"
         try:
-            beneath.copy(self.found.own, name, fresh, most_bytes)
+            beneath.copy(self.found.git_dir, name, fresh, most_bytes)
         except OSError as error:
-            raise ConfigError(f"{self.found.own / name}: {error.strerror}; is the repository whole?") from None
+            raise ConfigError(f"{self.found.git_dir / name}: {error.strerror}; is the repository whole?") from None
         fresh.replace(self._path / name)
 
 
-def excludes(found: Found | None, workspace: Path) -> bytes:
+def excludes(found: GitRepository | None, workspace: Path) -> bytes:
     """What the user ignores beside `.gitignore` files: everywhere, and in this repository."""
     own = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "git", "ignore")
     everywhere, here = Path(users_excludes(workspace) or own), b""
@@ -133,15 +133,15 @@ def excludes(found: Found | None, workspace: Path) -> bytes:
     return b"\n".join([everywhere.read_bytes() if everywhere.is_file() else b"", here])
 
 
-def _elsewhere(top: Path) -> Found | None:
+def _elsewhere(top: Path) -> GitRepository | None:
     """Of a `.git` file: a worktree's, or a submodule's, whose config names the working tree."""
-    if (places := linked(top)) is not None:
-        return Found(top, *places)
+    if (places := linked_worktree(top)) is not None:
+        return GitRepository(top, *places)
     own = _named(top / ".git", "gitdir: ")
     named = _values(own, top).get("core.worktree") if own is not None and _is_git(own) else None
     if own is None or named is None or (own / named).resolve() != top:
         return None
-    return Found(top, own, own)
+    return GitRepository(top, own, own)
 
 
 def _named(file: Path, prefix: str) -> Path | None:
@@ -195,7 +195,7 @@ def _values(git_dir: Path, workspace: Path) -> dict[str, str]:
     return dict(read_config(text, workspace) or ())
 
 
-def _config(found: Found) -> str:
+def _config(found: GitRepository) -> str:
     values = _values(found.common, found.top or found.common)
     kept = {key: value for key, value in values.items() if key in _STORED and _WORD.fullmatch(value)}
     version = 1 if any(key.startswith("extensions.") for key in kept) else 0

@@ -25,14 +25,14 @@ from etude import __version__
 from etude.environments.base import Sandbox
 from etude.environments.local import ConfinedWorkspace, WorkspaceConfig, absent, command_environment, open_workspace
 from etude.errors import ConfigError
-from etude.harness.cost import Ledger
+from etude.harness.cost import CostLedger
 from etude.harness.endpoint import Delta, Endpoint
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.events import EventLog, decoded
 from etude.harness.mcp import McpTools
 from etude.harness.permissions.gate import Ask, Gate
 from etude.harness.permissions.judge import Judge
-from etude.harness.permissions.paths import Place
+from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.rules import PermissionConfig
 from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.permissions.unreadable import unreadable
@@ -67,7 +67,7 @@ class Agent:
         session: Session,
         endpoint: Endpoint,
         gate: Gate,
-        ledger: Ledger,
+        ledger: CostLedger,
         spans: Spans | None = None,
     ) -> None:
         self.id, self.directory, self.session, self.endpoint, self.gate = id, directory, session, endpoint, gate
@@ -168,7 +168,7 @@ async def open_agent(
     async with contextlib.AsyncExitStack() as stack:
         name = session_id or store.new_id()
         journal = stack.enter_context(store.open(name, new=session_id is None))
-        ledger = Ledger(config.prices, decoded(journal.path))
+        ledger = CostLedger(config.prices, decoded(journal.path))
         spans = await stack.enter_async_context(spans_of(config, name))
         on_event, on_delta, used = watched(spans, on_event, on_delta, ledger.add)
         endpoint = Endpoint(config.endpoint, used)
@@ -234,7 +234,9 @@ def _judge(
         name = sandbox.refuses(path, removed)
         return "" if name is None else _refusal(name, config.unguarded)
 
-    judge = Judge(permissions, Place(directory), command_environment(config), hidden, guarded if guards else None)
+    judge = Judge(
+        permissions, WorkspacePaths(directory), command_environment(config), hidden, guarded if guards else None
+    )
     for rule in allow:
         judge.allow(rule)
     return judge

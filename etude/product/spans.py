@@ -25,7 +25,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from etude import __version__
-from etude.harness.endpoint import Again, Delta
+from etude.harness.endpoint import Delta, Retry
 from etude.harness.endpoint.completion import Usage
 from etude.records import Event
 
@@ -108,7 +108,7 @@ class Spans:
 
     def wrote(self, delta: Delta) -> None:
         """The model writes."""
-        if isinstance(delta, Again):
+        if isinstance(delta, Retry):
             self._first = None
         elif self._first is None:
             self._first = time.time_ns()

@@ -34,7 +34,7 @@ from etude.tasks import realcode
 from etude.tasks.mutate import mutations_of
 from etude.tasks.realcode import RealRecord, task_of
 from etude.tasks.slices import NotSliceable, SourceModule, SourcePackage, Symbol, slice_of
-from etude.tasks.verifiers import Unseen
+from etude.tasks.verifiers import HeldOutCalls
 
 SIZE = 40
 MOST_PACKAGE_CHARS = 1500
@@ -223,7 +223,7 @@ async def _unseen(record: RealRecord, backend: Backend) -> tuple[tuple[str, str]
     task = task_of(record)
     right, away = {**task.files, **task.solution}, [realcode.CHECK, f"{record.test_module}.py"]
     request = {"functions": [(record.module, record.function)], "check": realcode.CHECK}
-    asked = await unseen_calls(right, request, Unseen((), away), task.verifier, backend)
+    asked = await unseen_calls(right, request, HeldOutCalls((), away), task.verifier, backend)
     return tuple((repr(arguments), repr(value)) for _, _, arguments, value in asked.calls)
 
 

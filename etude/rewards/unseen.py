@@ -19,7 +19,7 @@ from etude.errors import SandboxError
 from etude.records import InfraFailed, Task, Verifier
 from etude.rewards.verifier import verify
 from etude.tasks.mined.split import is_source, is_test
-from etude.tasks.verifiers import Call, PytestRun, Unseen, with_unseen
+from etude.tasks.verifiers import Call, HeldOutCalls, PytestRun, with_unseen
 
 TIMEOUT_S = 60.0
 RUNS = 2
@@ -34,7 +34,7 @@ async def ask_unseen(task: Task, run: PytestRun, backend: Backend) -> Task:
     """
     right = {**task.files, **task.solution, **run.files}
     functions, away = [*changed_functions(task)], [path for path in run.files if is_test(path)]
-    asked = Unseen((), away, run.environment)
+    asked = HeldOutCalls((), away, run.environment)
     if functions:
         request = {**replace(run, lints=()).request(), "functions": functions}
         asked = await unseen_calls(right, request, asked, task.verifier, backend)
@@ -55,8 +55,8 @@ def changed_functions(task: Task) -> Iterator[Function]:
 
 
 async def unseen_calls(
-    right: Mapping[str, bytes], request: Mapping[str, Any], unseen: Unseen, tests: Verifier, backend: Backend
-) -> Unseen:
+    right: Mapping[str, bytes], request: Mapping[str, Any], unseen: HeldOutCalls, tests: Verifier, backend: Backend
+) -> HeldOutCalls:
     """With calls; with none where no such call can be made, or `tests` and they do not pass together. `request` is as
     `tasks.inside.record` has it."""
     calls = await _drawn(right, request, backend, max(tests.timeout_s, TIMEOUT_S))

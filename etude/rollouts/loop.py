@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from etude.records import Group, InfraFailed
-from etude.trainer.credit import credited
+from etude.trainer.credit import assign_advantages
 from etude.trainer.packing import build_batch
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def learn(
     (`credit.feedback`); there are none by default.
     """
     # For every segment of every trajectory, by default its reward less the group's mean.
-    credit = credited(groups, config.advantages, config.credit)
+    credit = assign_advantages(groups, config.advantages, config.credit)
     batch = build_batch(groups, credit.advantages, trainer.version, mask_summaries=config.credit.mask_summaries)
     metrics = trainer.step(batch, progress, hints)  # forward with the sampler's routes, loss, gradient, optimizer
     # A lossless delta, beside the next step. A step whose gradient was not finite was skipped, and has no new version.

@@ -47,7 +47,7 @@ def used_at_once(config: RunConfig) -> list[str]:
 
 def used_in_time(config: RunConfig) -> list[str]:
     """Counters that a run of enough steps leaves at more than zero. In lockstep no sequence meets a new version; and
-    without a lag nothing that is trained on is older than the weights, so that the witness has nothing to compare.
+    without a lag nothing that is trained on is older than the weights, so that the parity check has nothing to compare.
     Effort is charged of solved rollouts: of none in so many steps is an error.
     """
     free, rewards = config.rollouts.schedule == "free", config.rewards

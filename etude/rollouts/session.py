@@ -163,7 +163,7 @@ class _Player:
                 seed=request.seed,
                 temperature=request.temperature,
                 on_event=lambda event: self.on_event(request, event),
-                kept=kept.kept(sandbox, self.backend, request.every) if kept else None,
+                persistence=kept.kept(sandbox, self.backend, request.every) if kept else None,
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)

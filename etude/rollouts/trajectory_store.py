@@ -45,7 +45,7 @@ from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, Sandbo
 from etude.harness.dialogue import segments_of
 from etude.harness.events import decoded
 from etude.harness.journal import InUse, Journal
-from etude.harness.session import Kept
+from etude.harness.session import SessionPersistence
 from etude.records import Event, Routes, Segment, Trajectory
 from etude.rollouts.sample import Sample
 
@@ -247,9 +247,11 @@ class StoredTrajectory:
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 
-    def kept(self, sandbox: Sandbox, backend: Backend, every: int) -> Kept:
+    def kept(self, sandbox: Sandbox, backend: Backend, every: int) -> SessionPersistence:
         """For `run_session` in this sandbox of that backend; with `every` 0 its log alone is kept."""
-        return Kept(self.journal, _Files(self, sandbox, backend) if every else None, every or 1, self.routes)
+        return SessionPersistence(
+            self.journal, _Files(self, sandbox, backend) if every else None, every or 1, self.routes
+        )
 
     async def forget_memory(self, backend: Backend) -> None:
         """Nobody needs the snapshot with processes and memory any more."""

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from typing import NamedTuple
 
-from etude.tasks.grammar import BUILTIN_PAIRS, METHOD_PAIRS, SHAPES, Shape, form
+from etude.tasks.grammar import BUILTIN_PAIRS, METHOD_PAIRS, SHAPES, Shape, skeleton
 from etude.tasks.holdout import is_held_out
 
 _SIGNATURES = ("int", "int int", "int int", "int int int", "list", "list int", "list int", "list list", "str str")
@@ -30,7 +30,7 @@ class Phrase(NamedTuple):
         return self if self.atomic else Phrase(f"({self.code})", f"({self.doc})")
 
 
-_HELD_OUT_FORMS = {form(shape.code) for shape in SHAPES if shape.held_out}
+_HELD_OUT_FORMS = {skeleton(shape.code) for shape in SHAPES if shape.held_out}
 
 
 def random_shape(rng: random.Random) -> Shape:
@@ -40,7 +40,7 @@ def random_shape(rng: random.Random) -> Shape:
         composer = _Composer(rng, params)
         code, doc = composer.body()
         used = all(f"{{v{index}}}" in code for index in range(1, len(params) + 1))
-        name = form(code)
+        name = skeleton(code)
         if used and name not in _HELD_OUT_FORMS and not is_held_out("shape", name):
             return Shape(name, params, doc, code, composer.pairs)
 

@@ -22,7 +22,7 @@ FILE_IS_WORTH = 10
 """Every further file of the solution counts as so many lines: it has to be found."""
 
 
-def sized(files: int, lines: int) -> int:
+def level_by_size(files: int, lines: int) -> int:
     """The level of a task by the size of its solution: the files it changes, and the lines it adds and removes."""
     weight = lines + FILE_IS_WORTH * max(files - 1, 0)
     return 1 + sum(weight > most for most in LINES_UP_TO)
@@ -30,20 +30,20 @@ def sized(files: int, lines: int) -> int:
 
 def level_of(task: Task) -> int:
     """From 1 to 5, for every task; a task that says nothing is judged by its solution, and one without any is a 3."""
-    said = _said(task)
-    if isinstance(level := said.get("level", task.provenance.get("rung")), int) and level in LEVELS:
+    recorded = _recorded(task)
+    if isinstance(level := recorded.get("level", task.provenance.get("rung")), int) and level in LEVELS:
         return level
-    if {"files", "lines"} <= said.keys():
-        return sized(int(said["files"]), int(said["lines"]))
+    if {"files", "lines"} <= recorded.keys():
+        return level_by_size(int(recorded["files"]), int(recorded["lines"]))
     changed = {path: data for path, data in task.solution.items() if task.files.get(path) != data}
     if not changed:
         return 3
-    return sized(len(changed), sum(_lines(task.files.get(path, b""), data) for path, data in changed.items()))
+    return level_by_size(len(changed), sum(_lines(task.files.get(path, b""), data) for path, data in changed.items()))
 
 
 def solved_of(task: Task) -> float | None:
     """The measured share of attempts that solved it, from 0 to 1; None where nobody has measured."""
-    share = _said(task).get("solved")
+    share = _recorded(task).get("solved")
     return float(share) if isinstance(share, int | float) else None
 
 
@@ -51,11 +51,11 @@ def measured(task: Task, solved: int, attempts: int) -> Task:
     """The task with what `attempts` tries at it showed. Raises ValueError where the numbers cannot be."""
     if not 0 <= solved <= attempts or attempts == 0:
         raise ValueError(f"{solved} of {attempts} attempts cannot have solved {task.id}")
-    said = {**_said(task), "level": level_of(task), "solved": solved / attempts, "attempts": attempts}
+    said = {**_recorded(task), "level": level_of(task), "solved": solved / attempts, "attempts": attempts}
     return replace(task, provenance={**task.provenance, "difficulty": said})
 
 
-def _said(task: Task) -> Mapping[str, Any]:
+def _recorded(task: Task) -> Mapping[str, Any]:
     said = task.provenance.get("difficulty")
     return said if isinstance(said, Mapping) else {}
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from etude.errors import ConfigError
-from etude.host.git import Place, run_git_now
+from etude.host.git import GitContext, run_git_now
 
 GIT_TIMEOUT_S = 120.0
 
 
-def run_git(*words: str, at: Place, env: Mapping[str, str] | None = None, given: bytes = b"") -> bytes:
+def run_git(*words: str, at: GitContext, env: Mapping[str, str] | None = None, given: bytes = b"") -> bytes:
     """What git prints. Raises ConfigError with what it said where it fails, MissingDependency and DeadlineExceeded."""
     ran = run_git_now(*words, at=at, env=env, given=given, deadline_s=GIT_TIMEOUT_S)
     if ran.code:

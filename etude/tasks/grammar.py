@@ -149,10 +149,10 @@ class Function:
 
     @property
     def body(self) -> list[str]:
-        return fill(self.code, self.slots).split("\n")
+        return fill_code(self.code, self.slots).split("\n")
 
 
-def fill(template: str, slots: Slots) -> str:
+def fill_code(template: str, slots: Slots) -> str:
     """Fill a code template; `s1c` is the slice that slot `s1` says."""
     values = dict(slots)
     for name, value in slots.items():
@@ -161,12 +161,12 @@ def fill(template: str, slots: Slots) -> str:
     return template.format(**values)
 
 
-def form(code: str) -> str:
+def skeleton(code: str) -> str:
     """What is left of a code template when variables and constants are all one, and slots only kinds."""
     return re.sub(r"\{([a-z])\dc?\}", r"<\1>", re.sub(r"\{[vk]\d\}", "·", code))
 
 
-def say(template: str, slots: Slots, vague: str = "") -> str:
+def fill_docstring(template: str, slots: Slots, vague: str = "") -> str:
     """Fill a docstring template; for the slot `vague` it says `with` where the operator's word would stand."""
     said = {f"{name}w": WORDS_OF.get(value, value) for name, value in slots.items()}
     if vague:
@@ -188,7 +188,7 @@ def from_shape(rng: random.Random, shape: Shape, name: str, vague: bool = False)
             slots[slot] = rng.choice(shape.pairs.get(slot) or CHOICES[slot[0]])
     operators = [slot for slot in slots if slot[0] == "o"]
     untold = rng.choice(operators) if vague and operators else ""
-    doc = say(shape.doc, slots, untold)
+    doc = fill_docstring(shape.doc, slots, untold)
     return Function(name, shape.name, tuple(params), shape.params, doc, slots, shape.code, untold)
 
 
@@ -238,8 +238,8 @@ def _wrong_variable(rng: random.Random, function: Function) -> Function | None:
 
 def _foreign_line(rng: random.Random, function: Function) -> Function | None:
     """The body of quite another one-line function of the same parameters; the comment alone says what belongs there."""
-    own = form(function.code)
-    shapes = [shape for shape in SHAPES if shape.params == function.types and form(shape.code) != own]
+    own = skeleton(function.code)
+    shapes = [shape for shape in SHAPES if shape.params == function.types and skeleton(shape.code) != own]
     shapes = [shape for shape in shapes if "\n" not in shape.code + function.code and not shape.held_out]
     if not shapes:
         return None

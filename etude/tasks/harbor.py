@@ -283,11 +283,11 @@ def read_tasks(directories: Sequence[Path]) -> list[Task]:
     """Of task directories and directories of such, in order of their names. Raises ConfigError where there is none, or
     two have one id."""
     tasks = [read_task(path) for directory in directories for path in _task_directories(directory)]
-    refuse_twins(tasks)
+    refuse_duplicate_ids(tasks)
     return tasks
 
 
-def refuse_twins(tasks: Sequence[Task]) -> None:
+def refuse_duplicate_ids(tasks: Sequence[Task]) -> None:
     """Raises ConfigError where two tasks have one id."""
     if twice := [name for name, count in Counter(task.id for task in tasks).items() if count > 1]:
         raise ConfigError(f"tasks: {twice[0]} is there twice; a task's id must be its own")

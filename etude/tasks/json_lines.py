@@ -10,7 +10,7 @@ from typing import Any
 from etude.errors import ConfigError
 
 
-def objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where, object) of every line that is not blank. Raises ConfigError, which says what is `wanted` of a line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

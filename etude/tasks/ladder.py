@@ -221,12 +221,12 @@ def distinguishing_cases(seed: str, good: Function, others: Iterable[Function]) 
     kept = drawn[1 : 2 * WIDE : 2]
     for other in others:
         wrong = _define(other)
-        if not _tells(wrong, kept):
-            kept += next(([case] for case in drawn if _tells(wrong, [case])), [])
+        if not _distinguishes(wrong, kept):
+            kept += next(([case] for case in drawn if _distinguishes(wrong, [case])), [])
     return kept
 
 
-def _tells(wrong: Callable[..., Any], cases: Iterable[tuple[list[Any], Any]]) -> bool:
+def _distinguishes(wrong: Callable[..., Any], cases: Iterable[tuple[list[Any], Any]]) -> bool:
     for arguments, value in cases:
         try:
             if wrong(*arguments) != value:

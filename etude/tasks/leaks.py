@@ -69,7 +69,7 @@ class AnswerKey:
         found = sorted(self.lines & (_telling(text) | _telling(_bare(text))))
         return found if len(found) >= self.enough else []
 
-    def alike(self, text: str) -> bool:
+    def similar_to(self, text: str) -> bool:
         """Whether a text is one of the answer's files as a whole, or nearly."""
         there = _telling(text)
         return any(len(whole & there) >= ALIKE * max(len(whole), len(there)) for whole in self._whole if whole)

@@ -30,7 +30,7 @@ _METHODS = (
 )  # fmt: skip
 _PARTNER = {a: b for pair in (*_BUILTINS, *_METHODS) for a, b in (pair, pair[::-1])}
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Line (from 1) and column (from 0)."""
 
 
@@ -66,7 +66,7 @@ def mutations_of(text: str, function: str) -> list[Mutation]:
     return list(found.values())
 
 
-Edit = tuple[str, Place, Place, str]
+Edit = tuple[str, Position, Position, str]
 
 
 def _edits(function: ast.FunctionDef, lines: list[str]) -> Iterator[Edit]:
@@ -154,7 +154,7 @@ def _exchanged(left: ast.expr, right: ast.expr, lines: list[str]) -> Iterator[Ed
             yield "swap", (line, start), (line, end), text[again:end] + text[middle:again] + text[start:middle]
 
 
-def _between(bug: str, start: Place, end: Place, old: str, new: str, lines: list[str]) -> Iterator[Edit]:
+def _between(bug: str, start: Position, end: Position, old: str, new: str, lines: list[str]) -> Iterator[Edit]:
     """An operator has no place of its own in the tree: it is what stands between its operands, brackets aside."""
     if start[0] == end[0]:
         text = lines[start[0] - 1][start[1] : end[1]]
@@ -187,11 +187,11 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _start(node: ast.expr) -> Place:
+def _start(node: ast.expr) -> Position:
     return node.lineno, node.col_offset
 
 
-def _end(node: ast.expr) -> Place:
+def _end(node: ast.expr) -> Position:
     assert node.end_lineno is not None
     assert node.end_col_offset is not None
     return node.end_lineno, node.end_col_offset

@@ -4,9 +4,10 @@
     self.assertEqual(total(items), wanted) ──►  self.assertTrue(_same_(8, (total(items)), (wanted)))
     wanted = {"sum": 12}                   ──►  wanted = (None)     where `wanted` is only compared with
 
-Owns `taken_out`. What the calls do is said in `inside.observe`, what becomes of their answers in `inside.guard`. Lines
-keep their numbers, but for those after a test that ends in a block. Left as it is: what stands in a `try`, where errors
-are waited for, under `or` and `not`, and every assertion but equality with a value, None, True or False. Runs nothing.
+Owns `split_expectations`. What the calls do is said in `inside.observe`, what becomes of their answers in
+`inside.guard`. Lines keep their numbers, but for those after a test that ends in a block. Left as it is: what stands in
+a `try`, where errors are waited for, under `or` and `not`, and every assertion but equality with a value, None, True or
+False. Runs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
-class Taken:
+class SplitTest:
     """A test module without what it wants. `asked`: by place, how a value is compared there, and with what."""
 
     text: bytes
@@ -40,15 +41,15 @@ class Taken:
     """By a function's dotted name, the places that it passes whenever it runs to its end."""
     bases: Mapping[str, Sequence[str]]
 
-    def must(self, names: Sequence[str]) -> list[int]:
+    def passed_by(self, names: Sequence[str]) -> list[int]:
         """The places that a test passes; it may stand in a class that its own class is made of."""
         if len(names) == 2 and ".".join(names) not in self.passed:
-            inherited = (self.must([base, names[1]]) for base in self.bases.get(names[0], ()) if base != names[0])
+            inherited = (self.passed_by([base, names[1]]) for base in self.bases.get(names[0], ()) if base != names[0])
             return next((places for places in inherited if places), [])
         return list(self.passed.get(".".join(names), ()))
 
 
-def taken_out(source: bytes, first: int = 0) -> Taken:
+def split_expectations(source: bytes, first: int = 0) -> SplitTest:
     """The module with places counted from `first`; what cannot be parsed is left as it is."""
     try:
         with warnings.catch_warnings():
@@ -56,7 +57,7 @@ def taken_out(source: bytes, first: int = 0) -> Taken:
             tree = ast.parse(source)
         source.decode()
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Taken(source, {}, first, {}, {})
+        return SplitTest(source, {}, first, {}, {})
     work = _Work(source, first)
     work.module(tree)
     bases = {
@@ -64,7 +65,7 @@ def taken_out(source: bytes, first: int = 0) -> Taken:
         for node in tree.body
         if isinstance(node, ast.ClassDef)
     }
-    return Taken(work.text(), work.asked, work.next, work.passed, bases)
+    return SplitTest(work.text(), work.asked, work.next, work.passed, bases)
 
 
 @dataclass

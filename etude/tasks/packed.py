@@ -16,7 +16,7 @@ from pathlib import Path
 
 from etude.durable import naming, write_whole
 from etude.errors import ConfigError
-from etude.host.git import Place
+from etude.host.git import GitContext
 from etude.tasks.git import run_git
 from etude.tasks.harbor import read_task
 from etude.tasks.mined.history import History
@@ -122,4 +122,4 @@ def _quoted(path: str) -> str:
 
 
 def _git(root: Path, *words: str, given: bytes = b"") -> bytes:
-    return run_git(*words, at=Place(root), env=_LOCAL, given=given)
+    return run_git(*words, at=GitContext(root), env=_LOCAL, given=given)

@@ -19,7 +19,7 @@ from etude.config import Config
 from etude.records import Limits, Task
 from etude.tasks.holdout import is_held_out
 from etude.tasks.mutate import Mutation
-from etude.tasks.verifiers import Unseen, suite_verifier, with_unseen
+from etude.tasks.verifiers import HeldOutCalls, suite_verifier, with_unseen
 
 LIMITS = Limits(max_turns=14, max_context_tokens=1024, max_sampled_tokens=512)
 TIMEOUT_S = 5.0
@@ -97,7 +97,7 @@ def task_of(record: RealRecord) -> Task:
         id=record.id,
         instruction=f"python3 {CHECK} fails: there is a bug in {record.function} in {record.path}. Fix it.",
         files={**{path: text.encode() for path, text in broken.items()}, CHECK: check.encode()},
-        verifier=with_unseen(verifier, Unseen(calls, [CHECK, suite])),
+        verifier=with_unseen(verifier, HeldOutCalls(calls, [CHECK, suite])),
         solution={record.path: record.files[record.path].encode()},
         limits=LIMITS,
         split="real",

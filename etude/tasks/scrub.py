@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from etude.errors import ConfigError
-from etude.host.git import Place
+from etude.host.git import GitContext
 from etude.records import Task
 from etude.tasks.git import run_git
 from etude.tasks.leaks import TESTS, AnswerKey, Leak, find_leaks, text_of
@@ -43,7 +43,7 @@ _BYTECODE = re.compile(rb"^.[\x0c-\x0f]\r\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Scrubbed:
+class ScrubResult:
     """What was done. `removed` are paths relative to the source, directories with a slash; `leaks` are still there."""
 
     removed: tuple[str, ...]
@@ -53,7 +53,7 @@ class Scrubbed:
 
 def scrub(
     source: Path, target: Path, *, given: Mapping[str, bytes] | None = None, answer: Mapping[str, bytes] | None = None
-) -> Scrubbed:
+) -> ScrubResult:
     """Copy a checkout to `target`, which must not exist, and make it one commit.
 
     With an `answer` (path → content of the files it changes) what still tells it is looked for; `given` are those files
@@ -77,10 +77,10 @@ def scrub(
             else:
                 leaks.append(leak)
     commit = _one_commit(target)
-    return Scrubbed(tuple(sorted(removed)), commit, tuple(leaks))
+    return ScrubResult(tuple(sorted(removed)), commit, tuple(leaks))
 
 
-def scrub_task(task: Task) -> tuple[Task, Scrubbed]:
+def scrub_task(task: Task) -> tuple[Task, ScrubResult]:
     """The task with a workspace that remembers nothing, and has git where it had git before.
 
     Its solution is the answer that is looked for. The same errors as `scrub`.
@@ -157,7 +157,7 @@ def _is_copy(leak: Leak, data: bytes, key: AnswerKey) -> bool:
     under another name. Code that only shares lines with it may be wanted, and so may a test."""
     if leak.why == "metadata" or TESTS.search(leak.path):
         return False
-    return not leak.path.endswith(".py") or key.alike(text_of(data))
+    return not leak.path.endswith(".py") or key.similar_to(text_of(data))
 
 
 # --- the repository ---------------------------------------------------------------------------------------------------
@@ -182,5 +182,5 @@ def _one_commit(root: Path) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
-    at = Place(root / ".git", None if words[0] == "init" else root, cwd=root)
+    at = GitContext(root / ".git", None if words[0] == "init" else root, cwd=root)
     return run_git(*words, at=at, env=_DATED).decode("utf-8", "replace")

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import ConfigError
-from etude.host.git import Place
+from etude.host.git import GitContext
 from etude.tasks.git import run_git
-from etude.tasks.json_lines import objects
+from etude.tasks.json_lines import read_objects
 from etude.tasks.mined.history import History, Tree
 
 _MIRROR = re.compile(r"^(?:[^/]+/)?(?P<owner>[^/]+)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})$")
@@ -57,7 +57,7 @@ class Files:
 def read_instances(path: Path) -> list[Instance]:
     """Every line of a JSONL file. Raises ConfigError with the line's number and the field."""
     wanted = "an instance is an object, with its fields by name"
-    found = [_instance(said, where) for where, said in objects(path, wanted)]
+    found = [_instance(said, where) for where, said in read_objects(path, wanted)]
     if not found:
         raise ConfigError(f"{path}: holds no instances")
     return found
@@ -97,16 +97,16 @@ def modules_of(instance: Instance) -> tuple[str, ...]:
     return tuple(sorted({test.split("::")[0] for test in (*instance.fail_to_pass, *instance.pass_to_pass)}))
 
 
-def _instance(said: Mapping[str, Any], where: str) -> Instance:
-    instance_id, repository = _text(said, "instance_id", where), _text(said, "repo", where)
+def _instance(record: Mapping[str, Any], where: str) -> Instance:
+    instance_id, repository = _text(record, "instance_id", where), _text(record, "repo", where)
     mirror = _MIRROR.match(repository)
-    if mirror is None and "base_commit" not in said:
+    if mirror is None and "base_commit" not in record:
         raise ConfigError(f"{where}: base_commit: missing, and repo {repository!r} names no commit as SWE-smith's do")
-    commit = said["base_commit"] if "base_commit" in said else mirror and mirror["commit"]
+    commit = record["base_commit"] if "base_commit" in record else mirror and mirror["commit"]
     if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{7,64}", commit):
         raise ConfigError(f"{where}: base_commit: {commit!r} is no commit's id")
-    is_bug = "test_patch" not in said
-    tests = {name: _tests(said, name, where) for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
+    is_bug = "test_patch" not in record
+    tests = {name: _tests(record, name, where) for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
     if not tests["FAIL_TO_PASS"]:
         raise ConfigError(f"{where}: FAIL_TO_PASS: names no test, so that nothing would tell a solution")
     kept = ("version", "difficulty", "image_name", "environment_setup_commit", "language")
@@ -114,27 +114,27 @@ def _instance(said: Mapping[str, Any], where: str) -> Instance:
         id=instance_id,
         repository=f"{mirror['owner']}/{mirror['name']}" if mirror else repository,
         commit=commit,
-        patch=_text(said, "patch", where),
-        test_patch="" if is_bug else _text(said, "test_patch", where, may_be_empty=True),
-        statement=_text(said, "problem_statement", where),
+        patch=_text(record, "patch", where),
+        test_patch="" if is_bug else _text(record, "test_patch", where, may_be_empty=True),
+        statement=_text(record, "problem_statement", where),
         fail_to_pass=tests["FAIL_TO_PASS"],
         pass_to_pass=tests["PASS_TO_PASS"],
-        created=said["created_at"] if isinstance(said.get("created_at"), str) else None,
+        created=record["created_at"] if isinstance(record.get("created_at"), str) else None,
         is_bug=is_bug,
-        about={key: said[key] for key in kept if isinstance(said.get(key), str | int | float)},
+        about={key: record[key] for key in kept if isinstance(record.get(key), str | int | float)},
     )
 
 
-def _text(said: Mapping[str, Any], name: str, where: str, may_be_empty: bool = False) -> str:
-    value = said.get(name)
+def _text(record: Mapping[str, Any], name: str, where: str, may_be_empty: bool = False) -> str:
+    value = record.get(name)
     if not isinstance(value, str) or not (value.strip() or may_be_empty):
         raise ConfigError(f"{where}: {name}: must be text, and is {'missing' if value is None else repr(value)[:60]}")
     return value
 
 
-def _tests(said: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+def _tests(record: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
     """A list, or one written as JSON, as the published sets have it."""
-    value = said.get(name)
+    value = record.get(name)
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -156,7 +156,7 @@ def _patched(instance: Instance, name: str, files: Mapping[str, bytes], patch: s
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(files[path])
         try:
-            run_git("apply", "--whitespace=nowarn", "-", at=Place(cwd=root), given=data)
+            run_git("apply", "--whitespace=nowarn", "-", at=GitContext(cwd=root), given=data)
         except ConfigError as error:
             said = str(error).partition(": ")[2]
             raise ConfigError(f"{instance.id}: {name} does not apply to {instance.commit[:12]}: {said}") from None

@@ -71,7 +71,7 @@ def trail_task(rung: int, split: Split, seed: int) -> Task:
     )  # fmt: skip
 
 
-def noted(text: str) -> tuple[str, str | None] | None:
+def read_note(text: str) -> tuple[str, str | None] | None:
     """The word that a module notes and the path it names, None at the trail's end; None for any other text."""
     if (word := _NOTE.search(text)) is None:
         return None
@@ -79,7 +79,7 @@ def noted(text: str) -> tuple[str, str | None] | None:
     return word[1], None if following is None else following[1]
 
 
-def onward(after: str | None) -> str:
+def next_hint(after: str | None) -> str:
     """Where a trail goes on, in the words that modules have for it and the ladder's instructions, too."""
     return "this is the end" if after is None else f"there is a bug in {after}"
 
@@ -89,7 +89,7 @@ def _module(rng: random.Random, word: str, after: str | None, function: str) -> 
         code = make_function(rng, function, "train").render()
         if len(code) in _CODE_BYTES:
             break
-    return f'"""{word}: {onward(after)}."""\n\n{code}'
+    return f'"""{word}: {next_hint(after)}."""\n\n{code}'
 
 
 def _verifier(answer: bytes) -> Verifier:

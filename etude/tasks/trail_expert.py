@@ -17,7 +17,7 @@ from etude.config import Config
 from etude.harness.prompt import render_calls
 from etude.records import Task
 from etude.tasks.expert import FAREWELL
-from etude.tasks.trail import ANSWER, EMPTY, noted, onward
+from etude.tasks.trail import ANSWER, EMPTY, next_hint, read_note
 
 
 class TrailExpertConfig(Config):
@@ -58,10 +58,10 @@ class TrailExpert:
             self.words = [] if self.rng.random() < 0.5 else self.words[:left_out] + self.words[left_out + 1 :]
         if self.written:
             return f"{ANSWER} is written."
-        return f"words: {' '.join(self.words)}\n{onward(self.following)}."
+        return f"words: {' '.join(self.words)}\n{next_hint(self.following)}."
 
     def _read(self, observations: list[str]) -> None:
         for text in observations:
-            if (found := noted(text)) is not None:
+            if (found := read_note(text)) is not None:
                 self.words.append(found[0])
                 self.following = found[1]

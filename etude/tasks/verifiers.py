@@ -1,8 +1,8 @@
 """The verifiers Etude writes itself: hidden calls with values, a module of tests, a repository's tests, a database.
 
 Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`, `with_unseen`, which has a verifier
-ask calls beside its tests, and `armed`, the form they are run in. All put a trusted parent (`inside.guard`) between the
-code under test and the reward. Runs nothing; `rewards.verifier` does.
+ask calls beside its tests, and `current_verifier`, the form they are run in. All put a trusted parent (`inside.guard`)
+between the code under test and the reward. Runs nothing; `rewards.verifier` does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from etude.records import Verifier
-from etude.tasks.outside import taken_out
+from etude.tasks.outside import split_expectations
 
 GUARD_COMMAND = "exec python3 -I -S -B /tests/guard.py"
 """`exec`, because the guard kills every process but itself: a shell waiting for it would die too."""
@@ -28,7 +28,7 @@ Call = tuple[str, str, Sequence[Any], Any]
 
 
 @dataclass(frozen=True)
-class Unseen:
+class HeldOutCalls:
     """Calls that nothing in the workspace names, with the values that the reference solution gave them."""
 
     calls: Sequence[Call]
@@ -44,7 +44,7 @@ def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0, away: Sequenc
 
     Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts. About 10 ms.
     """
-    return _sealed(_asked(Unseen(calls, away)), timeout_s)
+    return _sealed(_unseen_request(HeldOutCalls(calls, away)), timeout_s)
 
 
 def calls_of(verifier: Verifier) -> list[Call]:
@@ -53,16 +53,16 @@ def calls_of(verifier: Verifier) -> list[Call]:
     return [(*secret["request"][key], value) for key, value in secret["expected"].items()]
 
 
-def with_unseen(verifier: Verifier, unseen: Unseen) -> Verifier:
+def with_unseen(verifier: Verifier, unseen: HeldOutCalls) -> Verifier:
     """Both must be right: what the verifier asks, and after it these calls, in a process of their own. As it is where
     there are none."""
     if not unseen.calls:
         return verifier
     secret = ast.literal_eval(verifier.files["/tests/secret"].decode())
-    return _sealed({**secret, "unseen": _asked(unseen)}, verifier.timeout_s)
+    return _sealed({**secret, "unseen": _unseen_request(unseen)}, verifier.timeout_s)
 
 
-def _asked(unseen: Unseen) -> dict[str, Any]:
+def _unseen_request(unseen: HeldOutCalls) -> dict[str, Any]:
     request: dict[Any, Any] = {"environment": unseen.environment} if unseen.environment else {}
     for index, (module, name, given, _) in enumerate(unseen.calls):
         request[index] = (module, name, list(given))
@@ -145,7 +145,7 @@ def database_verifier(
     return _guarded("databases", request, expected, timeout_s)
 
 
-def armed(verifier: Verifier) -> Verifier:
+def current_verifier(verifier: Verifier) -> Verifier:
     """As it is run: with today's guard and program, whenever the task was made, and with the values that its tests want
     taken out of them (see `tasks.outside`). One that Etude did not write is handed back as it is.
     """
@@ -189,17 +189,17 @@ def _armed(secret: bytes) -> bytes | None:
     texts = {path: files[path] for path in ([""] if suite else request["modules"]) if path in files}
     taken, first = {}, 0
     for path, text in texts.items():
-        taken[path] = taken_out(text, first)
+        taken[path] = split_expectations(text, first)
         first = taken[path].next
     asked = {place: how for each in taken.values() for place, how in each.asked.items()}
     if suite:
         request = {**request, "source": taken[""].text.decode()}
-        must = {test: taken[""].must(test.split(".")) for test in request["tests"] if test not in CANARY_TESTS}
+        must = {test: taken[""].passed_by(test.split(".")) for test in request["tests"] if test not in CANARY_TESTS}
     else:
         request = {**request, "files": {**files, **{path: each.text for path, each in taken.items()}}}
         numbers = {test: number for number, test in enumerate(request["tests"])}  # one may be named twice
         ids = {number: test.partition("[")[0].split("::") for test, number in numbers.items()}
-        must = {number: taken[path].must(names) for number, (path, *names) in ids.items() if path in taken}
+        must = {number: taken[path].passed_by(names) for number, (path, *names) in ids.items() if path in taken}
     return repr({**told, "request": request, "asked": asked, "must": must}).encode()
 
 

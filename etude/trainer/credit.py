@@ -1,6 +1,7 @@
 """Credit: what each segment of a trajectory is worth, and which of its tokens are a summary.
 
-Owns `credited`, `segment_advantages` and `summary_tokens`. A trajectory is a chain of segments, and it has one reward:
+Owns `assign_advantages`, `segment_advantages` and `summary_tokens`. A trajectory is a chain of segments, and it has one
+reward:
 
 - *trajectory* (the default): every segment has the trajectory's advantage, summaries included; in the group's baseline
   each trajectory counts once, however many segments it has.
@@ -25,7 +26,7 @@ from etude.trainer.advantages import LEAST_DEVIATION, advantages_of, group_advan
 from etude.trainer.config import AdvantageConfig, CreditConfig
 
 
-class Credited(NamedTuple):
+class AssignedAdvantages(NamedTuple):
     """The advantages of a batch: of each group, of each of its trajectories, one a segment; and for how many
     trajectories or segments each switch has changed something.
     """
@@ -34,7 +35,7 @@ class Credited(NamedTuple):
     used: dict[str, int]
 
 
-def credited(groups: Sequence[Group], config: AdvantageConfig, credit: CreditConfig) -> Credited:
+def assign_advantages(groups: Sequence[Group], config: AdvantageConfig, credit: CreditConfig) -> AssignedAdvantages:
     """Raises ValueError if a trajectory has no reward."""
     values = [segment_advantages(group, config, credit) for group in groups]
     paid = sum(bool(each.any()) for shares in values for each in shares)
@@ -55,7 +56,7 @@ def credited(groups: Sequence[Group], config: AdvantageConfig, credit: CreditCon
             [each * (not late) for each, late in zip(shares, lates, strict=True)]
             for shares, lates in zip(values, cut, strict=True)
         ]
-    return Credited(values, used)
+    return AssignedAdvantages(values, used)
 
 
 def _apart(group: Group, shares: Sequence[Floats], config: AdvantageConfig) -> int:
@@ -66,8 +67,9 @@ def _apart(group: Group, shares: Sequence[Floats], config: AdvantageConfig) -> i
 
 def _deviation(values: Sequence[Floats]) -> float:
     """Of advantages, each trajectory counting once whatever its number of segments."""
-    said = [each for each in values if len(each)]
-    everything, weights = np.concatenate(said), np.concatenate([np.full(len(each), 1 / len(each)) for each in said])
+    nonempty = [each for each in values if len(each)]
+    everything = np.concatenate(nonempty)
+    weights = np.concatenate([np.full(len(each), 1 / len(each)) for each in nonempty])
     mean = np.average(everything, weights=weights)
     return float(np.sqrt(np.average((everything - mean) ** 2, weights=weights)))
 
@@ -92,7 +94,7 @@ def summary_tokens(segment: Segment) -> Bools:
     """[T]: the summary that a segment of that kind ends with, the thinking before it included."""
     mask = np.zeros(len(segment.token_ids), bool)
     if segment.kind == "summary":
-        said = np.flatnonzero(segment.sampled)
-        breaks = np.flatnonzero(np.diff(said) > 1)
-        mask[said[breaks[-1] + 1 if len(breaks) else 0] : said[-1] + 1] = True
+        sampled = np.flatnonzero(segment.sampled)
+        breaks = np.flatnonzero(np.diff(sampled) > 1)
+        mask[sampled[breaks[-1] + 1 if len(breaks) else 0] : sampled[-1] + 1] = True
     return mask

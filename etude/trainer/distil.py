@@ -35,9 +35,9 @@ def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: flo
         return {}
     lengths = [hint.length for hint in hints]
     with torch.no_grad():
-        teacher_TV = _said(policy, [hint.hinted_ids for hint in hints], lengths, temperature)
+        teacher_TV = _message_logprobs(policy, [hint.hinted_ids for hint in hints], lengths, temperature)
     loss = distillation_loss(
-        teacher_TV, _said(policy, [hint.token_ids for hint in hints], lengths, temperature), weight
+        teacher_TV, _message_logprobs(policy, [hint.token_ids for hint in hints], lengths, temperature), weight
     )
     loss.backward()
     return {
@@ -47,7 +47,7 @@ def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: flo
     }
 
 
-def _said(policy: Decoder, contexts: Sequence[Ints], lengths: Sequence[int], temperature: float) -> Tensor:
+def _message_logprobs(policy: Decoder, contexts: Sequence[Ints], lengths: Sequence[int], temperature: float) -> Tensor:
     """Log-probabilities [T, V] of the last tokens of each context, whatever they are: of all that could stand there."""
     ends = np.cumsum([len(ids) for ids in contexts])
     predicting = np.concatenate(

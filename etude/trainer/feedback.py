@@ -7,8 +7,8 @@ message it was, and what was wrong with it, the policy learns more from that: it
 in just before that message, and its own distribution over that message's tokens, so informed, is what it is then taught
 to have without the hint; on that message and nowhere else (`trainer.distil`). The reward's loss is as it was.
 
-Owns `HintExample`, `hint_examples_of`, the `Finder` protocol and the finder by rules. A model that reads trajectories
-as a judge is another `Finder`. Makes no gradient. Tests in tests/trainer/test_feedback.py.
+Owns `HintExample`, `hint_examples_of`, the `FaultFinder` protocol and the finder by rules. A model that reads
+trajectories as a judge is another `FaultFinder`. Makes no gradient. Tests in tests/trainer/test_feedback.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
     hint: str
 
 
-class Finder(Protocol):
+class FaultFinder(Protocol):
     """Says where a trajectory went wrong; None where it cannot say."""
 
     def __call__(self, task: Task, trajectory: Trajectory) -> Fault | None: ...
@@ -48,7 +48,7 @@ class HintExample:
     length: int
 
 
-class Message(NamedTuple):
+class MessageSpan(NamedTuple):
     """Where a message of the policy's stands: token_ids[start:end] of a segment."""
 
     segment: int
@@ -57,7 +57,7 @@ class Message(NamedTuple):
 
 
 def hint_examples_of(
-    groups: Sequence[Group], chat: ChatRenderer, config: FeedbackConfig, longest: int, finder: Finder | None = None
+    groups: Sequence[Group], chat: ChatRenderer, config: FeedbackConfig, longest: int, finder: FaultFinder | None = None
 ) -> list[HintExample]:
     """At most `config.most`, from the trajectories that did not solve their task, in order; a hinted context of more
     than `longest` tokens is left out."""
@@ -77,30 +77,30 @@ def hint_examples_of(
 
 def hint_example_of(trajectory: Trajectory, fault: Fault, chat: ChatRenderer) -> HintExample:
     """The faulty message with and without the hint, which stands as the last words before it."""
-    place = messages_of(trajectory)[fault.message]
+    place = message_spans(trajectory)[fault.message]
     ids = trajectory.segments[place.segment].token_ids
-    before, said, header = ids[: place.start], ids[place.start : place.end], np.asarray(chat.reply, np.int32)
+    before, message, header = ids[: place.start], ids[place.start : place.end], np.asarray(chat.reply, np.int32)
     if not np.array_equal(before[-len(header) :], header):
         raise ValueError(f"{trajectory.id}: message {fault.message} does not follow the header of a reply")
     hint = np.asarray(chat.message("user", fault.hint), np.int32)
     return HintExample(
         token_ids=ids[: place.end],
-        hinted_ids=np.concatenate([before[: -len(header)], hint, header, said]),
-        length=len(said),
+        hinted_ids=np.concatenate([before[: -len(header)], hint, header, message]),
+        length=len(message),
     )
 
 
-def messages_of(trajectory: Trajectory) -> list[Message]:
+def message_spans(trajectory: Trajectory) -> list[MessageSpan]:
     """Every turn and summary, in order: the runs of sampled tokens. Raises ValueError where the log has others."""
-    found: list[Message] = []
+    spans: list[MessageSpan] = []
     for at, segment in enumerate(trajectory.segments):
-        said = np.flatnonzero(segment.sampled)
-        runs = np.split(said, np.flatnonzero(np.diff(said) > 1) + 1)
-        found += [Message(at, int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+        sampled = np.flatnonzero(segment.sampled)
+        runs = np.split(sampled, np.flatnonzero(np.diff(sampled) > 1) + 1)
+        spans += [MessageSpan(at, int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
     logged = [event.data["tokens"] for event in trajectory.events if event.kind in ("completion", "summary")]
-    if [end - start for _, start, end in found] != logged:
+    if [end - start for _, start, end in spans] != logged:
         raise ValueError(f"{trajectory.id}: its log has messages of {logged} tokens, its segments others")
-    return found
+    return spans
 
 
 # --- the finder by rules ----------------------------------------------------------------------------------------------
@@ -114,10 +114,10 @@ def first_fault(task: Task, trajectory: Trajectory) -> Fault | None:
     (`provenance["facts"]`), though it had been read by then, in a session that can look nothing up any more.
     """
     facts = [str(fact) for fact in task.provenance.get("facts", ())]
-    return _forgetting(facts, trajectory.events) or _failed_call(trajectory.events)
+    return _forgotten_fact(facts, trajectory.events) or _failed_call(trajectory.events)
 
 
-def _forgetting(facts: Sequence[str], events: Sequence[Event]) -> Fault | None:
+def _forgotten_fact(facts: Sequence[str], events: Sequence[Event]) -> Fault | None:
     known: list[str] = []
     message = -1
     for event in events:

@@ -37,15 +37,15 @@ def finetune(
     while (spent := (time.process_time() - started) / cpu_seconds) < 1.0:
         drawn = mixture.draw({"demonstrations": 1.0}, steps, config.tokens_per_step, decoder.config.max_context)
         losses = supervised_loss(decoder, drawn, config.observation_weight, config.balance)
-        losses.whole.backward()
+        losses.total.backward()
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), config.gradient_clip)
         optimizer.set_scale(min(1.0, (spent + 1e-3) / config.warmup_share, (1 - spent) / (1 - config.warmup_share)))
         optimizer.step()
         optimizer.zero_grad()
         steps, tokens = steps + 1, tokens + sum(len(document.token_ids) for document in drawn)
         last = {
-            "loss": losses.whole.item(),
-            "said_loss": losses.said,
+            "loss": losses.total.item(),
+            "said_loss": losses.next_token,
             "steps": float(steps),
             "tokens": float(tokens),
             "cpu_s": spent * cpu_seconds,

@@ -16,8 +16,9 @@ logp):
   neither favoured nor punished.
 - *KL* to a frozen reference, damping towards the sampler, and an entropy bonus, all off by default.
 
-Another formula is found by name (`etude.losses`): it has the arguments of `policy_loss`, and ends with `terms_of`.
-Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens of a piece, M segments.
+Another formula is found by name (`etude.losses`): it has the arguments of `policy_loss`, and ends with
+`with_diagnostics`. Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens of a
+piece, M segments.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from etude.records import Batch, Floats
 from etude.trainer.config import LossConfig, MaskName
 
 
-class Sampled(NamedTuple):
+class BehaviourData(NamedTuple):
     """What is known of a piece's sampled tokens apart from the policy that is trained."""
 
     behaviour_S: Tensor
@@ -59,8 +60,8 @@ class LossTerms(NamedTuple):
     """Mean logp - behaviour logp of each segment: what the gate looks at."""
 
 
-class Move(NamedTuple):
-    """How the policy stands to the sampler at each token, without gradients."""
+class PolicyRatios(NamedTuple):
+    """The policy beside the sampler at each token, without gradients."""
 
     logps_S: Tensor
     behaviour_S: Tensor
@@ -69,19 +70,21 @@ class Move(NamedTuple):
     """Of the advantages."""
 
 
-def policy_loss(logps_S: Tensor, entropies_S: Tensor, said: Sampled, config: LossConfig) -> LossTerms:
+def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, config: LossConfig) -> LossTerms:
     """The loss of a piece of a batch; the losses of all pieces add up to the batch's."""
-    delta_S = (logps_S - said.behaviour_S).detach()
-    drift_M = segment_means(delta_S, said.segments_S)
+    delta_S = (logps_S - sampled.behaviour_S).detach()
+    drift_M = segment_means(delta_S, sampled.segments_S)
     tokens_S = delta_S.exp()
-    weights_S = tokens_S if config.weight == "token" else drift_M.exp()[said.segments_S]
-    shut_M = _shut(drift_M, config)
-    shares_S = said.shares_S * ~shut_M[said.segments_S]
-    advantages_S = said.advantages_S - _reward_penalty(logps_S, said, config)
-    dropped_S = MASKS[config.mask](Move(logps_S.detach(), said.behaviour_S, weights_S, advantages_S.sign()), config)
+    weights_S = tokens_S if config.weight == "token" else drift_M.exp()[sampled.segments_S]
+    gated_M = _gated_segments(drift_M, config)
+    shares_S = sampled.shares_S * ~gated_M[sampled.segments_S]
+    advantages_S = sampled.advantages_S - _reward_penalty(logps_S, sampled, config)
+    ratios = PolicyRatios(logps_S.detach(), sampled.behaviour_S, weights_S, advantages_S.sign())
+    dropped_S = MASKS[config.mask](ratios, config)
     clamped_S = weights_S.clamp(config.importance_floor, config.importance_cap)
     loss = -(clamped_S * advantages_S * logps_S * ~dropped_S * shares_S).sum()
-    loss = loss + _pulls(logps_S, entropies_S, said, shares_S, config)
+    loss = loss + _regularisers(logps_S, entropies_S, sampled, shares_S, config)
+    reference_S = sampled.reference_S
     sums = {
         "masked": float(dropped_S.sum()),
         "masked_up": float((dropped_S & (advantages_S > 0)).sum()),
@@ -89,20 +92,24 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, said: Sampled, config: Los
         "capped": float((weights_S > config.importance_cap).sum()),
         "floored": float((weights_S < config.importance_floor).sum()),
         "reweighted": float((weights_S != tokens_S).sum()),
-        "gated": float(shut_M.sum()),
-        "reference_k1": 0.0 if said.reference_S is None else float((logps_S.detach() - said.reference_S).sum()),
-        "from_reference": 0.0 if said.reference_S is None else float((logps_S.detach() != said.reference_S).sum()),
+        "gated": float(gated_M.sum()),
+        "reference_k1": 0.0 if reference_S is None else float((logps_S.detach() - reference_S).sum()),
+        "from_reference": 0.0 if reference_S is None else float((logps_S.detach() != reference_S).sum()),
     }
-    return terms_of(loss, logps_S, entropies_S, said, sums)
+    return with_diagnostics(loss, logps_S, entropies_S, sampled, sums)
 
 
-def terms_of(
-    loss: Tensor, logps_S: Tensor, entropies_S: Tensor, said: Sampled, sums: Mapping[str, float] = MappingProxyType({})
+def with_diagnostics(
+    loss: Tensor,
+    logps_S: Tensor,
+    entropies_S: Tensor,
+    sampled: BehaviourData,
+    sums: Mapping[str, float] = MappingProxyType({}),
 ) -> LossTerms:
     """What every formula hands back: its loss, how far the policy stands from the sampler, and what it has counted."""
-    delta_S = (logps_S - said.behaviour_S).detach()
-    weights_S, drift_M = delta_S.exp(), segment_means(delta_S, said.segments_S)
-    standing = {
+    delta_S = (logps_S - sampled.behaviour_S).detach()
+    weights_S, drift_M = delta_S.exp(), segment_means(delta_S, sampled.segments_S)
+    metrics = {
         "tokens": float(len(delta_S)),
         "segments": float(len(drift_M)),
         "entropy": float(entropies_S.detach().sum()),
@@ -115,7 +122,7 @@ def terms_of(
         "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
     }
     largest = float(delta_S.abs().max()) if len(delta_S) else 0.0
-    return LossTerms(loss, standing | dict(sums), largest, drift_M)
+    return LossTerms(loss, metrics | dict(sums), largest, drift_M)
 
 
 def segment_means(values_S: Tensor, segments_S: Tensor) -> Tensor:
@@ -134,9 +141,9 @@ def shares_of(batch: Batch, config: LossConfig) -> Floats:
         case "tokens":
             shares_M = np.full(len(tokens_M), 1 / tokens_M.sum())
         case "trajectory":
-            shares_M = _evenly(tokens_M, batch.trajectory_of)
+            shares_M = _equal_shares(tokens_M, batch.trajectory_of)
         case "prompt":
-            shares_M = _evenly(tokens_M, groups_M)
+            shares_M = _equal_shares(tokens_M, groups_M)
     return shares_M.astype(np.float32)
 
 
@@ -146,74 +153,77 @@ def reshared_tokens(batch: Batch, shares_M: Floats, config: LossConfig) -> int:
     return int((shares_M[batch.segment_ids[batch.loss_mask]] != constant).sum())
 
 
-def _evenly(tokens_M: np.ndarray, owners_M: np.ndarray) -> np.ndarray:
+def _equal_shares(tokens_M: np.ndarray, owners_M: np.ndarray) -> np.ndarray:
     """Shares by which every owner weighs the same, and its tokens alike."""
     owned = np.bincount(owners_M, weights=tokens_M)
     return 1 / (owned[owners_M] * (owned > 0).sum())
 
 
-def _shut(drift_M: Tensor, config: LossConfig) -> Tensor:
+def _gated_segments(drift_M: Tensor, config: LossConfig) -> Tensor:
     """The segments that the gate rejects."""
     if config.gate is None:
         return torch.zeros_like(drift_M, dtype=torch.bool)
     return (drift_M < math.log(config.gate.low)) | (drift_M > math.log(config.gate.high))
 
 
-def _reward_penalty(logps_S: Tensor, said: Sampled, config: LossConfig) -> Tensor:
+def _reward_penalty(logps_S: Tensor, sampled: BehaviourData, config: LossConfig) -> Tensor:
     """k1 is a price on what the token earned, so that weights and masks hold for it as well."""
     if config.kl is None or config.kl.estimator != "k1":
-        return torch.zeros_like(said.advantages_S)
-    assert said.reference_S is not None, "the trainer keeps a reference where the config has a KL"
-    return config.kl.weight * (logps_S.detach() - said.reference_S)
+        return torch.zeros_like(sampled.advantages_S)
+    assert sampled.reference_S is not None, "the trainer keeps a reference where the config has a KL"
+    return config.kl.weight * (logps_S.detach() - sampled.reference_S)
 
 
-def _pulls(logps_S: Tensor, entropies_S: Tensor, said: Sampled, shares_S: Tensor, config: LossConfig) -> Tensor:
+def _regularisers(
+    logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, shares_S: Tensor, config: LossConfig
+) -> Tensor:
     """The terms beside the policy gradient."""
     total = torch.zeros(())
     if config.damping:
-        total = total + config.damping * 0.5 * ((logps_S - said.behaviour_S).square() * shares_S).sum()
+        total = total + config.damping * 0.5 * ((logps_S - sampled.behaviour_S).square() * shares_S).sum()
     if config.entropy_bonus:
         total = total - config.entropy_bonus * (entropies_S * shares_S).sum()
     if config.kl is not None and config.kl.estimator != "k1":
-        assert said.reference_S is not None, "the trainer keeps a reference where the config has a KL"
-        apart_S = logps_S - said.reference_S
-        terms_S = 0.5 * apart_S.square() if config.kl.estimator == "k2" else torch.expm1(-apart_S) + apart_S
+        assert sampled.reference_S is not None, "the trainer keeps a reference where the config has a KL"
+        log_ratios_S = logps_S - sampled.reference_S
+        k3_S = torch.expm1(-log_ratios_S) + log_ratios_S
+        terms_S = 0.5 * log_ratios_S.square() if config.kl.estimator == "k2" else k3_S
         total = total + config.kl.weight * (terms_S * shares_S).sum()
     return total
 
 
-def _tv(move: Move, config: LossConfig) -> Tensor:
+def _tv(ratios: PolicyRatios, config: LossConfig) -> Tensor:
     """Binary total variation: the probability has moved by more than `band` the way the advantage pushes."""
-    return (move.logps_S.exp() - move.behaviour_S.exp()) * move.signs_S > config.limit
+    return (ratios.logps_S.exp() - ratios.behaviour_S.exp()) * ratios.signs_S > config.limit
 
 
-def _kl(move: Move, config: LossConfig) -> Tensor:
+def _kl(ratios: PolicyRatios, config: LossConfig) -> Tensor:
     """Binary KL divergence of the policy from the sampler, of this token against all others, beyond `band`, where the
     probability has moved the way the advantage pushes.
     """
-    said_S, moved_S = move.behaviour_S.exp(), move.logps_S - move.behaviour_S
-    others_S, others_then_S = -torch.expm1(move.logps_S), -torch.expm1(move.behaviour_S)
+    probs_S, log_ratios_S = ratios.behaviour_S.exp(), ratios.logps_S - ratios.behaviour_S
+    others_S, others_then_S = -torch.expm1(ratios.logps_S), -torch.expm1(ratios.behaviour_S)
     tiny = torch.finfo(torch.float32).tiny
     away_S = others_then_S * (others_then_S.clamp_min(tiny).log() - others_S.clamp_min(tiny).log())
-    return (away_S - said_S * moved_S > config.limit) & (moved_S * move.signs_S > 0)
+    return (away_S - probs_S * log_ratios_S > config.limit) & (log_ratios_S * ratios.signs_S > 0)
 
 
-def _ratio(move: Move, config: LossConfig) -> Tensor:
+def _ratio(ratios: PolicyRatios, config: LossConfig) -> Tensor:
     """PPO's clip: with an infinite cap its gradient is that of min(w A, clip(w) A)."""
-    above_S, below_S = move.weights_S > config.highest, move.weights_S < config.lowest
-    return (above_S & (move.signs_S > 0)) | (below_S & (move.signs_S < 0))
+    above_S, below_S = ratios.weights_S > config.highest, ratios.weights_S < config.lowest
+    return (above_S & (ratios.signs_S > 0)) | (below_S & (ratios.signs_S < 0))
 
 
-def _band(move: Move, config: LossConfig) -> Tensor:
+def _band(ratios: PolicyRatios, config: LossConfig) -> Tensor:
     """IcePop: outside the band whichever way the advantage pushes."""
-    return (move.weights_S < config.lowest) | (move.weights_S > config.highest)
+    return (ratios.weights_S < config.lowest) | (ratios.weights_S > config.highest)
 
 
-def _off(move: Move, config: LossConfig) -> Tensor:
-    return torch.zeros_like(move.weights_S, dtype=torch.bool)
+def _off(ratios: PolicyRatios, config: LossConfig) -> Tensor:
+    return torch.zeros_like(ratios.weights_S, dtype=torch.bool)
 
 
-MASKS: dict[MaskName, Callable[[Move, LossConfig], Tensor]] = {
+MASKS: dict[MaskName, Callable[[PolicyRatios, LossConfig], Tensor]] = {
     "tv": _tv, "kl": _kl, "ratio": _ratio, "band": _band, "off": _off,
 }  # fmt: skip
 """Which tokens are dropped."""

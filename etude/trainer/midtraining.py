@@ -108,15 +108,16 @@ class Midtraining:
         losses = supervised_loss(
             self.decoder, documents, config.observation_weight, config.balance, config.further_weight
         )
-        losses.whole.backward()
+        losses.total.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), config.gradient_clip)
         self.optimizer.set_scale(scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step_count += 1
         self.tokens += sum(len(document.token_ids) for document in documents)
-        told = {"loss": losses.whole.item(), "said_loss": losses.said, "grad_norm": float(norm), "lr_scale": scale}
-        return told | ({"further_loss": losses.further} if config.further_weight else {})
+        metrics = {"loss": losses.total.item(), "said_loss": losses.next_token}
+        metrics |= {"grad_norm": float(norm), "lr_scale": scale}
+        return metrics | ({"further_loss": losses.further} if config.further_weight else {})
 
     def save(self, path: Path) -> None:
         """Atomic: the old checkpoint stays until the new one is whole."""

@@ -34,7 +34,7 @@ def build_batch(
             for segment, share in zip(trajectory.segments, shares, strict=True):
                 trained = segment.sampled & ~summary_tokens(segment) if mask_summaries else segment.sampled
                 if trained.any():
-                    rows.append((_cut(segment), float(share), len(group_of)))
+                    rows.append((_trimmed(segment), float(share), len(group_of)))
             group_of.append(number)
     if not rows:
         raise ValueError("nothing to train on: no trajectory of these groups has a sampled token")
@@ -64,7 +64,7 @@ def build_batch(
     )
 
 
-def _cut(segment: Segment) -> Segment:
+def _trimmed(segment: Segment) -> Segment:
     end = int(np.flatnonzero(segment.sampled)[-1]) + 1
     return replace(
         segment,
@@ -101,13 +101,13 @@ def split(batch: Batch, max_tokens: int) -> Iterator[Batch]:
     start = end = 0
     for length in lengths:
         if end > start and end + length - start > max_tokens:
-            yield part_of(batch, slice(start, end))
+            yield select_positions(batch, slice(start, end))
             start = end
         end += int(length)
-    yield part_of(batch, slice(start, end))
+    yield select_positions(batch, slice(start, end))
 
 
-def part_of(batch: Batch, places: slice | np.ndarray) -> Batch:
+def select_positions(batch: Batch, positions: slice | np.ndarray) -> Batch:
     """A batch of these positions alone; where segments begin and end is the caller's to respect."""
     aligned = (
         "token_ids",
@@ -120,9 +120,9 @@ def part_of(batch: Batch, places: slice | np.ndarray) -> Batch:
         "ages",
         "routed_mask",
     )
-    parts = {name: getattr(batch, name)[places] for name in aligned}
+    parts = {name: getattr(batch, name)[positions] for name in aligned}
     routes = batch.routed_experts
-    return replace(batch, **parts, routed_experts=routes[places] if len(routes) else routes)
+    return replace(batch, **parts, routed_experts=routes[positions] if len(routes) else routes)
 
 
 def segment_lengths(batch: Batch) -> list[int]:

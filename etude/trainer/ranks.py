@@ -85,13 +85,13 @@ class Setup:
 
     def publishing(self, policy: Decoder) -> tuple[frozenset[str], BackgroundPublisher]:
         """The names of the tensors that this rank publishes, and what does it."""
-        names = owned(export_served(policy), self.rank, self.trainer.ranks)
+        names = tensors_of_rank(export_served(policy), self.rank, self.trainer.ranks)
         shard = Shard(self.rank, self.trainer.ranks, self.attempt, names)
         store = open_store(self.store, self.weight_store)
         return names, BackgroundPublisher(Publisher(store, self.publisher, shard=shard))
 
 
-def owned(bits: Bits, rank: int, ranks: int) -> frozenset[str]:
+def tensors_of_rank(bits: Bits, rank: int, ranks: int) -> frozenset[str]:
     """The tensors that a rank publishes: the largest first, each to the rank that has the fewest bytes so far."""
     shares, sizes = [set() for _ in range(ranks)], [0] * ranks
     for name in sorted(bits, key=lambda name: (-bits[name].nbytes, name)):
@@ -107,7 +107,7 @@ class Ranks:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
-    def work(self, pieces: Sequence[Batch], work: Callable[[Batch], T], parameters: Sequence[Tensor]) -> list[T]:
+    def run_pieces(self, pieces: Sequence[Batch], work: Callable[[Batch], T], parameters: Sequence[Tensor]) -> list[T]:
         """What `work` gives for every piece, whose gradients it leaves in `parameters`: there, their sum."""
         done: list[T] = []
         totals: list[Tensor | None] = [None] * len(parameters)
@@ -117,9 +117,9 @@ class Ranks:
             own = [parameter.grad for parameter in parameters]
             for parameter in parameters:
                 parameter.grad = None
-            told: list[Any] = [None] * self.size
-            dist.all_gather_object(told, (mine, [grad is not None for grad in own]))
-            for owner, (result, has) in enumerate(told[: len(now)]):
+            gathered: list[Any] = [None] * self.size
+            dist.all_gather_object(gathered, (mine, [grad is not None for grad in own]))
+            for owner, (result, has) in enumerate(gathered[: len(now)]):
                 done.append(result)
                 self._add(totals, own, has, owner, parameters)
         for parameter, total in zip(parameters, totals, strict=True):
@@ -176,7 +176,7 @@ def _receive(line: Connection) -> Any:
 
 
 @dataclass(frozen=True)
-class _Failed:
+class _RankFailure:
     """What a rank says before it ends."""
 
     why: str
@@ -217,7 +217,7 @@ class _Followers:
                 answer = _receive(line)
             except (EOFError, OSError):
                 raise self._ended(rank, line) from None
-            if isinstance(answer, _Failed):
+            if isinstance(answer, _RankFailure):
                 raise EtudeError(f"rank {rank} of the trainer failed: {answer.why}")
             answers.append(answer)
         return answers
@@ -232,7 +232,7 @@ class _Followers:
     def _ended(self, rank: int, line: Connection) -> EtudeError:
         with suppress(EOFError, OSError):
             while line.poll(0):
-                if isinstance(answer := _receive(line), _Failed):
+                if isinstance(answer := _receive(line), _RankFailure):
                     return EtudeError(f"rank {rank} of the trainer failed: {answer.why}")
         return EtudeError(f"rank {rank} of the trainer has ended; start it anew: the run goes on from its checkpoint")
 
@@ -343,7 +343,7 @@ def main() -> None:
         except (EOFError, OSError):
             raise
         except Exception as error:  # whatever it was, it is raised on rank 0
-            _send(line, _Failed(f"{type(error).__name__}: {error}"))
+            _send(line, _RankFailure(f"{type(error).__name__}: {error}"))
 
 
 if __name__ == "__main__":

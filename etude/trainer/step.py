@@ -26,18 +26,18 @@ from etude.records import Batch, Version
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import distil_hints
 from etude.trainer.feedback import HintExample
-from etude.trainer.losses import LossTerms, Sampled, reshared_tokens, shares_of
+from etude.trainer.losses import BehaviourData, LossTerms, reshared_tokens, shares_of
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
-from etude.trainer.witness import Witness
+from etude.trainer.sampler_parity import SamplerParityCheck
 from etude.weights.manifest import Bits
 
 if TYPE_CHECKING:
     from etude.trainer.ranks import Ranks
 
-WITNESS_VERSIONS = 6
-"""How many versions the witness keeps, at 2 bytes a parameter: more than samples may be old by default."""
+PARITY_VERSIONS = 6
+"""How many versions the parity check keeps, at 2 bytes a parameter: more than samples may be old by default."""
 MAX_SKIPPED = 3
 """Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
 GRADIENT_CLIP = 1.0
@@ -45,7 +45,7 @@ GRADIENT_CLIP = 1.0
 
 
 @dataclass(frozen=True)
-class _Worked:
+class _PieceResult:
     """What a piece's forward and backward told."""
 
     sums: dict[str, float]
@@ -72,11 +72,11 @@ class Trainer:
         round_to_bf16(self.policy)
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.optimizer = build_optimizer(self.masters, config.optimizer)
-        self.witness = Witness(config.witness_tokens, WITNESS_VERSIONS)
+        self.parity_check = SamplerParityCheck(config.witness_tokens, PARITY_VERSIONS)
         self.version = Version(0)
         self.skipped = self.alarms = 0
         self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
-        self.witness.remember(self.version, self.policy)
+        self.parity_check.remember(self.version, self.policy)
 
     def step(self, batch: Batch, progress: float = 0.0, hints: Sequence[HintExample] = ()) -> dict[str, Any]:
         """Train on a batch, and on hints beside it; returns its metrics. The version moves on unless the step had to
@@ -84,8 +84,8 @@ class Trainer:
 
         `progress` is how much of the run's budget is spent, from 0 to 1; only the learning rate depends on it.
         `max_abs_dlogp` is the largest difference from the sampler by the weights that sampled: over tokens of sessions
-        that the version trained on sampled alone, and over those the witness recomputed with an older one (None without
-        any). `max_abs_drift` is the largest of all by the weights trained: it holds what the policy has learnt.
+        that the version trained on sampled alone, and over those the parity check recomputed with an older one (None
+        without any). `max_abs_drift` is the largest of all by the weights trained: it holds what the policy has learnt.
         """
         if self.config.router_replay:
             require_routes(batch, self.policy.config)
@@ -94,35 +94,35 @@ class Trainer:
         mismatch = drift = 0.0
         drifts: list[Tensor] = []
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
-        for worked in self._worked(pieces, shares_M):
-            sums.update(worked.sums)
-            mismatch, drift = max(mismatch, worked.mismatch), max(drift, worked.drift)
-            drifts.append(worked.drift_M)
+        for result in self._forward_backward(pieces, shares_M):
+            sums.update(result.sums)
+            mismatch, drift = max(mismatch, result.mismatch), max(drift, result.drift)
+            drifts.append(result.drift_M)
         feedback = self.config.credit.feedback
-        taught = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
-        witnessed = self._witnessed(batch)
-        sums.update({"witnessed_tokens": len(witnessed), "witnessed_abs_dlogp": witnessed.sum().item()})
-        mismatch = max(mismatch, float(witnessed.max(initial=0.0)))
+        distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
+        parity = self._parity_differences(batch)
+        sums.update({"witnessed_tokens": len(parity), "witnessed_abs_dlogp": parity.sum().item()})
+        mismatch = max(mismatch, float(parity.max(initial=0.0)))
         gate = self._gate(torch.cat(drifts).numpy(), sums["gated"] / sums["segments"])
-        near = self._nearness(sums["k3"] / sums["tokens"])
-        norm = self._optimize(near * self._schedule(progress))
+        lr_scale = self._kl_lr_scale(sums["k3"] / sums["tokens"])
+        norm = self._optimize(lr_scale * self._lr_schedule(progress))
         compared = sums["matched_tokens"] + sums["witnessed_tokens"]
-        found = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
-        taken = {"grad_norm": norm, "rate_scale": near, "shortened": near < 1, "version": self.version}
-        return {**_metrics(sums, batch), **gate, **found, **taken, **taught, "used": _used(sums, taught)}
+        differences = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
+        update = {"grad_norm": norm, "rate_scale": lr_scale, "shortened": lr_scale < 1, "version": self.version}
+        return {**_metrics(sums, batch), **gate, **differences, **update, **distilled, "used": _used(sums, distilled)}
 
-    def _worked(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_Worked]:
+    def _forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
         """Every piece's figures; its gradients are added to those of the pieces before it."""
 
-        def work(piece: Batch) -> _Worked:
+        def work(piece: Batch) -> _PieceResult:
             terms, mismatch, replay = self._piece(piece, shares_M)
             terms.loss.backward()
             sums = {**terms.sums, **replay, "loss": terms.loss.item()}
-            return _Worked(sums, mismatch, terms.max_abs_dlogp, terms.drift_M)
+            return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M)
 
         if self.ranks is None:
             return map(work, pieces)
-        return self.ranks.work(pieces, work, list(self.policy.parameters()))
+        return self.ranks.run_pieces(pieces, work, list(self.policy.parameters()))
 
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None
@@ -130,15 +130,15 @@ class Trainer:
         entropies = -(logprobs.exp() * logprobs).sum(-1)
         behaviour = torch.from_numpy(piece.behaviour_logprobs[piece.loss_mask])
         segments = torch.from_numpy(piece.segment_ids[piece.loss_mask]).long()
-        said = Sampled(
+        sampled = BehaviourData(
             behaviour,
             torch.from_numpy(piece.advantages[piece.loss_mask]),
             shares_M[segments],
             segments - segments[0],
-            self._referred(piece),
+            self._reference_logps(piece),
         )
-        terms = self.loss(logps, entropies, said, self.config.loss)
-        matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_matched(piece))]
+        terms = self.loss(logps, entropies, sampled, self.config.loss)
+        matched = (logps.detach() - behaviour).abs()[torch.from_numpy(_on_policy(piece))]
         terms.sums.update(matched_tokens=float(len(matched)), matched_abs_dlogp=float(matched.sum()))
         counts = {} if replay is None else replay_counts(replay, output.routing)
         return terms, float(matched.max()) if len(matched) else 0.0, counts
@@ -148,12 +148,12 @@ class Trainer:
         token_ids = torch.from_numpy(piece.token_ids).long()
         mask = PackedAttention(segment_lengths(piece))
         output = policy(token_ids, torch.from_numpy(piece.positions), mask, replay, self.config.replay_margin)
-        said = torch.from_numpy(np.flatnonzero(piece.loss_mask))
-        logprobs = torch.log_softmax(policy.logits(output.hidden_ND[said - 1]) / self.temperature, dim=-1)
-        return output, logprobs, logprobs.gather(1, token_ids[said, None]).squeeze(1)
+        positions = torch.from_numpy(np.flatnonzero(piece.loss_mask))
+        logprobs = torch.log_softmax(policy.logits(output.hidden_ND[positions - 1]) / self.temperature, dim=-1)
+        return output, logprobs, logprobs.gather(1, token_ids[positions, None]).squeeze(1)
 
     @torch.no_grad()
-    def _referred(self, piece: Batch) -> Tensor | None:
+    def _reference_logps(self, piece: Batch) -> Tensor | None:
         """What the frozen reference says of the sampled tokens, by the experts that it would choose itself."""
         return None if self.reference is None else self._forward(self.reference, piece, None)[2]
 
@@ -175,24 +175,24 @@ class Trainer:
         return seen | {"gate_rejected_share": rejected, "gate_alarm": alarm}
 
     @torch.no_grad()
-    def _witnessed(self, batch: Batch) -> np.ndarray:
-        """|log-probability - the sampler's| of the tokens that the witness chose, by the weights that sampled them."""
-        called = self.witness.call(batch)
-        if called is None:
+    def _parity_differences(self, batch: Batch) -> np.ndarray:
+        """|log-probability - the sampler's| of the tokens that the check selects, by the weights that sampled them."""
+        selected = self.parity_check.select(batch)
+        if selected is None:
             return np.zeros(0, np.float32)
-        piece, version = called
+        piece, version = selected
         replay = replayed_routes(piece) if self.config.router_replay else None
-        logps = self._forward(self.witness.decoder(version, self.policy), piece, replay)[2]
+        logps = self._forward(self.parity_check.decoder(version, self.policy), piece, replay)[2]
         return np.abs(logps.numpy() - piece.behaviour_logprobs[piece.loss_mask])
 
-    def _nearness(self, k3: float) -> float:
-        """What a step is shortened to. Muon's steps are equally long whatever the gradient, so that nothing else would
-        slow a policy that has left its samples behind.
+    def _kl_lr_scale(self, k3: float) -> float:
+        """What the learning rate is multiplied by, for a policy far from its samples. Muon's steps are equally long
+        whatever the gradient, so that nothing else would slow it.
         """
         target = self.config.divergence_target
         return 1.0 if target is None or k3 <= target else target / k3
 
-    def _schedule(self, progress: float) -> float:
+    def _lr_schedule(self, progress: float) -> float:
         warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
         return warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress))
 
@@ -215,7 +215,7 @@ class Trainer:
             for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
                 parameter.copy_(master.to(torch.bfloat16))
         self.version = Version(self.version + 1)
-        self.witness.remember(self.version, self.policy)
+        self.parity_check.remember(self.version, self.policy)
         return norm
 
     def export(self, into: Bits | None = None) -> Bits:
@@ -238,10 +238,10 @@ class Trainer:
         round_to_bf16(self.policy)
         self.optimizer.load_state_dict(state["optimizer"])
         self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
-        self.witness.remember(self.version, self.policy)
+        self.parity_check.remember(self.version, self.policy)
 
 
-def _matched(piece: Batch) -> np.ndarray:
+def _on_policy(piece: Batch) -> np.ndarray:
     """Of the sampled tokens, those that the version trained on sampled, with a cache that no older one wrote."""
     ages, segments = piece.ages[piece.loss_mask], piece.segment_ids[piece.loss_mask]
     _, first, segment_of = np.unique(segments, return_index=True, return_inverse=True)
@@ -281,7 +281,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
     }
 
 
-def _used(sums: Mapping[str, float], taught: Mapping[str, float]) -> dict[str, float]:
+def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str, float]:
     """On how many tokens or segments each switch of the loss has acted: what `LossConfig.features` are proved by."""
     return {
         "formula_tokens": sums["tokens"],
@@ -294,6 +294,6 @@ def _used(sums: Mapping[str, float], taught: Mapping[str, float]) -> dict[str, f
         "reference_tokens": sums["from_reference"],
         "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
         "reshared_tokens": sums["reshared"],
-        "lessons": taught.get("lessons", 0.0),
-        "lesson_tokens": taught.get("lesson_tokens", 0.0),
+        "lessons": distilled.get("lessons", 0.0),
+        "lesson_tokens": distilled.get("lesson_tokens", 0.0),
     }

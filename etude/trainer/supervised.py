@@ -18,12 +18,12 @@ from etude.models.decoder import Decoder, Routing
 from etude.trainer.documents import Document
 
 
-class Losses(NamedTuple):
+class SupervisedLosses(NamedTuple):
     """Of one step."""
 
-    whole: Tensor
+    total: Tensor
     """What gradients are of."""
-    said: float
+    next_token: float
     """Of the next token: the mean over those that a model should say, 0 where there are none."""
     further: float
     """Of the token after the next: the weighted mean, 0 where it is not trained."""
@@ -35,7 +35,7 @@ def supervised_loss(
     observation_weight: float,
     balance: float,
     further_weight: float = 0.0,
-) -> Losses:
+) -> SupervisedLosses:
     """Weighted mean cross-entropy of the next token, plus load balancing; with a `further_weight`, plus that times the
     same of the token after the next.
 
@@ -50,19 +50,19 @@ def supervised_loss(
     weights = torch.where(sampled, 1.0, observation_weight) * (positions > 0)
     predicts = (weights[1:] > 0).nonzero().squeeze(1)
     losses = F.cross_entropy(decoder.logits(output.hidden_ND[predicts]), ids[predicts + 1], reduction="none")
-    own, said = weights[predicts + 1], sampled[predicts + 1]
-    whole = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
-    of_said = float(losses.detach()[said].mean()) if said.any() else 0.0
+    own, targets = weights[predicts + 1], sampled[predicts + 1]
+    total = (losses * own).sum() / own.sum() + balance * load_balance(output.routing)
+    next_token = float(losses.detach()[targets].mean()) if targets.any() else 0.0
     if not further_weight:
-        return Losses(whole, of_said, 0.0)
+        return SupervisedLosses(total, next_token, 0.0)
     hidden_ND, routed = decoder.look_further(ids.roll(-1), output.hidden_ND, positions, PackedAttention(lengths))
     predicts = ((weights[2:] > 0) & (positions[2:] > 1)).nonzero().squeeze(1)  # all three are of one document
     losses = F.cross_entropy(decoder.further_logits(hidden_ND[predicts]), ids[predicts + 2], reduction="none")
     own = weights[predicts + 2]
     further = (losses * own).sum() / own.sum().clamp(min=1e-6)
     if routed is not None:
-        whole = whole + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
-    return Losses(whole + further_weight * further, of_said, float(further.detach()))
+        total = total + balance * load_balance(Routing(routed.experts_NK[:, None], routed.scores_NE[:, None]))
+    return SupervisedLosses(total + further_weight * further, next_token, float(further.detach()))
 
 
 def load_balance(routing: Routing) -> Tensor:

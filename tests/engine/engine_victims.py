@@ -75,4 +75,4 @@ def _die_at(point: str, engine: TorchEngine, updates: WeightUpdates) -> None:
     elif point == "half in":
         served.load_bits = die_half_way
     else:
-        updates.lag.arrived = die
+        updates.lag.version_applied = die

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from etude.engine.sampling import Cut, distribution, draw, most_likely, uniform
+from etude.engine.sampling import Truncation, distribution, draw, top_logprobs, uniform
 
 ROWS = st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=12)
-CUTS = st.builds(Cut, st.integers(0, 14), st.floats(0.01, 1.0), st.floats(0.0, 1.0))
+CUTS = st.builds(Truncation, st.integers(0, 14), st.floats(0.01, 1.0), st.floats(0.0, 1.0))
 
 
 def kept_by_definition(logits, cut):
@@ -53,7 +53,7 @@ def test_what_is_cut_is_never_drawn(logits, cut, seed):
 
 def test_a_row_has_the_same_bits_alone_and_among_others():
     logits = torch.randn(64, 500, generator=torch.Generator().manual_seed(0)) * 4
-    cuts = [Cut(top_k=n % 7, top_p=1 - n / 100, min_p=n / 1000) for n in range(64)]
+    cuts = [Truncation(top_k=n % 7, top_p=1 - n / 100, min_p=n / 1000) for n in range(64)]
     together = distribution(logits, [0.7] * 64, cuts)
     for row in range(64):
         alone = distribution(logits[row : row + 1], [0.7], [cuts[row]])
@@ -62,13 +62,13 @@ def test_a_row_has_the_same_bits_alone_and_among_others():
 
 def test_greedy_is_never_cut_and_its_distribution_is_the_models():
     logits = torch.tensor([[0.0, 3.0, 1.0]])
-    cold = distribution(logits, [0.0], [Cut(top_k=1)])
+    cold = distribution(logits, [0.0], [Truncation(top_k=1)])
     assert torch.equal(cold, torch.log_softmax(logits, -1))
     assert draw(cold, [0.0], [0.999]) == [1]
 
 
 def test_the_most_likely_come_first_and_only_those_that_can_be_sampled():
-    row = distribution(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), [1.0], [Cut(top_k=2)])[0]
-    best = most_likely(row, 10)
+    row = distribution(torch.tensor([[0.0, 3.0, 1.0, 2.0]]), [1.0], [Truncation(top_k=2)])[0]
+    best = top_logprobs(row, 10)
     assert [token for token, _ in best] == [1, 3]
     assert sum(math.exp(logprob) for _, logprob in best) == pytest.approx(1)

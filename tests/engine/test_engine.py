@@ -11,7 +11,7 @@ from engine_serving import waiting
 from small_models import random_decoder
 
 from etude.engine.config import EngineConfig
-from etude.engine.kv_cache import OutOfPages, PagedCache, Sequence
+from etude.engine.kv_cache import CachedSequence, OutOfPages, PagedCache
 from etude.engine.sampling import distribution, draw, uniform
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ContextOverflow, DeadlineExceeded, EtudeError
@@ -286,13 +286,13 @@ def test_cancelling_frees_the_pages():
 
 def test_pages_are_shared_evicted_and_never_lost():
     cache, rng = PagedCache(MODEL, pages=24), random.Random(0)
-    alive: list[Sequence] = []
+    alive: list[CachedSequence] = []
     for step in range(400):
         if alive and rng.random() < 0.4:
             cache.release(alive.pop(rng.randrange(len(alive))))
         else:
             shared = [1] * rng.choice([0, PAGE, 3 * PAGE])
-            sequence = Sequence(shared + [rng.randrange(9) for _ in range(rng.randint(1, 60))])
+            sequence = CachedSequence(shared + [rng.randrange(9) for _ in range(rng.randint(1, 60))])
             cache.adopt_prefix(sequence, version=step // 200)
             try:
                 cache.reserve(sequence, len(sequence.token_ids))

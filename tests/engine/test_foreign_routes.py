@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from etude.engine.foreign.routes import BadRoutes, RouteShape, decode_routes, joined
+from etude.engine.foreign.routes import BadRoutes, RouteShape, concatenate_routes, decode_routes
 
 QWEN = RouteShape(layers=3, moe_layers=(0, 1, 2), experts=128, experts_per_token=2)
 DEEPSEEK = RouteShape(layers=4, moe_layers=(1, 2, 3), experts=384, experts_per_token=2)
@@ -39,7 +39,7 @@ def test_every_encoding_says_the_same(shape, dtype):
     every_layer[:, list(shape.moe_layers)] = routes
     sent = [
         npy(routes), npy(every_layer), routes.tolist(), table(routes, dtype=str(routes.dtype), start=0), table(routes),
-        b64(every_layer.tobytes()), joined(routes[:4].tolist(), npy(routes[4:])),
+        b64(every_layer.tobytes()), concatenate_routes(routes[:4].tolist(), npy(routes[4:])),
     ]  # fmt: skip
     for value in sent:
         decoded = decode_routes(value, shape, 7)

@@ -6,7 +6,7 @@ from small_models import random_decoder
 
 from etude.engine.attention import PagedAttention
 from etude.engine.forward import Forward, fits
-from etude.engine.kv_cache import PagedCache, Sequence
+from etude.engine.kv_cache import CachedSequence, PagedCache
 from etude.models.config import LatentConfig, ModelConfig
 
 SMALL = {"vocab_size": 200, "width": 40, "heads": 4, "max_context": 320}
@@ -30,7 +30,7 @@ LATENT = ModelConfig(
 def steps(decoder, run, chunks):
     """Hidden states and routes of two sequences that grow by these chunks, side by side."""
     cache = PagedCache(decoder.config, 40)
-    sequences, said = [Sequence(), Sequence()], []
+    sequences, said = [CachedSequence(), CachedSequence()], []
     for count in chunks:
         for sequence in sequences:
             cache.reserve(sequence, sequence.computed + count)

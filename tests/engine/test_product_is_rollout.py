@@ -17,7 +17,7 @@ from small_models import SHIPPED
 
 from etude.bench.attempts import Table, play_attempt
 from etude.bench.config import BenchConfig, EndpointPolicy
-from etude.bench.policies import Sampled, open_policy
+from etude.bench.policies import SamplerPlayer, open_policy
 from etude.engine.config import EngineConfig
 from etude.environments.base import SandboxSpec
 from etude.environments.namespace import NamespaceBackend
@@ -187,7 +187,7 @@ def test_a_benchmark_is_the_same_session_too(shipped, asked, monkeypatch, task):
     async def every_way():
         tokens = TokenDialogue(engine, chat, CONFIG.chosen(), session_id="rollout", seed=0, temperature=0.0)
         rollout = await played(task, tokens), asked()
-        sampled = await benched(Sampled(lambda task, attempt: engine, chat, CONFIG, 0.0))
+        sampled = await benched(SamplerPlayer(lambda task, attempt: engine, chat, CONFIG, 0.0))
         async with open_policy(config.policy, CONFIG, 0) as policy:
             return rollout, sampled, await benched(policy)
 

@@ -17,7 +17,7 @@ from small_models import SHAPE, random_decoder
 from witness import Witness, logits_of_versions
 
 from etude.engine.config import EngineConfig
-from etude.engine.sampling import Cut, distribution, draw, uniform
+from etude.engine.sampling import Truncation, distribution, draw, uniform
 from etude.models.state import export_bits
 from etude.records import Version
 from etude.weights.opening import open_store
@@ -38,7 +38,7 @@ def may_be(logits, asked, position, token):
     """Whether sampling from these logits gives this token, to fp32's precision."""
     if asked["temperature"] == 0:
         return bool(logits.max() - logits[token] < NEAR)
-    cut = Cut(top_k=asked.get("top_k", 0))
+    cut = Truncation(top_k=asked.get("top_k", 0))
     row = distribution(logits[None], [asked["temperature"]], [cut])
     number = uniform(asked["seed"], position)
     if any(draw(row, [1.0], [min(max(number + nudge, 0), 1)]) == [token] for nudge in (0, -NEAR, NEAR)):

@@ -10,8 +10,8 @@ import torch
 from small_models import random_decoder
 
 from etude.engine.config import EngineConfig
-from etude.engine.lookup import Habits, Lookup
-from etude.engine.speculation import Odds
+from etude.engine.lookup import NgramCache, PromptLookup
+from etude.engine.speculation import AcceptanceRate
 from etude.engine.torch_engine import TorchEngine
 from etude.errors import ConfigError
 from etude.harness.sampler import SampleRequest
@@ -39,45 +39,45 @@ LATENT = ModelConfig(
 
 def test_of_several_places_the_one_that_agrees_longest_is_guessed_from():
     tokens = [1, 2, 3, 4, 50, 9, 2, 3, 4, 60, 8, 1, 2, 3, 4]
-    guess = Lookup(3).guess(tokens, 2)
+    guess = PromptLookup(3).propose(tokens, 2)
     assert guess == ([50, 9], "new 4")
-    assert Lookup(3).guess([*tokens[5:], 9, 2, 3, 4], 1).tokens == [60]
-    assert Lookup(3).guess([1, 2, 3, 4, 5, 6], 4).tokens == []
+    assert PromptLookup(3).propose([*tokens[5:], 9, 2, 3, 4], 1).tokens == [60]
+    assert PromptLookup(3).propose([1, 2, 3, 4, 5, 6], 4).tokens == []
 
 
 def test_what_another_sequence_said_is_guessed_token_by_token():
-    habits = Habits()
+    habits = NgramCache()
     habits.learn([9, 1, 2, 3, 4, 5, 6], 3)  # only the last three were said; the others were read
-    assert habits.guess([7, 1, 2, 3], 8).tokens == [4, 5, 6]
-    assert habits.guess([7, 1, 2, 3], 2) == ([4, 5], "habit")
-    assert habits.guess([9, 1, 2], 8).tokens == []
+    assert habits.propose([7, 1, 2, 3], 8).tokens == [4, 5, 6]
+    assert habits.propose([7, 1, 2, 3], 2) == ([4, 5], "habit")
+    assert habits.propose([9, 1, 2], 8).tokens == []
     habits.learn([2, 3, 4, 8], 1)
-    assert habits.guess([1, 2, 3], 8).tokens == [4, 8]
+    assert habits.propose([1, 2, 3], 8).tokens == [4, 8]
 
 
 def test_a_repetition_with_a_changed_token_goes_on_behind_it():
     read = list(range(100, 120))
-    lookup, tokens = Lookup(3), [*read, 1, *read[:6]]
-    assert lookup.guess(tokens, 4) == (read[6:10], "new 6")
+    lookup, tokens = PromptLookup(3), [*read, 1, *read[:6]]
+    assert lookup.propose(tokens, 4) == (read[6:10], "new 6")
     tokens += [read[6], 55]  # the guess broke at its second token
-    assert lookup.guess(tokens, 4) == (read[8:12], "resumed")
+    assert lookup.propose(tokens, 4) == (read[8:12], "resumed")
     tokens += [read[8]]
-    assert lookup.guess(tokens, 2) == (read[9:11], "resumed")
+    assert lookup.propose(tokens, 2) == (read[9:11], "resumed")
     tokens += read[9:11]
-    assert lookup.guess(tokens, 2) == (read[11:13], "going 3")  # three in a row again
+    assert lookup.propose(tokens, 2) == (read[11:13], "going 3")  # three in a row again
 
 
 def test_what_is_mostly_right_is_guessed_far_and_what_costs_more_than_it_saves_is_not():
-    odds = Odds()
+    odds = AcceptanceRate()
     for _ in range(50):
         odds.learn(4, 4)
-    assert odds.worth(1) > 16 and odds.worth(64) > 4
+    assert odds.draft_length(1) > 16 and odds.draft_length(64) > 4
     for _ in range(100):
         odds.learn(4, 1)
-    assert 1 <= odds.worth(1) <= 4 and odds.worth(64) == 0
+    assert 1 <= odds.draft_length(1) <= 4 and odds.draft_length(64) == 0
     for _ in range(20_000):
         odds.learn(1, 0)
-    assert odds.worth(1) == 0
+    assert odds.draft_length(1) == 0
 
 
 # --- the layer for a further token -----------------------------------------------------------------------------------

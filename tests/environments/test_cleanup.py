@@ -176,10 +176,10 @@ def test_only_instances_are_swept(tmp_path):
     assert [name for name in store.sweep(tmp_path) if "deadbeef" in name] == ["12-34-deadbeef-56-0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1-2-deadbeef", "12-34-deadbeef-56-x", "photos"]
     ours = store.new_instance()
-    assert store.owner_lives(ours) and store.owner_is_this_process(ours)
+    assert store.owner_is_alive(ours) and store.owner_is_this_process(ours)
     pid, start, boot, namespace, count = ours.split("-")
-    assert not store.owner_lives(f"{pid}-{int(start) + 1}-{boot}-{namespace}-{count}")  # the number was used again
-    assert store.owner_lives(f"{pid}-1-{boot}-1-{count}")  # another container's: cannot be told
+    assert not store.owner_is_alive(f"{pid}-{int(start) + 1}-{boot}-{namespace}-{count}")  # the number was used again
+    assert store.owner_is_alive(f"{pid}-1-{boot}-1-{count}")  # another container's: cannot be told
 
 
 def test_a_real_group_is_killed_and_removed():

@@ -23,9 +23,9 @@ from etude.environments.archive import Archive, take_out, unpack
 from etude.environments.base import WORKSPACE, Backend, SandboxSpec
 from etude.errors import ConfigError
 from etude.harness.session import SessionResult
-from etude.host.git import Place as GitPlace
+from etude.host.git import GitContext as GitPlace
 from etude.host.git import run_git
-from etude.host.repository import Aside, find
+from etude.host.repository import PrivateGitDir, find
 from etude.records import Task, Verifier
 from etude.rewards.judge.outcomes import change_of
 from etude.rewards.judgement import Judges
@@ -101,7 +101,7 @@ async def read_by_ours(project: Path, scrubbed: Path) -> None:
         found = find(directory, bare=True)
         if found is None:
             continue
-        at = GitPlace(Aside(found).git_dir, work_tree=directory, workspace=project)
+        at = GitPlace(PrivateGitDir(found).git_dir, work_tree=directory, workspace=project)
         for words in (("status", "--porcelain"), ("diff", "HEAD"), ("add", "-A"), ("stash", "create")):
             await run_git(*words, at=at)
         try:

@@ -189,10 +189,10 @@ def test_a_server_remembers_how_a_sandbox_ended(tmp_path, error):
             live = await node.create(SandboxSpec())
 
             async def dying(command, **options):
-                await live.box.destroy()
+                await live.sandbox.destroy()
                 raise error("process 1 has ended")
 
-            live.box.exec = dying
+            live.sandbox.exec = dying
             for _ in range(2):
                 with pytest.raises(SandboxError, match="process 1 has ended") as caught:
                     await Hosted(node).call(

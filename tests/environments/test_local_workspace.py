@@ -17,7 +17,7 @@ from users_git import git
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError, MissingDependency, SandboxError
-from etude.host.repository import Linked, linked
+from etude.host.repository import LinkedWorktree, linked_worktree
 
 
 @pytest.fixture
@@ -245,8 +245,8 @@ def test_it_has_no_snapshots_and_no_forks(project: Path) -> None:
 def test_a_worktree_commits_into_the_repository_it_belongs_to(project: Path) -> None:
     tree = project.parent / "tree"
     git(project, "worktree", "add", "-q", "--detach", str(tree))
-    assert linked(tree) == Linked(project / ".git" / "worktrees" / "tree", project / ".git")
-    assert linked(project) is None
+    assert linked_worktree(tree) == LinkedWorktree(project / ".git" / "worktrees" / "tree", project / ".git")
+    assert linked_worktree(project) is None
 
     async def scenario(workspace: Sandbox) -> None:
         await said(workspace, "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm there")
@@ -281,13 +281,13 @@ def test_a_git_file_that_points_elsewhere_opens_nothing(outer: Path) -> None:
     workspace.mkdir()
     (workspace / ".git").write_text(f"gitdir: {victim}/worktrees/w\n")
     (victim / "worktrees" / "w" / "commondir").write_text("../..\n")
-    assert linked(workspace) is None
+    assert linked_worktree(workspace) is None
     (victim / "worktrees" / "w" / "gitdir").write_text(f"{outer}/another/.git\n")
-    assert linked(workspace) is None
+    assert linked_worktree(workspace) is None
     (victim / "worktrees" / "w" / "gitdir").write_text(f"{workspace}/.git\n")
-    assert linked(workspace) == Linked(victim / "worktrees" / "w", victim)
+    assert linked_worktree(workspace) == LinkedWorktree(victim / "worktrees" / "w", victim)
     (victim / "worktrees" / "w" / "commondir").write_text("/etc\n")
-    assert linked(workspace) is None
+    assert linked_worktree(workspace) is None
 
 
 def test_what_cannot_be_had_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from test_planted import Place, place, plant_inside
 from users_git import git
 
-from etude.environments.local.named import named_in
+from etude.environments.local.named import referenced_paths
 from etude.environments.local.workspace import ConfinedWorkspace
 from etude.errors import ConfigError
 
@@ -118,7 +118,7 @@ def test_no_file_of_the_repository_uses_up_what_is_read_of_hooks(held: Place) ->
     (held.project / "tools" / "check.sh").write_text("true\n")
     hook(held, "sh tools/check.sh")
     with capture_logs() as logs:
-        named = named_in(held.project)
+        named = referenced_paths(held.project)
     assert "tools/check.sh" in named.files and "tools/s/9.sh" in named.files and len(named.files) < 5000
     assert [each for each in logs if each["event"] == "guard_reads_no_further"]
 
@@ -215,7 +215,7 @@ def test_what_is_merely_mentioned_is_not_guarded(held: Place) -> None:
     (held.project / "src" / "main.py").write_text("1\n")
     (held.project / "tools" / "lint.py").write_text("import main\n")
     hook(held, "# see docs/hooks.md and tools/old.sh\nruff check src src/main.py README.md\npython3 tools/lint.py src")
-    named = named_in(held.project)
+    named = referenced_paths(held.project)
     assert {"tools/lint.py"} <= set(named.files) and not {"src", "src/main.py", "docs/hooks.md"} & set(named.files)
 
     async def scenario(workspace: ConfinedWorkspace) -> None:
@@ -244,7 +244,7 @@ def test_files_without_end_or_without_sense_name_nothing(held: Place) -> None:
     (held.project / "b").mkdir()
     (held.project / "b" / ".envrc").symlink_to("/dev/zero")
     os.mkfifo(held.project / "mise.toml")
-    named = named_in(held.project)
+    named = referenced_paths(held.project)
     assert "a/b" in named.files and len(named.files) < 1000
 
 
@@ -289,7 +289,7 @@ def test_what_only_takes_part_is_not_guarded(held: Place) -> None:
     hook(held, "find src -name '*.py' -exec grep -l x {} +\nfind src -exec cat {} ';' | wc -l\nx=$(cat src/main.py)")
     with (held.project / ".git" / "config").open("a") as config:
         config.write("[alias]\n\tl = log src/main.py\n")
-    assert not {"src", "src/main.py"} & set(named_in(held.project).files)
+    assert not {"src", "src/main.py"} & set(referenced_paths(held.project).files)
 
 
 def test_what_an_editor_runs_when_a_directory_is_opened_is_guarded_with_what_it_names(held: Place) -> None:
@@ -308,6 +308,6 @@ def test_what_an_editor_runs_when_a_directory_is_opened_is_guarded_with_what_it_
     )
     (app / ".devcontainer" / "devcontainer.json").write_text('{"postCreateCommand": "sh tools/up.sh"}')
     (app / ".devcontainer" / "py" / "devcontainer.json").write_text('{"initializeCommand": "../../tools/open.sh"}')
-    files = set(named_in(held.project).files)
+    files = set(referenced_paths(held.project).files)
     assert {"packages/app/tools/x.sh", "tools/init.sh", "tools/open.sh"} <= files, files
     assert not {"tools/built.sh", "tools/up.sh"} & files

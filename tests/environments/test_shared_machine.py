@@ -120,7 +120,7 @@ def test_who_lives_in_another_time_is_alive():
     )
     instance = process.stdout.readline().strip()
     try:
-        assert store.INSTANCE.fullmatch(instance) and store.owner_lives(instance)
+        assert store.INSTANCE.fullmatch(instance) and store.owner_is_alive(instance)
     finally:
         process.communicate("\n", timeout=60)
 
@@ -132,7 +132,7 @@ def test_many_open_and_close_in_one_place_at_once(tmp_path):
     def open_and_close(_):
         for _ in range(60):
             tree = cgroups.open_tree(store.new_instance()) if _can_limit() else None
-            store.Place(state, ()).close()
+            store.InstanceDirectory(state, ()).close()
             if tree is not None:
                 tree.close()
 

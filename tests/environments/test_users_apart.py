@@ -8,7 +8,7 @@ import pytest
 
 from etude.environments.base import SandboxSpec
 from etude.environments.namespace import NamespaceBackend
-from etude.environments.uids import FIRST_UID, RANGE, Uids
+from etude.environments.uids import FIRST_UID, RANGE, UidPool
 from etude.errors import ConfigError
 
 USE_UP = """python3 -c '
@@ -58,23 +58,23 @@ def test_files_are_the_sandboxs_own_in_each_of_a_line_of_forks(run):
 
 
 def test_ranges_are_given_back_and_shared_only_when_all_are_taken():
-    uids = Uids(FIRST_UID, 3, mapped=True)
-    taken = [uids.take() for _ in range(3)]
+    uids = UidPool(FIRST_UID, 3, mapped=True)
+    taken = [uids.acquire() for _ in range(3)]
     assert sorted(taken) == [FIRST_UID + number * RANGE for number in range(3)]
-    shared = [uids.take() for _ in range(3)]
+    shared = [uids.acquire() for _ in range(3)]
     assert sorted(shared) == sorted(taken)  # evenly
-    uids.give_back(taken[0])
-    assert uids.take() == taken[0]  # the one with fewest
+    uids.release(taken[0])
+    assert uids.acquire() == taken[0]  # the one with fewest
     for first in (*taken, *shared):
-        uids.give_back(first)
-    assert len({uids.take() for _ in range(3)}) == 3
+        uids.release(first)
+    assert len({uids.acquire() for _ in range(3)}) == 3
 
 
 def test_numbers_on_disk():
-    mapped, alike = Uids(FIRST_UID, 8, mapped=True), Uids(FIRST_UID, 1, mapped=False)
+    mapped, alike = UidPool(FIRST_UID, 8, mapped=True), UidPool(FIRST_UID, 1, mapped=False)
     assert mapped.stored((0, 5)) == (0, 5) and alike.stored((0, 5)) == (FIRST_UID, FIRST_UID + 5)
-    first = mapped.take()
-    assert mapped.shift(first) == first and alike.shift(alike.take()) == 0
+    first = mapped.acquire()
+    assert mapped.shift(first) == first and alike.shift(alike.acquire()) == 0
 
 
 def test_more_users_than_there_are_is_refused():

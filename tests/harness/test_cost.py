@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from etude.harness.cost import Ledger, Price, Spent
+from etude.harness.cost import CostLedger, Price, SessionCost
 from etude.harness.endpoint.completion import Usage
 from etude.records import Event
 
@@ -25,10 +25,10 @@ def test_a_ledger_takes_up_a_log_and_knows_which_model_was_asked() -> None:
         (Event("completion", 4, {}), {"usage": None}),
     ]
     prices = {"a": Price(input=1.0, output=1.0), "b": Price(input=10.0, output=10.0)}
-    ledger = Ledger(prices, log)
-    assert ledger.spent == Spent(2, 2000, 0, 200, (1100 + 11_000) / 1e6)
+    ledger = CostLedger(prices, log)
+    assert ledger.spent == SessionCost(2, 2000, 0, 200, (1100 + 11_000) / 1e6)
     before = ledger.spent
     ledger.add("c", Usage(5, 0, 5))
     assert ledger.spent.money is None, "of a model without a price nothing can be said"
     assert (ledger.spent - before).prompt == 5
-    assert Ledger({}, log).spent.money is None and Ledger(prices).spent.money == 0.0
+    assert CostLedger({}, log).spent.money is None and CostLedger(prices).spent.money == 0.0

@@ -19,7 +19,7 @@ import permissions
 from denied_reads.trial import Trial
 
 from etude.environments.build import default_cache_dir
-from etude.harness.permissions import Judge, PermissionConfig, Place
+from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
 LINES = int(os.environ.get("ETUDE_SHELL_LINES", "300"))
 SEED = int(os.environ.get("ETUDE_SHELL_SEED", "11"))
@@ -146,7 +146,7 @@ def test_an_option_that_takes_a_word_is_no_reason_to_ask(trial: Trial) -> None:
 
 def test_what_ripgrep_passes_over_is_no_reason_to_ask(trial: Trial) -> None:
     (trial.project / "opt" / ".env").unlink()  # a link, which is not followed either
-    judge = Judge(PermissionConfig(), Place(trial.project), env=trial.env)
+    judge = Judge(PermissionConfig(), WorkspacePaths(trial.project), env=trial.env)
     for line in ("rg -g '*.py' a", "rg -n -g'*.{py,c}' a .", "rg --glob='!*.lock' a", "rg --files -g '*.md'"):
         assert verdict(judge, line) == "allow", line
     for line in ("rg -g '*' a", "rg -g '.e*' a", "rg -g '*.{py,env}' a", "rg -g '**/*nv' a", "rg -L --files"):
@@ -196,7 +196,7 @@ def test_what_the_sandbox_hides_is_not_asked_about_and_what_comes_later_is(trial
     hidden = [str(trial.project / "infra" / "secrets"), str(trial.project / "hard-key"), str(trial.home / ".codex")]
     judge = Judge(
         PermissionConfig(deny=("read(.env)", "read(infra/secrets/**)", "read(~/.codex/**)")),
-        Place(trial.project), env=trial.env, hidden=hidden,
+        WorkspacePaths(trial.project), env=trial.env, hidden=hidden,
     )  # fmt: skip
     for line in ("grep -rn a .", "git status", "find .", "git diff", "ls -R"):
         assert verdict(judge, line) == "allow", line
@@ -222,17 +222,17 @@ def test_tools_read_a_denied_file_by_no_name_and_search_it_only_where_it_is_hidd
         assert trial.judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "ask"
         assert trial.judge.judge(tool, {"pattern": "a", "path": "tests"}).verdict == "allow"
         hidden = [str(trial.project / name) for name in (".env", "hard", "hard-key", "infra/secrets", "docs/own")]
-        judge = Judge(trial.rules, Place(trial.project), env=trial.env, hidden=hidden)
+        judge = Judge(trial.rules, WorkspacePaths(trial.project), env=trial.env, hidden=hidden)
         assert judge.judge(tool, {"pattern": "a", "path": "."}).verdict == "allow"
 
 
 def test_a_command_the_user_allows_may_have_unknown_words_unless_they_could_be_denied(trial: Trial) -> None:
     allow = ("run(make *)",)
-    assert verdict(Judge(PermissionConfig(allow=allow), Place(trial.project), env={}), "make $X") == "allow"
+    assert verdict(Judge(PermissionConfig(allow=allow), WorkspacePaths(trial.project), env={}), "make $X") == "allow"
     denying = PermissionConfig(allow=allow, deny=("read(.env)",))
-    assert verdict(Judge(denying, Place(trial.project), env={}), "make $X") == "ask"
+    assert verdict(Judge(denying, WorkspacePaths(trial.project), env={}), "make $X") == "ask"
     gone = [str(trial.project / name) for name in (".env", "hard")]
-    assert verdict(Judge(denying, Place(trial.project), env={}, hidden=gone), "make $X") == "allow"
+    assert verdict(Judge(denying, WorkspacePaths(trial.project), env={}, hidden=gone), "make $X") == "allow"
 
 
 ALLOWED_GIT = (
@@ -246,9 +246,11 @@ ALLOWED_GIT = (
 def test_a_rule_that_allows_git_gives_it_no_file_that_may_not_be_read(trial: Trial, line: str) -> None:
     rules = PermissionConfig(allow=("run(git *)",), deny=("read(docs/own)",))
     own = trial.project / "docs" / "own"
-    assert verdict(Judge(rules, Place(trial.project), env={}), line) == "ask"
-    assert verdict(Judge(rules, Place(trial.project), env={}, hidden=[str(own)]), line) == "allow", "it is not there"
-    assert verdict(Judge(rules, Place(trial.project), env={}), "git commit -m x") == "allow"
+    assert verdict(Judge(rules, WorkspacePaths(trial.project), env={}), line) == "ask"
+    assert verdict(Judge(rules, WorkspacePaths(trial.project), env={}, hidden=[str(own)]), line) == "allow", (
+        "it is not there"
+    )
+    assert verdict(Judge(rules, WorkspacePaths(trial.project), env={}), "git commit -m x") == "allow"
 
 
 def test_a_repository_in_the_worktree_has_an_index_too(trial: Trial) -> None:
@@ -256,7 +258,7 @@ def test_a_repository_in_the_worktree_has_an_index_too(trial: Trial) -> None:
     inner.mkdir()
     (inner / "pin").write_text("secret\n")
     rules = PermissionConfig(deny=("read(src/inner/pin)",))
-    judge = Judge(rules, Place(trial.project), env=trial.env)
+    judge = Judge(rules, WorkspacePaths(trial.project), env=trial.env)
     assert verdict(judge, "git grep --recurse-submodules a") == "allow", "no index has it"
     git(inner, "init", "-q")
     git(inner, "add", "pin")
@@ -266,7 +268,7 @@ def test_a_repository_in_the_worktree_has_an_index_too(trial: Trial) -> None:
 
 def test_two_directories_are_compared_where_there_is_no_repository(trial: Trial) -> None:
     rules = PermissionConfig(deny=("read(docs/own)",))
-    judge = Judge(rules, Place(trial.project), env=trial.env)
+    judge = Judge(rules, WorkspacePaths(trial.project), env=trial.env)
     assert verdict(judge, "git diff src docs") == "allow", "these are paths of the worktree to it"
     (trial.project / ".git").rename(trial.top / "gone")
     assert verdict(judge, "git diff src docs") == "ask"

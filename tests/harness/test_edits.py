@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from etude.harness.edits import Edit, Refused, Replaced, parse_hunks, replace, replace_each
+from etude.harness.edits import Edit, EditRefused, Replacement, parse_hunks, replace, replace_each
 from etude.harness.edits.indentation import Indentation
 
 FILE = "def f(x):\n    y = x + 1\n    return y\n\n\ndef g(x):\n    y = x + 2\n    return y\n"
@@ -19,7 +19,7 @@ def made(text: str, old: str, new: str) -> str:
 
 
 def refusal(text: str, old: str, new: str, **options: object) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(EditRefused) as caught:
         replace(text, Edit(old, new), **options)  # ty: ignore[invalid-argument-type]
     return str(caught.value)
 
@@ -28,7 +28,7 @@ def refusal(text: str, old: str, new: str, **options: object) -> str:
 def test_whatever_is_asked_the_answer_is_an_edit_or_a_refusal(text: str, old: str, new: str) -> None:
     try:
         done = replace(text, Edit(old, new))
-    except Refused as refused:
+    except EditRefused as refused:
         assert str(refused)  # noqa: PT017  (either outcome is right, and each is checked)
     else:
         assert done.text != text
@@ -117,7 +117,7 @@ def test_lines_around_a_change_may_be_stale() -> None:
             "LIMIT = 20\n\ndef run(limit):\n    go(limit)\n    halt()",
         ),
     )
-    assert done == Replaced(
+    assert done == Replacement(
         text.replace("stop", "halt"), 8, 8, ("lines around it are not as you gave them: line 4, 6",)
     )
     assert "LIMIT = 30" in refusal(
@@ -149,7 +149,7 @@ def test_how_much_is_tolerated_is_the_callers_choice() -> None:
     assert "only in spacing" in refusal(FILE, "  y = x + 1\n  return y", "  y", tolerance="line_ends")
     stale = Edit("def f(a):\n    y = x + 1\n    return y", "def f(a):\n    y = 9\n    return y")
     assert replace(FILE, stale).text == FILE.replace("x + 1", "9")
-    with pytest.raises(Refused):
+    with pytest.raises(EditRefused):
         replace(FILE, stale, "spacing")
 
 
@@ -200,7 +200,7 @@ def test_a_place_that_would_be_wrong_still_makes_the_text_ambiguous() -> None:
 
 def test_every_place_at_once() -> None:
     done = replace(FILE, Edit("return y", "return z", every=True))
-    assert done == Replaced(FILE.replace("return y", "return z"), 3, 8, ("in 2 places",))
+    assert done == Replacement(FILE.replace("return y", "return z"), 3, 8, ("in 2 places",))
 
 
 def test_a_miss_shows_the_nearest_place_and_what_differs() -> None:
@@ -249,7 +249,7 @@ def test_hunks_are_read_as_they_stand() -> None:
 def test_several_edits_are_made_one_after_another_or_not_at_all() -> None:
     edits = [Edit("x + 1", "x + 5"), Edit("x + 5", "x + 6")]
     assert replace_each(FILE, edits)[-1].text == FILE.replace("x + 1", "x + 6")
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(EditRefused) as caught:
         replace_each(FILE, [edits[0], Edit("nowhere to be found", ""), Edit("return y", "z")])
     told = str(caught.value)
     assert told.startswith("hunk 2 of 3: old is not there") and "\nhunk 3 of 3: old is in 2 places" in told

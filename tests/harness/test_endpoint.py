@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from scripted_openai import Json, Reply, ScriptedServer
 
 from etude.errors import ConfigError, ContextOverflow, DeadlineExceeded, EndpointError
-from etude.harness.endpoint import Again, CallPiece, Delta, Endpoint, EndpointConfig, Words
+from etude.harness.endpoint import CallDelta, Delta, Endpoint, EndpointConfig, Retry, TextDelta
 from etude.harness.endpoint.chat import ChatReader
 from etude.harness.endpoint.client import encode, silence
-from etude.harness.endpoint.completion import Completion, Fault, Usage
+from etude.harness.endpoint.completion import BadAnswer, Completion, Usage
 from etude.harness.endpoint.responses import ResponsesReader
-from etude.harness.endpoint.wire import PATIENCE, Patience
+from etude.harness.endpoint.wire import TIMEOUTS, Timeouts
 from etude.harness.schema import Parameter, ToolSchema
 
 LOOK = ToolSchema("look", "Look.", (Parameter("path", "Where."), Parameter("line", "", "integer", required=False)))
@@ -30,7 +30,7 @@ Script = Iterable[Reply] | Callable[[Json], Reply]
 
 
 def asked(
-    script: Script, messages: int = 1, told: list[Delta] | None = None, patience: Patience = PATIENCE, **config: Any
+    script: Script, messages: int = 1, told: list[Delta] | None = None, patience: Timeouts = TIMEOUTS, **config: Any
 ) -> tuple[list[Completion], ScriptedServer, Endpoint]:
     """Ask so many messages of a scripted server, each after the ones before, and return them."""
 
@@ -78,8 +78,8 @@ def test_a_message_is_the_same_however_it_comes(dialect: str, stream: bool, piec
         "requests": 1, "prompt_tokens": 100, "cached_tokens": 60, "completion_tokens": 10, "retries": 0,
     }  # fmt: skip
     for kind, whole in (("text", said.text), ("reasoning", said.reasoning)):
-        assert "".join(each.text for each in told if isinstance(each, Words) and each.kind == kind) == whole
-    pieces = [each for each in told if isinstance(each, CallPiece)]
+        assert "".join(each.text for each in told if isinstance(each, TextDelta) and each.kind == kind) == whole
+    pieces = [each for each in told if isinstance(each, CallDelta)]
     for number, call in enumerate(said.calls):
         mine = [each for each in pieces if each.index == number]
         assert "".join(each.arguments for each in mine) == call.arguments and {each.name for each in mine} == {"look"}
@@ -289,7 +289,7 @@ def test_no_event_makes_a_reader_fail_otherwise_than_it_says(data: st.DataObject
                 reader.event(event)
             reader.whole(data.draw(st.dictionaries(words, values, max_size=5)))
             said = reader.completion()
-        except Fault:
+        except BadAnswer:
             continue
         assert isinstance(said.text, str) and json.dumps(said.items)
 
@@ -318,12 +318,12 @@ def test_no_event_makes_a_reader_fail_otherwise_than_it_says(data: st.DataObject
 def test_a_message_that_broke_is_asked_for_anew(dialect: str, broken: Reply) -> None:
     told: list[Delta] = []
     script = itertools.chain([broken], itertools.repeat(GOOD))
-    patience = Patience(silence_s=1.0 if broken.stall_s else 60.0)
+    patience = Timeouts(silence_s=1.0 if broken.stall_s else 60.0)
     [said], server, endpoint = asked(script, dialect=dialect, told=told, patience=patience)
     assert said.text == "I look." and len(said.calls) == 2
     assert len(server.requests) - 1 == endpoint.counters["retries"] >= 1
-    at = max(at for at, each in enumerate(told) if isinstance(each, Again))
-    assert "".join(each.text for each in told[at:] if isinstance(each, Words) and each.kind == "text") == "I look."
+    at = max(at for at, each in enumerate(told) if isinstance(each, Retry))
+    assert "".join(each.text for each in told[at:] if isinstance(each, TextDelta) and each.kind == "text") == "I look."
 
 
 def test_an_end_without_farewell_is_an_end() -> None:
@@ -340,12 +340,12 @@ def test_who_fails_always_is_given_up(dialect: str) -> None:
 
 def test_every_wait_has_a_deadline_that_says_what_for() -> None:
     silent = r"waited .* for http://.*/chat/completions to write a message: silence for 0.2 s, after 2 attempts"
-    refused(lambda _: Reply("x", stall_s=1.0), DeadlineExceeded, silent, patience=Patience(silence_s=0.2), attempts=2)
+    refused(lambda _: Reply("x", stall_s=1.0), DeadlineExceeded, silent, patience=Timeouts(silence_s=0.2), attempts=2)
     whole = r"waited 3.0 s for .* to write a message: status 503"
     refused(lambda _: Reply(status=503, headers={"retry-after": "0"}, stall_s=0.4), DeadlineExceeded, whole,
-            patience=Patience(message_s=3.0), attempts=1000)  # fmt: skip
+            patience=Timeouts(message_s=3.0), attempts=1000)  # fmt: skip
     pause = [Reply(status=429, headers={"retry-after": "3600"})]  # refused without waiting: a test has less time
-    refused(pause, DeadlineExceeded, "asks for a pause of 3600 s", patience=Patience(message_s=3000))
+    refused(pause, DeadlineExceeded, "asks for a pause of 3600 s", patience=Timeouts(message_s=3000))
 
 
 def test_a_stream_that_trickles_is_not_silent() -> None:
@@ -358,7 +358,7 @@ def test_a_stream_that_trickles_is_not_silent() -> None:
                 yield event
 
     async def whole(server: ScriptedServer) -> Completion:
-        endpoint = Endpoint(EndpointConfig(url=server.url, model="m", attempts=1), patience=Patience(silence_s=2.0))
+        endpoint = Endpoint(EndpointConfig(url=server.url, model="m", attempts=1), patience=Timeouts(silence_s=2.0))
         try:
             return await endpoint.ask([], [], 5, "s", silence)
         finally:

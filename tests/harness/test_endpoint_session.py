@@ -12,7 +12,7 @@ from scripted_openai import Json, Reply, ScriptedServer
 
 from etude.environments.base import Sandbox
 from etude.harness.config import HarnessConfig, SummaryConfig
-from etude.harness.endpoint import CallPiece, Delta, Endpoint, EndpointConfig, Words
+from etude.harness.endpoint import CallDelta, Delta, Endpoint, EndpointConfig, TextDelta
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.events import EventLog
 from etude.harness.journal import Journal
@@ -107,10 +107,10 @@ def test_every_tool_in_one_message(play: Play, dialect: str, stream: bool) -> No
     }
     end = played.events[-1].data["usage"]
     assert (end["turns"], end["tool_calls"], end["parallel_turns"], end["sampled_tokens"]) == (2, 6, 1, 20)
-    assert "".join(each.text for each in played.told if isinstance(each, Words) and each.kind == "text") == (
+    assert "".join(each.text for each in played.told if isinstance(each, TextDelta) and each.kind == "text") == (
         "All at once.Done."
     )
-    assert {each.name for each in played.told if isinstance(each, CallPiece)} == {name for name, _ in EVERY}
+    assert {each.name for each in played.told if isinstance(each, CallDelta)} == {name for name, _ in EVERY}
 
 
 AGENTS = [
@@ -227,7 +227,7 @@ def test_calls_in_the_text(play: Play, dialect: str) -> None:
     assert [result.split(";")[0] for result in played.results[2:]] == [
         "error: no tool reed", "error: no parameter file", "error: parameter path is missing",
     ]  # fmt: skip
-    words = "".join(each.text for each in played.told if isinstance(each, Words))
+    words = "".join(each.text for each in played.told if isinstance(each, TextDelta))
     assert "Look.\n" in words and "<function" not in words, "a user saw a call as words"
 
 

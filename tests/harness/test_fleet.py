@@ -20,7 +20,7 @@ from etude.errors import ConfigError, SandboxError
 from etude.harness.fleet import (
     Conflict,
     FleetConfig,
-    Marks,
+    Measurements,
     Ranked,
     RankingConfig,
     Result,
@@ -456,7 +456,7 @@ def test_what_was_half_made_or_half_removed_is_cleared_up(project: Path) -> None
 
 
 def entry(name: str, tests: bool | None, lints: int | None, lines: int, files: int = 1) -> Ranked:
-    return Ranked(name, Result(name, "s", "s" if not lines else name, files, lines, 0), Marks(tests, lints))
+    return Ranked(name, Result(name, "s", "s" if not lines else name, files, lines, 0), Measurements(tests, lints))
 
 
 def test_tests_go_before_lints_before_size() -> None:

@@ -25,7 +25,7 @@ from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.harness.config import HarnessConfig
 from etude.harness.dialogue import TokenDialogue
 from etude.harness.events import EventLog
-from etude.harness.permissions import Gate, Judge, PermissionConfig, Place
+from etude.harness.permissions import Gate, Judge, PermissionConfig, WorkspacePaths
 from etude.harness.prompt import parse_results, render_calls, render_results
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.secrets import Redactor, SecretGuard
@@ -129,7 +129,7 @@ def play(
     toolset: Literal["small", "agent"] = "small",
 ) -> Session:
     config = HarnessConfig(toolset=toolset, max_turn_tokens=60_000, tool=ToolConfig(max_observation_bytes=60_000))
-    gate = Gate(Judge(permissions, Place(root)))
+    gate = Gate(Judge(permissions, WorkspacePaths(root)))
     tools = gate.guard(SecretGuard(Redactor()).guard(config.chosen()))
 
     async def whole() -> Session:
@@ -189,7 +189,7 @@ def test_where_a_user_allows_everything_the_sandbox_still_holds(
 def test_no_act_is_allowed_by_default(act: str, outside: Outside) -> None:
     root = project(outside, {})
     [(name, arguments)] = [call for call, other in zip(filled(outside), ACTS, strict=True) if other == act]
-    assert Judge(PermissionConfig(), Place(root)).judge(name, arguments).verdict != "allow"
+    assert Judge(PermissionConfig(), WorkspacePaths(root)).judge(name, arguments).verdict != "allow"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import debian_packages
 import pytest
 
-from etude.harness.permissions import Judge, PermissionConfig, Place
+from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
 
 def verdict(judge: Judge, line: str) -> str:
@@ -209,7 +209,7 @@ def test_git_that_would_run_something_is_asked_about(repository: Path, outer: Pa
     program.write_text(f"#!/bin/sh\necho sang >> {outer}/sang\n")
     program.chmod(0o755)
     line, planted = PLANTED[name]
-    judge = Judge(PermissionConfig(), Place(repository), env={})
+    judge = Judge(PermissionConfig(), WorkspacePaths(repository), env={})
     assert verdict(judge, line.replace("src/bare", "src")) == "allow"
     planted(repository, str(program))
     (repository / "src" / "a.py").write_text("a = 2 + 2\n")
@@ -240,7 +240,7 @@ _USUAL = """[remote "far"] ; a partial clone
 
 
 def test_what_only_fetching_obeys_is_no_question_where_nothing_is_fetched(repository: Path) -> None:
-    judge = Judge(PermissionConfig(), Place(repository), env={})
+    judge = Judge(PermissionConfig(), WorkspacePaths(repository), env={})
     git(repository, "config", "core.sshCommand", "ssh -i ~/.ssh/work")
     git(repository, "config", "remote.origin.uploadpack", "/opt/pack")
     assert verdict(judge, "git status") == "allow"
@@ -253,7 +253,7 @@ def test_what_only_fetching_obeys_is_no_question_where_nothing_is_fetched(reposi
     "text", ["[core\n", '[core]\n\tfilemode = tr"ue\n', "[core]\n\tx = \0\n", "[later]\n\tkey = x\n"]
 )
 def test_a_config_that_is_not_understood_is_asked_about(repository: Path, text: str) -> None:
-    judge = Judge(PermissionConfig(), Place(repository), env={})
+    judge = Judge(PermissionConfig(), WorkspacePaths(repository), env={})
     with (repository / ".git" / "config").open("a") as file:
         file.write(text)
     assert verdict(judge, "git status") == "ask"
@@ -265,7 +265,7 @@ def test_git_of_an_ordinary_repository_is_not_asked_about(repository: Path) -> N
     with (repository / ".git" / "config").open("a") as file:
         file.write(_USUAL)
     git(repository, "worktree", "add", "-q", "--detach", "tree")
-    judge = Judge(PermissionConfig(), Place(repository), env={})
+    judge = Judge(PermissionConfig(), WorkspacePaths(repository), env={})
     for line in ("git status", "git diff", "cd tree && git status", "git -C tree log -p", "git show HEAD:src/a.py"):
         assert verdict(judge, line) == "allow", line
 
@@ -277,11 +277,11 @@ def test_a_repository_with_hooks_of_its_own_is_looked_at_unasked(tmp_path):
     git(tmp_path, "config", "filter.lfs.clean", "git-lfs clean -- %f")
     git(tmp_path, "config", "filter.lfs.process", "git-lfs filter-process")
     judged = {"command": "git status --short"}
-    assert Judge(PermissionConfig(), Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"
+    assert Judge(PermissionConfig(), WorkspacePaths(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"
     hook = tmp_path / ".husky" / "_" / "post-index-change"
     hook.parent.mkdir(parents=True)
     hook.write_text("#!/bin/sh\n")
     hook.chmod(0o755)
-    assert Judge(PermissionConfig(), Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "ask"
+    assert Judge(PermissionConfig(), WorkspacePaths(tmp_path)).judge("run_terminal_cmd", judged).verdict == "ask"
     theirs = PermissionConfig(allow=("run(git status *)",))
-    assert Judge(theirs, Place(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"
+    assert Judge(theirs, WorkspacePaths(tmp_path)).judge("run_terminal_cmd", judged).verdict == "allow"

@@ -15,7 +15,7 @@ import pytest
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError
 from etude.harness.permissions import Answer, Gate, Judge, PermissionConfig, Question, load_permissions, remember
-from etude.harness.permissions.paths import Place
+from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.store import IN_REPOSITORY
 from etude.harness.schema import MalformedCall, ToolCall
 from etude.harness.tools import TOOLS, ToolConfig, run_calls
@@ -218,7 +218,9 @@ def test_others_go_on_while_the_judge_waits_for_git(tmp_path: Path, monkeypatch:
     slow.write_text(SLOW_GIT.format(at=tmp_path, git=git))
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}{os.pathsep}{os.environ['PATH']}")
-    judge = Judge(PermissionConfig(allow=("run(git *)",)), Place(project), guarded=lambda path, _: f"{path} is listed")
+    judge = Judge(
+        PermissionConfig(allow=("run(git *)",)), WorkspacePaths(project), guarded=lambda path, _: f"{path} is listed"
+    )
     gate = Gate(judge)
 
     async def answer() -> None:

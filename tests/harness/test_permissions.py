@@ -10,7 +10,7 @@ from permission_lines import ALLOWED, ASKED, DENIED
 from pydantic import ValidationError
 
 from etude.errors import ConfigError
-from etude.harness.permissions import Decision, Judge, PermissionConfig, Place, unreadable
+from etude.harness.permissions import Decision, Judge, PermissionConfig, WorkspacePaths, unreadable
 
 RULES = PermissionConfig(
     allow=(
@@ -39,7 +39,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def judge(project: Path) -> Judge:
-    return Judge(RULES, Place(project))
+    return Judge(RULES, WorkspacePaths(project))
 
 
 def run(judge: Judge, line: str) -> Decision:
@@ -252,7 +252,7 @@ def test_path_patterns(pattern: str, path: str, matches: bool) -> None:
     ],
 )
 def test_what_a_pattern_or_a_path_could_stand_for(project: Path, line: str, verdict: str) -> None:
-    judge = Judge(PermissionConfig(allow=("run(rm *)",), deny=("edit(secret/**)",)), Place(project))
+    judge = Judge(PermissionConfig(allow=("run(rm *)",), deny=("edit(secret/**)",)), WorkspacePaths(project))
     decision = run(judge, line)
     assert decision.verdict == verdict, decision.explain()
 

@@ -13,7 +13,7 @@ import debian_packages
 import pytest
 from users_git import git
 
-from etude.harness.permissions import Judge, PermissionConfig, Place
+from etude.harness.permissions import Judge, PermissionConfig, WorkspacePaths
 
 SECRET = "the secret itself"
 READ = (
@@ -82,14 +82,14 @@ def test_a_secret_is_asked_about_however_it_is_reached(searched: Path, line: str
     said = subprocess.run(["bash", "-c", line], cwd=searched, capture_output=True, stdin=subprocess.DEVNULL).stdout
     subprocess.run(["rm", "-rf", "/tmp/etude-secret"], check=True)
     assert SECRET.encode() in said, "the line shows nothing"
-    assert judged(Judge(PermissionConfig(), Place(searched), env={}), line) == "ask"
+    assert judged(Judge(PermissionConfig(), WorkspacePaths(searched), env={}), line) == "ask"
 
 
 @pytest.mark.parametrize("line", HARMLESS)
 def test_what_comes_to_no_secret_is_not_asked_about(searched: Path, line: str) -> None:
     said = subprocess.run(["bash", "-c", line], cwd=searched, capture_output=True, stdin=subprocess.DEVNULL).stdout
     assert SECRET.encode() not in said
-    assert judged(Judge(PermissionConfig(), Place(searched), env={}), line) == "allow"
+    assert judged(Judge(PermissionConfig(), WorkspacePaths(searched), env={}), line) == "allow"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_an_ignore_file_takes_back_is_read_by_ripgrep_and_asked_about(
 ) -> None:
     (project / "certs/server.key").unlink()
     (project / ".gitignore").write_text("!.env.example\n!sample/\n")
-    judge = Judge(PermissionConfig(), Place(project), env={})
+    judge = Judge(PermissionConfig(), WorkspacePaths(project), env={})
     assert judged(judge, "rg secret") == "allow"
     (project / file).write_text(f"{pattern}\n")
     said = subprocess.run(["rg", "secret"], cwd=project, capture_output=True).stdout
@@ -111,23 +111,29 @@ def test_what_an_ignore_file_takes_back_is_read_by_ripgrep_and_asked_about(
 
 
 def test_who_said_yes_is_not_asked_again_and_what_is_hidden_is_not_there(project: Path) -> None:
-    judge = Judge(PermissionConfig(), Place(project), env={})
+    judge = Judge(PermissionConfig(), WorkspacePaths(project), env={})
     for _ in range(2):
         decision = judge.judge("run_terminal_cmd", {"command": "grep -r secret ."})
         assert decision.verdict == "ask" and len(decision.remember) == 1, decision.explain()
         judge.allow(decision.remember[0])
     assert judged(judge, "grep -r secret .") == "allow"
     gone = [str(project / ".env"), str(project / "certs")]
-    assert judged(Judge(PermissionConfig(), Place(project), env={}, hidden=gone), "grep -r secret .") == "allow"
     assert (
-        judged(Judge(PermissionConfig(deny=("read(.env)",)), Place(project), env={}, hidden=gone), "rg -. a") == "allow"
+        judged(Judge(PermissionConfig(), WorkspacePaths(project), env={}, hidden=gone), "grep -r secret .") == "allow"
     )
-    assert judged(Judge(PermissionConfig(builtin=False, runs="allow"), Place(project), env={}), "rg -. a") == "allow"
+    assert (
+        judged(Judge(PermissionConfig(deny=("read(.env)",)), WorkspacePaths(project), env={}, hidden=gone), "rg -. a")
+        == "allow"
+    )
+    assert (
+        judged(Judge(PermissionConfig(builtin=False, runs="allow"), WorkspacePaths(project), env={}), "rg -. a")
+        == "allow"
+    )
 
 
 @pytest.mark.parametrize("tool", ["grep", "codebase_search"])
 def test_a_tool_that_searches_is_asked_about_for_what_git_does_not_ignore(project: Path, tool: str) -> None:
-    judge = Judge(PermissionConfig(), Place(project), env={})
+    judge = Judge(PermissionConfig(), WorkspacePaths(project), env={})
     assert judge.judge(tool, {"pattern": "a", "path": "certs"}).verdict == "ask"
     assert judge.judge(tool, {"pattern": "a", "path": "src"}).verdict == "allow"
     (project / ".gitignore").write_text(".env\n*.key\n")

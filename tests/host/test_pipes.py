@@ -12,8 +12,8 @@ from users_git import git
 from etude.errors import ConfigError
 from etude.harness.fleet.repository import Repository
 from etude.harness.shadow import Shadow
-from etude.host.git import Place, run_git_now
-from etude.host.repository import Aside, find
+from etude.host.git import GitContext, run_git_now
+from etude.host.repository import PrivateGitDir, find
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_an_index_that_is_a_pipe_is_none(repo: Path) -> None:
 def test_a_branch_that_is_a_pipe_is_named(repo: Path) -> None:
     found = find(repo)
     assert found is not None
-    aside = Aside(found)
+    aside = PrivateGitDir(found)
     (repo / ".git" / "refs" / "heads" / "main").unlink()
     os.mkfifo(repo / ".git" / "refs" / "heads" / "main")
     with pytest.raises(ConfigError, match="refs/heads/main is no regular file"):
-        run_git_now("rev-parse", "HEAD", at=Place(aside.git_dir, repo))
+        run_git_now("rev-parse", "HEAD", at=GitContext(aside.git_dir, repo))

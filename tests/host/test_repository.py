@@ -11,8 +11,8 @@ import pytest
 from users_git import git
 
 from etude.errors import ConfigError
-from etude.host.git import Place, run_git_now
-from etude.host.repository import Aside, Found, find
+from etude.host.git import GitContext, run_git_now
+from etude.host.repository import GitRepository, PrivateGitDir, find
 from etude.tasks.mined.history import History
 
 
@@ -30,20 +30,20 @@ def made(root: Path, *options: str) -> Path:
     return root
 
 
-def asked(found: Found | None, *words: str, given: bytes = b"") -> str:
+def asked(found: GitRepository | None, *words: str, given: bytes = b"") -> str:
     assert found is not None
-    aside = Aside(found)
-    ran = run_git_now(*words, at=Place(aside.git_dir, found.top, aside.index), given=given)
+    aside = PrivateGitDir(found)
+    ran = run_git_now(*words, at=GitContext(aside.git_dir, found.top, aside.index), given=given)
     assert ran.code == 0, ran.reason
     return ran.output.decode()
 
 
 def test_plain_linked_sub_and_bare_ones_are_found(root: Path, outer: Path) -> None:
     (root / "deep" / "er").mkdir(parents=True)
-    assert find(root / "deep" / "er") == Found(root, root / ".git", root / ".git")
+    assert find(root / "deep" / "er") == GitRepository(root, root / ".git", root / ".git")
     git(root, "worktree", "add", "-q", "--detach", str(outer / "linked"))
     linked = find(outer / "linked")
-    assert linked == Found(outer / "linked", root / ".git" / "worktrees" / "linked", root / ".git")
+    assert linked == GitRepository(outer / "linked", root / ".git" / "worktrees" / "linked", root / ".git")
     (outer / "linked" / "a").write_text("changed\n")
     assert asked(linked, "diff-files", "--name-only") == "a\n"
     made(outer / "part")
@@ -155,9 +155,9 @@ def test_a_worktree_whose_head_says_nothing_is_one_clear_error(tmp_path: Path, w
     made.get(what, lambda: None)()
     found = find(tmp_path / "w")
     assert found is not None
-    aside = Aside(found)
+    aside = PrivateGitDir(found)
     with pytest.raises(ConfigError, match=f"{head}: .*is the repository whole"):
         _ = aside.git_dir
     subprocess.run(["rm", "-rf", head], check=True)
     head.write_bytes(whole)
-    assert run_git_now("rev-parse", "--verify", "HEAD", at=Place(git_dir=aside.git_dir)).code == 0
+    assert run_git_now("rev-parse", "--verify", "HEAD", at=GitContext(git_dir=aside.git_dir)).code == 0

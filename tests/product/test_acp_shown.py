@@ -11,7 +11,7 @@ import pytest
 from acp.schema import AgentMessageChunk, HttpHeader, HttpMcpServer, McpServerStdio, SseMcpServer
 
 from etude.errors import ConfigError
-from etude.harness.endpoint import Again, CallPiece, Words
+from etude.harness.endpoint import CallDelta, Retry, TextDelta
 from etude.harness.mcp import McpConfig, ServerConfig
 from etude.product.acp import calls, requests
 from etude.product.acp.outbox import Outbox, Update
@@ -86,10 +86,10 @@ def test_a_call_is_seen_to_come_and_none_stays_open(tmp_path: Path) -> None:
     hunks = "<<<<<<< SEARCH\na\n=======\nb\n>>>>>>> REPLACE\n<<<<<<< SEARCH\nc\n=======\nd\n>>>>>>> REPLACE"
     at = {"turn": 1, "index": 0, "name": "edit_file"}
     told = [
-        CallPiece(0, "edit_file", ""),
-        CallPiece(1, "write_file", ""),
-        Again("it broke off", 1.0),
-        CallPiece(0, "edit_file", ""),
+        CallDelta(0, "edit_file", ""),
+        CallDelta(1, "write_file", ""),
+        Retry("it broke off", 1.0),
+        CallDelta(0, "edit_file", ""),
         event("completion", turn=1, text="", context=10),
         event("tool_call", **at, arguments={"path": "a\ud800.py", "hunks": hunks}),
         event("tool_started", **at),
@@ -127,11 +127,11 @@ def test_words_wait_for_a_slow_client_together() -> None:
         outbox = Outbox(client)
         outbox.session_id = "s"
         projection = Projection(outbox.add, Path("/"), 1000, terminals=False, text_calls=False)
-        projection.delta(Words("Fir"))
+        projection.delta(TextDelta("Fir"))
         await asyncio.sleep(0)
         for word in ("st", " and", " second"):
-            projection.delta(Words(word))
-        projection.delta(Words("Hm.", "reasoning"))
+            projection.delta(TextDelta(word))
+        projection.delta(TextDelta("Hm.", "reasoning"))
         client.read.set()
         await outbox.flush()
         outbox.add(AgentMessageChunk(session_update="agent_message_chunk", content=acp.text_block("late")))

@@ -21,7 +21,7 @@ from etude.bench.results import SCHEMA, Results, read_run
 from etude.config import load_recipe
 from etude.durable import write_whole
 from etude.engine.foreign.handover import Handover
-from etude.environments.accounts import Accounts
+from etude.environments.accounts import Telemetry
 from etude.environments.build import guest_program
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
 from etude.environments.journal import Journal as ServerJournal
@@ -325,7 +325,7 @@ def _tasks(at: Path) -> list[int]:
 def _server(at: Path, n: int) -> None:
     journal = ServerJournal(at, 86_400, 256)
     try:
-        journal.born(str(n), {"pad": PAD})
+        journal.record_created(str(n), {"pad": PAD})
     finally:
         journal.close()
 
@@ -333,14 +333,14 @@ def _server(at: Path, n: int) -> None:
 def _server_has(at: Path) -> list[int]:
     journal = ServerJournal(at, 86_400, 256)
     try:
-        return [n for n in range(9) if journal.past(str(n)) is not None]
+        return [n for n in range(9) if journal.entry(str(n)) is not None]
     finally:
         journal.close()
 
 
 def _account(at: Path, n: int) -> None:
     """Its steps are counted where they cannot be written; a line is whole or not there."""
-    accounts = Accounts(at / "events.jsonl", lambda: 0, dict)
+    accounts = Telemetry(at / "events.jsonl", lambda: 0, dict)
     try:
         accounts.step("created", str(n), pad=PAD)
         if b"events_unwritten_total 0.0" not in accounts.exposition():

@@ -10,7 +10,7 @@ import pytest
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.records import Task
 from etude.rewards.verifier import verify
-from etude.tasks.verifiers import PytestRun, armed, pytest_verifier, suite_verifier
+from etude.tasks.verifiers import PytestRun, current_verifier, pytest_verifier, suite_verifier
 
 SITE = str(Path(pytest.__file__).parents[1])
 SUITE = """
@@ -379,7 +379,7 @@ def test_a_value_of_the_solutions_own_type_passes_no_test(judged, cheat, verifie
 
 @pytest.mark.parametrize("verifier", FORMS)
 def test_what_tests_want_is_not_where_the_code_runs(verifier):
-    secret = eval(armed(VERIFIERS[verifier]).files["/tests/secret"])
+    secret = eval(current_verifier(VERIFIERS[verifier]).files["/tests/secret"])
     text = secret["request"].get("source") or secret["request"]["files"]["test_m.py"].decode()
     assert "15" not in text and ("equal", 15) in secret["asked"].values()
     assert text.count("\n") <= SUITE.count("\n") + 1

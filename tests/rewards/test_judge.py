@@ -13,7 +13,7 @@ import pytest
 
 from etude.config import parse
 from etude.errors import ConfigError
-from etude.harness.endpoint.wire import Patience
+from etude.harness.endpoint.wire import Timeouts
 from etude.rewards.judge import Change, JudgeConfig, Judged, NotJudged, RubricJudge
 from etude.rewards.judge.calibration import CalibrationLimits, Pair, Share, calibrate
 from etude.rewards.judge.injection import without_advances
@@ -57,7 +57,7 @@ def judged(model, change, rubric=(GUARD,), message_s=20.0, judged_s=JUDGED_S, **
     async def scenario(url):
         endpoint = {"url": url, "model": "scripted", "attempts": 1, **config.pop("endpoint", {})}
         settings = parse({"endpoint": endpoint, **config}, JudgeConfig, "test")
-        judge = RubricJudge(settings, Patience(message_s=message_s), judged_s)
+        judge = RubricJudge(settings, Timeouts(message_s=message_s), judged_s)
         try:
             async with asyncio.timeout(60):
                 return await judge.judge(rubric, change), judge.counters

@@ -24,8 +24,8 @@ from etude.tasks.harbor import read_task
 from etude.tasks.mined.environment import PLACE
 from etude.tasks.mined.history import Commit, Tree
 from etude.tasks.mined.instruction import instruction_of
-from etude.tasks.mined.issues import Issue, named_in, read_issues
-from etude.tasks.mined.split import Candidate, Dropped
+from etude.tasks.mined.issues import Issue, read_issues, referenced_issue
+from etude.tasks.mined.split import Candidate, Rejected
 from etude.tasks.rubric import CHANGE
 
 ROOT = Path(__file__).parents[2]
@@ -314,7 +314,7 @@ def test_without_an_issue_the_commit_speaks():
     assert said == "Totals must not fall below zero. A discount may be larger than the price.\n"
     telling = Issue(number=1, title="Use max(0, sum(prices) - discount) please", body="x")
     assert instruction_of(candidate(STORY[2][0]), telling) == said
-    assert isinstance(instruction_of(candidate("wip")), Dropped)
+    assert isinstance(instruction_of(candidate("wip")), Rejected)
     assert (
         instruction_of(candidate("wip"), Issue(number=1, title="The total is negative")) == "The total is negative.\n"
     )
@@ -322,9 +322,9 @@ def test_without_an_issue_the_commit_speaks():
 
 def test_the_issue_that_a_commit_closes_comes_before_one_it_names():
     issues = {number: Issue(number=number, title="t") for number in (3, 12)}
-    assert named_in("See #3. Fixes #12", issues).number == 12
-    assert named_in("See https://host/acme/shop/issues/3 and #99", issues).number == 3
-    assert named_in("Nothing of 3 here, or #4", issues) is None
+    assert referenced_issue("See #3. Fixes #12", issues).number == 12
+    assert referenced_issue("See https://host/acme/shop/issues/3 and #99", issues).number == 3
+    assert referenced_issue("Nothing of 3 here, or #4", issues) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from etude.tasks.check import CheckCase, verifier_for
 from etude.tasks.grammar import break_it, bug_names, draw_wide_arguments, make_function, neighbours
 from etude.tasks.ladder import distinguishing_cases
 from etude.tasks.mined.environment import PLACE
-from etude.tasks.verifiers import PytestRun, Unseen, armed, calls_verifier, suite_verifier, with_unseen
+from etude.tasks.verifiers import HeldOutCalls, PytestRun, calls_verifier, current_verifier, suite_verifier, with_unseen
 
 SUITE = """
 from m import area
@@ -28,7 +28,7 @@ def test_wide():
 PATH = "tests/test_m.py"
 RIGHT = "def area(a, b):\n    return a * b\n"
 TESTS = suite_verifier(SUITE, "test_m", ["test_area", "test_wide"], 10.0)
-BOTH = with_unseen(TESTS, Unseen([("m", "area", [5, 7], 35), ("m", "area", [-2, 9], -18)], [PATH]))
+BOTH = with_unseen(TESTS, HeldOutCalls([("m", "area", [5, 7], 35), ("m", "area", [-2, 9], -18)], [PATH]))
 CHEATS = {
     "carries the values of the tests": """
 def area(a, b):
@@ -68,8 +68,8 @@ def test_what_passes_the_tests_alone_is_not_paid(run, cheat):
 
 
 def test_a_verifier_made_before_is_judged_as_it_was():
-    assert "unseen" not in eval(armed(TESTS).files["/tests/secret"])
-    assert with_unseen(TESTS, Unseen([])) == TESTS
+    assert "unseen" not in eval(current_verifier(TESTS).files["/tests/secret"])
+    assert with_unseen(TESTS, HeldOutCalls([])) == TESTS
 
 
 def test_both_must_be_right(run):
@@ -79,7 +79,7 @@ def test_both_must_be_right(run):
 
 
 def test_an_iterator_is_known_by_its_items(run):
-    verifier = with_unseen(TESTS, Unseen([("m", "rows", [3], [0, 1, 2])], [PATH]))
+    verifier = with_unseen(TESTS, HeldOutCalls([("m", "rows", [3], [0, 1, 2])], [PATH]))
     for rows in ("yield from range(n)", "return [*range(n)]"):
         assert verdict_of(run, verifier, f"{RIGHT}def rows(n):\n    {rows}\n").reason == "passed"
     assert verdict_of(run, verifier, f"{RIGHT}def rows(n):\n    yield from range(n + 1)\n").reason == "failed"
@@ -159,7 +159,7 @@ def drawn_for(names, request):
             right = {"shop/m.py": MODULE.encode(), "shop/__init__.py": b"", "uses.py": USES.encode()}
             asked = {"functions": [("shop.m", name) for name in names], **request}
             tests = suite_verifier(USES, "uses", ["test_all"], 20.0)
-            unseen = Unseen((), ["uses.py"], request.get("environment", ""))
+            unseen = HeldOutCalls((), ["uses.py"], request.get("environment", ""))
             return (await unseen_calls(right, asked, unseen, tests, backend)).calls
         finally:
             await backend.close()

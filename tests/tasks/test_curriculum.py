@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from etude.tasks.curriculum import Curriculum
-from etude.tasks.difficulty import level_of, measured, sized, solved_of
+from etude.tasks.difficulty import level_by_size, level_of, measured, solved_of
 from etude.tasks.ladder import ladder_task
 from etude.tasks.realcode import real_tasks
 
@@ -33,8 +33,8 @@ def play(curriculum, skill, rounds):
 
 def test_levels_come_from_rungs_sizes_and_solutions():
     assert [level_of(task) for task in TASKS[::4]] == [1, 2, 3, 4, 5]
-    assert [sized(1, lines) for lines in (1, 3, 4, 10, 11, 30, 31, 80, 81)] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
-    assert sized(3, 1) == 3
+    assert [level_by_size(1, lines) for lines in (1, 3, 4, 10, 11, 30, 31, 80, 81)] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert level_by_size(3, 1) == 3
     real = real_tasks()[0]
     assert level_of(real) == 1
     assert level_of(replace(real, provenance={"difficulty": {"files": 2, "lines": 40}})) == 4

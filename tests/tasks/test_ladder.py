@@ -12,7 +12,7 @@ from etude.tasks import families
 from etude.tasks.compose import random_shape
 from etude.tasks.drills import drill
 from etude.tasks.expert import misfix
-from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, form, from_shape
+from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, from_shape, skeleton
 from etude.tasks.holdout import is_held_out
 from etude.tasks.ladder import CHECK, LADDER, RUNGS, ladder_task
 from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS, training_name
@@ -132,7 +132,7 @@ def test_no_drill_or_session_exchanges_a_builtin_for_its_partner():
 
 def test_random_shapes_run_break_and_never_have_a_held_out_form():
     rng = random.Random(0)
-    held_out = {form(shape.code) for shape in SHAPES if shape.held_out}
+    held_out = {skeleton(shape.code) for shape in SHAPES if shape.held_out}
     names, broken = set(), 0
     for _ in range(400):
         shape = random_shape(rng)
@@ -150,5 +150,5 @@ def test_random_shapes_run_break_and_never_have_a_held_out_form():
 
 def test_the_form_of_a_shape_forgets_variables_and_constants():
     shapes = {shape.name: shape for shape in SHAPES}
-    assert form(shapes["pair"].code) == form(shapes["shift"].code) == "return · <o> ·"
-    assert form(shapes["pick"].code) == "return [x for x in · if x <q> ·]"
+    assert skeleton(shapes["pair"].code) == skeleton(shapes["shift"].code) == "return · <o> ·"
+    assert skeleton(shapes["pick"].code) == "return [x for x in · if x <q> ·]"

@@ -17,7 +17,7 @@ from etude.models.tokenizer import load_tokenizer
 from etude.records import InfraFailed
 from etude.rewards.verifier import verify
 from etude.rollouts.config import RunConfig
-from etude.tasks.trail import ANSWER, EMPTY, MODULES, WINDOW, noted, trail_task
+from etude.tasks.trail import ANSWER, EMPTY, MODULES, WINDOW, read_note, trail_task
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS
 from etude.trainer.demonstrations import record
@@ -59,7 +59,7 @@ def test_a_task_is_the_same_on_every_machine_and_split():
     facts, trail = task.provenance["facts"], task.provenance["trail"]
     seen, path = [], trail[0]
     while path is not None:  # as an agent must
-        word, path = noted(task.files[path].decode())
+        word, path = read_note(task.files[path].decode())
         seen.append(word)
     assert seen == facts and len(facts) == MODULES[2] == len(task.files) - 2 and trail[0] in task.instruction
     assert set(facts) <= set(TRAIN_WORDS) and set(trail_task(1, "heldout", 0).provenance["facts"]) <= set(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from etude.records import Group, InfraFailed, Scored, Segment, Task, Trajectory, Truncated, Verifier
 from etude.trainer.advantages import advantages_of, group_advantages
 from etude.trainer.config import AdvantageConfig, CreditConfig
-from etude.trainer.credit import credited
+from etude.trainer.credit import assign_advantages
 
 ONE = Segment(
     np.array([1, 2], np.int32), np.array([False, True]), np.zeros(2, np.float32), np.zeros(2, np.int32),
@@ -24,7 +24,7 @@ def group(rewards, cut=()):
 
 def credit(groups, config):
     """The advantages [groups, members] of trajectories of one segment, and what was used."""
-    found = credited(groups, config, CreditConfig())
+    found = assign_advantages(groups, config, CreditConfig())
     return np.array([[float(each[0]) for each in shares] for shares in found.advantages]), found.used
 
 
@@ -73,7 +73,7 @@ def test_a_cut_rollout_counts_in_the_baseline_and_is_not_taught():
 def test_a_batch_deviation_counts_each_trajectory_once_whatever_its_segments():
     long = Trajectory("l", "t", "g", (ONE,) * 9, (), Scored(1, {}))
     both = Group("g", TASK, (long, *group([0, 0.4]).trajectories))
-    found = credited([both], AdvantageConfig(normalise="batch"), CreditConfig()).advantages[0]
+    found = assign_advantages([both], AdvantageConfig(normalise="batch"), CreditConfig()).advantages[0]
     np.testing.assert_allclose([each[0] for each in found], plain([[1, 0, 0.4]], "mean", "batch")[0], rtol=1e-4)
     assert [len(each) for each in found] == [9, 1, 1]
 

@@ -8,8 +8,8 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
 from etude.trainer.config import AdvantageConfig, CreditConfig, OptimizerConfig, TrainerConfig
-from etude.trainer.credit import credited, segment_advantages, summary_tokens
-from etude.trainer.packing import build_batch, part_of, segment_lengths
+from etude.trainer.credit import segment_advantages, summary_tokens
+from etude.trainer.packing import build_batch, segment_lengths, select_positions
 from etude.trainer.step import Trainer
 
 torch.set_num_threads(1)
@@ -82,11 +82,15 @@ def test_segment_baseline_at_golden_numbers(config):
 
 def test_what_the_segment_baseline_changes_is_counted():
     alone, alike = group((1.0, chain(3)), (0.0, chain(1))), group((1.0, chain(3)), (0.0, chain(2)), (0.5, chain(1)))
-    assert credited([alone], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 0}, "nobody else came as far"
-    assert credited([alike], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 0}, "the same mean there"
+    assert assign_advantages([alone], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 0}, (
+        "nobody else came as far"
+    )
+    assert assign_advantages([alike], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 0}, (
+        "the same mean there"
+    )
     apart = group((1.0, chain(3)), (0.25, chain(2)), (0.0, chain(1)))
-    assert credited([alone, apart], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 2}
-    assert credited([apart], AdvantageConfig(), CreditConfig()).used == {}
+    assert assign_advantages([alone, apart], AdvantageConfig(), SEGMENT).used == {"recredited_segments": 2}
+    assert assign_advantages([apart], AdvantageConfig(), CreditConfig()).used == {}
     assert CreditConfig().features == () and SEGMENT.features == ("recredited_segments",)
 
 
@@ -104,7 +108,7 @@ def test_every_sampled_token_of_every_segment_is_credited_and_summaries_can_be_l
     assert whole.loss_mask.sum() == said == (whole.advantages != 0).sum()
     assert set(whole.advantages[whole.loss_mask].tolist()) == {0.5, -0.5} and whole.summary_mask.sum() == 3 * 3
     assert len(whole.group_of) == 2 and segment_lengths(whole) == [9, 9, 4, 9, 4]
-    first = part_of(whole, slice(0, 22))
+    first = select_positions(whole, slice(0, 22))
     assert first.ages[first.loss_mask].tolist() == [5] * 5 + [4] * 5 + [2] * 2, "each segment has its own versions"
 
     masked = build_batch([given], advantages, Version(5), mask_summaries=True)

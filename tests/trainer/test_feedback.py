@@ -22,10 +22,10 @@ from etude.tasks.ladder import ladder_task
 from etude.tasks.trail import trail_task
 from etude.tasks.trail_expert import TrailExpertConfig
 from etude.trainer.config import CreditConfig, FeedbackConfig, TrainerConfig
-from etude.trainer.credit import credited
+from etude.trainer.credit import assign_advantages
 from etude.trainer.demonstrations import record
 from etude.trainer.distil import distil_hints, distillation_loss
-from etude.trainer.feedback import Fault, first_fault, hint_example_of, hint_examples_of, messages_of
+from etude.trainer.feedback import Fault, first_fault, hint_example_of, hint_examples_of, message_spans
 from etude.trainer.packing import build_batch
 from etude.trainer.step import Trainer
 
@@ -76,11 +76,11 @@ def clumsy(chat):
 
 def test_messages_are_the_runs_of_sampled_tokens(chat, forgetful):
     texts = [event.data["text"] for event in forgetful.events if event.kind in ("completion", "summary")]
-    said = [forgetful.segments[at].token_ids[start:end].tolist() for at, start, end in messages_of(forgetful)]
-    assert [chat.decode(ids) for ids in said] == texts and len({at for at, _, _ in messages_of(forgetful)}) == 3
+    said = [forgetful.segments[at].token_ids[start:end].tolist() for at, start, end in message_spans(forgetful)]
+    assert [chat.decode(ids) for ids in said] == texts and len({at for at, _, _ in message_spans(forgetful)}) == 3
     other = Trajectory("c", "t", "g", forgetful.segments[:1], forgetful.events, forgetful.outcome)
     with pytest.raises(ValueError, match="its segments others"):
-        messages_of(other)
+        message_spans(other)
 
 
 def test_the_first_summary_that_forgets_is_found_and_the_hint_says_what(forgetful):
@@ -104,7 +104,7 @@ def test_without_such_a_rule_it_is_the_first_call_that_failed(clumsy):
 def test_a_lesson_differs_by_the_hint_before_the_message_and_by_nothing_else(chat, forgetful):
     fault = first_fault(FORGETFUL, forgetful)
     lesson = hint_example_of(forgetful, fault, chat)
-    place = messages_of(forgetful)[fault.message]
+    place = message_spans(forgetful)[fault.message]
     said = lesson.token_ids[-lesson.length :].tolist()
     assert said == lesson.hinted_ids[-lesson.length :].tolist() and lesson.length == place.end - place.start
     plain, hinted = (
@@ -162,7 +162,7 @@ def test_a_step_with_lessons_counts_them_and_changes_the_weights(shipped, chat, 
     config = TrainerConfig(credit=CreditConfig(feedback=FeedbackConfig()), router_replay=False, witness_tokens=0)
     assert {"lessons", "lesson_tokens"} <= set(config.features) and not config.credit.needs_segments
     group = Group("g", FORGETFUL, (forgetful,))
-    batch = build_batch([group], credited([group], config.advantages, config.credit).advantages, 0)
+    batch = build_batch([group], assign_advantages([group], config.advantages, config.credit).advantages, 0)
     lessons = hint_examples_of([group], chat, config.credit.feedback, 1024)
     trainer = Trainer(shipped[0], config)
     before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]

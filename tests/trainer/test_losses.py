@@ -11,7 +11,7 @@ from etude.config import parse
 from etude.errors import ConfigError
 from etude.records import Batch, Version
 from etude.trainer.config import GateConfig, KLConfig, LossConfig, TrainerConfig
-from etude.trainer.losses import MASKS, Sampled, policy_loss, reshared_tokens, shares_of
+from etude.trainer.losses import MASKS, BehaviourData, policy_loss, reshared_tokens, shares_of
 
 torch.set_num_threads(1)
 
@@ -32,7 +32,7 @@ def torch_loss(values, shares, config):
     logps_S = torch.tensor(logps, dtype=torch.float32, requires_grad=True)
     as_32 = [torch.tensor(each, dtype=torch.float32) for each in (behaviour, advantages, shares)]
     referred = torch.tensor(reference, dtype=torch.float32) if config.kl else None
-    said = Sampled(*as_32, torch.tensor(segments), referred)
+    said = BehaviourData(*as_32, torch.tensor(segments), referred)
     terms = policy_loss(logps_S, torch.full_like(logps_S, 0.7), said, config)
     terms.loss.backward()
     return terms, logps_S.grad.numpy()

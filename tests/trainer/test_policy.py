@@ -17,8 +17,8 @@ from etude.trainer import checkpoint
 from etude.trainer.advantages import group_advantages
 from etude.trainer.config import AdvantageConfig, GateConfig, KLConfig, LossConfig, OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch, segment_lengths, split
+from etude.trainer.sampler_parity import SamplerParityCheck
 from etude.trainer.step import Trainer
-from etude.trainer.witness import Witness
 
 torch.set_num_threads(1)
 CONFIG = ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=4, expert_width=16)
@@ -256,7 +256,7 @@ def test_old_samples_are_compared_with_the_weights_that_sampled_them():
 
 
 def test_the_witness_takes_beginnings_of_one_older_version_in_the_order_of_the_batch():
-    keeper = Witness(tokens=12, versions=2)
+    keeper = SamplerParityCheck(tokens=12, versions=2)
     for version in (3, 4, 5):
         keeper.remember(Version(version), policy().policy)
 
@@ -266,7 +266,7 @@ def test_the_witness_takes_beginnings_of_one_older_version_in_the_order_of_the_b
 
     rows = [said(7, 4, 4), said(9, 5, 5), said(5, 4, 5, 5), said(4, 3), said(30, 4)]
     group = Group("g", TASK, (trajectory("a", Scored(1, {}), *rows),))
-    called = keeper.call(build_batch([group], [np.ones(1, np.float32)], Version(5)))
+    called = keeper.select(build_batch([group], [np.ones(1, np.float32)], Version(5)))
     assert called is not None
     piece, version = called
     assert version == 4  # 5 is the newest, 3 no longer kept

@@ -58,15 +58,15 @@ def test_the_loss_ignores_first_tokens_and_other_documents():
     decoder = Decoder(MODEL)
     decoder.initialise(0)
     one, two = documents(2)
-    alone = [supervised_loss(decoder, [d], 0.5, 0.0).whole for d in (one, two)]
-    together = supervised_loss(decoder, [one, two], 0.5, 0.0).whole
+    alone = [supervised_loss(decoder, [d], 0.5, 0.0).total for d in (one, two)]
+    together = supervised_loss(decoder, [one, two], 0.5, 0.0).total
     torch.testing.assert_close(together, (alone[0] + alone[1]) / 2)
 
 
 def test_balancing_asks_nothing_of_a_model_without_routers():
     decoder = Decoder(ModelConfig(vocab_size=64, width=32, layers=2, heads=4, head_width=8, experts=0, dense_width=16))
     decoder.initialise(0)
-    losses = [supervised_loss(decoder, documents(2), 0.5, balance).whole for balance in (0.0, 1.0)]
+    losses = [supervised_loss(decoder, documents(2), 0.5, balance).total for balance in (0.0, 1.0)]
     assert torch.equal(*losses)
 
 
@@ -176,8 +176,8 @@ def test_the_token_after_the_next_is_predicted_from_its_own_document_alone():
     together = supervised_loss(decoder, [one, two], 0.5, 0.0, 0.3)
     assert together.further == pytest.approx((alone[0].further + alone[1].further) / 2, rel=1e-5)
     without = supervised_loss(decoder, [one, two], 0.5, 0.0)
-    assert float(together.whole.detach()) == pytest.approx(
-        float(without.whole.detach()) + 0.3 * together.further, rel=1e-5
+    assert float(together.total.detach()) == pytest.approx(
+        float(without.total.detach()) + 0.3 * together.further, rel=1e-5
     )
-    together.whole.backward()
+    together.total.backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in decoder.further.parameters())

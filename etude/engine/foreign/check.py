@@ -31,7 +31,7 @@ _CERTAIN = 6.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """What a passed check saw. `taken` is the share of the update that is served, near 1; None where rounding hides
     it, or there was no version before.
     """
@@ -55,7 +55,7 @@ class WeightCheck:
         """What the server is expected to serve next."""
         load_bits(self.decoder, bits)
 
-    def judge(self, answer: ForeignCompletion, version: Version, origin: str) -> Verdict:
+    def compare(self, answer: ForeignCompletion, version: Version, origin: str) -> CheckResult:
         """Raises WeightError unless the answer is what the loaded weights say."""
         prompt, sampled = self.request.prompt_ids, answer.token_ids
         if len(answer.prompt_logprobs) != len(prompt) - 1 or not sampled:
@@ -81,7 +81,7 @@ class WeightCheck:
             )
         self._check_sampled(ours[len(prompt) - 1 : -1], sampled, np.array(answer.logprobs), origin)
         self._before = expected
-        return Verdict(float(difference.mean()), float(difference.max()), taken)
+        return CheckResult(float(difference.mean()), float(difference.max()), taken)
 
     def forget(self) -> None:
         """After a check that failed nobody knows what is served."""
@@ -100,10 +100,10 @@ class WeightCheck:
         deviation = float(np.sqrt(noise @ noise / len(noise) / length))
         return taken if deviation * _CERTAIN < 1.0 else None
 
-    def _check_sampled(self, logits: torch.Tensor, sampled: tuple[int, ...], told: np.ndarray, origin: str) -> None:
+    def _check_sampled(self, logits: torch.Tensor, sampled: tuple[int, ...], reported: np.ndarray, origin: str) -> None:
         """Log-probabilities must be of the distribution that was sampled from: training divides by them."""
-        off = np.abs(told - chosen(logits / _TEMPERATURE, sampled)).mean()
-        raw = np.abs(told - chosen(logits, sampled)).mean()
+        off = np.abs(reported - chosen(logits / _TEMPERATURE, sampled)).mean()
+        raw = np.abs(reported - chosen(logits, sampled)).mean()
         if off <= self._tolerance and raw > off / 4:
             return
         why = "they are not ours"

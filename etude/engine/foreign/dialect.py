@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from etude.engine.foreign.http import ServerRefused, Wire
+from etude.engine.foreign.http import ServerConnection, ServerRefused
 from etude.harness.sampler import SampleRequest
 from etude.records import Version
 
@@ -43,21 +43,21 @@ class Dialect(Protocol):
     """What to do about a status that this kind of server gives for a known reason."""
 
     async def generate(
-        self, wire: Wire, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
+        self, wire: ServerConnection, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
     ) -> ForeignCompletion:
         """Sample. Cached prefixes are shared only among requests of the same salt. `score_prompt` asks for the prompt's
         log-probabilities too.
         """
         ...
 
-    async def update(self, wire: Wire, checkpoint: Path, version: Version) -> None:
+    async def update(self, wire: ServerConnection, checkpoint: Path, version: Version) -> None:
         """Have a checkpoint served as `version`; returns when the server says that it is."""
         ...
 
 
-def spans_of(told: Sequence[Mapping[str, Any]] | None) -> tuple[Span, ...]:
+def spans_of(reported: Sequence[Mapping[str, Any]] | None) -> tuple[Span, ...]:
     """Both servers' `weight_versions`. A version that is no number of ours is the base's, under whatever name."""
-    return tuple((as_version(each["version"]), int(each["start"]), int(each["end"])) for each in told or ())
+    return tuple((as_version(each["version"]), int(each["start"]), int(each["end"])) for each in reported or ())
 
 
 def as_version(name: object) -> Version:
@@ -66,6 +66,6 @@ def as_version(name: object) -> Version:
     return Version(int(text)) if text.isdigit() else Version(0)
 
 
-def refused(wire: Wire, what: str, answer: Any) -> ServerRefused:
+def unreadable_answer(wire: ServerConnection, what: str, answer: Any) -> ServerRefused:
     """For an answer that is a success in form, and not in what it says or lacks."""
     return ServerRefused(f"{wire.url} was to {what} and answered {str(answer)[:300]}")

@@ -24,7 +24,7 @@ from etude.engine.foreign.check import WeightCheck
 from etude.engine.foreign.config import SglangConfig, VllmConfig
 from etude.engine.foreign.dialect import Dialect, ForeignCompletion
 from etude.engine.foreign.handover import Handover
-from etude.engine.foreign.http import ServerRefused, Wire, read_token
+from etude.engine.foreign.http import ServerConnection, ServerRefused, read_token
 from etude.engine.foreign.routes import RouteShape, decode_routes
 from etude.engine.foreign.sglang import Sglang
 from etude.engine.foreign.vllm import Vllm
@@ -44,7 +44,7 @@ class ForeignEngine:
         self.config, self.version = config, BASE_VERSION
         self.counters: Counter[str] = Counter()
         self._dialect: Dialect = Vllm(config) if isinstance(config, VllmConfig) else Sglang(config)
-        self._wire = Wire(url, read_token(config.token_file), self._dialect.hints)
+        self._wire = ServerConnection(url, read_token(config.token_file), self._dialect.hints)
         self._check = WeightCheck(decoder, config.probe_tokens, config.tolerance)
         self._handover = Handover(config.weights_dir, decoder)
         shape = decoder.config
@@ -226,7 +226,7 @@ class ForeignEngine:
         answer = await self._dialect.generate(
             self._wire, self._check.request, secrets.token_hex(12), secrets.token_hex(8), score_prompt=True
         )
-        verdict = await asyncio.to_thread(self._check.judge, answer, version, self._wire.url)
+        verdict = await asyncio.to_thread(self._check.compare, answer, version, self._wire.url)
         self.counters["swaps"] += 1
         self.counters["checks"] += 1
         self.counters["checks_of_the_step"] += verdict.taken is not None

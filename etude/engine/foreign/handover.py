@@ -19,7 +19,7 @@ from etude.models.decoder import Decoder
 from etude.records import Version
 from etude.weights.manifest import root_of
 
-_KEPT = 2
+_VERSIONS_KEPT = 2
 
 
 class Handover:
@@ -50,6 +50,6 @@ class Handover:
     def keep_only(self, newest: Path) -> None:
         """Remove all but the newest few: an engine that lags behind may still read the one before."""
         whole = sorted(self._directory.glob("version-*"), key=lambda path: path.stat().st_mtime)
-        for old in whole[:-_KEPT]:
+        for old in whole[:-_VERSIONS_KEPT]:
             if old != newest:
                 shutil.rmtree(old, ignore_errors=True)

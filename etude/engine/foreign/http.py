@@ -27,7 +27,7 @@ class ServerRefused(EtudeError):
     """A foreign engine's server would not do what it was asked."""
 
 
-class Wire:
+class ServerConnection:
     """To one server. Use on one event loop; the caller closes it.
 
     `hints` say what to do about a status that the kind of server gives for a known reason.
@@ -71,7 +71,7 @@ class Wire:
                     else:
                         if response.is_success:
                             return self._read(response, what)
-                        last, wait_s = self._refusal(response, what, path), _told(response, pause_s)
+                        last, wait_s = self._refusal(response, what, path), _retry_after(response, pause_s)
                     self.retries += 1
                     await asyncio.sleep(wait_s * random.uniform(1.0, 1.5))
                     pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -103,7 +103,7 @@ class Wire:
         )
 
 
-def _told(response: httpx2.Response, pause_s: float) -> float:
+def _retry_after(response: httpx2.Response, pause_s: float) -> float:
     """How long to wait before asking again: what the server says, if it says so in seconds."""
     told = response.headers.get("retry-after", "")
     return min(float(told), _LONGEST_PAUSE_S) if told.isdigit() else pause_s

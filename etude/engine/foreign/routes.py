@@ -50,7 +50,7 @@ def decode_routes(value: Any, shape: RouteShape, positions: int) -> Routes:
     return np.ascontiguousarray(array, np.min_scalar_type(max(shape.experts - 1, 0)))
 
 
-def joined(prompt: Any, sampled: Any) -> np.ndarray:
+def concatenate_routes(prompt: Any, sampled: Any) -> np.ndarray:
     """Routes that came in two parts, of the prompt and of what was sampled."""
     return np.concatenate([_array(prompt), _array(sampled)])
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from etude.deadlines import scaled
 from etude.engine.foreign.config import SglangConfig
-from etude.engine.foreign.dialect import ForeignCompletion, refused, spans_of
-from etude.engine.foreign.http import Wire
+from etude.engine.foreign.dialect import ForeignCompletion, spans_of, unreadable_answer
+from etude.engine.foreign.http import ServerConnection
 from etude.harness.sampler import SampleRequest
 from etude.records import Version
 
@@ -32,7 +32,7 @@ class Sglang:
         self._config = config
 
     async def generate(
-        self, wire: Wire, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
+        self, wire: ServerConnection, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
     ) -> ForeignCompletion:
         sampling = {
             "max_new_tokens": request.max_tokens, "temperature": request.temperature,
@@ -51,7 +51,7 @@ class Sglang:
         what = f"sample for {request.session_id}"
         return self._read(wire, what, cut, await wire.post("/generate", what, scaled(self._config.request_s), body))
 
-    async def update(self, wire: Wire, checkpoint: Path, version: Version) -> None:
+    async def update(self, wire: ServerConnection, checkpoint: Path, version: Version) -> None:
         what, deadline_s = f"serve version {version}", scaled(self._config.update_s)
         await wire.post("/pause_generation", what, deadline_s, {"mode": self._config.in_flight})
         try:
@@ -63,14 +63,14 @@ class Sglang:
         finally:
             await wire.post("/continue_generation", what, deadline_s, {})
         if not (isinstance(loaded, dict) and loaded.get("success")):
-            raise refused(wire, what, loaded)
+            raise unreadable_answer(wire, what, loaded)
         info = await wire.get("/model_info", what, deadline_s)
         if str(info.get("weight_version")) != str(version):
-            raise refused(wire, what, {"weight_version": info.get("weight_version")})
+            raise unreadable_answer(wire, what, {"weight_version": info.get("weight_version")})
 
-    def _read(self, wire: Wire, what: str, cut: bool, told: Any) -> ForeignCompletion:
+    def _read(self, wire: ServerConnection, what: str, cut: bool, body: Any) -> ForeignCompletion:
         try:
-            meta = told["meta_info"]
+            meta = body["meta_info"]
             finish, pairs = meta["finish_reason"]["type"], meta.get("output_token_logprobs") or []
             prompt = meta.get("input_token_logprobs") or []
             sampled = meta["output_token_sampling_logprobs"] if cut and pairs else [pair[0] for pair in pairs]
@@ -84,7 +84,7 @@ class Sglang:
                 cached_tokens=int(meta.get("cached_tokens") or 0),
             )
         except (KeyError, TypeError, IndexError, ValueError):
-            raise refused(wire, what, told) from None
-        if finish != "abort" and tuple(told.get("output_ids", answer.token_ids)) != answer.token_ids:
-            raise refused(wire, what, "log-probabilities of other tokens than those it sampled")
+            raise unreadable_answer(wire, what, body) from None
+        if finish != "abort" and tuple(body.get("output_ids", answer.token_ids)) != answer.token_ids:
+            raise unreadable_answer(wire, what, "log-probabilities of other tokens than those it sampled")
         return answer

@@ -13,9 +13,9 @@ from typing import Any
 
 from etude.deadlines import scaled
 from etude.engine.foreign.config import VllmConfig
-from etude.engine.foreign.dialect import ForeignCompletion, refused, spans_of
-from etude.engine.foreign.http import Wire
-from etude.engine.foreign.routes import joined
+from etude.engine.foreign.dialect import ForeignCompletion, spans_of, unreadable_answer
+from etude.engine.foreign.http import ServerConnection
+from etude.engine.foreign.routes import concatenate_routes
 from etude.harness.sampler import SampleRequest
 from etude.records import Version
 
@@ -36,7 +36,7 @@ class Vllm:
         self._config = config
 
     async def generate(
-        self, wire: Wire, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
+        self, wire: ServerConnection, request: SampleRequest, request_id: str, salt: str, score_prompt: bool = False
     ) -> ForeignCompletion:
         sampling: dict[str, Any] = {
             "max_tokens": request.max_tokens, "temperature": request.temperature, "seed": request.seed,
@@ -55,7 +55,7 @@ class Vllm:
         told = await wire.post("/inference/v1/generate", what, scaled(self._config.request_s), body)
         return self._read(wire, what, request, told)
 
-    async def update(self, wire: Wire, checkpoint: Path, version: Version) -> None:
+    async def update(self, wire: ServerConnection, checkpoint: Path, version: Version) -> None:
         what, deadline_s = f"serve version {version}", scaled(self._config.update_s)
         key = "weights_path" if self._config.update == "reload" else "path"
         reload = {"method": _RELOAD[self._config.update], "kwargs": {key: str(checkpoint)}, "timeout": deadline_s}
@@ -67,16 +67,16 @@ class Vllm:
             await wire.post("/resume", what, deadline_s)
         info = await wire.get("/weight_info", what, deadline_s)
         if str(info.get("weight_version")) != str(version):
-            raise refused(wire, what, info)
+            raise unreadable_answer(wire, what, info)
 
-    def _read(self, wire: Wire, what: str, request: SampleRequest, told: Any) -> ForeignCompletion:
+    def _read(self, wire: ServerConnection, what: str, request: SampleRequest, body: Any) -> ForeignCompletion:
         try:
-            choice = told["choices"][0]
-            scored = told.get("prompt_logprobs") or []
+            choice = body["choices"][0]
+            scored = body.get("prompt_logprobs") or []
             routes = choice.get("routed_experts")
-            if routes is not None and told.get("prompt_routed_experts") is not None:
-                routes = joined(told["prompt_routed_experts"], routes)
-            usage = told.get("usage") or {}
+            if routes is not None and body.get("prompt_routed_experts") is not None:
+                routes = concatenate_routes(body["prompt_routed_experts"], routes)
+            usage = body.get("usage") or {}
             return ForeignCompletion(
                 token_ids=tuple(int(token) for token in choice["token_ids"] or ()),
                 logprobs=tuple(float(each["logprob"]) for each in (choice["logprobs"] or {}).get("content") or ()),
@@ -92,4 +92,4 @@ class Vllm:
                 cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
             )
         except (KeyError, TypeError, IndexError, ValueError):
-            raise refused(wire, what, told) from None
+            raise unreadable_answer(wire, what, body) from None

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from etude.engine.running import Sampled
+from etude.engine.running import SampledToken
 from etude.engine.server.bodies import ChatBody, NamedTool, check_scored_whole, parse_body
 from etude.engine.server.calls import CallPiece, Event, Words
 from etude.engine.server.errors import bad
@@ -131,7 +131,7 @@ class _Answer:
             yield event({**self._head("chat.completion.chunk"), "choices": [], "usage": usage(flight.choices)})
         yield DONE
 
-    def _piece(self, index: int, new: list[Event], token: Sampled | None) -> bytes:
+    def _piece(self, index: int, new: list[Event], token: SampledToken | None) -> bytes:
         """A chunk, if there is anything to tell: a token may bring nothing but its id."""
         beside: dict[str, Any] = {}
         if token is not None and self.body.return_token_ids:
@@ -158,7 +158,7 @@ class _Answer:
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.service.model}
 
-    def _logprobs(self, tokens: Sequence[Sampled]) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[SampledToken]) -> dict[str, Any] | None:
         return chat_logprobs(self.service.chat, tokens) if self.body.logprobs else None
 
 

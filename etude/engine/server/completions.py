@@ -16,7 +16,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from etude.engine.running import Sampled
+from etude.engine.running import SampledToken
 from etude.engine.server.bodies import CompletionBody, check_scored_whole, parse_body
 from etude.engine.server.errors import bad
 from etude.engine.server.flight import Choice, Flight, Piece
@@ -152,7 +152,7 @@ class _Answer:
     def _head(self) -> dict[str, Any]:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.service.model}
 
-    def _logprobs(self, tokens: Sequence[Sampled], offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[SampledToken], offset: int) -> dict[str, Any] | None:
         """In the older form; `offset` is where the first token's text begins in the choice's."""
         if self.body.logprobs is None:
             return None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from etude.engine.running import Constraint, Sampled
+from etude.engine.running import Constraint, SampledToken
 from etude.engine.server.text import TextStream
 from etude.engine.torch_engine import TorchEngine
 from etude.harness.sampler import Completion, SampleRequest
@@ -32,7 +32,7 @@ class Choice:
     """Told the text as it comes; True ends the choice there, as a stop string would."""
     constraint: Constraint | None = None
     """What it may say."""
-    tokens: list[Sampled] = field(default_factory=list)
+    tokens: list[SampledToken] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     finish: Finish | None = None
     completion: Completion | None = None
@@ -54,7 +54,7 @@ class Piece:
 
     index: int
     text: str
-    token: Sampled | None
+    token: SampledToken | None
     finish: Finish | None = None
 
 
@@ -139,10 +139,10 @@ class Flight:
             return
         self._arrived.put_nowait(Piece(index, choice.stream.finish(), None, finish))
 
-    def _listener(self, index: int) -> Callable[[Sampled], bool]:
+    def _listener(self, index: int) -> Callable[[SampledToken], bool]:
         choice = self.choices[index]
 
-        def listen(sampled: Sampled) -> bool:
+        def listen(sampled: SampledToken) -> bool:
             """On the engine's thread."""
             text = choice.stream.feed(sampled.token)
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, Piece(index, text, sampled))

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from etude.engine.running import Sampled
+from etude.engine.running import SampledToken
 from etude.engine.server.bodies import GenerateBody, check_scored_whole, parse_body
 from etude.engine.server.flight import Choice, Flight
 from etude.engine.server.http import DONE, EventStream, event, reply, unless_gone
@@ -95,7 +95,7 @@ class _Answer:
             await pieces.aclose()
         yield DONE
 
-    def _logprobs(self, tokens: Sequence[Sampled]) -> dict[str, Any]:
+    def _logprobs(self, tokens: Sequence[SampledToken]) -> dict[str, Any]:
         """Of what was sampled always; of the most likely if asked for."""
         content = [
             {

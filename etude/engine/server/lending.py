@@ -30,7 +30,7 @@ from pydantic import Field
 from etude.config import Config
 from etude.engine.server.errors import ApiError
 from etude.engine.torch_engine import TorchEngine
-from etude.engine.updates import Served, WeightUpdates
+from etude.engine.updates import AppliedVersion, WeightUpdates
 from etude.errors import DeadlineExceeded, EtudeError, WeightError
 from etude.harness.sampler import Completion, SampleRequest
 from etude.models.state import Bits, export_bits
@@ -200,7 +200,7 @@ class Lending:
             task.cancel()
             loan.sampling.discard(task)
 
-    async def load(self, loan: Loan, version: Version) -> Served | None:
+    async def load(self, loan: Loan, version: Version) -> AppliedVersion | None:
         """Serve the borrower's version. None if it has that or a later one. Raises ApiError when the loan ends."""
         served = await loan.updates.load(version)
         if loan.over.is_set():  # its weights were perhaps not even put in

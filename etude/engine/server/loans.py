@@ -130,7 +130,7 @@ class Loans:
     async def load(self, request: Request) -> Response:
         lending, loan, body = await self._held(request, LoanLoadBody)
         served = await lending.load(loan, Version(body.version))
-        return reply({"loaded": None if served is None else served.told()})
+        return reply({"loaded": None if served is None else served.as_json()})
 
     @answers(Operation("/loan/drop", "post", "Forget sessions of the borrower's", ("dropped",), LoanDropBody))
     async def drop(self, request: Request) -> Response:

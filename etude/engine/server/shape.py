@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.engine.running import Sampled
+from etude.engine.running import SampledToken
 from etude.engine.server.bodies import Common, GenerateBody
 from etude.engine.server.flight import Choice
 from etude.models.chat import ChatRenderer
@@ -39,7 +39,7 @@ def token_text(chat: ChatRenderer, token: int) -> str:
     return chat.tokenizer.decode([token], skip_special_tokens=False)
 
 
-def chat_logprobs(chat: ChatRenderer, tokens: Sequence[Sampled]) -> dict[str, Any]:
+def chat_logprobs(chat: ChatRenderer, tokens: Sequence[SampledToken]) -> dict[str, Any]:
     """As chat completions and responses tell them."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def routed_experts(routes: Routes) -> str:
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def weight_versions(tokens: Sequence[Sampled]) -> list[dict[str, int]]:
+def weight_versions(tokens: Sequence[SampledToken]) -> list[dict[str, int]]:
     """Which weights sampled which tokens, as spans from `start` up to `end`."""
     spans: list[dict[str, int]] = []
     for place, each in enumerate(tokens):
@@ -70,7 +70,7 @@ def weight_versions(tokens: Sequence[Sampled]) -> list[dict[str, int]]:
     return spans
 
 
-def sampling_mask(tokens: Sequence[Sampled]) -> dict[str, list[int]]:
+def sampling_mask(tokens: Sequence[SampledToken]) -> dict[str, list[int]]:
     """The tokens each one was drawn from: of the n-th, `token_ids[offsets[n] : offsets[n + 1]]`; none if from all."""
     lengths = (len(each.mask) for each in tokens)
     return {"token_ids": [token for each in tokens for token in each.mask], "offsets": [0, *accumulate(lengths)]}

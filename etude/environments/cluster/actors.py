@@ -17,9 +17,9 @@ import structlog
 
 from etude.environments.base import Capabilities, SandboxSpec
 from etude.environments.cluster.agent import Agent, Order
-from etude.environments.cluster.calls import NAMESPACE, actor, answered, fetched, scheduler_name
+from etude.environments.cluster.calls import NAMESPACE, actor, call_within, fetch_within, scheduler_name
 from etude.environments.cluster.reporter import Message
-from etude.environments.cluster.service import Machine, Service, Standing
+from etude.environments.cluster.service import ClusterMachine, RequestStatus, Service
 from etude.environments.cluster.settings import AgentConfig, ServiceConfig
 from etude.environments.scheduling.messages import Hello, Priority, Request
 from etude.environments.scheduling.scheduler import Waiting
@@ -45,12 +45,12 @@ class SchedulerActor:
         """What a machine says; with a greeting comes by what it is reached."""
 
         async def send(orders: Sequence[Order]) -> None:
-            await answered(agent.obey.remote(orders), self.config.send_s, f"{node} to take {len(orders)} orders")
+            await call_within(agent.obey.remote(orders), self.config.send_s, f"{node} to take {len(orders)} orders")
 
-        machine = None if agent is None else Machine(agent, send, capabilities)
-        return self.service.hear(node, messages, machine)
+        machine = None if agent is None else ClusterMachine(agent, send, capabilities)
+        return self.service.receive(node, messages, machine)
 
-    async def ask(self, request: Request, given: Sequence[Any], wait_s: float) -> Standing:
+    async def ask(self, request: Request, given: Sequence[Any], wait_s: float) -> RequestStatus:
         """`given` is one reference in a list, which keeps Ray from opening it, or none."""
         return await self.service.ask(request, given or None, wait_s)
 
@@ -89,7 +89,7 @@ class AgentActor:
         if any(isinstance(message, Hello) for message in messages):
             card = ray.get_runtime_context().current_actor, tuple(self.agent.node.capabilities)
         call = self.scheduler.report.remote(self.agent.name, messages, *card)
-        return await answered(call, _TELL_S, "the scheduler to hear a machine")
+        return await call_within(call, _TELL_S, "the scheduler to hear a machine")
 
     # for the scheduler --------------------------------------------------------------------------------------------
 
@@ -124,4 +124,4 @@ def _end_with(work: asyncio.Task[None]) -> None:
 
 
 async def _unpack(given: Sequence[Any]) -> SandboxSpec:
-    return await fetched(given[0], _UNPACK_S, "what a sandbox is made of to come from whoever asked for it")
+    return await fetch_within(given[0], _UNPACK_S, "what a sandbox is made of to come from whoever asked for it")

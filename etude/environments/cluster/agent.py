@@ -1,9 +1,9 @@
 """One machine's agent: owns its Node, obeys the scheduler's orders, and says what became of them.
 
 Owns which order made which sandbox. Orders come in order and may come twice: one that was carried out is answered again
-(see scheduling/messages). A start is cancelled by a Kill, and its answer is then Ended, once nothing is left. What
-callers do with sandboxes is `call`, and never passes through the scheduler. Knows nothing of Ray: how words travel, and
-how what a sandbox is made of is fetched, is given to it.
+(see scheduling/messages). A start is cancelled by a KillSandbox, and its answer is then Ended, once nothing is left.
+What callers do with sandboxes is `call`, and never passes through the scheduler. Knows nothing of Ray: how words
+travel, and how what a sandbox is made of is fetched, is given to it.
 
 When an agent is killed, its sandboxes die with it. The next one on the machine finds what is left, removes it before it
 says Hello, and lists none: the scheduler then tells every request what it lost.
@@ -26,7 +26,7 @@ from etude.environments.cluster.reporter import Reporter, Tell
 from etude.environments.cluster.settings import AgentConfig
 from etude.environments.hosted import Hosted
 from etude.environments.images.store import ImageStore
-from etude.environments.lives import Live
+from etude.environments.lives import LiveSandbox
 from etude.environments.namespace import NamespaceConfig
 from etude.environments.node import Node
 from etude.environments.scheduling.messages import (
@@ -35,10 +35,10 @@ from etude.environments.scheduling.messages import (
     Ended,
     Heartbeat,
     Hello,
-    Kill,
+    KillSandbox,
     Offer,
-    Place,
     Placed,
+    PlaceSandbox,
     image_key,
     snapshot_key,
 )
@@ -60,14 +60,14 @@ Unpack: TypeAlias = Callable[[Any], Awaitable[SandboxSpec]]
 
 
 @dataclass(eq=False)
-class _Box:
+class _PlacedSandbox:
     """One sandbox that was ordered, from the order to its end."""
 
-    order: Place
+    order: PlaceSandbox
     work: asyncio.Task[None] | None = None
     """Its start, or its handing over to who it was kept warm for."""
     ending: asyncio.Task[None] | None = None
-    live: Live | None = None
+    live: LiveSandbox | None = None
     why: str = ""
     """Of its end, once that has been ordered."""
 
@@ -84,7 +84,7 @@ class Agent:
         self.resources = config.resources()
         self.incarnation = time.time_ns()
         self.reporter = Reporter(tell, self._hello)
-        self._boxes: dict[str, _Box] = {}
+        self._boxes: dict[str, _PlacedSandbox] = {}
         self._of_live: dict[str, str] = {}
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
         namespaces = [each for each in config.node.backends if isinstance(each, NamespaceConfig)]
@@ -116,8 +116,8 @@ class Agent:
         """Begin what is ordered, in this order. Does not wait for it: answers are reported."""
         for command, given in orders:
             if isinstance(command, AskHello):
-                self.reporter.greet()
-            elif isinstance(command, Kill):
+                self.reporter.send_hello()
+            elif isinstance(command, KillSandbox):
                 self.kill(command.sandbox, command.why)
             else:
                 self._place(command, given)
@@ -126,21 +126,21 @@ class Agent:
         """Begin to end a sandbox, whatever state it is in; None where there is none, which is said again."""
         box = self._boxes.get(sandbox)
         if box is None:
-            self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox))
+            self.reporter.send(lambda seq: Ended(self.name, self.incarnation, seq, sandbox))
             return None
         if box.ending is None:
             box.why = why
             box.ending = asyncio.get_running_loop().create_task(self._end(box))
         return box.ending
 
-    def _place(self, order: Place, given: Any) -> None:
+    def _place(self, order: PlaceSandbox, given: Any) -> None:
         box = self._boxes.get(order.sandbox)
         if box is None and order.sandbox in self._gone:
-            self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, order.sandbox))
+            self.reporter.send(lambda seq: Ended(self.name, self.incarnation, seq, order.sandbox))
         elif box is None and order.action == "resume":
             self._say_placed(order, SandboxError(f"{order.sandbox}, kept warm, is not on {self.name} any more"))
         elif box is None:
-            box = self._boxes[order.sandbox] = _Box(order)
+            box = self._boxes[order.sandbox] = _PlacedSandbox(order)
             box.work = asyncio.get_running_loop().create_task(self._start(box, given))
         elif box.ending is not None or (box.work is not None and not box.work.done()):
             return  # its answer is on the way
@@ -149,7 +149,7 @@ class Agent:
         else:
             self._say_placed(order)
 
-    async def _start(self, box: _Box, given: Any) -> None:
+    async def _start(self, box: _PlacedSandbox, given: Any) -> None:
         order = box.order
         try:
             spec = await self._spec(order, given)
@@ -161,7 +161,7 @@ class Agent:
         self._of_live[box.live.id] = order.sandbox
         self._say_placed(order)
 
-    async def _hand_over(self, box: _Box, order: Place, given: Any) -> None:
+    async def _hand_over(self, box: _PlacedSandbox, order: PlaceSandbox, given: Any) -> None:
         """Give a warm sandbox to the request it is for: its files, and its time to live."""
         assert box.live is not None
         try:
@@ -170,7 +170,7 @@ class Agent:
             if replace(spec, files={}, labels={}, ttl_s=None) != bare:
                 raise ConfigError("what a sandbox is given besides files must be known before it is kept warm")
             for path, data in spec.files.items():
-                await box.live.box.write_file(f"/workspace/{path}", data)
+                await box.live.sandbox.write_file(f"/workspace/{path}", data)
             if spec.ttl_s is not None:
                 self.node.set_ttl(box.live, spec.ttl_s)
         except (EtudeError, OSError) as error:
@@ -180,7 +180,7 @@ class Agent:
         box.order = order  # only now: a scheduler that begins anew adopts what a Hello says is a request's
         self._say_placed(order)
 
-    async def _spec(self, order: Place, given: Any) -> SandboxSpec:
+    async def _spec(self, order: PlaceSandbox, given: Any) -> SandboxSpec:
         request = order.request
         spec = SandboxSpec() if given is None else await self._unpack(given)
         base = None
@@ -193,7 +193,7 @@ class Agent:
         labels = {**spec.labels, "sandbox": order.sandbox}
         return replace(spec, image=request.image, base=base, resources=request.resources, ttl_s=ttl_s, labels=labels)
 
-    async def _end(self, box: _Box) -> None:
+    async def _end(self, box: _PlacedSandbox) -> None:
         sandbox = box.order.sandbox
         try:
             if box.work is not None:
@@ -203,9 +203,9 @@ class Agent:
         except BaseException:
             box.ending = None  # the order comes again, until it is done
             raise
-        self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox))
+        self.reporter.send(lambda seq: Ended(self.name, self.incarnation, seq, sandbox))
 
-    async def _remove(self, box: _Box, why: str) -> None:
+    async def _remove(self, box: _PlacedSandbox, why: str) -> None:
         if box.live is not None:
             self._of_live.pop(box.live.id, None)  # so that its end is no news
             await self.node.destroy(box.live.id)
@@ -217,7 +217,7 @@ class Agent:
         if sandbox is not None:
             self._forget(sandbox, state, why)
             how = "crashed" if state in ("lost", SPOILED) else "killed"
-            self.reporter.say(lambda seq: Ended(self.name, self.incarnation, seq, sandbox, how))
+            self.reporter.send(lambda seq: Ended(self.name, self.incarnation, seq, sandbox, how))
 
     def _forget(self, sandbox: str, kind: str, why: str) -> None:
         self._boxes.pop(sandbox, None)
@@ -230,11 +230,11 @@ class Agent:
 
     # words --------------------------------------------------------------------------------------------------------
 
-    def _say_placed(self, order: Place, error: Exception | None = None) -> None:
+    def _say_placed(self, order: PlaceSandbox, error: Exception | None = None) -> None:
         failed = None if error is None else f"{self.name} could not start it: {error}"
         retryable = error.retryable if isinstance(error, ServerError) else not isinstance(error, ConfigError)
         elsewhere = any(fetch.key.startswith("image/") for fetch in order.fetch)  # another machine may have the image
-        self.reporter.say(
+        self.reporter.send(
             lambda seq: Placed(self.name, self.incarnation, seq, order.sandbox, failed, retryable or elsewhere)
         )
 
@@ -266,11 +266,11 @@ class Agent:
         while True:
             await asyncio.sleep(self.config.heartbeat_s)
             count += 1
-            self.tell_how_it_is(listed=count % self.config.list_every == 0)
+            self.report_status(listed=count % self.config.list_every == 0)
 
-    def tell_how_it_is(self, listed: bool) -> None:
+    def report_status(self, listed: bool) -> None:
         """Put a heartbeat in line; `listed`: with all that is here."""
-        self.reporter.say(lambda seq: self._heartbeat(seq, listed))
+        self.reporter.send(lambda seq: self._heartbeat(seq, listed))
 
     # for callers --------------------------------------------------------------------------------------------------
 
@@ -327,9 +327,9 @@ class Agent:
         """A snapshot's id in the cluster. When this returns the scheduler knows where it is, if it can be reached."""
         async with self._named(sandbox) as name:
             kept = await self.hosted.call(name, "snapshot")
-        self.tell_how_it_is(listed=True)
+        self.report_status(listed=True)
         with suppress(DeadlineExceeded):  # it will hear of it when it is back, and nothing can be placed before
-            await self.reporter.heard(_HEARD_S)
+            await self.reporter.acknowledged(_HEARD_S)
         return f"{self.name}/{kept.id}"
 
     async def release(self, snapshot: str) -> None:
@@ -339,4 +339,4 @@ class Agent:
         except ServerError as error:
             if error.kind != "not_found":
                 raise
-        self.tell_how_it_is(listed=True)
+        self.report_status(listed=True)

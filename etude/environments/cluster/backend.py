@@ -20,11 +20,18 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from etude.environments.base import Capabilities, SandboxSpec, Snapshot, listed, offer_of, wish
-from etude.environments.cluster.calls import NAMESPACE, Unreachable, agent_name, answered, scheduler_name
+from etude.environments.base import (
+    Capabilities,
+    SandboxSpec,
+    Snapshot,
+    describe_offers,
+    describe_requirement,
+    find_offer,
+)
+from etude.environments.cluster.calls import NAMESPACE, Unreachable, agent_name, call_within, scheduler_name
 from etude.environments.cluster.config import ClusterConfig
 from etude.environments.cluster.sandbox import ClusterSandbox
-from etude.environments.cluster.service import Standing
+from etude.environments.cluster.service import RequestStatus
 from etude.environments.far import FarBackend
 from etude.environments.scheduling.ledger import State
 from etude.environments.scheduling.messages import Priority, Request
@@ -93,7 +100,7 @@ class ClusterBackend(FarBackend):
         except ValueError:
             return  # the machine has left, and the snapshot with it
         with suppress(Unreachable):  # its agent was killed, and the snapshot went with it
-            await answered(agent.release.remote(snapshot.id), _ANSWER_S, f"snapshot {snapshot.id} to be released")
+            await call_within(agent.release.remote(snapshot.id), _ANSWER_S, f"snapshot {snapshot.id} to be released")
 
     async def waiting(self, priority: Priority = "training", limit: int = 100) -> list[Waiting]:
         """The head of a class's queue, of all callers."""
@@ -112,11 +119,11 @@ class ClusterBackend(FarBackend):
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _ready(self, request: Request, given: list[Any]) -> Standing:
+    async def _ready(self, request: Request, given: list[Any]) -> RequestStatus:
         end = time.monotonic() + self.config.start_s
         while (left_s := end - time.monotonic()) > 0:
             wait_s = min(_WAIT_S, left_s)
-            standing: Standing = await self._asked(
+            standing: RequestStatus = await self._asked(
                 lambda wait_s=wait_s: self.scheduler.ask.remote(request, given, wait_s),
                 wait_s + _ANSWER_S,
                 f"the scheduler to say how request {request.id} stands",
@@ -140,14 +147,14 @@ class ClusterBackend(FarBackend):
         until = time.monotonic() + self.config.unreachable_s
         while True:
             try:
-                return await answered(ask(), seconds, what)
+                return await call_within(ask(), seconds, what)
             except Unreachable:
                 if time.monotonic() > until:
                     raise
             await asyncio.sleep(_AGAIN_S * random.uniform(0.5, 1.5))
 
 
-def _failure(request: Request, standing: Standing) -> SandboxError:
+def _failure(request: Request, standing: RequestStatus) -> SandboxError:
     if standing.failure is None:
         return SandboxError(f"request {request.id} was ended: {standing.why}")
     if standing.failure.retryable:
@@ -169,11 +176,12 @@ def _offered(config: ClusterConfig, scheduler: Any) -> Capabilities:
             break
         except RayError:
             pass  # it is being restarted
-        if (found := offer_of(offers, config.backend, config.isolation)) is not None:
+        if (found := find_offer(offers, config.backend, config.isolation)) is not None:
             return found
         time.sleep(_AGAIN_S)
+    wanted = describe_requirement(config.backend, config.isolation) or "a backend"
     raise DeadlineExceeded(
-        f"a machine of cluster {config.name!r} that offers {wish(config.backend, config.isolation) or 'a backend'}",
+        f"a machine of cluster {config.name!r} that offers {wanted}",
         config.open_s,
-        f"offered: {listed(offers) or 'nothing yet'}",
+        f"offered: {describe_offers(offers) or 'nothing yet'}",
     )

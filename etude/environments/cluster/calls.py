@@ -41,7 +41,7 @@ def agent_name(cluster: str, node: str) -> str:
     return f"{cluster}/agent/{node}"
 
 
-async def answered(call: Awaitable[Any], seconds: float, what: str) -> Any:
+async def call_within(call: Awaitable[Any], seconds: float, what: str) -> Any:
     """The answer, within a deadline; `what` is in every error. A call that is late is cancelled."""
     asked = asyncio.ensure_future(_value(call, what))
     try:
@@ -55,7 +55,7 @@ async def answered(call: Awaitable[Any], seconds: float, what: str) -> Any:
     return asked.result()
 
 
-async def fetched(stored: Awaitable[Any], seconds: float, what: str) -> Any:
+async def fetch_within(stored: Awaitable[Any], seconds: float, what: str) -> Any:
     """What another process has put into Ray's object store."""
     try:
         async with asyncio.timeout(seconds):
@@ -64,13 +64,13 @@ async def fetched(stored: Awaitable[Any], seconds: float, what: str) -> Any:
         raise DeadlineExceeded(what, seconds) from None
 
 
-async def followed(call: Awaitable[Any], ping: Callable[[], Awaitable[Any]], what: str) -> Any:
+async def await_while_alive(call: Awaitable[Any], ping: Callable[[], Awaitable[Any]], what: str) -> Any:
     """The answer, however long it takes, for as long as the process that was asked answers a `ping`: it keeps the
     deadlines of what it was asked itself, and they stand still while a sandbox is paused."""
     asked = asyncio.ensure_future(_value(call, what))
     try:
         while not (await asyncio.wait({asked}, timeout=_LOOK_S))[0]:
-            await answered(ping(), _PING_S, f"the machine that was asked ({what}) to answer")
+            await call_within(ping(), _PING_S, f"the machine that was asked ({what}) to answer")
     except BaseException:
         await _cancel(call, asked)
         raise

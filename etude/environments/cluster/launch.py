@@ -14,7 +14,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from etude.environments.cluster.actors import AgentActor, SchedulerActor
-from etude.environments.cluster.calls import NAMESPACE, agent_name, answered, scheduler_name
+from etude.environments.cluster.calls import NAMESPACE, agent_name, call_within, scheduler_name
 from etude.environments.cluster.settings import AgentConfig, ServiceConfig
 from etude.errors import ConfigError, EtudeError
 
@@ -42,7 +42,7 @@ class Launched:
             namespace=NAMESPACE,
             scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False),
         ).remote(node, config, self.name)
-        await answered(agent.ping.remote(), _START_S, f"the agent of {node} to open its sandbox backends")
+        await call_within(agent.ping.remote(), _START_S, f"the agent of {node} to open its sandbox backends")
         self.agents[node] = agent
 
     async def add_machines(self) -> list[str]:
@@ -56,7 +56,7 @@ class Launched:
     async def close(self) -> None:
         """End every sandbox, then the agents, then the scheduler."""
         closing = (
-            answered(agent.close.remote(), _STOP_S, f"the agent of {node} to end its sandboxes")
+            call_within(agent.close.remote(), _STOP_S, f"the agent of {node} to end its sandboxes")
             for node, agent in self.agents.items()
         )
         ended = await asyncio.gather(*closing, return_exceptions=True)

@@ -46,18 +46,18 @@ class Reporter:
         self._work = asyncio.get_running_loop().create_task(self._deliver())
         return self._work
 
-    def say(self, make: Callable[[int], Message]) -> None:
+    def send(self, make: Callable[[int], Message]) -> None:
         """Put a message in line; `make` is given its number."""
         self._seq += 1
         self._out.append(make(self._seq))
         self._news.set()
 
-    def greet(self) -> None:
+    def send_hello(self) -> None:
         """The scheduler does not know us, or has asked."""
         self._greet = True
         self._news.set()
 
-    async def heard(self, timeout_s: float) -> None:
+    async def acknowledged(self, timeout_s: float) -> None:
         """Wait until all that was said before has been heard. Raises DeadlineExceeded."""
         told = asyncio.get_running_loop().create_future()
         self._heard.append(told)
@@ -93,7 +93,7 @@ class Reporter:
                 await asyncio.sleep(_AGAIN_S)
                 continue
             if epoch != self._epoch and not greets:
-                self.greet()  # it began anew between two messages
+                self.send_hello()  # it began anew between two messages
                 self._heard = heard + self._heard
                 continue
             self._epoch = epoch
@@ -106,7 +106,7 @@ class Reporter:
         self.unheard += 1
         self._out = [*filter(_not_in_a_greeting, batch), *self._out]
         self._heard = heard + self._heard
-        self.greet()
+        self.send_hello()
 
 
 def _not_in_a_greeting(message: Message) -> bool:

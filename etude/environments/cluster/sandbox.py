@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from etude.environments.base import Sandbox, SandboxSpec
-from etude.environments.cluster.calls import Unreachable, followed
-from etude.environments.cluster.service import Standing
+from etude.environments.cluster.calls import Unreachable, await_while_alive
+from etude.environments.cluster.service import RequestStatus
 from etude.environments.far import TURN_S, FarSandbox
-from etude.environments.guest_sandbox import all_or_none
+from etude.environments.guest_sandbox import create_all
 from etude.environments.verbs import VERBS
 from etude.environments.wire import ServerError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from etude.environments.cluster.backend import ClusterBackend
 
 
-class RayLine:
+class RayTransport:
     """To one sandbox of a machine's agent."""
 
     def __init__(self, agent: Any, name: str) -> None:
@@ -32,7 +32,7 @@ class RayLine:
     async def call(self, verb: str, **arguments: Any) -> Any:
         says = VERBS[verb].says(arguments) if verb in VERBS else "the output of process {process}".format_map(arguments)
         asked = self._agent.call.remote(self._name, verb, arguments)
-        return await followed(asked, lambda: self._agent.ping.remote(), f"sandbox {self._name}: {says}")
+        return await await_while_alive(asked, lambda: self._agent.ping.remote(), f"sandbox {self._name}: {says}")
 
     async def output(self, process: int) -> AsyncIterator[bytes]:
         at, ended = 0, False
@@ -46,9 +46,9 @@ class RayLine:
 class ClusterSandbox(FarSandbox):
     """See the module; made by ClusterBackend.create."""
 
-    def __init__(self, backend: ClusterBackend, request: str, standing: Standing, spec: SandboxSpec) -> None:
+    def __init__(self, backend: ClusterBackend, request: str, standing: RequestStatus, spec: SandboxSpec) -> None:
         assert standing.sandbox is not None and standing.node is not None
-        super().__init__(RayLine(standing.agent, standing.sandbox), standing.sandbox)
+        super().__init__(RayTransport(standing.agent, standing.sandbox), standing.sandbox)
         self._backend, self._request, self._spec = backend, request, spec
         self.node = standing.node
         """The machine it is on."""
@@ -71,7 +71,7 @@ class ClusterSandbox(FarSandbox):
         """On the machine of this one, which alone has its state; the forks wait in the queue for room there."""
         snapshot = await self.snapshot()
         try:
-            return await all_or_none(self._backend, replace(self._spec, files={}, base=snapshot), n)
+            return await create_all(self._backend, replace(self._spec, files={}, base=snapshot), n)
         except ServerError as error:
             if error.kind != "not_found":
                 raise

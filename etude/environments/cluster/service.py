@@ -30,8 +30,8 @@ from etude.environments.scheduling.messages import (
     Ended,
     Heartbeat,
     Hello,
-    Place,
     Placed,
+    PlaceSandbox,
     Priority,
     Request,
 )
@@ -50,7 +50,7 @@ _ASK_AGAIN_S = 2.0
 
 
 @dataclass(frozen=True)
-class Machine:
+class ClusterMachine:
     """How a machine is reached, and what its backends can do."""
 
     agent: Any
@@ -60,7 +60,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RequestStatus:
     """How a request stands, as its caller is told."""
 
     state: State
@@ -73,10 +73,10 @@ class Standing:
     """When to come again: the request was refused, or there is no place here to wait."""
 
 
-class Courier:
+class OrderSender:
     """Takes orders to one machine, in order. What it could not deliver is lost, which the scheduler reckons with."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: ClusterMachine) -> None:
         self.machine = machine
         self._out: list[Order] = []
         self._work: asyncio.Task[None] | None = None
@@ -87,7 +87,7 @@ class Courier:
         if self._work is None or self._work.done():
             self._work = asyncio.get_running_loop().create_task(self._deliver())
 
-    def renew(self, machine: Machine, restarted: bool) -> None:
+    def renew(self, machine: ClusterMachine, restarted: bool) -> None:
         """The machine has greeted; orders to an agent that is gone are not for its successor."""
         self.machine = machine
         if restarted:
@@ -111,7 +111,7 @@ class Service:
         self.epoch = secrets.token_hex(4)
         decided = config.scheduler if restarted else config.scheduler.model_copy(update={"recover_s": 0.0})
         self.scheduler = Scheduler(decided, self.epoch, time.monotonic())
-        self._couriers: dict[str, Courier] = {}
+        self._couriers: dict[str, OrderSender] = {}
         self._incarnations: dict[str, int] = {}
         self._given: dict[str, Any] = {}
         """References to the specs of requests that may still be placed, by id."""
@@ -133,7 +133,7 @@ class Service:
 
     # machines -----------------------------------------------------------------------------------------------------
 
-    def hear(self, node: str, messages: Sequence[Message], machine: Machine | None) -> str:
+    def receive(self, node: str, messages: Sequence[Message], machine: ClusterMachine | None) -> str:
         """What a machine says; `machine` comes with a greeting. Returns the epoch of this life."""
         for message in messages:
             if isinstance(message, Hello):
@@ -144,9 +144,9 @@ class Service:
         self._changed.set()
         return self.epoch
 
-    def _meet(self, hello: Hello, machine: Machine) -> None:
+    def _meet(self, hello: Hello, machine: ClusterMachine) -> None:
         before = self._incarnations.get(hello.node)
-        courier = self._couriers.setdefault(hello.node, Courier(machine))
+        courier = self._couriers.setdefault(hello.node, OrderSender(machine))
         courier.renew(machine, restarted=before is not None and before != hello.incarnation)
         self._incarnations[hello.node] = hello.incarnation
 
@@ -169,7 +169,7 @@ class Service:
 
     # callers ------------------------------------------------------------------------------------------------------
 
-    async def ask(self, request: Request, given: Any, wait_s: float) -> Standing:
+    async def ask(self, request: Request, given: Any, wait_s: float) -> RequestStatus:
         """Ask for a sandbox, or how it stands, as often as one likes: the same id is never a second one. Returns when
         it is ready or has failed, and after `wait_s`. `given`: a reference to its spec, or None."""
         ticket = self.scheduler.submit(request, time.monotonic())
@@ -179,9 +179,9 @@ class Service:
             if given is not None:
                 self._given[request.id] = given
             if self._askers >= self.config.askers:
-                return Standing(ticket.state, ticket.why, ask_again_s=_ASK_AGAIN_S)
+                return RequestStatus(ticket.state, ticket.why, ask_again_s=_ASK_AGAIN_S)
             await self._news_of(request.id, wait_s)
-        return self._standing(ticket)
+        return self._request_status(ticket)
 
     def end(self, request_id: str, why: str) -> None:
         """A caller is done with a request, in whatever state it is; fine where it is not known."""
@@ -216,14 +216,14 @@ class Service:
             if not others:
                 del self._waiting[request_id]
 
-    def _standing(self, ticket: Ticket) -> Standing:
+    def _request_status(self, ticket: Ticket) -> RequestStatus:
         assert ticket.state is not None
         if ticket.refusal is not None:
-            return Standing(ticket.state, ticket.refusal.what, ask_again_s=ticket.refusal.retry_after_s)
+            return RequestStatus(ticket.state, ticket.refusal.what, ask_again_s=ticket.refusal.retry_after_s)
         if ticket.state is State.READY and ticket.lease is not None:
             node = ticket.lease.node.name
-            return Standing(ticket.state, "", ticket.lease.id, node, self._couriers[node].machine.agent)
-        return Standing(ticket.state, ticket.why, failure=ticket.failure)
+            return RequestStatus(ticket.state, "", ticket.lease.id, node, self._couriers[node].machine.agent)
+        return RequestStatus(ticket.state, ticket.why, failure=ticket.failure)
 
     # the loop -----------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Service:
     def _send(self, commands: Sequence[Command]) -> None:
         orders: defaultdict[str, list[Order]] = defaultdict(list)
         for command in commands:
-            given = self._given.get(command.request.id) if isinstance(command, Place) else None
+            given = self._given.get(command.request.id) if isinstance(command, PlaceSandbox) else None
             orders[command.node].append((command, given))
         for node, posted in orders.items():
             if (courier := self._couriers.get(node)) is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from etude.environments import store
-from etude.environments.base import SandboxSpec, Snapshot, all_of
+from etude.environments.base import SandboxSpec, Snapshot, gather_all
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.container.config import ContainerConfig
 from etude.environments.container.sandbox import ContainerSandbox
@@ -79,7 +79,7 @@ class ContainerBackend:
             return
         self.closed = True
         try:
-            await all_of(*(box.destroy() for box in list(self.live.values())))
+            await gather_all(*(box.destroy() for box in list(self.live.values())))
         finally:
             self._snapshots.clear()
             for task in self._tasks.values():

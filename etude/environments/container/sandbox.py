@@ -17,7 +17,7 @@ from etude.environments.channel import Channel
 from etude.environments.guest_sandbox import GuestSandbox
 
 
-class Keeper(Backend, Protocol):
+class ContainerHost(Backend, Protocol):
     """What a sandbox asks of its backend."""
 
     def remember(self, image: str, tars: list[bytes]) -> Snapshot: ...
@@ -28,7 +28,9 @@ class Keeper(Backend, Protocol):
 class ContainerSandbox(GuestSandbox):
     """Base of the sandboxes of one backend. See base.Sandbox for the meaning of its methods."""
 
-    def __init__(self, keeper: Keeper, name: str, number: int, image: str, spec: SandboxSpec, wait_s: float) -> None:
+    def __init__(
+        self, keeper: ContainerHost, name: str, number: int, image: str, spec: SandboxSpec, wait_s: float
+    ) -> None:
         super().__init__(keeper, Channel(name), name, spec, wait_s)
         self._keeper = keeper
         self._number = number

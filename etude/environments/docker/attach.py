@@ -23,8 +23,8 @@ _SAID_MAX = 2000
 
 
 class Attachment(asyncio.Protocol):
-    """One container's streams, handed to `channel` once the engine has agreed. `said` is its standard error. When they
-    end and nobody here has ended them, `why` is asked for the reason that the channel then gives, and its kind."""
+    """One container's streams, handed to `channel` once the engine has agreed. `stderr` is its standard error. When
+    they end and nobody here has ended them, `why` is asked for the reason that the channel then gives, and its kind."""
 
     def __init__(self, target: str, channel: Channel, why: Callable[[], Awaitable[Loss]]) -> None:
         self._target = target
@@ -35,7 +35,7 @@ class Attachment(asyncio.Protocol):
         self._inbox = bytearray()
         self._transport: asyncio.Transport | None = None
         self.attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.said = b""
+        self.stderr = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -93,7 +93,7 @@ class Attachment(asyncio.Protocol):
             if stream == _STDOUT:
                 self._channel.data_received(body)
             elif stream == _STDERR:
-                self.said = (self.said + body)[-_SAID_MAX:]
+                self.stderr = (self.stderr + body)[-_SAID_MAX:]
         if at:
             del self._inbox[:at]
 

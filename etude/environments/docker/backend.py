@@ -46,7 +46,7 @@ class DockerBackend(ContainerBackend):
         found = await self.engine.ask("GET", "/containers/json", "list containers", all="true", filters=filters)
         for container in found:
             instance = (container.get("Labels") or {}).get(INSTANCE_LABEL, "")
-            if store.INSTANCE.fullmatch(instance) and not store.owner_lives(instance):
+            if store.INSTANCE.fullmatch(instance) and not store.owner_is_alive(instance):
                 path = f"/containers/{container['Id']}"
                 await self.engine.ask("DELETE", path, "remove a container", fine=(404, 409), force="true", v="true")
 

@@ -13,7 +13,7 @@ from etude.environments.base import SandboxSpec
 from etude.environments.docker.backend import DockerBackend
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.engine import Engine
-from etude.environments.plugin import Finding, look
+from etude.environments.plugin import Finding, run_check
 from etude.errors import ConfigError, DeadlineExceeded, EtudeError
 
 _DEADLINE_S = 120.0
@@ -23,9 +23,9 @@ _EXPECTED = ["CapEff:0000000000000000NoNewPrivs:1Seccomp:2", "lo"]
 
 def probe(config: DockerConfig) -> list[Finding]:
     """Look at each part, then start a container. All `ok` means containers run here."""
-    findings = [look("container engine", lambda: asyncio.run(_greet(config)))]
+    findings = [run_check("container engine", lambda: asyncio.run(_greet(config)))]
     if findings[0].ok:
-        findings.append(look("a real container", lambda: asyncio.run(_boot(config))))
+        findings.append(run_check("a real container", lambda: asyncio.run(_boot(config))))
     return findings
 
 

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from etude.environments.base import WORKSPACE, SandboxSpec
 from etude.environments.channel import Loss
-from etude.environments.container.sandbox import ContainerSandbox, Keeper
+from etude.environments.container.sandbox import ContainerHost, ContainerSandbox
 from etude.environments.docker.attach import Attachment, attach
 from etude.environments.docker.config import DockerConfig
 from etude.environments.docker.engine import Engine
-from etude.environments.starving import short_of
+from etude.environments.starving import starved_of
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError, SandboxSpoiled
 
 _GONE = (404, 409)
@@ -25,7 +25,7 @@ _TOLD_S, _LOOK_S = 5.0, 0.1
 """How long after an agent's end the engine may take to know of it, and how often it is asked."""
 
 
-class Host(Keeper, Protocol):
+class DockerHost(ContainerHost, Protocol):
     """What a sandbox asks of its backend."""
 
     config: DockerConfig
@@ -36,7 +36,7 @@ class DockerSandbox(ContainerSandbox):
     """See base.Sandbox for the meaning of its methods; made by DockerBackend.create."""
 
     def __init__(
-        self, host: Host, name: str, number: int, image: str, spec: SandboxSpec, body: Mapping[str, Any]
+        self, host: DockerHost, name: str, number: int, image: str, spec: SandboxSpec, body: Mapping[str, Any]
     ) -> None:
         super().__init__(host, name, number, image, spec, host.config.file_timeout_s)
         self._host = host
@@ -76,7 +76,7 @@ class DockerSandbox(ContainerSandbox):
             use = await self._host.engine.use(self._container)
         except (SandboxError, DeadlineExceeded):  # the engine is what fails
             return ""
-        return short_of(use.processors, self._spec.resources.cpus, use.memory)
+        return starved_of(use.processors, self._spec.resources.cpus, use.memory)
 
     async def _why(self) -> Loss:
         """Why the agent ended; the engine has heard of it a moment later than we. Podman tells of no lack of memory."""
@@ -97,7 +97,7 @@ class DockerSandbox(ContainerSandbox):
         except DeadlineExceeded:
             raise
         except SandboxError:
-            said = attachment.said.decode(errors="replace").strip()[-500:]
+            said = attachment.stderr.decode(errors="replace").strip()[-500:]
             raise SandboxError(
                 f"sandbox {self.id} did not start: {said or 'its agent ended silently'}; "
                 "`etude environments doctor --backend docker` tells what is missing"

@@ -12,7 +12,7 @@ import stat
 from etude.environments.firecracker.config import FirecrackerConfig
 from etude.environments.firecracker.machine import MOST_CPUS, FirecrackerMachine, find_firecracker
 from etude.environments.vm.backend import MachineBackend
-from etude.environments.vm.machine import Shape, need_kvm
+from etude.environments.vm.machine import MachineShape, need_kvm
 from etude.environments.vm.sandbox import Disk
 from etude.errors import ConfigError
 
@@ -26,7 +26,7 @@ class FirecrackerBackend(MachineBackend):
         need_kvm('emulate a processor with kind = "qemu" and accel = "tcg" in the environment config')
         super().__init__(config, "firecracker", "kvm")
 
-    def machine(self, number: int, disk: Disk, shape: Shape) -> FirecrackerMachine:
+    def machine(self, number: int, disk: Disk, shape: MachineShape) -> FirecrackerMachine:
         if shape.cpus > MOST_CPUS:
             raise ConfigError(f"cpus: a machine of Firecracker's has at most {MOST_CPUS} processors, not {shape.cpus}")
         _let_others_read(disk.fd)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from etude.environments.child import FIRST_FD
 from etude.environments.firecracker.api import Api
-from etude.environments.vm.machine import Boot, Copy, Owner, Shape, bytes_file, kill, spawn
+from etude.environments.vm.machine import Boot, MachineShape, MachineSnapshot, ProcessOwner, bytes_file, kill, spawn
 from etude.environments.vm.ram import Ram
 from etude.errors import MissingDependency, SandboxError
 
@@ -53,7 +53,7 @@ class FirecrackerMachine:
     keeps_line = False
 
     def __init__(
-        self, name: str, shape: Shape, program: str, guest: Path, disk: int, log: Path, directory: Path
+        self, name: str, shape: MachineShape, program: str, guest: Path, disk: int, log: Path, directory: Path
     ) -> None:
         self.name = name
         self.shape = shape
@@ -77,11 +77,11 @@ class FirecrackerMachine:
     def host_memory_mb(self) -> int:
         return 3 * (self.shape.ram_bytes >> 20) + _OVERHEAD_MB  # twice: see vm.ram; and once written out for a copy
 
-    async def start(self, source: Boot | Copy, owner: Owner) -> None:
+    async def start(self, source: Boot | MachineSnapshot, owner: ProcessOwner) -> None:
         self._make_place(owner)
         self._memory = self._keep(os.memfd_create("etude-written", os.MFD_CLOEXEC))
         self._state = self._keep(os.memfd_create("etude-written", os.MFD_CLOEXEC))
-        self._ram = source.ram if isinstance(source, Copy) else None
+        self._ram = source.ram if isinstance(source, MachineSnapshot) else None
         with contextlib.ExitStack() as handed:
             files = _files(source, handed)
             descriptors = [self._place, self._disk, self._memory, self._state, *files]
@@ -114,18 +114,18 @@ class FirecrackerMachine:
             self._check_alive()
             await asyncio.sleep(_POLL_S)
 
-    async def stop(self) -> None:
+    async def pause(self) -> None:
         await self._ask("PATCH", "/vm", state="Paused")
 
-    async def go_on(self) -> None:
+    async def resume(self) -> None:
         await self._ask("PATCH", "/vm", state="Resumed")
 
-    async def copy(self) -> Copy:
+    async def copy(self) -> MachineSnapshot:
         body = {"snapshot_type": "Full", "snapshot_path": _at(_STATE), "mem_file_path": _at(_MEMORY)}
         try:
             await self._ask("PUT", "/snapshot/create", **body)
             state = os.pread(self._state, os.fstat(self._state).st_size, 0)
-            return Copy(await asyncio.to_thread(Ram.written, self._memory, self.shape.ram_bytes), state)
+            return MachineSnapshot(await asyncio.to_thread(Ram.written, self._memory, self.shape.ram_bytes), state)
         finally:
             if self._memory >= 0:  # else it has been ended meanwhile
                 os.ftruncate(self._memory, 0)
@@ -145,7 +145,7 @@ class FirecrackerMachine:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    def _make_place(self, owner: Owner) -> None:
+    def _make_place(self, owner: ProcessOwner) -> None:
         self._directory.mkdir(mode=0o700)
         self._files.callback(shutil.rmtree, self._directory, ignore_errors=True)
         if os.geteuid() == 0:
@@ -262,9 +262,9 @@ def _at(fd: int) -> str:
     return f"/proc/self/fd/{fd}"
 
 
-def _files(source: Boot | Copy, handed: contextlib.ExitStack) -> list[int]:
+def _files(source: Boot | MachineSnapshot, handed: contextlib.ExitStack) -> list[int]:
     """Opened, each to be closed with `handed`."""
-    if isinstance(source, Copy):
+    if isinstance(source, MachineSnapshot):
         state = bytes_file(source.devices)
         handed.callback(os.close, state)
         return [state, source.ram.fd]

@@ -64,7 +64,7 @@ class BuildConfig(Config):
 
 
 @dataclass
-class State:
+class StageState:
     """A stage as it stands after some of its steps."""
 
     trees: tuple[Path, ...]
@@ -91,7 +91,7 @@ class State:
 
 
 @dataclass
-class Built:
+class BuildResult:
     """What a build came to, and how much of it was there already."""
 
     image: Image
@@ -121,7 +121,7 @@ class Build:
         ignoring = context / ".dockerignore"
         self.ignore = Ignore(ignoring.read_text() if ignoring.is_file() else "")
         self.args = dict(args)
-        self.stages: dict[str, State] = {}
+        self.stages: dict[str, StageState] = {}
         self.ran = self.cached = 0
         self.empty = work / "empty"  # what `scratch` is
         self.empty.mkdir()
@@ -153,7 +153,7 @@ class Build:
         self._used_args.add(name)
         return self.args.get(name, _platform_args().get(name, default))
 
-    async def layer(self, state: State, what: object, make: Callable[[Path], Awaitable[None]]) -> None:
+    async def layer(self, state: StageState, what: object, make: Callable[[Path], Awaitable[None]]) -> None:
         """Add the layer identified by `what` to the state; `make` writes it to the directory it is given."""
         key = _key(state.key, what)
         place = self.store.root / "layers" / key
@@ -192,7 +192,7 @@ class Build:
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _stage(self, stage: Stage, globals_: dict[str, str]) -> State:
+    async def _stage(self, stage: Stage, globals_: dict[str, str]) -> StageState:
         state = self._start(stage, globals_)
         for step in stage.steps:
             run: Step = STEPS[step.keyword]
@@ -204,21 +204,21 @@ class Build:
                 raise self.error(step, f"{step.keyword}: {error}") from None
         return state
 
-    def _start(self, stage: Stage, globals_: dict[str, str]) -> State:
+    def _start(self, stage: Stage, globals_: dict[str, str]) -> StageState:
         base = self._base_name(stage, globals_)
         wanted = stage.platform and expand(stage.platform, globals_, self.dockerfile.escape)
         if wanted and wanted != _platform_args()["TARGETPLATFORM"]:
             raise self.dockerfile.error(stage.line, f"platform {wanted}: this machine builds only for itself")
         if base in self.stages:
             before = self.stages[base]
-            return State(before.trees, before.key, before.described, shell=before.shell, layers=before.layers)
+            return StageState(before.trees, before.key, before.described, shell=before.shell, layers=before.layers)
         if base == SCRATCH:
-            return State((self.empty,), SCRATCH, Described())
+            return StageState((self.empty,), SCRATCH, Described())
         try:
             image = self.store.get(base)
         except ConfigError as error:
             raise self.dockerfile.error(stage.line, f"FROM: {error}") from None
-        return State((image.path,), image.tree, image.described)
+        return StageState((image.path,), image.tree, image.described)
 
     def _base_name(self, stage: Stage, globals_: dict[str, str]) -> str:
         try:
@@ -263,7 +263,7 @@ class Build:
                     ahead.append(number)
         return needed
 
-    def _keep(self, state: State, name: str | None) -> Image:
+    def _keep(self, state: StageState, name: str | None) -> Image:
         with self.seen(state.trees) as tree:
             return self.store.keep_tree(tree.root, state.described, name, state.layers)
 
@@ -278,7 +278,7 @@ async def build_image(
     target: str | None = None,
     name: str | None = None,
     config: BuildConfig | None = None,
-) -> Built:
+) -> BuildResult:
     """Build `context`/Dockerfile (or `dockerfile`) and add the image to the store, under `name` if given.
 
     Raises DockerfileError for what cannot be built, BuildError for a step that fails.
@@ -295,7 +295,7 @@ async def build_image(
         stack.callback(mounts.close)
         build = Build(store, backend, config or BuildConfig(), context, parsed, args or {}, work, mounts)
         image = await build.run(target, name)
-        return Built(image, build.ran, build.cached)
+        return BuildResult(image, build.ran, build.cached)
 
 
 def _key(below: str, what: object) -> str:

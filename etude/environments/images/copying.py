@@ -40,7 +40,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Placing:
+class CopyOptions:
     """Where sources go and as whose. `owner` None keeps the source's; `mode` None likewise."""
 
     destination: str
@@ -78,7 +78,7 @@ def digest_sources(sources: Sequence[Source], owners: bool) -> str:
     return digest.hexdigest()
 
 
-def place_sources(sources: Sequence[Source], tree: Confined, placing: Placing) -> None:
+def place_sources(sources: Sequence[Source], tree: Confined, placing: CopyOptions) -> None:
     """Write the sources into the tree."""
     many = len(sources) > 1
     into = placing.destination.endswith("/") or many or tree.resolve(placing.destination).is_dir()
@@ -96,7 +96,7 @@ def place_sources(sources: Sequence[Source], tree: Confined, placing: Placing) -
             _place(source.entries[0], tree, target, placing)
 
 
-def place_texts(texts: Sequence[tuple[str, bytes]], tree: Confined, placing: Placing) -> None:
+def place_texts(texts: Sequence[tuple[str, bytes]], tree: Confined, placing: CopyOptions) -> None:
     """Write here-documents into the tree."""
     for name, content in texts:
         into = placing.destination.endswith("/") or tree.resolve(placing.destination).is_dir()
@@ -161,13 +161,13 @@ def _check_kind(place: Path, info: os.stat_result) -> None:
         raise ConfigError(f"{place.name!r} is a device, a socket or a FIFO, which cannot be copied")
 
 
-def _place_directory(source: Source, tree: Confined, placing: Placing) -> None:
+def _place_directory(source: Source, tree: Confined, placing: CopyOptions) -> None:
     tree.directory(placing.destination, placing.owner or (0, 0))
     for entry in source.entries:
         _place(entry, tree, f"{placing.destination.rstrip('/')}/{entry.path}", placing)
 
 
-def _place(entry: Entry, tree: Confined, target: str, placing: Placing) -> None:
+def _place(entry: Entry, tree: Confined, target: str, placing: CopyOptions) -> None:
     owner = placing.owner or (entry.info.st_uid, entry.info.st_gid)
     mode = stat.S_IMODE(entry.info.st_mode) if placing.mode is None else placing.mode
     _make_parent(tree, target, placing)
@@ -191,7 +191,7 @@ def _place(entry: Entry, tree: Confined, target: str, placing: Placing) -> None:
     own(place, *owner, mode)
 
 
-def _make_parent(tree: Confined, target: str, placing: Placing) -> None:
+def _make_parent(tree: Confined, target: str, placing: CopyOptions) -> None:
     tree.directory(target.rstrip("/").rpartition("/")[0] or "/", placing.owner or (0, 0))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from etude.environments.egress.policy import EgressConfig
 from etude.environments.images.confined import Confined
 from etude.environments.images.copying import (
-    Placing,
+    CopyOptions,
     Source,
     digest_sources,
     find_sources,
@@ -33,15 +33,15 @@ from etude.environments.namespace import NamespaceSandbox
 from etude.errors import BuildError, ConfigError, DeadlineExceeded
 
 if TYPE_CHECKING:
-    from etude.environments.images.build import Build, State
+    from etude.environments.images.build import Build, StageState
 
-Step = Callable[["Build", "State", Instruction, dict[str, str]], Awaitable[None]]
+Step = Callable[["Build", "StageState", Instruction, dict[str, str]], Awaitable[None]]
 _SCRIPT = "/dev/shm/step"
 _QUOTED_BYTES = 4000
 _OUTPUT_BYTES = 1 << 20
 
 
-async def _arg(build: Build, state: State, step: Instruction, globals_: dict[str, str]) -> None:
+async def _arg(build: Build, state: StageState, step: Instruction, globals_: dict[str, str]) -> None:
     for word in split_quoted(step.text, build.dockerfile.escape):
         name, equals, default = word.partition("=")
         fallback = expand(default, state.variables, build.dockerfile.escape) if equals else globals_.get(name)
@@ -50,42 +50,42 @@ async def _arg(build: Build, state: State, step: Instruction, globals_: dict[str
             state.args[name] = value
 
 
-async def _env(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _env(build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     new = pairs(step.text, state.variables, build.dockerfile.escape)
     state.describe(env=tuple({**state.env, **dict(new)}.items()))
 
 
-async def _label(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _label(build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     new = pairs(step.text, state.variables, build.dockerfile.escape)
     state.describe(labels=tuple({**dict(state.described.labels), **dict(new)}.items()))
 
 
-async def _user(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _user(build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     state.describe(user=_expanded(build, state, step.text))
 
 
-async def _expose(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _expose(build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     ports = [_expanded(build, state, word) for word in step.text.split()]
     ports = [port if "/" in port else f"{port}/tcp" for port in ports]
     state.describe(exposed=tuple(dict.fromkeys((*state.described.exposed, *ports))))
 
 
-async def _shell(_build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _shell(_build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     state.shell = step.words or ()
 
 
-async def _cmd(_build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _cmd(_build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     state.describe(cmd=step.words if step.words is not None else (*state.shell, step.text))
     state.cmd_is_inherited = False
 
 
-async def _entrypoint(_build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _entrypoint(_build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     state.describe(entrypoint=step.words if step.words is not None else (*state.shell, step.text))
     if state.cmd_is_inherited:  # it was meant for another entry point
         state.describe(cmd=())
 
 
-async def _workdir(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _workdir(build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     directory = _absolute(state, _expanded(build, state, step.text))
     state.describe(workdir=directory)
     if await asyncio.to_thread(_has_directory, build, state, directory):
@@ -94,7 +94,7 @@ async def _workdir(build: Build, state: State, step: Instruction, _: dict[str, s
     await build.layer(state, ["WORKDIR", directory], functools.partial(asyncio.to_thread, write))
 
 
-async def _copy(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _copy(build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     escape = build.dockerfile.escape
     words = step.words if step.words is not None else [word for word in step.text.split() if not is_heredoc(word)]
     *names, destination = [expand(word, state.variables, escape) for word in words]
@@ -110,12 +110,17 @@ async def _copy(build: Build, state: State, step: Instruction, _: dict[str, str]
 
 
 async def _copy_layer(
-    build: Build, state: State, step: Instruction, names: list[str], texts: list[tuple[str, bytes]], destination: str
+    build: Build,
+    state: StageState,
+    step: Instruction,
+    names: list[str],
+    texts: list[tuple[str, bytes]],
+    destination: str,
 ) -> None:
     owner, mode = await asyncio.to_thread(_ownership, build, state, step)
     foreign = step.flag("from") is not None
     kept_owner = owner if owner is not None or foreign else (0, 0)
-    placing = Placing(destination, kept_owner, mode, unpack=step.keyword == "ADD")
+    placing = CopyOptions(destination, kept_owner, mode, unpack=step.keyword == "ADD")
 
     def identify() -> str:
         with _files(build, step) as (tree, ignore):
@@ -131,7 +136,7 @@ async def _copy_layer(
     await build.layer(state, what, functools.partial(asyncio.to_thread, write))
 
 
-async def _run(build: Build, state: State, step: Instruction, _: dict[str, str]) -> None:
+async def _run(build: Build, state: StageState, step: Instruction, _: dict[str, str]) -> None:
     if step.flag("network") not in (None, "default", "none"):
         raise build.error(step, "RUN --network: say none, or nothing: a build reaches the hosts it was given, no more")
     env = {**state.args, **state.env}
@@ -140,7 +145,7 @@ async def _run(build: Build, state: State, step: Instruction, _: dict[str, str])
     await build.layer(state, what, functools.partial(_run_layer, build, state, step, env))
 
 
-async def _run_layer(build: Build, state: State, step: Instruction, env: dict[str, str], target: Path) -> None:
+async def _run_layer(build: Build, state: StageState, step: Instruction, env: dict[str, str], target: Path) -> None:
     root = await asyncio.to_thread(_root, build, state, env)
     egress = EgressConfig() if step.flag("network") == "none" else build.config.egress
     box = await build.backend.create_build(state.trees, root, build.config.resources, egress)
@@ -155,7 +160,7 @@ async def _run_layer(build: Build, state: State, step: Instruction, env: dict[st
         await box.destroy()
 
 
-async def _run_step(build: Build, state: State, step: Instruction, box: NamespaceSandbox) -> str | None:
+async def _run_step(build: Build, state: StageState, step: Instruction, box: NamespaceSandbox) -> str | None:
     """Run the command; returns the place of a log the guest has written."""
     command = await _command(state, step, box)
     limit = build.config.step_timeout_s
@@ -176,7 +181,7 @@ def _reached(box: NamespaceSandbox) -> str:
     return f" (refused: {'; '.join(box.proxy.refused)})" if box.proxy.refused else ""
 
 
-async def _command(state: State, step: Instruction, box: NamespaceSandbox) -> str:
+async def _command(state: StageState, step: Instruction, box: NamespaceSandbox) -> str:
     if step.words is not None:
         return f"exec {shlex.join(step.words)}"
     text = step.shell_text
@@ -188,7 +193,7 @@ async def _command(state: State, step: Instruction, box: NamespaceSandbox) -> st
     return f"exec {shlex.join([*state.shell, text])}"
 
 
-def _root(build: Build, state: State, env: dict[str, str]) -> Root:
+def _root(build: Build, state: StageState, env: dict[str, str]) -> Root:
     with build.seen(state.trees) as tree:
         check_points(tree, (), building=True)
         uid, gid = resolve_user(tree, state.described.user)
@@ -196,7 +201,7 @@ def _root(build: Build, state: State, env: dict[str, str]) -> Root:
     return Root(trees=(), mounts="", uid=uid, gid=gid, env=env, building=True)
 
 
-def _ownership(build: Build, state: State, step: Instruction) -> tuple[tuple[int, int] | None, int | None]:
+def _ownership(build: Build, state: StageState, step: Instruction) -> tuple[tuple[int, int] | None, int | None]:
     owner, mode = None, None
     if (chown := step.flag("chown")) is not None:
         with build.seen(state.trees) as tree:
@@ -224,17 +229,17 @@ def _files(build: Build, step: Instruction) -> Generator[tuple[Confined, Ignore]
         yield tree, Ignore()
 
 
-def _place(found: list[Source], texts: list[tuple[str, bytes]], tree: Confined, placing: Placing) -> None:
+def _place(found: list[Source], texts: list[tuple[str, bytes]], tree: Confined, placing: CopyOptions) -> None:
     place_sources(found, tree, placing)
     place_texts(texts, tree, placing)
 
 
-def _write_layer(build: Build, state: State, write: Callable[[Confined], object], target: Path) -> None:
+def _write_layer(build: Build, state: StageState, write: Callable[[Confined], object], target: Path) -> None:
     with build.seen(state.trees, upper=target) as tree:
         write(tree)
 
 
-def _has_directory(build: Build, state: State, directory: str) -> bool:
+def _has_directory(build: Build, state: StageState, directory: str) -> bool:
     with build.seen(state.trees) as tree:
         place = tree.resolve(directory)
         if place.exists() and not place.is_dir():
@@ -242,13 +247,13 @@ def _has_directory(build: Build, state: State, directory: str) -> bool:
         return place.is_dir()
 
 
-def _absolute(state: State, path: str) -> str:
+def _absolute(state: StageState, path: str) -> str:
     """From the working directory; a trailing slash, which says `a directory`, stays."""
     whole = str(PurePosixPath(state.described.workdir or "/", path))
     return f"{whole}/" if path.endswith(("/", "/.")) or path == "." else whole
 
 
-def _expanded(build: Build, state: State, text: str) -> str:
+def _expanded(build: Build, state: StageState, text: str) -> str:
     return expand(text, state.variables, build.dockerfile.escape)
 
 

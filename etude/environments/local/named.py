@@ -1,10 +1,11 @@
 """What the files that a user's programs obey name in turn: scripts, configs, directories of programs.
 
-Owns `named_in`, which reads what is there when a workspace is opened: git's config, installed hooks, direnv's and other
-control files, and the scripts that these name. It is a reading of words and runs nothing: a path that only a run would
-tell is not found, nor what an interpreter imports. Everything is bounded, each source by itself and git's first, so
-that no file of a repository uses up what is read of its hooks; a bound that is met is logged. What is found is guarded
-like the file that names it, whether it is there yet or not, and with it every link on the way and other names of it.
+Owns `referenced_paths`, which reads what is there when a workspace is opened: git's config, installed hooks, direnv's
+and other control files, and the scripts that these name. It is a reading of words and runs nothing: a path that only a
+run would tell is not found, nor what an interpreter imports. Everything is bounded, each source by itself and git's
+first, so that no file of a repository uses up what is read of its hooks; a bound that is met is logged. What is found
+is guarded like the file that names it, whether it is there yet or not, and with it every link on the way and other
+names of it.
 
 It also says where shells search for programs below the workspace (an activated virtual environment, `PATH_add bin`): no
 program is made there that has the name of one outside.
@@ -83,7 +84,7 @@ _MOST_READ, _MOST_NAMED, _MOST_LOOKUPS = 200, 800, 40_000
 
 
 @dataclass(frozen=True)
-class Named:
+class ReferencedPaths:
     """Paths relative to the workspace, but for `programs`."""
 
     files: tuple[str, ...] = ()
@@ -97,10 +98,10 @@ class Named:
     """Programs in `searched` that have the name of one outside already."""
 
 
-def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
+def referenced_paths(workspace: Path, listed: Sequence[str] = ()) -> ReferencedPaths:
     """Read it all; where links at or in what is `listed` lead is held too. An unreadable or endless file names nothing,
     and is logged where it is too long."""
-    reading = _Reading(workspace)
+    reading = _Scanner(workspace)
     for place in os.environ.get("PATH", os.defpath).split(os.pathsep):
         reading.search(place, Path("/") if place.startswith("/") else Path())
     _repository(reading, workspace)
@@ -126,7 +127,7 @@ def named_in(workspace: Path, listed: Sequence[str] = ()) -> Named:
     return reading.named()
 
 
-def _repository(reading: _Reading, top: Path) -> None:
+def _repository(reading: _Scanner, top: Path) -> None:
     """Its config, hooks, and what is underway in it: the user goes on with that by `git rebase --continue`."""
     found = find(top)
     common = found.common if found else top / ".git"
@@ -151,8 +152,8 @@ def _repository(reading: _Reading, top: Path) -> None:
     for name in _UNDERWAY:
         if (common / name).exists():
             reading.hold(common / name)
-        if found and found.own != common and (found.own / name).exists():
-            reading.files |= {name: None, str((found.own / name).relative_to(common)): None}
+        if found and found.git_dir != common and (found.git_dir / name).exists():
+            reading.files |= {name: None, str((found.git_dir / name).relative_to(common)): None}
 
 
 def _opened(workspace: Path, here: str, name: str) -> Path | None:
@@ -179,7 +180,7 @@ def _home_links() -> Iterator[Path]:
 
 
 @dataclass
-class _Reading:
+class _Scanner:
     workspace: Path
     files: dict[str, None] = field(default_factory=dict)
     searched: dict[str, None] = field(default_factory=dict)
@@ -393,10 +394,10 @@ class _Reading:
         for each in (path.with_name(f"{path.name}.py"), path / "__init__.py", path / "__main__.py"):
             self.hold(each)
 
-    def named(self) -> Named:
+    def named(self) -> ReferencedPaths:
         files, worked = tuple(self.files), tuple(self.worked)
         if not self.searched:
-            return Named(files, worked=worked)
+            return ReferencedPaths(files, worked=worked)
         places = [Path(place) for place in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(place)]
         outside = [place for place in places if not place.is_relative_to(self.workspace)]
         kept = [
@@ -405,7 +406,7 @@ class _Reading:
             for program in self.workspace.glob(f"{pattern}/*".lstrip("/"))
             if any(os.path.lexists(place / program.name) for place in outside)
         ]  # fmt: skip
-        return Named(files, tuple(self.searched), tuple(map(str, outside)), worked, tuple(kept))
+        return ReferencedPaths(files, tuple(self.searched), tuple(map(str, outside)), worked, tuple(kept))
 
 
 def _runs(before: str) -> bool:

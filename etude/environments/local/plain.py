@@ -22,7 +22,7 @@ from typing import Any
 from etude.durable import overwrite
 from etude.environments.base import WORKSPACE, DirEntry, ExecResult, ProcessInfo, Sandbox
 from etude.environments.local.config import WorkspaceConfig
-from etude.environments.process import Printed
+from etude.environments.process import BroadcastOutput
 from etude.errors import ConfigError, DeadlineExceeded
 
 _LOG_MAX = 16 << 20
@@ -31,7 +31,7 @@ _DRAIN_S = 0.2
 """How long output is still read after the end of a command whose children hold its pipe."""
 
 
-class PlainProcess(Printed):
+class PlainProcess(BroadcastOutput):
     """See base.Process."""
 
     def __init__(

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from etude.environments.local.named import UNPACKED, Named
+from etude.environments.local.named import UNPACKED, ReferencedPaths
 from etude.errors import ConfigError
 
 ANYWHERE = (
@@ -81,7 +81,12 @@ MAY_BE = (*AT_ANY_DEPTH, *IN_PROJECTS, *AT_ROOTS)
 
 
 def listed_as(
-    workspace: Path, path: str, held: Iterable[str], named: Named, unguarded: Sequence[str] = (), removed: bool = False
+    workspace: Path,
+    path: str,
+    held: Iterable[str],
+    named: ReferencedPaths,
+    unguarded: Sequence[str] = (),
+    removed: bool = False,
 ) -> str | None:
     """Why the guard would refuse to have this path below the workspace written, or `removed`: the name of the list
     that it falls under, which `unguarded` gives up; "" where nothing does; None where it is not refused.
@@ -133,7 +138,7 @@ def _within(pattern: str, parts: Sequence[str]) -> bool:
     return len(here) == len(wanted) and all(map(fnmatch.fnmatchcase, here, wanted))
 
 
-def rules(places: Sequence[Path], held: Iterable[str], named: Named, unguarded: Sequence[str] = ()) -> bytes:
+def rules(places: Sequence[Path], held: Iterable[str], named: ReferencedPaths, unguarded: Sequence[str] = ()) -> bytes:
     """The list as the guest reads it: `places` are the guarded directories, `held` further paths below them.
 
     `unguarded` are patterns of the list, or what the listed names, that this workspace's commands may write after all.

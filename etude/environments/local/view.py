@@ -15,9 +15,9 @@ from pathlib import Path
 from etude.environments.base import WORKSPACE
 from etude.environments.launcher import proc
 from etude.environments.local.config import WorkspaceConfig
-from etude.environments.local.named import Named
+from etude.environments.local.named import ReferencedPaths
 from etude.environments.local.outside import concealed, emptied, sockets
-from etude.host.repository import Linked, linked
+from etude.host.repository import LinkedWorktree, linked_worktree
 
 _OWN = {"proc", "dev", "tmp", "run", WORKSPACE.strip("/"), "guest"}
 _ISOLATION = (
@@ -43,7 +43,7 @@ def arguments(
     argv += taken
     for path in config.writable:
         argv += ["--bind", str(path.resolve()), str(path.resolve())]
-    history = linked(directory)
+    history = linked_worktree(directory)
     if history is not None:
         argv += _history(history, config.history)
     for place in (str(directory), WORKSPACE):
@@ -60,12 +60,12 @@ def arguments(
 
 def guarded(directory: Path, config: WorkspaceConfig) -> list[Path]:
     """The directories, as commands know them, in which nothing that the user's programs obey may be planted."""
-    history = linked(directory)
+    history = linked_worktree(directory)
     kept = [] if history is None else [_kept(history, config.history)]
     return [directory, Path(WORKSPACE), *kept]
 
 
-def protected(directory: Path, config: WorkspaceConfig, named: Named) -> list[str]:
+def protected(directory: Path, config: WorkspaceConfig, named: ReferencedPaths) -> list[str]:
     """What no command may write below the workspace: the config's, where links lead, and without a guard what the
     user's control files name. With one that needs no mount, across which nothing could be moved."""
     given = [name for name in config.protected if name not in config.unguarded]
@@ -132,25 +132,25 @@ def _masked(directory: Path, place: str, names: Iterable[str]) -> list[str]:
     return [part for path in inside for part in emptied(path, f"{place}/{path.relative_to(directory)}")]
 
 
-def _history(history: Linked, kept: str) -> list[str]:
+def _history(history: LinkedWorktree, kept: str) -> list[str]:
     """What git writes for a worktree: its index and commits, and where they are `shared` the repository's branches. The
     repository is read wherever it lies, /tmp and the home's dot files too, which the sandbox has of its own."""
     top = _kept(history, kept)
-    obeyed = [history.own / "gitdir", history.own / "commondir"]
+    obeyed = [history.git_dir / "gitdir", history.git_dir / "commondir"]
     obeyed += [history.common / name for name in ("hooks", "config", "info")] if kept == "shared" else []
     read = _read_only(history.common, str(history.common))
     return [*read, "--bind", str(top), str(top), *(part for path in obeyed for part in _read_only(path, str(path)))]
 
 
-def _kept(history: Linked, kept: str) -> Path:
-    return history.common if kept == "shared" else history.own
+def _kept(history: LinkedWorktree, kept: str) -> Path:
+    return history.common if kept == "shared" else history.git_dir
 
 
-def _own_objects(history: Linked) -> dict[str, str]:
+def _own_objects(history: LinkedWorktree) -> dict[str, str]:
     """New objects lie beside the worktree's index; those of the repository are read."""
-    (history.own / "objects").mkdir(exist_ok=True)
+    (history.git_dir / "objects").mkdir(exist_ok=True)
     return {
-        "GIT_OBJECT_DIRECTORY": str(history.own / "objects"),
+        "GIT_OBJECT_DIRECTORY": str(history.git_dir / "objects"),
         "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(history.common / "objects"),
     }
 

@@ -27,7 +27,7 @@ from etude.environments.child import spawn
 from etude.environments.egress import gate
 from etude.environments.launcher import find_bwrap
 from etude.environments.local.config import WorkspaceConfig
-from etude.environments.local.named import named_in
+from etude.environments.local.named import referenced_paths
 from etude.environments.local.outside import abstract_sockets_held, turns_by
 from etude.environments.local.plain import PlainWorkspace
 from etude.environments.local.planted import MAY_BE, listed_as, rules
@@ -105,7 +105,7 @@ class ConfinedWorkspace(SpawnedSandbox):
         super().__init__(None, Channel(name), name, SandboxSpec(), config.file_timeout_s)
         self._directory, self._config = directory, config
         self._bwrap, self._guest = find_bwrap(directory), guest_program(default_cache_dir())
-        self._named = named_in(directory, [name for name in MAY_BE if name not in config.unguarded])
+        self._named = referenced_paths(directory, [name for name in MAY_BE if name not in config.unguarded])
         self._held = protected(directory, config, self._named)
         self.egress: Counter[str] = Counter()
         """What became of requests to hosts: "allowed", or the reason of a refusal."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from etude.environments.qemu.config import QemuConfig
 from etude.environments.qemu.machine import QemuMachine, clock_hints, find_qemu
 from etude.environments.vm.backend import MachineBackend
-from etude.environments.vm.machine import Shape, need_kvm
+from etude.environments.vm.machine import MachineShape, need_kvm
 from etude.environments.vm.sandbox import Disk
 
 
@@ -24,9 +24,9 @@ class QemuBackend(MachineBackend):
             need_kvm('accept emulation with accel = "tcg" in the environment config')
         super().__init__(config, "qemu", config.accel)
 
-    def machine(self, number: int, disk: Disk, shape: Shape) -> QemuMachine:
+    def machine(self, number: int, disk: Disk, shape: MachineShape) -> QemuMachine:
         name, log = self.place(number)
         return QemuMachine(name, shape, self.program, disk.fd, log, self.config.file_timeout_s)
 
-    def _hints(self, shape: Shape) -> Sequence[str]:
+    def _hints(self, shape: MachineShape) -> Sequence[str]:
         return clock_hints(self.program, shape.accel)

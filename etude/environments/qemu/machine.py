@@ -16,7 +16,16 @@ from pathlib import Path
 
 from etude.environments.child import FIRST_FD
 from etude.environments.qemu.monitor import Monitor
-from etude.environments.vm.machine import SERIAL_LINE, Boot, Copy, Owner, Shape, bytes_file, kill, spawn
+from etude.environments.vm.machine import (
+    SERIAL_LINE,
+    Boot,
+    MachineShape,
+    MachineSnapshot,
+    ProcessOwner,
+    bytes_file,
+    kill,
+    spawn,
+)
 from etude.environments.vm.ram import Ram
 from etude.errors import MissingDependency, SandboxError
 
@@ -41,7 +50,7 @@ class QemuMachine:
     guest_port = SERIAL_LINE
     keeps_line = True
 
-    def __init__(self, name: str, shape: Shape, guest: Path, disk: int, log: Path, wait_s: float) -> None:
+    def __init__(self, name: str, shape: MachineShape, guest: Path, disk: int, log: Path, wait_s: float) -> None:
         self.name = name
         self.shape = shape
         self._guest = guest
@@ -64,8 +73,8 @@ class QemuMachine:
     def host_memory_mb(self) -> int:
         return (self.shape.ram_bytes >> 19) + _OVERHEAD_MB  # twice: see vm.ram
 
-    async def start(self, source: Boot | Copy, owner: Owner) -> None:
-        self._ram = source.ram if isinstance(source, Copy) else Ram(self.shape.ram_bytes)
+    async def start(self, source: Boot | MachineSnapshot, owner: ProcessOwner) -> None:
+        self._ram = source.ram if isinstance(source, MachineSnapshot) else Ram(self.shape.ram_bytes)
         agent, its_agent = socket.socketpair()
         monitor, its_monitor = socket.socketpair()
         files = [os.dup(self._disk), os.dup(self._ram.fd), os.dup(self._saving)]
@@ -94,13 +103,13 @@ class QemuMachine:
             raise SandboxError(f"machine {self.name} has one line to its agent, which is taken")
         return agent
 
-    async def stop(self) -> None:
+    async def pause(self) -> None:
         await self._ask("stop")
 
-    async def go_on(self) -> None:
+    async def resume(self) -> None:
         await self._ask("cont")
 
-    async def copy(self) -> Copy:
+    async def copy(self) -> MachineSnapshot:
         assert self._pid is not None
         assert self._ram is not None
         os.lseek(self._saving, 0, os.SEEK_SET)
@@ -108,7 +117,7 @@ class QemuMachine:
         await self._ask("xen-save-devices-state", filename="/dev/fdset/2", live=False)
         size = os.fstat(self._saved).st_size
         devices = os.pread(self._saved, size, 0)
-        return Copy(await asyncio.to_thread(self._ram.copy_of, self._pid), devices)
+        return MachineSnapshot(await asyncio.to_thread(self._ram.copy_of, self._pid), devices)
 
     async def end(self, timeout_s: float) -> None:
         if self._monitor is not None:
@@ -132,7 +141,7 @@ class QemuMachine:
             raise SandboxError(f"machine {self.name} has not been started")
         await self._monitor.ask(command, **arguments)
 
-    def _arguments(self, source: Boot | Copy) -> list[str]:
+    def _arguments(self, source: Boot | MachineSnapshot) -> list[str]:
         accel, cpu = _ACCEL[self.shape.accel]
         size = self.shape.ram_bytes
         arguments = ["-name", self.name, "-M", "microvm,memory-backend=ram,suppress-vmdesc=on", "-accel", accel]
@@ -145,7 +154,7 @@ class QemuMachine:
         arguments += ["-device", "virtio-blk-device,drive=disk", "-device", "virtio-serial-device,max_ports=2"]
         arguments += ["-chardev", f"socket,id=agent,fd={_AGENT}", "-device", "virtserialport,chardev=agent,name=agent"]
         arguments += ["-chardev", f"socket,id=monitor,fd={_MONITOR}", "-mon", "chardev=monitor,mode=control"]
-        if isinstance(source, Copy):
+        if isinstance(source, MachineSnapshot):
             return [*arguments, "-incoming", f"fd:{_FIRST}", "-serial", "null"]
         arguments += ["-kernel", f"/proc/self/fd/{_FIRST}", "-initrd", f"/proc/self/fd/{_SECOND}"]
         arguments += ["-append", source.command_line("reboot=t")]
@@ -170,7 +179,7 @@ def find_qemu() -> str:
     return path
 
 
-def _files(source: Boot | Copy) -> list[int]:
-    if isinstance(source, Copy):
+def _files(source: Boot | MachineSnapshot) -> list[int]:
+    if isinstance(source, MachineSnapshot):
         return [bytes_file(source.devices)]
     return [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in (source.kernel.image, source.kernel.initial)]

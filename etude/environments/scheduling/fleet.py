@@ -49,13 +49,13 @@ class FleetConfig(Config):
     """What a start takes until a node has shown its own time."""
 
 
-class Life(StrEnum):
+class NodeHealth(StrEnum):
     ALIVE = "alive"
     SUSPECTED = "suspected"
     DEAD = "dead"
 
 
-class Phase(StrEnum):
+class LeasePhase(StrEnum):
     STARTING = "starting"
     LIVE = "live"
     DYING = "dying"
@@ -70,7 +70,7 @@ class Lease:
     node: Node
     shape: Shape
     since: float
-    phase: Phase = Phase.STARTING
+    phase: LeasePhase = LeasePhase.STARTING
     ticket: Ticket | None = None
     pool: Pool | None = None
     """The warm pool it waits in, or is made for."""
@@ -110,7 +110,7 @@ class Node:
 
     def __init__(self, name: str, first_start_s: float) -> None:
         self.name, self.incarnation, self.seq, self.seen_at = name, 0, 0, 0.0
-        self.life, self.hot, self.draining = Life.ALIVE, False, False
+        self.life, self.hot, self.draining = NodeHealth.ALIVE, False, False
         self.offers: tuple[Offer, ...] = ()
         self.start_slots, self.start_s = 0, first_start_s
         self.memory = self.cpus = self.disk = 0
@@ -126,7 +126,7 @@ class Node:
     @property
     def usable(self) -> bool:
         """Whether new sandboxes may go there, were there room."""
-        return self.life is Life.ALIVE and not self.hot and not self.draining
+        return self.life is NodeHealth.ALIVE and not self.hot and not self.draining
 
     def fits(self, shape: Shape) -> bool:
         return shape.memory <= self.free_memory and shape.cpus <= self.free_cpus and shape.disk <= self.free_disk
@@ -184,7 +184,7 @@ class Fleet:
 
     def renew(self, node: Node, hello: Hello, now: float) -> None:
         """Take in all that a node says of itself, its sandboxes left out."""
-        node.life, node.seen_at = Life.ALIVE, now
+        node.life, node.seen_at = NodeHealth.ALIVE, now
         node.incarnation, node.seq, node.start_slots = hello.incarnation, hello.seq, hello.start_slots
         node.offers = self._offers.setdefault(hello.offers, hello.offers)
         room = capacity_of(hello.resources, self.config.memory_quantum_mb, self.config.cpu_overcommit)
@@ -201,9 +201,9 @@ class Fleet:
     def _add_to_totals(self, *more: int) -> None:
         self.totals = [total + part for total, part in zip(self.totals, more, strict=True)]
 
-    def bury(self, node: Node) -> None:
+    def remove_node(self, node: Node) -> None:
         """Drop a dead node, whose leases the caller has released."""
-        assert node.life is Life.DEAD and not node.leases
+        assert node.life is NodeHealth.DEAD and not node.leases
         self.headroom.drop(node)
         self.set_holds(node, ())
         self.members.discard(node)
@@ -239,7 +239,7 @@ class Fleet:
         """Whether any node holds an image or a snapshot."""
         return key in self._holders
 
-    def could_ever_hold(self, shape: Shape) -> bool:
+    def can_ever_fit(self, shape: Shape) -> bool:
         """Whether an empty node of any kind seen so far would have the room; true while none has been seen."""
         return not self._hardware or any(
             shape.backend_of(offers) is not None
@@ -247,9 +247,9 @@ class Fleet:
             for offers, memory, cpus, disk in self._hardware
         )
 
-    def feel(self, node: Node, beat: Heartbeat, now: float) -> None:
+    def record_pressure(self, node: Node, beat: Heartbeat, now: float) -> None:
         """Take in a heartbeat's pressure."""
-        node.life = Life.ALIVE
+        node.life = NodeHealth.ALIVE
         node.seen_at, node.seq, node.pressure, node.draining = now, beat.seq, beat.pressure, beat.draining
         slack = self.config.cool if node.hot else 1.0
         node.hot = any(getattr(beat.pressure, name) > slack * limit for name, limit in self._limits)
@@ -258,7 +258,7 @@ class Fleet:
         self.refresh(node)
 
     def suspect(self, node: Node) -> None:
-        node.life = Life.SUSPECTED
+        node.life = NodeHealth.SUSPECTED
         self.refresh(node)
 
     def refresh(self, node: Node) -> None:
@@ -280,7 +280,7 @@ class Fleet:
         node.free_memory -= shape.memory
         node.free_cpus -= shape.cpus
         node.free_disk -= shape.disk
-        node.starting += lease.phase is Phase.STARTING
+        node.starting += lease.phase is LeasePhase.STARTING
         node.leases[lease.id] = self.leases[lease.id] = lease
         self.refresh(node)
 
@@ -288,19 +288,19 @@ class Fleet:
         """Give a lease's room back: its node said the sandbox is gone, or is gone itself."""
         node, shape = lease.node, lease.shape
         del self.leases[lease.id], node.leases[lease.id]
-        node.starting -= lease.phase is Phase.STARTING
-        self.dying_memory -= shape.memory if lease.phase is Phase.DYING else 0
+        node.starting -= lease.phase is LeasePhase.STARTING
+        self.dying_memory -= shape.memory if lease.phase is LeasePhase.DYING else 0
         self.reserved_memory -= shape.memory
         node.free_memory += shape.memory
         node.free_cpus += shape.cpus
         node.free_disk += shape.disk
         self.refresh(node)
 
-    def set_phase(self, lease: Lease, phase: Phase) -> None:
+    def set_phase(self, lease: Lease, phase: LeasePhase) -> None:
         """Move a lease on, and the sums that depend on its phase."""
         node, before = lease.node, lease.phase
-        node.starting += (phase is Phase.STARTING) - (before is Phase.STARTING)
-        self.dying_memory += lease.shape.memory * ((phase is Phase.DYING) - (before is Phase.DYING))
+        node.starting += (phase is LeasePhase.STARTING) - (before is LeasePhase.STARTING)
+        self.dying_memory += lease.shape.memory * ((phase is LeasePhase.DYING) - (before is LeasePhase.DYING))
         lease.phase = phase
         self.refresh(node)
 
@@ -308,10 +308,10 @@ class Fleet:
         """The node's word that a sandbox is ready; learns how long its starts take."""
         if lease.acknowledged is None:
             lease.acknowledged = seq
-        if lease.phase is Phase.STARTING:
+        if lease.phase is LeasePhase.STARTING:
             if not lease.fetches:
                 self.learn(lease.node, now - lease.since)
-            self.set_phase(lease, Phase.LIVE)
+            self.set_phase(lease, LeasePhase.LIVE)
 
     def learn(self, node: Node, took_s: float) -> None:
         node.start_s += 0.2 * (took_s - node.start_s)
@@ -326,10 +326,10 @@ class Fleet:
             known_before = restarted or (lease.acknowledged is not None and lease.acknowledged < seq)
             if lease.id in ids:
                 # (one with both was warm, and is being resumed: that it is there says nothing of the resume)
-                if lease.phase is Phase.STARTING and lease.acknowledged is None:
+                if lease.phase is LeasePhase.STARTING and lease.acknowledged is None:
                     found.started.append(lease)
             elif known_before:
-                (found.gone if lease.phase is Phase.DYING else found.lost).append(lease)
+                (found.gone if lease.phase is LeasePhase.DYING else found.lost).append(lease)
         found.unknown = [name for name in ids if name not in node.leases]
         found.unknown.sort()
         return found
@@ -342,6 +342,6 @@ class Fleet:
             cpus, disk = node.cpus - sum(s.cpus for s in shapes), node.disk - sum(s.disk for s in shapes)
             if (memory, cpus, disk) != (node.free_memory, node.free_cpus, node.free_disk):
                 raise EtudeError(f"{node.name} has {memory} quanta free by its leases, and counts {node.free_memory}")
-            starting = sum(lease.phase is Phase.STARTING for lease in node.leases.values())
+            starting = sum(lease.phase is LeasePhase.STARTING for lease in node.leases.values())
             if starting != node.starting:
                 raise EtudeError(f"{node.name} starts {starting} sandboxes, and counts {node.starting}")

@@ -12,10 +12,10 @@ from collections import Counter, deque
 from pydantic import Field
 
 from etude.config import Config
-from etude.environments.scheduling.fleet import Fleet, FleetConfig, Inventory, Lease, Life, Node, Phase
+from etude.environments.scheduling.fleet import Fleet, FleetConfig, Inventory, Lease, LeasePhase, Node, NodeHealth
 from etude.environments.scheduling.headroom import Shape, shape_of
 from etude.environments.scheduling.ledger import Ledger, State, Ticket
-from etude.environments.scheduling.messages import Command, Kill, Place, Request, snapshot_key
+from etude.environments.scheduling.messages import Command, KillSandbox, PlaceSandbox, Request, snapshot_key
 from etude.environments.scheduling.queues import QueueConfig, Queues
 from etude.environments.scheduling.warm import Pool, WarmConfig, WarmPools
 from etude.records import InfraFailed
@@ -83,7 +83,7 @@ class Lifecycle:
         self.queues.take(ticket, now)
         ticket.attempts += 1
         lease.pool, lease.ticket, lease.since, lease.fetches = None, ticket, now, False
-        self.fleet.set_phase(lease, Phase.STARTING)
+        self.fleet.set_phase(lease, LeasePhase.STARTING)
         self._placing(ticket, lease, now)
 
     def boot_warm(self, pool: Pool, node: Node, now: float) -> Lease:
@@ -104,7 +104,7 @@ class Lifecycle:
 
     def started(self, lease: Lease, seq: int, now: float) -> None:
         """Its node says it is ready."""
-        starting = lease.phase is Phase.STARTING
+        starting = lease.phase is LeasePhase.STARTING
         self.fleet.started(lease, seq, now)
         if starting and lease.pool is not None:
             self.warm.booted(lease, now)
@@ -129,8 +129,8 @@ class Lifecycle:
         if ticket is not None:
             self.queues.shares.add(ticket.request.tenant, lease.shape, -1)
             self.queues.lowered(ticket.request.tenant)
-        if lease.pool is not None and phase is not Phase.DYING:
-            self.warm.drop(lease, phase is Phase.STARTING)
+        if lease.pool is not None and phase is not LeasePhase.DYING:
+            self.warm.drop(lease, phase is LeasePhase.STARTING)
         if ticket is None or ticket.lease is not lease:
             return
         if ticket.state is State.PLACING and retryable:
@@ -167,27 +167,27 @@ class Lifecycle:
     def kill(self, lease: Lease, why: str, now: float) -> None:
         """Say which to kill; its room stays reserved until its node says it is gone."""
         if lease.pool is not None:
-            self.warm.drop(lease, lease.phase is Phase.STARTING)
-        self.fleet.set_phase(lease, Phase.DYING)
-        self.commands.append(Kill(lease.id, lease.node.name, why))
+            self.warm.drop(lease, lease.phase is LeasePhase.STARTING)
+        self.fleet.set_phase(lease, LeasePhase.DYING)
+        self.commands.append(KillSandbox(lease.id, lease.node.name, why))
         self._dying.append((now + self.config.kill_again_s, lease))
 
     def kill_unknown(self, sandbox: str, node: str) -> None:
         """A leak: a node runs what is nobody's."""
         self.totals["leaks_killed"] += 1
-        self.commands.append(Kill(sandbox, node, "nobody's"))
+        self.commands.append(KillSandbox(sandbox, node, "nobody's"))
 
     def die(self, node: Node, now: float) -> None:
         """Give a silent node up, and all that was on it."""
-        node.life = Life.DEAD
+        node.life = NodeHealth.DEAD
         self.totals["nodes_died"] += 1
         for lease in list(node.leases.values()):
             self.lost(lease, f"node {node.name} was silent for {now - node.seen_at:.0f} s", now)
-        self.fleet.bury(node)
+        self.fleet.remove_node(node)
 
     # --- what nodes report -------------------------------------------------------------------------------------------
 
-    def reconcile(self, node: Node, found: Inventory, seq: int, now: float, orders: dict[str, Place]) -> None:
+    def reconcile(self, node: Node, found: Inventory, seq: int, now: float, orders: dict[str, PlaceSandbox]) -> None:
         """Act on a node's inventory. `orders` are those of sandboxes that may be adopted if nobody's."""
         for lease in found.started:
             self.started(lease, seq, now)
@@ -198,7 +198,7 @@ class Lifecycle:
             if order is None or not self._adopt(node, order, seq, now):
                 self.kill_unknown(sandbox, node.name)
 
-    def _adopt(self, node: Node, order: Place, seq: int, now: float) -> bool:
+    def _adopt(self, node: Node, order: PlaceSandbox, seq: int, now: float) -> bool:
         """Take over a sandbox that an earlier run placed; its owner asks for it by its id, or its TTL ends it."""
         ticket = self.ledger.tickets.get(order.request.id)
         if order.warm or (ticket is not None and ticket.state not in (State.QUEUED, State.REFUSED)):
@@ -207,7 +207,7 @@ class Lifecycle:
             self.queues.take(ticket, now)
         else:
             ticket = self.ledger.open(order.request, self.shape(order.request), now)
-        ticket.lease = Lease(order.sandbox, node, ticket.shape, now, Phase.LIVE, ticket, acknowledged=seq)
+        ticket.lease = Lease(order.sandbox, node, ticket.shape, now, LeasePhase.LIVE, ticket, acknowledged=seq)
         self.fleet.reserve(ticket.lease, adopted=True)
         self.queues.shares.add(ticket.request.tenant, ticket.shape, 1)
         self.totals["adopted"] += 1
@@ -231,17 +231,17 @@ class Lifecycle:
             at, _, ticket = heapq.heappop(self._expiries)
             if ticket.state is State.READY and ticket.expires_at == at:
                 self.end(ticket, now, "its time ran out")
-        while self._starts and (self._starts[0][1].phase is not Phase.STARTING or self._starts[0][0] <= now):
+        while self._starts and (self._starts[0][1].phase is not LeasePhase.STARTING or self._starts[0][0] <= now):
             due, lease = self._starts.popleft()
             # a warm sandbox handed out starts a second time, and has a later entry of its own
-            current = lease.phase is Phase.STARTING and lease.since + self.config.start_deadline_s == due
+            current = lease.phase is LeasePhase.STARTING and lease.since + self.config.start_deadline_s == due
             if current and self.fleet.leases.get(lease.id) is lease:
                 self._give_up_start(lease, now)
         while self._dying and self._dying[0][0] <= now:
             _, lease = self._dying.popleft()
             if self.fleet.leases.get(lease.id) is lease:
                 self.totals["kills_repeated"] += 1
-                self.commands.append(Kill(lease.id, lease.node.name, "asked before, and not confirmed"))
+                self.commands.append(KillSandbox(lease.id, lease.node.name, "asked before, and not confirmed"))
                 self._dying.append((now + self.config.kill_again_s, lease))
         for priority, queue in self.queues.classes.items():
             patience_s = self.config.queues.patience_s[priority]

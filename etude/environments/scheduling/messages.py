@@ -1,13 +1,14 @@
 """What node agents, the server and the scheduler say to each other.
 
 Owns the records only: plain, frozen, of strings and numbers, so that any transport carries them. Node agents send
-`Hello`, `Heartbeat`, `Placed` and `Ended`; the scheduler answers with `Place`, `Kill` and `AskHello`; whoever asked for
-a sandbox reads `Notice`. Never sends anything itself.
+`Hello`, `Heartbeat`, `Placed` and `Ended`; the scheduler answers with `PlaceSandbox`, `KillSandbox` and `AskHello`;
+whoever asked for a sandbox reads `Notice`. Never sends anything itself.
 
 Rules of the conversation, which the accounting rests on:
   - A node numbers what it sends (`seq`, rising within one `incarnation`, which changes when its agent restarts). A
     heartbeat that lacks a sandbox says something only about sandboxes acknowledged before it.
-  - Orders to a node arrive in order or not at all. Both orders are idempotent: `Place` and `Kill` of a sandbox already
+  - Orders to a node arrive in order or not at all. Both orders are idempotent: `PlaceSandbox` and `KillSandbox` of a
+  sandbox already
     placed or gone are answered again with `Placed` and `Ended`, so either may be repeated.
   - `Hello` lists the orders of every living sandbox, so a scheduler that lost its memory gets it back from the nodes.
 """
@@ -96,7 +97,7 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceSandbox:
     """Make this sandbox. `resume` hands a warm one, already running under `sandbox`, to the request."""
 
     sandbox: str
@@ -110,7 +111,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class KillSandbox:
     """End this sandbox, whatever state it is in, and answer `Ended`."""
 
     sandbox: str
@@ -125,7 +126,7 @@ class AskHello:
     node: str
 
 
-Command: TypeAlias = Place | Kill | AskHello
+Command: TypeAlias = PlaceSandbox | KillSandbox | AskHello
 
 
 # --- node to scheduler -----------------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class Hello:
     offers: tuple[Offer, ...]
     start_slots: int = 4
     """Starts it does at once without each slowing the others."""
-    sandboxes: tuple[Place, ...] = ()
+    sandboxes: tuple[PlaceSandbox, ...] = ()
     """The order of every sandbox that exists on it; those still being made are left out."""
     holds: tuple[str, ...] = ()
 

@@ -22,7 +22,7 @@ from itertools import islice
 from random import Random
 
 from etude.config import Config
-from etude.environments.scheduling.fleet import Fleet, Life, Node
+from etude.environments.scheduling.fleet import Fleet, Node, NodeHealth
 from etude.environments.scheduling.headroom import Shape
 from etude.environments.scheduling.messages import Fetch, Request, image_key, snapshot_key
 
@@ -161,7 +161,7 @@ class Placer:
 
     def _source(self, key: str) -> str | None:
         for node in self.fleet.holders(key, self._rng):
-            if node.life is Life.ALIVE:
+            if node.life is NodeHealth.ALIVE:
                 return node.name
         return None
 

@@ -1,15 +1,15 @@
 """Who is next: two classes, fair shares between tenants, and a place in line that people can see.
 
-Owns `Shares` and `Queues`. Knows nothing of nodes: the scheduler asks for the next ticket, says which shapes found no
-room, and takes the ticket out when it has found some.
+Owns `FairShares` and `Queues`. Knows nothing of nodes: the scheduler asks for the next ticket, says which shapes found
+no room, and takes the ticket out when it has found some.
 
 Between tenants: dominant resource fairness (Ghodsi et al. 2011). A tenant's share is the largest of its shares of the
 cluster's memory, CPU and disk, over its weight, and whoever has the least goes next; within a tenant, who came first.
 Between classes: interactive before training, but when training has waited for `training_patience_s` it gets one turn in
 `training_turn`. (A request that finds no room while others do is the scheduler's to look after: see its claims.)
 
-Requests of one shape share a `Line`, because room for one is room for all: when a shape finds none, one look has told
-it for everybody in line. Finding the next costs a look at the top of each line, plus the logarithm of its tenants.
+Requests of one shape share a `ShapeQueue`, because room for one is room for all: when a shape finds none, one look has
+told it for everybody in line. Finding the next costs a look at the top of each line, plus the logarithm of its tenants.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class QueueConfig(Config):
     training_turn: int = Field(default=8, ge=1)
 
 
-class Shares:
+class FairShares:
     """What each tenant holds, as its weighted dominant share of the cluster."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
@@ -81,14 +81,14 @@ class Shares:
         self._keys[tenant] = max(memory / totals[0], cpus / totals[1], disk / totals[2]) / self.weight(tenant)
 
 
-class Line:
+class ShapeQueue:
     """Tickets of one shape and class, first in first out for each tenant, tenants by share.
 
     The heap may hold more than one entry a tenant; only the one in `_entry` counts, and one whose share has risen since
     is put back where it belongs when it comes up.
     """
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: FairShares) -> None:
         self._shares = shares
         self._heap: list[tuple[float, int, str]] = []
         self._entry: dict[str, tuple[float, int]] = {}
@@ -151,7 +151,7 @@ class Line:
 class ClassQueue:
     """One class."""
 
-    lines: dict[Shape, Line] = field(default_factory=dict)
+    lines: dict[Shape, ShapeQueue] = field(default_factory=dict)
     order: deque[Ticket] = field(default_factory=deque)
     """By submission, for whoever has waited longest; tickets that left are dropped when they come up."""
     tenants: Counter[str] = field(default_factory=Counter)
@@ -169,7 +169,7 @@ class Queues:
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
-        self.shares = Shares(config.weights)
+        self.shares = FairShares(config.weights)
         self.classes: dict[Priority, ClassQueue] = {priority: ClassQueue() for priority in PRIORITIES}
         self._passed = 0
         """Interactive placements since training last had a turn."""
@@ -192,7 +192,7 @@ class Queues:
         queue = self.classes[ticket.request.priority]
         line = queue.lines.get(ticket.shape)
         if line is None:
-            line = queue.lines[ticket.shape] = Line(self.shares)
+            line = queue.lines[ticket.shape] = ShapeQueue(self.shares)
         line.push(ticket, first)
         (queue.order.appendleft if first else queue.order.append)(ticket)
         queue.tenants[ticket.request.tenant] += 1

@@ -20,7 +20,7 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass
 
-from etude.environments.scheduling.fleet import Life, Node
+from etude.environments.scheduling.fleet import Node, NodeHealth
 from etude.environments.scheduling.headroom import Shape
 from etude.environments.scheduling.ledger import FINAL, Refusal, State, Ticket
 from etude.environments.scheduling.lifecycle import Lifecycle, LifecycleConfig
@@ -32,8 +32,8 @@ from etude.environments.scheduling.messages import (
     Heartbeat,
     Hello,
     Notice,
-    Place,
     Placed,
+    PlaceSandbox,
     Priority,
     Request,
 )
@@ -118,7 +118,7 @@ class Scheduler:
 
     def refusal(self, request: Request, now: float) -> Refusal | None:
         """What `submit` would refuse it with now, if anything."""
-        if not self.fleet.could_ever_hold(self.life.shape(request)):
+        if not self.fleet.can_ever_fit(self.life.shape(request)):
             needs = request.resources
             kind = request.backend or request.isolation or "any backend"
             what = (
@@ -170,7 +170,7 @@ class Scheduler:
         if (beat.incarnation, beat.seq) <= (node.incarnation, node.seq):
             return
         self._count_back(node)
-        self.fleet.feel(node, beat, now)
+        self.fleet.record_pressure(node, beat, now)
         if beat.sandboxes is not None:
             found = self.fleet.inventory(node, beat.sandboxes, beat.seq, restarted=False)
             self.life.reconcile(node, found, beat.seq, now, {})
@@ -244,7 +244,7 @@ class Scheduler:
             self.life.hand_out(ticket, warm, now)
             backend = ticket.shape.backend_of(warm.node.offers)
             assert backend is not None
-            self.life.commands.append(Place(warm.id, warm.node.name, "resume", ticket.request, backend))
+            self.life.commands.append(PlaceSandbox(warm.id, warm.node.name, "resume", ticket.request, backend))
             self.totals["handed_out"] += 1
             self.pace.add(now)
             return True
@@ -265,7 +265,9 @@ class Scheduler:
         lease = self.life.place(ticket, choice.node, now)
         lease.fetches = bool(choice.fetch)
         action = "create" if request.snapshot is None else "fork"
-        self.life.commands.append(Place(lease.id, choice.node.name, action, request, choice.backend, choice.fetch))
+        self.life.commands.append(
+            PlaceSandbox(lease.id, choice.node.name, action, request, choice.backend, choice.fetch)
+        )
         self.pace.add(now)
 
     def _mind_claims(self, now: float) -> None:
@@ -312,7 +314,9 @@ class Scheduler:
                     break
                 lease = self.life.boot_warm(pool, found.node, now)
                 lease.fetches = bool(found.fetch)
-                order = Place(lease.id, found.node.name, "create", pool.pattern, found.backend, found.fetch, warm=True)
+                order = PlaceSandbox(
+                    lease.id, found.node.name, "create", pool.pattern, found.backend, found.fetch, warm=True
+                )
                 self.life.commands.append(order)
 
     def _make_room(self, shape: Shape, now: float) -> None:
@@ -334,18 +338,18 @@ class Scheduler:
             if silent_s >= fleet.dead_after_s:
                 self.life.die(node, now)
                 continue
-            if silent_s >= fleet.suspect_after_s and node.life is Life.ALIVE:
+            if silent_s >= fleet.suspect_after_s and node.life is NodeHealth.ALIVE:
                 self.fleet.suspect(node)
                 self.totals["suspected"] += 1
             # one that is suspected is looked at as often: it may come back, and fall silent again
             dead_at, next_at = node.seen_at + fleet.dead_after_s, max(now, node.seen_at) + fleet.suspect_after_s
-            suspected = node.life is Life.SUSPECTED
+            suspected = node.life is NodeHealth.SUSPECTED
             heapq.heappush(
                 self._checks, (min(dead_at, next_at) if suspected else node.seen_at + fleet.suspect_after_s, name)
             )
 
     def _count_back(self, node: Node) -> None:
-        if node.life is Life.SUSPECTED:
+        if node.life is NodeHealth.SUSPECTED:
             self.totals["adopted"] += len(node.leases)
 
     def _known(self, request_id: str) -> Ticket:
@@ -390,7 +394,7 @@ class Scheduler:
         found = {f"requests_{state}": float(count) for state, count in self.ledger.counts.items()}
         found |= {f"waiting_{priority}": float(queue.length) for priority, queue in self.queues.classes.items()}
         lives = Counter(node.life for node in self.fleet.nodes.values())
-        found |= {"nodes_alive": lives[Life.ALIVE], "nodes_suspected": lives[Life.SUSPECTED]}
+        found |= {"nodes_alive": lives[NodeHealth.ALIVE], "nodes_suspected": lives[NodeHealth.SUSPECTED]}
         found["nodes_hot"] = sum(node.hot for node in self.fleet.nodes.values())
         found["memory_reserved"] = self.fleet.reserved_memory / max(1, self.fleet.totals[0])
         found["warm_idle"] = sum(len(pool.idle) for pool in self.warm.pools.values())

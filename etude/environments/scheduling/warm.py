@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 
 from etude.config import Config
-from etude.environments.scheduling.fleet import Lease, Life
+from etude.environments.scheduling.fleet import Lease, NodeHealth
 from etude.environments.scheduling.headroom import Shape
 from etude.environments.scheduling.messages import Request
 
@@ -112,7 +112,7 @@ class WarmPools:
         if pool is None:
             return None
         for lease in reversed(pool.idle):
-            if lease.node.life is Life.ALIVE:
+            if lease.node.life is NodeHealth.ALIVE:
                 pool.idle.remove(lease)
                 pool.handed_out += 1
                 return lease

@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from etude.environments.base import SandboxSpec, Snapshot
 from etude.environments.hosted import Hosted
-from etude.environments.lives import Kept, Live
+from etude.environments.lives import LiveSandbox, LiveSnapshot
 from etude.environments.node import Node
 from etude.environments.server.operations import ASKED, BOX, SERVED
 from etude.environments.server.streams import Streams
@@ -161,10 +161,10 @@ def _told(verb: str, value: Any) -> object:
 async def once(
     node: Node, request: Request, raw: bytes, work: Callable[[], Awaitable[object]], unwritten: bool = False
 ) -> Response:
-    """Answer by the request's key: see requests.Requests.once."""
+    """Answer by the request's key: see requests.Requests.run_once."""
     key, wait = key_of(request), _PREFER_WAIT.search(request.headers.get("prefer", ""))
     wait_s = float(wait[1]) if wait else None
-    answer = await node.requests.once(key, digest_of(request, raw), work, wait_s, unwritten)
+    answer = await node.requests.run_once(key, digest_of(request, raw), work, wait_s, unwritten)
     return respond(answer, {KEY: key})
 
 
@@ -183,7 +183,7 @@ def reply(value: object) -> Response:
     return respond(Answer(200, dump(value)))
 
 
-def described(live: Live) -> dict[str, Any]:
+def described(live: LiveSandbox) -> dict[str, Any]:
     """A sandbox as answers tell of it."""
     spec = replace(live.spec, files={})
     return {
@@ -194,15 +194,15 @@ def described(live: Live) -> dict[str, Any]:
         "labels": dict(spec.labels),
         "egress": spec.egress,
         "paused": live.paused,
-        "ending": None if live.ending is None else {"why": live.ending.why, "trouble": live.ending.trouble},
+        "ending": None if live.ending is None else {"why": live.ending.why, "trouble": live.ending.last_error},
         "created_at": round(live.born, 3),
         "expires_at": round(live.expires, 3),
     }
 
 
-def kept(snapshot: Kept) -> dict[str, Any]:
+def kept(snapshot: LiveSnapshot) -> dict[str, Any]:
     """A snapshot as answers tell of it."""
-    return {"id": snapshot.id, "backend": snapshot.backend, "image": snapshot.image, "of": snapshot.of}
+    return {"id": snapshot.id, "backend": snapshot.backend, "image": snapshot.image, "of": snapshot.sandbox_id}
 
 
 def _checked(key: str) -> str:

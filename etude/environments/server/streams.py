@@ -13,7 +13,7 @@ from typing import Any
 
 from etude.environments.base import Process
 from etude.environments.hosted import Hosted
-from etude.environments.lives import Live
+from etude.environments.lives import LiveSandbox
 from etude.environments.wire import answer_of
 from etude.errors import EtudeError
 from etude.serving.wire import Answer, dump
@@ -46,7 +46,7 @@ class Streams:
         async def whole() -> Answer:
             try:
                 requests, run = self._hosted.node.requests, self._hosted.call
-                return await requests.once(key, digest, lambda: run(name, "exec", started=tell, **command))
+                return await requests.run_once(key, digest, lambda: run(name, "exec", started=tell, **command))
             except EtudeError as error:
                 return answer_of(error)
             finally:
@@ -54,7 +54,7 @@ class Streams:
 
         return _followed(begun, asyncio.ensure_future(whole()))
 
-    async def _told(self, live: Live, process: Process, skip: int) -> AsyncGenerator[bytes]:
+    async def _told(self, live: LiveSandbox, process: Process, skip: int) -> AsyncGenerator[bytes]:
         try:
             async with self._hosted.node.use(live.id, awake=False):
                 async for event in _output(process, skip):

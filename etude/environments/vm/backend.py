@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from etude.environments import cgroups, store
-from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, all_of
+from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, gather_all
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.images.root import image_environment
 from etude.environments.images.rootfs import HOST
@@ -28,8 +28,8 @@ from etude.environments.images.store import ImageStore
 from etude.environments.task_archives import archives
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel
-from etude.environments.vm.machine import Machine, Shape
-from etude.environments.vm.sandbox import Disk, Fresh, Frozen, MachineSandbox, Start, shape_of
+from etude.environments.vm.machine import Machine, MachineShape
+from etude.environments.vm.sandbox import Disk, FreshMachine, FrozenMachine, MachineSandbox, Start, shape_of
 from etude.errors import ConfigError, SandboxError
 
 
@@ -44,7 +44,7 @@ class MachineBackend:
         self.program = guest_program(self._cache_dir)
         state_dir = config.state_dir or store.default_state_dir()
         store.sweep(state_dir)
-        self._place = store.Place(state_dir, ())
+        self._place = store.InstanceDirectory(state_dir, ())
         self.instance = self._place.instance
         self.groups: cgroups.CgroupTree | None = None
         try:
@@ -56,10 +56,10 @@ class MachineBackend:
             raise
         self._held = contextlib.ExitStack()
         self._disks: dict[str, Disk] = {}
-        self._templates: dict[tuple[str, Shape], asyncio.Task[Frozen]] = {}
+        self._templates: dict[tuple[str, MachineShape], asyncio.Task[FrozenMachine]] = {}
         self.live: dict[int, MachineSandbox] = {}
         """Sandboxes that have not been destroyed."""
-        self._snapshots: dict[str, Frozen] = {}
+        self._snapshots: dict[str, FrozenMachine] = {}
         self._numbers = itertools.count(1)
         self._starts = asyncio.Semaphore(config.concurrent_starts)
         self.closed = False
@@ -101,7 +101,7 @@ class MachineBackend:
             template.cancel()
         await asyncio.gather(*self._templates.values(), return_exceptions=True)
         try:
-            await all_of(*(box.destroy() for box in list(self.live.values())))
+            await gather_all(*(box.destroy() for box in list(self.live.values())))
         finally:
             self._templates.clear()
             self._snapshots.clear()
@@ -115,10 +115,10 @@ class MachineBackend:
     def place(self, number: int) -> tuple[str, Path]:
         return f"{self.instance}/{number}", self._place.root / f"{number}.log"
 
-    def machine(self, number: int, disk: Disk, shape: Shape) -> Machine:
+    def machine(self, number: int, disk: Disk, shape: MachineShape) -> Machine:
         raise NotImplementedError
 
-    def remember(self, frozen: Frozen) -> Snapshot:
+    def remember(self, frozen: FrozenMachine) -> Snapshot:
         snapshot = Snapshot(f"{self.instance}/{next(self._numbers)}")
         self._snapshots[snapshot.id] = frozen
         return snapshot
@@ -128,13 +128,13 @@ class MachineBackend:
 
     # for a backend --------------------------------------------------------------------------------------------------
 
-    def _hints(self, shape: Shape) -> Sequence[str]:
+    def _hints(self, shape: MachineShape) -> Sequence[str]:
         """What a guest's kernel must be told of a machine of this kind. Blocks."""
         return ()
 
     # ----------------------------------------------------------------------------------------------------------------
 
-    async def _started(self, spec: SandboxSpec, start: Frozen) -> MachineSandbox:
+    async def _started(self, spec: SandboxSpec, start: FrozenMachine) -> MachineSandbox:
         async with self._starts:
             sandbox = self._new(spec, start)
             try:
@@ -154,7 +154,7 @@ class MachineBackend:
         sandbox = self.live[number] = MachineSandbox(self, number, spec, start)
         return sandbox
 
-    def _base(self, base: Snapshot, disk: Disk, shape: Shape) -> Frozen:
+    def _base(self, base: Snapshot, disk: Disk, shape: MachineShape) -> FrozenMachine:
         frozen = self._snapshots.get(base.id)
         if frozen is None:
             raise SandboxError(f"no snapshot {base.id}: it was released, or another backend made it")
@@ -187,7 +187,7 @@ class MachineBackend:
             self._disks[found.id] = Disk(found, fd, image_environment(found.uid, found.env))
         return self._disks[found.id]
 
-    async def _template(self, disk: Disk, shape: Shape) -> Frozen:
+    async def _template(self, disk: Disk, shape: MachineShape) -> FrozenMachine:
         """The copy that machines of this image and size start from; booted now where there is none yet."""
         key = disk.image.id, shape
         task = self._templates.pop(key, None)
@@ -199,10 +199,10 @@ class MachineBackend:
                 del self._templates[old]
         return await asyncio.shield(task)
 
-    async def _boot_template(self, disk: Disk, shape: Shape) -> Frozen:
+    async def _boot_template(self, disk: Disk, shape: MachineShape) -> FrozenMachine:
         kernel = await asyncio.to_thread(guest_kernel, self._cache_dir, self.program)
         resources = Resources(memory_mb=shape.memory_mb, disk_mb=shape.disk_mb, cpus=shape.cpus)
-        start = Fresh(disk, shape, kernel, await asyncio.to_thread(self._hints, shape))
+        start = FreshMachine(disk, shape, kernel, await asyncio.to_thread(self._hints, shape))
         sandbox = self._new(SandboxSpec(resources=resources), start)
         try:
             await sandbox.boot(start)

@@ -30,7 +30,7 @@ SERIAL_LINE = 0
 
 
 @dataclass(frozen=True)
-class Shape:
+class MachineShape:
     """What a copied memory fixes for every machine that starts from it."""
 
     memory_mb: int
@@ -57,7 +57,7 @@ class Boot:
 
 
 @dataclass(frozen=True)
-class Copy:
+class MachineSnapshot:
     """A machine that stood still: its memory, and the state of all else."""
 
     ram: Ram
@@ -65,7 +65,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Owner:
+class ProcessOwner:
     """Who a machine's process is on the host, and the cgroup.procs files it writes itself to."""
 
     uid: int
@@ -76,7 +76,7 @@ class Owner:
 class Machine(Protocol):
     """One machine on one image, made but not yet started. Any method but `end` may raise SandboxError."""
 
-    shape: Shape
+    shape: MachineShape
 
     @property
     def pid(self) -> int | None:
@@ -90,7 +90,7 @@ class Machine(Protocol):
 
     @property
     def keeps_line(self) -> bool:
-        """Whether the line to the agent outlives a `stop`. If not, hang up before, and ask for a new one after."""
+        """Whether the line to the agent outlives a `pause`. If not, hang up before, and ask for a new one after."""
         ...
 
     @property
@@ -98,7 +98,7 @@ class Machine(Protocol):
         """What its process may take of the host's memory at most."""
         ...
 
-    async def start(self, source: Boot | Copy, owner: Owner) -> None:
+    async def start(self, source: Boot | MachineSnapshot, owner: ProcessOwner) -> None:
         """Start it, at the kernel's first instruction or where the copied machine stood. It runs at once: the agent
         of a copy must hear `resume` before anything else."""
         ...
@@ -107,11 +107,11 @@ class Machine(Protocol):
         """A line to the agent, once it answers. Has no deadline of its own."""
         ...
 
-    async def stop(self) -> None: ...
+    async def pause(self) -> None: ...
 
-    async def go_on(self) -> None: ...
+    async def resume(self) -> None: ...
 
-    async def copy(self) -> Copy:
+    async def copy(self) -> MachineSnapshot:
         """Of a machine that stands still."""
         ...
 
@@ -129,7 +129,7 @@ def need_kvm(otherwise: str) -> None:
 
 
 def spawn(
-    guest: Path, owner: Owner, command: Sequence[str], fds: Iterable[int], log: Path, kvm: bool, file_max: int
+    guest: Path, owner: ProcessOwner, command: Sequence[str], fds: Iterable[int], log: Path, kvm: bool, file_max: int
 ) -> int:
     """Start a machine's process, confined (see guest/emulate.c); its id.
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.images.store import Described, ImagesConfig, ImageStore
-from etude.environments.plugin import Finding, look
+from etude.environments.plugin import Finding, run_check
 from etude.environments.vm.backend import MachineBackend
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel
@@ -33,12 +33,12 @@ _Config = TypeVar("_Config", bound=MachineConfig)
 
 def kernel_finding() -> Finding:
     cache_dir = default_cache_dir()
-    return look("guest kernel", lambda: str(guest_kernel(cache_dir, guest_program(cache_dir)).image))
+    return run_check("guest kernel", lambda: str(guest_kernel(cache_dir, guest_program(cache_dir)).image))
 
 
 def guest_finding(config: _Config, opened: Callable[[_Config], MachineBackend], advice: str) -> Finding:
     """Whether a guest boots and forks on the backend that `opened` makes; `advice` says what to do where not."""
-    return look("a real guest", lambda: asyncio.run(_boot(config, opened, advice)))
+    return run_check("a real guest", lambda: asyncio.run(_boot(config, opened, advice)))
 
 
 async def _boot(config: _Config, opened: Callable[[_Config], MachineBackend], advice: str) -> str:

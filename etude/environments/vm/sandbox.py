@@ -22,10 +22,10 @@ from etude.environments.cgroups import CgroupTree
 from etude.environments.channel import Channel
 from etude.environments.guest_sandbox import GuestSandbox
 from etude.environments.images.store import Image
-from etude.environments.starving import processors_taken, short_of
+from etude.environments.starving import processors_in_use, starved_of
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import Kernel
-from etude.environments.vm.machine import Boot, Copy, Machine, Owner, Shape
+from etude.environments.vm.machine import Boot, Machine, MachineShape, MachineSnapshot, ProcessOwner
 from etude.errors import DeadlineExceeded, SandboxError
 
 _ADVICE = "`etude environments doctor` tells what is missing"
@@ -43,32 +43,32 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenMachine:
     """A machine that stood still: what others start from. Lives as long as anybody refers to it."""
 
     disk: Disk
-    shape: Shape
-    copy: Copy
+    shape: MachineShape
+    copy: MachineSnapshot
     next_id: int
     """Of its agent's requests: it still knows the earlier ones."""
 
 
 @dataclass(frozen=True)
-class Fresh:
+class FreshMachine:
     """A machine that has yet to boot."""
 
     disk: Disk
-    shape: Shape
+    shape: MachineShape
     kernel: Kernel
     hints: Sequence[str]
     """For the kernel, of this machine's clock."""
     next_id: int = 1
 
 
-Start = Frozen | Fresh
+Start = FrozenMachine | FreshMachine
 
 
-class Host(Backend, Protocol):
+class MachineHost(Backend, Protocol):
     """What a sandbox asks of its backend."""
 
     @property
@@ -80,9 +80,9 @@ class Host(Backend, Protocol):
         """The name of sandbox `number`, and its log."""
         ...
 
-    def machine(self, number: int, disk: Disk, shape: Shape) -> Machine: ...
+    def machine(self, number: int, disk: Disk, shape: MachineShape) -> Machine: ...
 
-    def remember(self, frozen: Frozen) -> Snapshot: ...
+    def remember(self, frozen: FrozenMachine) -> Snapshot: ...
 
     def forget(self, number: int) -> None: ...
 
@@ -90,7 +90,7 @@ class Host(Backend, Protocol):
 class MachineSandbox(GuestSandbox):
     """See base.Sandbox for the meaning of its methods; made by a backend of machines."""
 
-    def __init__(self, host: Host, number: int, spec: SandboxSpec, start: Start) -> None:
+    def __init__(self, host: MachineHost, number: int, spec: SandboxSpec, start: Start) -> None:
         name, self._log = host.place(number)
         super().__init__(host, Channel(name, start.next_id), name, spec, host.config.file_timeout_s)
         self._host = host
@@ -100,11 +100,11 @@ class MachineSandbox(GuestSandbox):
 
     async def boot(self, start: Start) -> None:
         """Start the machine, and wait until its agent has answered."""
-        config, first = self._host.config, isinstance(start, Fresh)
+        config, first = self._host.config, isinstance(start, FreshMachine)
         wait_s = config.boot_timeout_s if first else config.start_timeout_s
         try:
             async with self._within("to start", wait_s):
-                source = self._first_words(start) if isinstance(start, Fresh) else start.copy
+                source = self._first_words(start) if isinstance(start, FreshMachine) else start.copy
                 await self._machine.start(source, self._owner())
                 if first:
                     await self._connect()
@@ -116,7 +116,7 @@ class MachineSandbox(GuestSandbox):
             why = f"machine {self.id} did not start with accel {self._machine.shape.accel!r} ({error}); it said"
             raise SandboxError(f"{why}: {_gist(self._log)}; {_ADVICE}") from None
 
-    async def freeze(self) -> Frozen:
+    async def freeze(self) -> FrozenMachine:
         """A copy of the machine as it stands."""
         async with self._stopped():
             return await self._copy()
@@ -128,22 +128,22 @@ class MachineSandbox(GuestSandbox):
 
     async def _starving(self) -> str:
         """Its memory the machine keeps apart from its commands'; not its processors."""
-        taken = await processors_taken(self._machine.pid) if self._machine.pid is not None else 0.0
-        return short_of(taken, self._spec.resources.cpus)
+        taken = await processors_in_use(self._machine.pid) if self._machine.pid is not None else 0.0
+        return starved_of(taken, self._spec.resources.cpus)
 
     async def _freeze(self) -> None:
         async with self._within("to stand still", self._wait_s):
             await self._channel.freeze(self._wait_s, hold=True)
             if not self._machine.keeps_line:
                 self._channel.hang_up()
-            await self._machine.stop()
+            await self._machine.pause()
 
     async def _thaw(self) -> None:
-        await self._wholly(self._go_on())
+        await self._wholly(self._resume_machine())
 
     @asynccontextmanager
     async def _heard(self) -> AsyncGenerator[None]:
-        await self._wholly(self._go_on(thaw=False))
+        await self._wholly(self._resume_machine(thaw=False))
         try:
             yield
         finally:
@@ -157,11 +157,11 @@ class MachineSandbox(GuestSandbox):
             await asyncio.wait({going})
             raise
 
-    async def _go_on(self, thaw: bool = True) -> None:
+    async def _resume_machine(self, thaw: bool = True) -> None:
         """The machine, and its commands where they are to `thaw` as well."""
         try:
             async with self._within("to go on", self._wait_s):
-                await self._machine.go_on()
+                await self._machine.resume()
                 await self._wake(self._wait_s, thaw)
         except (SandboxError, DeadlineExceeded) as error:
             self._channel.close(f"it did not go on after it stood still ({error})")
@@ -193,28 +193,28 @@ class MachineSandbox(GuestSandbox):
             except ConnectionResetError:
                 continue  # by the guest's kernel, which learned late that all earlier lines are dead
 
-    async def _copy(self) -> Frozen:
+    async def _copy(self) -> FrozenMachine:
         async with self._within("to be copied", self._host.config.copy_timeout_s):
             copy = await self._machine.copy()
-        return Frozen(self._disk, self._machine.shape, copy, self._channel.next_id)
+        return FrozenMachine(self._disk, self._machine.shape, copy, self._channel.next_id)
 
     async def _tell(self, wait_s: float) -> None:
         env = {**self._disk.env, **self._host.config.env}
         await self._channel.resume(self._spec.resources.pids, self.id, env, wait_s)
 
-    def _first_words(self, start: Fresh) -> Boot:
+    def _first_words(self, start: FreshMachine) -> Boot:
         image, shape = start.disk.image, start.shape
         numbers = (shape.disk_mb << 20, shape.memory_mb << 20, image.uid, image.gid)
         words = [*map(str, numbers), image.workspace, str(self._machine.guest_port)]
         return Boot(start.kernel, start.hints, words)
 
-    def _owner(self) -> Owner:
+    def _owner(self) -> ProcessOwner:
         user = self._host.config.first_uid + self._number % _UIDS
         if self._host.groups is None:
-            return Owner(user, user, ())
+            return ProcessOwner(user, user, ())
         memory_mb, cpus = self._machine.host_memory_mb, self._spec.resources.cpus
         limits = Resources(memory_mb=memory_mb, pids=_THREADS, cpus=cpus)
-        return Owner(user, user, self._host.groups.add(str(self._number), limits))
+        return ProcessOwner(user, user, self._host.groups.add(str(self._number), limits))
 
     @asynccontextmanager
     async def _within(self, what: str, wait_s: float) -> AsyncGenerator[None]:
@@ -241,6 +241,6 @@ def _gist(log: Path) -> str:
     return " ".join(own)[:300] or " ".join(lines)[-500:] or "nothing"
 
 
-def shape_of(resources: Resources, accel: Literal["tcg", "kvm"]) -> Shape:
+def shape_of(resources: Resources, accel: Literal["tcg", "kvm"]) -> MachineShape:
     """The size of a machine for these limits. What is left of `cpus` after whole processors is its process's quota."""
-    return Shape(resources.memory_mb, math.ceil(resources.cpus), resources.disk_mb, accel)
+    return MachineShape(resources.memory_mb, math.ceil(resources.cpus), resources.disk_mb, accel)

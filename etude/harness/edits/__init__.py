@@ -9,6 +9,6 @@ one call. All of it is pure: text in, text out. It knows neither tools nor sandb
 from __future__ import annotations
 
 from etude.harness.edits.hunks import Edit, parse_hunks
-from etude.harness.edits.replace import Refused, Replaced, Tolerance, replace, replace_each
+from etude.harness.edits.replace import EditRefused, Replacement, Tolerance, replace, replace_each
 
-__all__ = ["Edit", "Refused", "Replaced", "Tolerance", "parse_hunks", "replace", "replace_each"]
+__all__ = ["Edit", "EditRefused", "Replacement", "Tolerance", "parse_hunks", "replace", "replace_each"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from etude.harness.edits.places import Place, likely, without_line_end, without_spacing
+from etude.harness.edits.places import Match, likely, without_line_end, without_spacing
 
 _MAX_PLACES = 50
 _MAX_ROWS = 40
@@ -45,7 +45,7 @@ def missing(file: Sequence[str], asked: Sequence[str], because: str = "") -> str
     return "\n".join([head, *rows[:_MAX_ROWS], *cut])
 
 
-def _around(place: Place, asked: int, length: int) -> tuple[int, int]:
+def _around(place: Match, asked: int, length: int) -> tuple[int, int]:
     """The stretch of the file in which the whole of the asked text would stand."""
     first = next(at for at, line in enumerate(place.lines) if line >= 0)
     last = next(at for at in reversed(range(asked)) if place.lines[at] >= 0)
@@ -68,7 +68,7 @@ def _shown(line: str) -> str:
     return line if len(line) <= _MAX_WIDTH else line[:_MAX_WIDTH] + "…"
 
 
-def _similar(file: Sequence[str], asked: Sequence[str]) -> Place | None:
+def _similar(file: Sequence[str], asked: Sequence[str]) -> Match | None:
     """The place of the line most like the one that says most, where no line is the same."""
     keys = [without_spacing(line) for line in file[:_SEARCHED_LINES]]
     says_most = max(range(len(asked)), key=lambda at: len(without_spacing(asked[at])))
@@ -77,4 +77,4 @@ def _similar(file: Sequence[str], asked: Sequence[str]) -> Place | None:
         return None
     lines = [-1] * len(asked)
     lines[says_most] = keys.index(found[0])
-    return Place(tuple(lines), (False,) * len(asked), 0.0)
+    return Match(tuple(lines), (False,) * len(asked), 0.0)

@@ -1,6 +1,6 @@
 """Finds where a text stands in a file, even if it is not written exactly as it is there.
 
-Owns `Place` and the ways to find one: `windows`, stretches of lines that equal the wanted ones under a normalising key,
+Owns `Match` and the ways to find one: `windows`, stretches of lines that equal the wanted ones under a normalising key,
 and `likely`, the stretches that resemble them most. Lines are counted from 0 here. It only finds; whether a place is
 good enough to be edited is decided in `replace`.
 """
@@ -19,7 +19,7 @@ _MAX_ALIGNED = 2000  # asked lines; aligning more would take seconds
 
 
 @dataclass(frozen=True)
-class Place:
+class Match:
     """For each asked line the file's line in its place, -1 where there is none, and whether it is the same line."""
 
     lines: tuple[int, ...]
@@ -43,7 +43,7 @@ def without_spacing(line: str) -> str:
     return " ".join(line.split())
 
 
-def windows(file: Sequence[str], asked: Sequence[str], key: Callable[[str], str]) -> list[Place]:
+def windows(file: Sequence[str], asked: Sequence[str], key: Callable[[str], str]) -> list[Match]:
     """Every stretch of the file whose lines have the keys of the asked ones."""
     keys, wanted = [key(line) for line in file], [key(line) for line in asked]
     counts = Counter(keys)
@@ -52,11 +52,11 @@ def windows(file: Sequence[str], asked: Sequence[str], key: Callable[[str], str]
     for at, each in enumerate(keys):
         start = at - rarest
         if each == wanted[rarest] and start >= 0 and keys[start : start + size] == wanted:
-            places.append(Place(tuple(range(start, start + size)), (True,) * size, 1.0))
+            places.append(Match(tuple(range(start, start + size)), (True,) * size, 1.0))
     return places
 
 
-def likely(file: Sequence[str], asked: Sequence[str], beside: Sequence[int] = ()) -> list[Place]:
+def likely(file: Sequence[str], asked: Sequence[str], beside: Sequence[int] = ()) -> list[Match]:
     """The stretches that share most with the asked text, the best first; spacing does not count.
 
     The farther from the asked lines `beside` which something is to change, the less a line weighs.
@@ -96,7 +96,7 @@ def _offsets(keys: Sequence[str], wanted: Sequence[str]) -> list[int]:
     return sorted(near, key=lambda offset: (-near[offset], -votes[offset], offset))[:_CANDIDATES]
 
 
-def _aligned(keys: Sequence[str], wanted: Sequence[str], weights: Sequence[float], offset: int) -> Place | None:
+def _aligned(keys: Sequence[str], wanted: Sequence[str], weights: Sequence[float], offset: int) -> Match | None:
     """The asked text moved down by so many lines: the best run that agrees there stays, the rest is fitted around."""
     core = _core(keys, wanted, weights, offset)
     if core is None:
@@ -110,7 +110,7 @@ def _aligned(keys: Sequence[str], wanted: Sequence[str], weights: Sequence[float
     _fill(keys, wanted, lines)
     same = tuple(line >= 0 and keys[line] == key for line, key in zip(lines, wanted, strict=True))
     agreed = sum(each for each, found in zip(weights, same, strict=True) if found)
-    return Place(tuple(lines), same, agreed / sum(weights))
+    return Match(tuple(lines), same, agreed / sum(weights))
 
 
 def _core(keys: Sequence[str], wanted: Sequence[str], weights: Sequence[float], offset: int) -> tuple[int, int] | None:

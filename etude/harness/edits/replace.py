@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 from etude.harness.edits import explain
 from etude.harness.edits.hunks import Edit
 from etude.harness.edits.indentation import Indentation, indent_of
-from etude.harness.edits.places import Place, likely, weight, windows, without_line_end, without_spacing
+from etude.harness.edits.places import Match, likely, weight, windows, without_line_end, without_spacing
 
 Tolerance: TypeAlias = Literal["exact", "line_ends", "spacing", "context"]
 """How much of what a model wrote may differ from the file: nothing; whitespace at line ends; all indentation and
@@ -31,12 +31,12 @@ _OPENERS = (":", "{", "(", "[", "=>", "->")
 _TELLING = 15.0  # so much must a text say that finding it is no accident
 
 
-class Refused(Exception):
+class EditRefused(Exception):
     """The edit was not made; the message says why, for the model."""
 
 
 @dataclass(frozen=True)
-class Replaced:
+class Replacement:
     """The new text; where it changed, as first and last line counted from 1; what was tolerated, empty if nothing."""
 
     text: str
@@ -45,34 +45,34 @@ class Replaced:
     notes: tuple[str, ...] = ()
 
 
-def replace_each(text: str, edits: Sequence[Edit], tolerance: Tolerance = "context") -> list[Replaced]:
+def replace_each(text: str, edits: Sequence[Edit], tolerance: Tolerance = "context") -> list[Replacement]:
     """Each edit made in the text that the one before it left. Raises Refused, naming every edit that does not fit."""
-    done: list[Replaced] = []
+    done: list[Replacement] = []
     faults: list[str] = []
     for number, edit in enumerate(edits, 1):
         try:
             done.append(replace(text, edit, tolerance))
             text = done[-1].text
-        except Refused as refusal:
+        except EditRefused as refusal:
             faults.append(f"hunk {number} of {len(edits)}: {refusal}" if len(edits) > 1 else str(refusal))
     if faults:
-        raise Refused("\n".join([*faults, "nothing was changed"] if len(edits) > 1 else faults))
+        raise EditRefused("\n".join([*faults, "nothing was changed"] if len(edits) > 1 else faults))
     return done
 
 
-def replace(text: str, edit: Edit, tolerance: Tolerance = "context") -> Replaced:
+def replace(text: str, edit: Edit, tolerance: Tolerance = "context") -> Replacement:
     """The text with its one occurrence of `edit.old` replaced, or all of them. Raises Refused."""
     if edit.old == edit.new:
-        raise Refused("old and new are the same")
+        raise EditRefused("old and new are the same")
     if not edit.old.strip():
-        raise Refused("old is blank; give the text to replace, or write the file anew")
+        raise EditRefused("old is blank; give the text to replace, or write the file anew")
     done = _climb(text, edit, tolerance)
     if done.text == text:
-        raise Refused("this would change nothing: the file already is so, up to whitespace at line ends")
+        raise EditRefused("this would change nothing: the file already is so, up to whitespace at line ends")
     return done
 
 
-def _climb(text: str, edit: Edit, tolerance: Tolerance) -> Replaced:
+def _climb(text: str, edit: Edit, tolerance: Tolerance) -> Replacement:
     starts = _find_all(text, edit.old)
     if starts and edit.every:
         return _replace_every(text, edit, starts)
@@ -80,7 +80,7 @@ def _climb(text: str, edit: Edit, tolerance: Tolerance) -> Replaced:
     if clear:  # what was given with its indentation is not found deeper; without, it may have been meant anywhere
         return _replace_exact(text, edit, clear if edit.old[0] in " \t" else starts)
     if edit.every or tolerance == "exact":
-        raise Refused(explain.missing(text.split("\n"), edit.old.split("\n")))
+        raise EditRefused(explain.missing(text.split("\n"), edit.old.split("\n")))
     return _replace_lines(text, edit, _RUNGS.index(tolerance))
 
 
@@ -114,17 +114,17 @@ def _indented_more(text: str, at: int, edit: Edit, tolerance: Tolerance) -> bool
     return min(depths) < len(indent) or (min(depths) == len(indent) and first.rstrip().endswith(_OPENERS))
 
 
-def _replace_every(text: str, edit: Edit, starts: Sequence[int]) -> Replaced:
+def _replace_every(text: str, edit: Edit, starts: Sequence[int]) -> Replacement:
     first, last = (line + 1 for line in _line_numbers(text, [starts[0], starts[-1]]))
     new, count = _with_ending(edit.new, _ending(text, starts[0])), text.count(edit.old)
-    return Replaced(text.replace(edit.old, new), first, last, (f"in {count} places",) if count > 1 else ())
+    return Replacement(text.replace(edit.old, new), first, last, (f"in {count} places",) if count > 1 else ())
 
 
-def _replace_exact(text: str, edit: Edit, starts: Sequence[int]) -> Replaced:
+def _replace_exact(text: str, edit: Edit, starts: Sequence[int]) -> Replacement:
     old, new = edit.old, _with_ending(edit.new, _ending(text, starts[0]))
     if len(starts) > 1:
         spans = [(line, line + old.rstrip("\n").count("\n") + 1) for line in _line_numbers(text, starts)]
-        raise Refused(explain.ambiguous(text.split("\n"), spans))
+        raise EditRefused(explain.ambiguous(text.split("\n"), spans))
     [start] = starts
     if text[start] == "\n" and text[start - 1 : start] == "\r":
         start, old = start - 1, "\r" + old  # a line's end is taken whole
@@ -152,7 +152,7 @@ def _refuse_repetition(text: str, start: int, old: str, new: str) -> None:
         adds = (new[:at] + new[at + len(old) :]).strip()
         if adds and start >= at and text.startswith(new, start - at):
             line = text.count("\n", 0, start - at) + 1
-            raise Refused(f"the text already is as new has it, from line {line} on; this edit was made before")
+            raise EditRefused(f"the text already is as new has it, from line {line} on; this edit was made before")
         at = new.find(old, at + 1)
 
 
@@ -165,9 +165,9 @@ def _line_numbers(text: str, starts: Sequence[int]) -> list[int]:
     return numbers
 
 
-def _made(text: str, start: int, end: int, new: str, *notes: str) -> Replaced:
+def _made(text: str, start: int, end: int, new: str, *notes: str) -> Replacement:
     first = text.count("\n", 0, start) + 1
-    return Replaced(text[:start] + new + text[end:], first, first + new.rstrip("\n").count("\n"), notes)
+    return Replacement(text[:start] + new + text[end:], first, first + new.rstrip("\n").count("\n"), notes)
 
 
 def _ending(text: str, at: int) -> str:
@@ -185,7 +185,7 @@ def _with_ending(new: str, ending: str) -> str:
 # --- tolerant: lines ------------------------------------------------------------------------------------------------
 
 
-def _replace_lines(text: str, edit: Edit, rung: int) -> Replaced:
+def _replace_lines(text: str, edit: Edit, rung: int) -> Replacement:
     file, readings = text.split("\n"), _readings(edit)
     if found := _found(file, readings, without_line_end):
         return _patched(file, *found, "whitespace at line ends ignored")
@@ -194,12 +194,12 @@ def _replace_lines(text: str, edit: Edit, rung: int) -> Replaced:
     old, new = readings[0]
     there = windows(file, new, without_line_end) if any(line.strip() for line in new) else []
     if there and sum(weight(line) for line in new) >= _TELLING:
-        raise Refused(f"old is not there; new already is, {_at(there)}: this edit was made before")
+        raise EditRefused(f"old is not there; new already is, {_at(there)}: this edit was made before")
     if rung >= _RUNGS.index("spacing") and (found := _found(file, readings, without_spacing)):
         return _patched(file, *found, "indentation and spacing ignored")
     if rung >= _RUNGS.index("context") and (place := _best(file, old, new)) is not None:
         return _patched(file, old, new, place, f"lines around it are not as you gave them{_stale(file, old, place)}")
-    raise Refused(explain.missing(file, old, f" (new is, {_at(there)})" if there else ""))
+    raise EditRefused(explain.missing(file, old, f" (new is, {_at(there)})" if there else ""))
 
 
 def _readings(edit: Edit) -> list[tuple[list[str], list[str]]]:
@@ -219,29 +219,29 @@ def _readings(edit: Edit) -> list[tuple[list[str], list[str]]]:
 
 def _found(
     file: list[str], readings: Sequence[tuple[list[str], list[str]]], key: Callable[[str], str]
-) -> tuple[list[str], list[str], Place] | None:
+) -> tuple[list[str], list[str], Match] | None:
     """The first reading that stands in the file up to what the key leaves out; Refused where it does so twice."""
     for old, new in readings:
         if places := windows(file, old, key):
             place = _only(file, places)
             made = windows(file, new, key) if len(new) > len(old) else []
             if any(_overlap(place, each) for each in made):
-                raise Refused(f"the text already is as new has it, {_at(made)}; this edit was made before")
+                raise EditRefused(f"the text already is as new has it, {_at(made)}; this edit was made before")
             return old, new, place
     return None
 
 
-def _overlap(one: Place, other: Place) -> bool:
+def _overlap(one: Match, other: Match) -> bool:
     return one.span[0] < other.span[1] and other.span[0] < one.span[1]
 
 
-def _only(file: Sequence[str], places: Sequence[Place]) -> Place:
+def _only(file: Sequence[str], places: Sequence[Match]) -> Match:
     if len(places) > 1:
-        raise Refused(explain.ambiguous(file, [place.span for place in places]))
+        raise EditRefused(explain.ambiguous(file, [place.span for place in places]))
     return places[0]
 
 
-def _replace_within_lines(text: str, edit: Edit, tolerance: Tolerance) -> Replaced | None:
+def _replace_within_lines(text: str, edit: Edit, tolerance: Tolerance) -> Replacement | None:
     """A match that begins or ends inside a line, whatever whitespace its lines end with."""
     pattern = r"[ \t\r]*\n".join(re.escape(line.rstrip()) for line in edit.old.split("\n"))
     matches = islice(re.finditer(pattern, text), 100)
@@ -250,12 +250,12 @@ def _replace_within_lines(text: str, edit: Edit, tolerance: Tolerance) -> Replac
         return None
     if len(spans) > 1:
         lines = _line_numbers(text, [start for start, _ in spans])
-        raise Refused(explain.ambiguous(text.split("\n"), [(line, line + 1) for line in lines]))
+        raise EditRefused(explain.ambiguous(text.split("\n"), [(line, line + 1) for line in lines]))
     [(start, end)] = spans
     return _made(text, start, end, _with_ending(edit.new, _ending(text, start)), "whitespace at line ends ignored")
 
 
-def _best(file: Sequence[str], old: Sequence[str], new: Sequence[str]) -> Place | None:
+def _best(file: Sequence[str], old: Sequence[str], new: Sequence[str]) -> Match | None:
     """The place whose surroundings have changed least, if there is one; Refused where another is about as near."""
     changes = _differences([line.rstrip() for line in old], [line.rstrip() for line in new])
     near = {at for i1, i2, _, _ in changes for at in (range(i1, i2) if i1 < i2 else (i1 - 1, i1))}
@@ -268,21 +268,21 @@ def _best(file: Sequence[str], old: Sequence[str], new: Sequence[str]) -> Place 
     rivals = [each for each in places[1:] if each.score > best.score - _MARGIN and _elsewhere(best, each, told)]
     if rivals:
         spans = sorted({place.span for place in [best, *rivals]})
-        raise Refused(explain.ambiguous(file, spans, "old is not there as it was given, but almost, in {} places"))
+        raise EditRefused(explain.ambiguous(file, spans, "old is not there as it was given, but almost, in {} places"))
     return best
 
 
-def _elsewhere(best: Place, other: Place, told: Sequence[int]) -> bool:
+def _elsewhere(best: Match, other: Match, told: Sequence[int]) -> bool:
     """Whether the lines that say where the change is are others there; not where one way to see it sees fewer."""
     seen = [at for at in told if other.same[at]]
     return not seen or any(other.lines[at] != best.lines[at] for at in seen)
 
 
-def _at(places: Sequence[Place]) -> str:
+def _at(places: Sequence[Match]) -> str:
     return "at line " + ", ".join(str(place.span[0] + 1) for place in places[:8])
 
 
-def _stale(file: Sequence[str], old: Sequence[str], place: Place) -> str:
+def _stale(file: Sequence[str], old: Sequence[str], place: Match) -> str:
     """The lines of the file that stand where others were given."""
     lines = list(place.lines)
     for at in range(1, len(lines)):
@@ -297,7 +297,7 @@ def _stale(file: Sequence[str], old: Sequence[str], place: Place) -> str:
 # --- a patch --------------------------------------------------------------------------------------------------------
 
 
-def _patched(file: list[str], old: list[str], new: list[str], place: Place, note: str) -> Replaced:
+def _patched(file: list[str], old: list[str], new: list[str], place: Match, note: str) -> Replacement:
     """The file with the differences between old and new made at a place, in the file's own writing."""
     indentation = _indentation(file, old, new, place, range(len(old)))
     ending = "\r" if any(line.endswith("\r") for line in file[slice(*place.span)]) else ""
@@ -309,30 +309,30 @@ def _patched(file: list[str], old: list[str], new: list[str], place: Place, note
     for i1, i2, j1, j2 in reversed(_differences(ours, [without_line_end(line) for line in new])):
         stretch = _stretch(old, place, i1, i2)
         if stretch is None:
-            raise Refused(explain.missing(file, old, " as it was given, where it changes"))
+            raise EditRefused(explain.missing(file, old, " as it was given, where it changes"))
         here = indentation
         if not here.understood:
             here = _indentation(file, old, new, place, range(max(i1 - 1, 0), min(i2 + 1, len(old))))
         lines = [here.translate(line) for line in new[j1:j2]]
         moved = not (here.is_identity or as_written) and _reindents(old[i1:i2], new[j1:j2], file[slice(*stretch)])
         if None in lines or moved:
-            raise Refused(explain.missing(file, old, ", and it is not clear how new would be indented"))
+            raise EditRefused(explain.missing(file, old, ", and it is not clear how new would be indented"))
         result[slice(*stretch)] = [f"{line}{ending}" for line in lines]
         first, end = stretch[0], stretch[0] + len(lines) - 1
         last = end if last < 0 else last + len(lines) - (stretch[1] - stretch[0])
     if ending and result and not file[-1].endswith("\r") and result[-1].endswith("\r"):
         result[-1] = result[-1].removesuffix("\r")  # the last line of a file has no ending
-    return Replaced("\n".join(result), first + 1, max(first, last) + 1, (note,))
+    return Replacement("\n".join(result), first + 1, max(first, last) + 1, (note,))
 
 
-def _kept_as_written(file: Sequence[str], old: Sequence[str], new: Sequence[str], place: Place) -> bool:
+def _kept_as_written(file: Sequence[str], old: Sequence[str], new: Sequence[str], place: Match) -> bool:
     """Whether new repeats a line of old with an indentation that is not the file's: then all of it is written so."""
     pairs = zip(old, place.lines, place.same, strict=True)
     return any(same and a.strip() and indent_of(a) != indent_of(file[b]) and a in new for a, b, same in pairs)
 
 
 def _indentation(
-    file: Sequence[str], old: Sequence[str], new: Sequence[str], place: Place, asked: range
+    file: Sequence[str], old: Sequence[str], new: Sequence[str], place: Match, asked: range
 ) -> Indentation:
     """As some of the asked lines show it: those that are the same in the file."""
     shown = [at for at in asked if place.same[at] and old[at].strip()]
@@ -352,7 +352,7 @@ def _differences(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int,
     return [(i1 + head, i2 + head, j1 + head, j2 + head) for i1, i2, j1, j2 in changes]
 
 
-def _stretch(old: Sequence[str], place: Place, i1: int, i2: int) -> tuple[int, int] | None:
+def _stretch(old: Sequence[str], place: Match, i1: int, i2: int) -> tuple[int, int] | None:
     """The file's lines for the asked lines from i1 to i2; for none of them, the point between their neighbours."""
     if i1 < i2:
         lines = place.lines[i1:i2]

@@ -9,7 +9,7 @@ servers that call themselves compatible are handled here, in the open. Never run
 from __future__ import annotations
 
 from etude.harness.endpoint.client import Endpoint
-from etude.harness.endpoint.completion import Again, CallPiece, Delta, Words
+from etude.harness.endpoint.completion import CallDelta, Delta, Retry, TextDelta
 from etude.harness.endpoint.config import EndpointConfig
 
-__all__ = ["Again", "CallPiece", "Delta", "Endpoint", "EndpointConfig", "Words"]
+__all__ = ["CallDelta", "Delta", "Endpoint", "EndpointConfig", "Retry", "TextDelta"]

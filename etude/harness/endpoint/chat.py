@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.harness.endpoint.completion import (
-    CallPiece,
+    BadAnswer,
+    CallDelta,
     Completion,
-    Fault,
     Json,
     NativeCall,
-    Tell,
+    OnDelta,
+    TextDelta,
     Usage,
-    Words,
     as_list,
     as_object,
     as_word,
@@ -76,7 +76,7 @@ class ChatCompletions:
             return False
         return True
 
-    def reader(self, tell: Tell) -> ChatReader:
+    def reader(self, tell: OnDelta) -> ChatReader:
         return ChatReader(tell, self._config.reasoning == "return")
 
 
@@ -97,7 +97,7 @@ class _Call:
 class ChatReader:
     """Implements `Reader`."""
 
-    def __init__(self, tell: Tell, keep_reasoning: bool) -> None:
+    def __init__(self, tell: OnDelta, keep_reasoning: bool) -> None:
         self._tell, self._keep_reasoning = tell, keep_reasoning
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -125,7 +125,7 @@ class ChatReader:
         text, reasoning = "".join(self._text), "".join(self._reasoning)
         calls = with_ids([NativeCall(call.id, call.name, call.arguments) for call in self._calls])
         if self._finish == "content_filter" and not text and not calls:
-            raise Fault("a filter of the server's stopped the answer", "content_filter")
+            raise BadAnswer("a filter of the server's stopped the answer", "content_filter")
         return Completion(
             text, reasoning, calls, self._finish in _CUT, self._usage, (self._message(text, reasoning, calls),)
         )
@@ -144,14 +144,14 @@ class ChatReader:
             if isinstance(words := part.get(key), str) and words:
                 self._reasoning_key = key
                 self._reasoning.append(words)
-                self._tell(Words(words, "reasoning"))
+                self._tell(TextDelta(words, "reasoning"))
                 break  # some servers send it under both names
         for detail in as_list(part.get(_SEALED)):
             self._seal(as_object(detail))
         for words in (_text_of(part.get("content")), part.get("refusal")):
             if isinstance(words, str) and words:
                 self._text.append(words)
-                self._tell(Words(words))
+                self._tell(TextDelta(words))
         for piece in as_list(part.get("tool_calls")):
             self._call_part(as_object(piece))
 
@@ -177,7 +177,7 @@ class ChatReader:
             call.pieces.append(arguments)
         elif arguments is not None:
             call.other = arguments
-        self._tell(CallPiece(self._calls.index(call), call.name, arguments if isinstance(arguments, str) else ""))
+        self._tell(CallDelta(self._calls.index(call), call.name, arguments if isinstance(arguments, str) else ""))
 
     def _call_of(self, piece: Json) -> _Call:
         """The call a piece belongs to: by its index, unless an id or the lack of any index tells otherwise."""

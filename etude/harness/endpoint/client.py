@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from uuid import uuid4
 
 from etude.harness.endpoint.chat import ChatCompletions
-from etude.harness.endpoint.completion import Completion, Delta, Dialect, Json, Reader, Tell, Usage
+from etude.harness.endpoint.completion import Completion, Delta, Dialect, Json, OnDelta, Reader, Usage
 from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.refusals import Unknown
+from etude.harness.endpoint.refusals import UnknownParameter
 from etude.harness.endpoint.responses import Responses
-from etude.harness.endpoint.wire import PATIENCE, Patience, Wire
+from etude.harness.endpoint.wire import TIMEOUTS, Timeouts, Wire
 
 
 class Endpoint:
@@ -30,7 +30,7 @@ class Endpoint:
         self,
         config: EndpointConfig,
         on_usage: Callable[[str, Usage], None] | None = None,
-        patience: Patience = PATIENCE,
+        patience: Timeouts = TIMEOUTS,
     ) -> None:
         """`on_usage` is told, with the model's name, what each answer cost in tokens, where the server says so."""
         self.config, self._on_usage = config, on_usage
@@ -48,7 +48,7 @@ class Endpoint:
         tools: Sequence[Json],
         max_tokens: int,
         session_id: str,
-        tell: Tell,
+        tell: OnDelta,
         request_id: str = "",
     ) -> Completion:
         """The next message of a conversation, whose items are as `encode` wrote them. Raises EndpointError,
@@ -63,8 +63,8 @@ class Endpoint:
             try:
                 said = await self._wire.ask(self.dialect.path, body, reader, tell, request_id or uuid4().hex)
                 break
-            except Unknown as error:
-                if not self.dialect.adapt(error.said):
+            except UnknownParameter as error:
+                if not self.dialect.adapt(error.server_message):
                     raise
         self._counters["requests"] += 1
         if said.usage is not None:

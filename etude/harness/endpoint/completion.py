@@ -16,7 +16,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Words:
+class TextDelta:
     """More of what the model says, or of what it thinks."""
 
     text: str
@@ -24,7 +24,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class CallPiece:
+class CallDelta:
     """More of a call's arguments, which are JSON. The first piece of a call may be empty: it tells the name."""
 
     index: int
@@ -33,15 +33,15 @@ class CallPiece:
 
 
 @dataclass(frozen=True)
-class Again:
+class Retry:
     """The message is asked for once more: what was told of it counts no longer."""
 
     why: str
     after_s: float
 
 
-Delta: TypeAlias = Words | CallPiece | Again
-Tell: TypeAlias = Callable[[Delta], None]
+Delta: TypeAlias = TextDelta | CallDelta | Retry
+OnDelta: TypeAlias = Callable[[Delta], None]
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Completion:
     items: tuple[Json, ...]
 
 
-class Fault(Exception):
+class BadAnswer(Exception):
     """An answer that is none: it broke off, or tells of an error. Becomes another attempt, or an error that says what
     to do; `code` is the server's name for it."""
 
@@ -124,14 +124,14 @@ class Dialect(Protocol):
         there is nothing."""
         ...
 
-    def reader(self, tell: Tell) -> Reader: ...
+    def reader(self, tell: OnDelta) -> Reader: ...
 
 
-def fault_of(error: Any) -> Fault:
+def fault_of(error: Any) -> BadAnswer:
     """An error told inside an answer that began well."""
     if not isinstance(error, dict):
-        return Fault(str(error)[:300])
-    return Fault(str(error.get("message") or error)[:300], str(error.get("code") or error.get("type") or ""))
+        return BadAnswer(str(error)[:300])
+    return BadAnswer(str(error.get("message") or error)[:300], str(error.get("code") or error.get("type") or ""))
 
 
 def sendable_arguments(arguments: object) -> str:
@@ -170,7 +170,7 @@ def as_object(value: Any) -> Json:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise Fault(f"where an object belongs stands {str(value)[:80]!r}")
+        raise BadAnswer(f"where an object belongs stands {str(value)[:80]!r}")
     return value
 
 
@@ -179,7 +179,7 @@ def as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Fault(f"where a list belongs stands {str(value)[:80]!r}")
+        raise BadAnswer(f"where a list belongs stands {str(value)[:80]!r}")
     return value
 
 

@@ -18,10 +18,10 @@ from typing import Literal
 from uuid import uuid4
 
 from etude.harness.coerce import check_json_call
+from etude.harness.dialogue import PreparedInput as Prepared
 from etude.harness.dialogue import Reply
-from etude.harness.dialogue import Words as Prepared
 from etude.harness.endpoint.client import Endpoint, encode, silence
-from etude.harness.endpoint.completion import Again, Completion, Delta, Json, NativeCall, Tell, Usage, Words
+from etude.harness.endpoint.completion import Completion, Delta, Json, NativeCall, OnDelta, Retry, TextDelta, Usage
 from etude.harness.events import Record
 from etude.harness.prompt import explained_prompt, render_results, tools_changed
 from etude.harness.protocol import CallParser, Text, calls_of, parse_message
@@ -44,7 +44,7 @@ class EndpointDialogue:
     come, and must be quick."""
 
     def __init__(
-        self, endpoint: Endpoint, tools: Mapping[str, ToolSchema], *, session_id: str, on_delta: Tell = silence
+        self, endpoint: Endpoint, tools: Mapping[str, ToolSchema], *, session_id: str, on_delta: OnDelta = silence
     ) -> None:
         self._endpoint, self._tools, self._session_id, self._on_delta = endpoint, tools, session_id, on_delta
         self._native = endpoint.config.calls == "native"
@@ -57,11 +57,11 @@ class EndpointDialogue:
         self._open_ids: list[str] = []
         """Of the native calls of the last message, whose results come next."""
         self._tokens = 0
-        self._sealed: Sequence[Json] | None = None
+        self._context_tools: Sequence[Json] | None = None
         """The schemas that stand before this context; None in one whose record does not say."""
         self._known: dict[str, Json] = {}
         """The schemas that the model has been told by now, by name, and are not gone."""
-        self._told: dict[str, ToolSchema] = {}
+        self._offered_tools: dict[str, ToolSchema] = {}
         """All that it was ever told in this context: its messages are read by them, whichever tools there are today."""
 
     @property
@@ -91,11 +91,11 @@ class EndpointDialogue:
 
     async def reply(self, max_tokens: int, draw: int) -> Reply:
         """`draw` is of no use here: an endpoint draws as it likes."""
-        tell = self._on_delta if self._native else _WordsOnly(self._tools, self._on_delta)
+        tell = self._on_delta if self._native else _TextOnly(self._tools, self._on_delta)
         request_id = uuid4().hex
-        told = self._schemas() if self._sealed is None else self._sealed
+        told = self._schemas() if self._context_tools is None else self._context_tools
         said = await self._endpoint.ask(self._items, told, max_tokens, self._session_id, tell, request_id)
-        if isinstance(tell, _WordsOnly):
+        if isinstance(tell, _TextOnly):
             tell.finish()
         if said.usage is not None:
             self.billed.append(said.usage)
@@ -108,25 +108,27 @@ class EndpointDialogue:
         native = [NativeCall(*call) for call in reply["calls"]]
         if native:
             return [self._checked(call, cut and call is native[-1]) for call in native]
-        written = calls_of(parse_message(text, {**self._told, **self._tools}, cut, lenient=True))
+        written = calls_of(parse_message(text, {**self._offered_tools, **self._tools}, cut, lenient=True))
         # a model with native calls that writes about the XML form means none of it, unless a call stands there whole
         if self._native and not any(isinstance(call, ToolCall) for call in written):
             return []
         return [self._runnable(call) for call in written]
 
-    def hear(self, words: Record) -> None:
+    def append_input(self, words: Record) -> None:
         self._add(words["items"])
         self._open_ids = []
         self._tokens += words["tokens"]
         if "tools" in words:
-            self._sealed, self._known = words["tools"], {}
+            self._context_tools, self._known = words["tools"], {}
         for schema in words.get("tools", words.get("new_tools", ())):
             self._known[schema["name"]] = schema
-            self._told[schema["name"]] = foreign_schema(schema["name"], schema["description"], schema["parameters"])
+            self._offered_tools[schema["name"]] = foreign_schema(
+                schema["name"], schema["description"], schema["parameters"]
+            )
         for name in words.get("gone_tools", ()):
             self._known.pop(name, None)
 
-    def take(self, reply: Record) -> None:
+    def append_reply(self, reply: Record) -> None:
         self._add(reply["items"])
         self._open_ids = [id for id, _, _ in reply["calls"]]
         self._tokens = reply["context"]
@@ -140,7 +142,7 @@ class EndpointDialogue:
 
     def _news(self) -> tuple[list[Json], list[str]]:
         """What the model does not know yet: the schemas of tools that are new or another's, and names of those gone."""
-        if self._sealed is None:
+        if self._context_tools is None:
             return [], []
         now = {schema["name"]: schema for schema in self._schemas()}
         new = [schema for name, schema in now.items() if self._known.get(name) != schema]
@@ -161,28 +163,28 @@ class EndpointDialogue:
         return checked
 
 
-class _WordsOnly:
+class _TextOnly:
     """Tells a message that holds calls as text without them, as it comes."""
 
-    def __init__(self, tools: Mapping[str, ToolSchema], tell: Tell) -> None:
+    def __init__(self, tools: Mapping[str, ToolSchema], tell: OnDelta) -> None:
         self._tools, self._tell = tools, tell
         self._parser = CallParser(tools, eager=True)
 
     def __call__(self, delta: Delta) -> None:
-        if isinstance(delta, Words) and delta.kind == "text":
-            self._told(self._parser.feed(delta.text))
+        if isinstance(delta, TextDelta) and delta.kind == "text":
+            self._emit(self._parser.feed(delta.text))
             return
-        if isinstance(delta, Again):
+        if isinstance(delta, Retry):
             self._parser = CallParser(self._tools, eager=True)
         self._tell(delta)
 
     def finish(self) -> None:
-        self._told(self._parser.finish())
+        self._emit(self._parser.finish())
 
-    def _told(self, items: Sequence[object]) -> None:
+    def _emit(self, items: Sequence[object]) -> None:
         for item in items:
             if isinstance(item, Text):
-                self._tell(Words(item.text))
+                self._tell(TextDelta(item.text))
 
 
 def _prepared(items: Sequence[Json], tools: Record, more: int = 0) -> Prepared:

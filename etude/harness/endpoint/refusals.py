@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from etude.errors import ContextOverflow, EndpointError, EtudeError
-from etude.harness.endpoint.completion import Fault
+from etude.harness.endpoint.completion import BadAnswer
 from etude.harness.endpoint.config import EndpointConfig
 
 _BUSY = {408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529}
@@ -26,7 +26,7 @@ _NO_MONEY = ("insufficient_quota", "billing", "credit balance", "insufficient cr
 _TRANSIENT = ("overload", "server_error", "internal", "rate_limit", "timeout", "unavailable", "busy", "try again")
 
 
-class TryAgain(Exception):
+class RetryableError(Exception):
     """An attempt that failed and may be repeated; `after_s` is when the server wants to be asked again."""
 
     def __init__(self, why: str, after_s: float | None = None, silent: bool = False, unreached: bool = False) -> None:
@@ -34,20 +34,20 @@ class TryAgain(Exception):
         self.after_s, self.silent, self.unreached = after_s, silent, unreached
 
 
-class Unknown(EndpointError):
-    """The server does not know a part of the request, and says so in `said`."""
+class UnknownParameter(EndpointError):
+    """The server does not know a part of the request, and says so in `server_message`."""
 
-    def __init__(self, message: str, said: str) -> None:
+    def __init__(self, message: str, server_message: str) -> None:
         super().__init__(message)
-        self.said = said
+        self.server_message = server_message
 
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (str(self), self.said)
+        return type(self), (str(self), self.server_message)
 
 
 def refusal(
     config: EndpointConfig, path: str, status: int, headers: Mapping[str, str], body: bytes, models: str = ""
-) -> TryAgain | EtudeError:
+) -> RetryableError | EtudeError:
     """What to raise for an answer that is none. `models` are those the server has, where it was asked for them."""
     said, where = message_of(body), f"{config.url}{path}"
     lower = said.lower()
@@ -56,7 +56,7 @@ def refusal(
     if status == 402 or (status in (403, 429) and any(sign in lower for sign in _NO_MONEY)):
         return EndpointError(f"{where} refuses for want of credit ({status}: {said}); see to the account of its key")
     if status in _BUSY:
-        return TryAgain(f"status {status}: {said}", _told_pause(headers))
+        return RetryableError(f"status {status}: {said}", _retry_after(headers))
     if status in (401, 403):
         return EndpointError(f"{where} refuses the key ({status}: {said}); {_key_hint(config)}")
     if status in (404, 405):
@@ -67,10 +67,10 @@ def refusal(
         )
     if 300 <= status < 400:
         return EndpointError(f"{where} has moved to {headers.get('location', 'another place')}; set endpoint.url to it")
-    return Unknown(f"{where} does not take the request ({status}: {said})", said)
+    return UnknownParameter(f"{where} does not take the request ({status}: {said})", said)
 
 
-def error_of_fault(config: EndpointConfig, path: str, fault: Fault) -> TryAgain | EtudeError:
+def error_of_fault(config: EndpointConfig, path: str, fault: BadAnswer) -> RetryableError | EtudeError:
     """What to raise for an error told inside an answer."""
     where, said = f"{config.url}{path}", str(fault)
     lower = f"{said} {fault.code}".lower()
@@ -83,7 +83,7 @@ def error_of_fault(config: EndpointConfig, path: str, fault: Fault) -> TryAgain 
     if fault.code.isdigit():
         return refusal(config, path, int(fault.code), {}, said.encode())
     if not fault.code or any(sign in lower for sign in _TRANSIENT):
-        return TryAgain(f"it says: {said}")
+        return RetryableError(f"it says: {said}")
     return EndpointError(f"{where} gave up while it answered: {said} ({fault.code})")
 
 
@@ -114,7 +114,7 @@ def _key_hint(config: EndpointConfig) -> str:
     return "name the variable that holds one in endpoint.key_env"
 
 
-def _told_pause(headers: Mapping[str, str]) -> float | None:
+def _retry_after(headers: Mapping[str, str]) -> float | None:
     """When the server wants to be asked again: in milliseconds, seconds, or as a date."""
     try:
         if told := headers.get("retry-after-ms"):

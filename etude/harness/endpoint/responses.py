@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from etude.harness.endpoint.completion import (
-    CallPiece,
+    BadAnswer,
+    CallDelta,
     Completion,
-    Fault,
     Json,
     NativeCall,
-    Tell,
+    OnDelta,
+    TextDelta,
     Usage,
-    Words,
     as_list,
     as_object,
     as_word,
@@ -71,14 +71,14 @@ class Responses:
         self._asks_sealed = False
         return True
 
-    def reader(self, tell: Tell) -> ResponsesReader:
+    def reader(self, tell: OnDelta) -> ResponsesReader:
         return ResponsesReader(tell, self._config.reasoning == "return")
 
 
 class ResponsesReader:
     """Implements `Reader`."""
 
-    def __init__(self, tell: Tell, keep_reasoning: bool) -> None:
+    def __init__(self, tell: OnDelta, keep_reasoning: bool) -> None:
         self._tell, self._keep_reasoning = tell, keep_reasoning
         self._items: dict[int, Json] = {}
         """Items that are done, by their place in the output."""
@@ -89,11 +89,11 @@ class ResponsesReader:
         kind, place = as_word(event.get("type")), first_int(event, "output_index")
         if kind in _TEXT or kind in _REASONING:
             if words := event.get("delta"):
-                self._tell(Words(str(words), "text" if kind in _TEXT else "reasoning"))
+                self._tell(TextDelta(str(words), "text" if kind in _TEXT else "reasoning"))
         elif kind == "response.output_item.added":
             self._begin(place, as_object(event.get("item")))
         elif kind == "response.function_call_arguments.delta":
-            self._tell(CallPiece(self._number(place), self._names.get(place, ""), str(event.get("delta") or "")))
+            self._tell(CallDelta(self._number(place), self._names.get(place, ""), str(event.get("delta") or "")))
         elif kind == "response.output_item.done":
             self._items[place] = as_object(event.get("item"))
         elif kind in _ENDS:
@@ -108,11 +108,11 @@ class ResponsesReader:
             raise fault_of(answer)
         self._ended(answer)
         said = self.completion()
-        for words in (Words(said.reasoning, "reasoning"), Words(said.text)):
+        for words in (TextDelta(said.reasoning, "reasoning"), TextDelta(said.text)):
             if words.text:
                 self._tell(words)
         for number, call in enumerate(said.calls):
-            self._tell(CallPiece(number, call.name, call.arguments if isinstance(call.arguments, str) else ""))
+            self._tell(CallDelta(number, call.name, call.arguments if isinstance(call.arguments, str) else ""))
 
     @property
     def complete(self) -> bool:
@@ -132,7 +132,7 @@ class ResponsesReader:
         )
         why = as_object(end.get("incomplete_details")).get("reason") if end.get("status") == "incomplete" else None
         if why == "content_filter" and not text and not calls:
-            raise Fault("a filter of the server's stopped the answer", "content_filter")
+            raise BadAnswer("a filter of the server's stopped the answer", "content_filter")
         usage = end.get("usage")
         counted = _usage(usage) if isinstance(usage, dict) else None
         back = tuple(self._back(items, calls))
@@ -141,7 +141,7 @@ class ResponsesReader:
     def _begin(self, place: int, item: Json) -> None:
         if item.get("type") == "function_call":
             self._names[place] = as_word(item.get("name"))
-            self._tell(CallPiece(self._number(place), self._names[place], ""))
+            self._tell(CallDelta(self._number(place), self._names[place], ""))
 
     def _number(self, place: int) -> int:
         """A call's number among the calls."""

@@ -17,9 +17,9 @@ import httpx2
 
 from etude.deadlines import scaled
 from etude.errors import DeadlineExceeded, EndpointError
-from etude.harness.endpoint.completion import Again, Completion, Fault, Reader, Tell
+from etude.harness.endpoint.completion import BadAnswer, Completion, OnDelta, Reader, Retry
 from etude.harness.endpoint.config import EndpointConfig
-from etude.harness.endpoint.refusals import TryAgain, error_of_fault, refusal
+from etude.harness.endpoint.refusals import RetryableError, error_of_fault, refusal
 
 REQUEST_ID = "X-ACP-Model-Request-ID"
 """The header by which a trainer that listens on the endpoint tells which request became what in a session."""
@@ -32,7 +32,7 @@ _LONGEST_PAUSE_S = 20.0
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long an endpoint may take, before `[deadlines] scale`."""
 
     connect_s: float = 10.0
@@ -43,13 +43,13 @@ class Patience:
     """For a whole message, with every attempt at it."""
 
 
-PATIENCE = Patience()
+TIMEOUTS = Timeouts()
 
 
 class Wire:
     """To one endpoint. Use on one event loop; the caller closes it."""
 
-    def __init__(self, config: EndpointConfig, patience: Patience = PATIENCE) -> None:
+    def __init__(self, config: EndpointConfig, patience: Timeouts = TIMEOUTS) -> None:
         self._config = config
         self._connect_s, self._silence_s = scaled(patience.connect_s), scaled(patience.silence_s)
         self._message_s = scaled(patience.message_s)
@@ -67,7 +67,7 @@ class Wire:
         await self._http.aclose()
 
     async def ask(
-        self, path: str, body: bytes, reader: Callable[[], Reader], tell: Tell, request_id: str
+        self, path: str, body: bytes, reader: Callable[[], Reader], tell: OnDelta, request_id: str
     ) -> Completion:
         """One message. Raises EndpointError, ContextOverflow or DeadlineExceeded."""
         what, last, started = f"{self._config.url}{path} to write a message", "no answer yet", time.monotonic()
@@ -79,7 +79,7 @@ class Wire:
                     attempt += 1
                     try:
                         return await self._attempt(path, body, reader(), request_id)
-                    except TryAgain as failed:
+                    except RetryableError as failed:
                         last = str(failed)
                         if attempt == self._attempts(failed):
                             raise self._given_up(failed, attempt, what, started) from None
@@ -101,7 +101,7 @@ class Wire:
     # --- one attempt --------------------------------------------------------------------------------------------------
 
     async def _attempt(self, path: str, body: bytes, reader: Reader, request_id: str) -> Completion:
-        """Raises TryAgain where another may help."""
+        """Raises RetryableError where another may help."""
         try:
             async with self._http.stream(
                 "POST",
@@ -121,13 +121,13 @@ class Wire:
                 else:
                     self._read_whole(await response.aread(), reader, path)
             return reader.completion()
-        except Fault as fault:
+        except BadAnswer as fault:
             raise error_of_fault(self._config, path, fault) from None
         except httpx2.TimeoutException as error:
             seconds = self._connect_s if isinstance(error, httpx2.ConnectTimeout) else self._silence_s
-            raise TryAgain(f"silence for {seconds:g} s", silent=True, unreached=not self._reached) from None
+            raise RetryableError(f"silence for {seconds:g} s", silent=True, unreached=not self._reached) from None
         except httpx2.TransportError as error:
-            raise TryAgain(f"{type(error).__name__}: {error}", unreached=not self._reached) from None
+            raise RetryableError(f"{type(error).__name__}: {error}", unreached=not self._reached) from None
 
     async def _read_events(self, response: httpx2.Response, reader: Reader) -> None:
         count = 0
@@ -142,7 +142,7 @@ class Wire:
             if not reader.complete:  # else all that is missing is the farewell
                 raise
         if not reader.complete:
-            raise TryAgain(f"the stream broke off after {count} events")
+            raise RetryableError(f"the stream broke off after {count} events")
 
     def _read_whole(self, body: bytes, reader: Reader, path: str) -> None:
         try:
@@ -162,11 +162,11 @@ class Wire:
 
     # --- between attempts ---------------------------------------------------------------------------------------------
 
-    def _attempts(self, failed: TryAgain) -> int:
+    def _attempts(self, failed: RetryableError) -> int:
         """A server that was never reached is more likely absent than busy."""
         return min(2, self._config.attempts) if failed.unreached else self._config.attempts
 
-    async def _pause(self, failed: TryAgain, attempt: int, what: str, started: float, tell: Tell) -> None:
+    async def _pause(self, failed: RetryableError, attempt: int, what: str, started: float, tell: OnDelta) -> None:
         pause = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
         if failed.after_s is not None:
             pause = failed.after_s + random.uniform(0.0, 0.1)
@@ -175,10 +175,10 @@ class Wire:
                 asks = f"it asks for a pause of {failed.after_s:.0f} s, and deadlines.scale leaves {left:.0f}"
                 raise DeadlineExceeded(what, time.monotonic() - started, f"{failed}; {asks}")
         self.retries += 1
-        tell(Again(str(failed), pause))
+        tell(Retry(str(failed), pause))
         await asyncio.sleep(pause)
 
-    def _given_up(self, failed: TryAgain, attempts: int, what: str, started: float) -> Exception:
+    def _given_up(self, failed: RetryableError, attempts: int, what: str, started: float) -> Exception:
         if failed.silent:
             return DeadlineExceeded(what, time.monotonic() - started, f"{failed}, after {attempts} attempts")
         if failed.unreached:
@@ -194,5 +194,5 @@ def _object(data: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         event = None
     if not isinstance(event, dict):
-        raise TryAgain(f"an event that is no JSON object: {data[:80]!r}")
+        raise RetryableError(f"an event that is no JSON object: {data[:80]!r}")
     return event

@@ -8,12 +8,12 @@ branches and working tree are not touched, but for the results that are taken ov
 
 from __future__ import annotations
 
-from etude.harness.fleet.merges import Conflict, Trial, apply_result, trial_merges
-from etude.harness.fleet.ranking import Marks, Phase, Play, Ranked, RankingConfig, rank, side_by_side
+from etude.harness.fleet.merges import Conflict, TrialMerge, apply_result, trial_merges
+from etude.harness.fleet.ranking import Measurements, Phase, Play, Ranked, RankingConfig, rank, side_by_side
 from etude.harness.fleet.repository import Repository
 from etude.harness.fleet.worktrees import FleetConfig, Result, Worktree, Worktrees
 
 __all__ = [
-    "Conflict", "FleetConfig", "Marks", "Phase", "Play", "Ranked", "RankingConfig", "Repository", "Result", "Trial",
-    "Worktree", "Worktrees", "apply_result", "rank", "side_by_side", "trial_merges",
+    "Conflict", "FleetConfig", "Measurements", "Phase", "Play", "Ranked", "RankingConfig", "Repository", "Result",
+    "TrialMerge", "Worktree", "Worktrees", "apply_result", "rank", "side_by_side", "trial_merges",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ from etude.host import beneath
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialMerge:
     """The merge of two commits. `tree` is the merged tree, with markers in it where there are conflicts."""
 
     tree: str
@@ -38,11 +38,11 @@ class Conflict:
     paths: tuple[str, ...]
 
 
-async def merge(repository: Repository, ours: str, theirs: str) -> Trial:
+async def merge(repository: Repository, ours: str, theirs: str) -> TrialMerge:
     """Merge two commits without a working tree (git 2.38 or later)."""
     words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", ours, theirs)
     tree, *paths = (await repository.git(*words, fine=(0, 1))).decode(errors="surrogateescape").split("\0")
-    return Trial(tree, tuple(dict.fromkeys(path for path in paths if path)))
+    return TrialMerge(tree, tuple(dict.fromkeys(path for path in paths if path)))
 
 
 async def trial_merges(repository: Repository, results: Sequence[Result]) -> list[Conflict]:

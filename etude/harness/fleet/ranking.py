@@ -42,7 +42,7 @@ class RankingConfig(Config):
 
 
 @dataclass(frozen=True)
-class Marks:
+class Measurements:
     """What was measured of one result; None is what was not."""
 
     tests_pass: bool | None = None
@@ -59,7 +59,7 @@ class Ranked:
 
     name: str
     result: Result | None = None
-    marks: Marks = Marks()
+    marks: Measurements = Measurements()
     error: str = ""
 
     def why(self) -> str:
@@ -92,7 +92,7 @@ def _key(entry: Ranked) -> tuple[bool, bool, bool, int, int, int]:
     )
 
 
-async def measure(sandbox: Sandbox, config: RankingConfig, before: Counter[str]) -> Marks:
+async def measure(sandbox: Sandbox, config: RankingConfig, before: Counter[str]) -> Measurements:
     """Run tests and lints on what a worktree holds. `before` are the lints of the tree it started from."""
     passed, said = None, ""
     if config.tests:
@@ -100,7 +100,7 @@ async def measure(sandbox: Sandbox, config: RankingConfig, before: Counter[str])
         passed = done.exit_code == 0
         said = "" if passed else done.output.decode(errors="replace")[-1000:]
     found = await lints(sandbox, config) if config.lints else None
-    return Marks(passed, (found - before).total() if found is not None else None, said)
+    return Measurements(passed, (found - before).total() if found is not None else None, said)
 
 
 async def lints(sandbox: Sandbox, config: RankingConfig) -> Counter[str]:
@@ -164,9 +164,11 @@ async def _left(trees: Worktrees, tree: Worktree | None) -> Result | None:
         return None
 
 
-async def _measured(tree: Worktree, open_sandbox: OpenSandbox, config: RankingConfig, before: Counter[str]) -> Marks:
+async def _measured(
+    tree: Worktree, open_sandbox: OpenSandbox, config: RankingConfig, before: Counter[str]
+) -> Measurements:
     if not config.tests and not config.lints:
-        return Marks()
+        return Measurements()
     sandbox = await open_sandbox(tree.path)
     try:
         return await measure(sandbox, config, before)

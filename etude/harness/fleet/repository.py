@@ -17,8 +17,8 @@ from pathlib import Path
 
 from etude.errors import ConfigError, EtudeError
 from etude.host import beneath
-from etude.host.git import Place, run_git
-from etude.host.repository import Aside, find
+from etude.host.git import GitContext, run_git
+from etude.host.repository import PrivateGitDir, find
 
 SCRATCH = "etude-index-"
 """What directories of an index for the moment are called."""
@@ -39,7 +39,7 @@ class GitError(EtudeError):
 class Repository:
     """The repository that a directory belongs to. `root` is the top of the working tree."""
 
-    def __init__(self, root: Path, aside: Aside, timeout_s: float = 120.0) -> None:
+    def __init__(self, root: Path, aside: PrivateGitDir, timeout_s: float = 120.0) -> None:
         self.root, self._aside, self._timeout_s = root, aside, timeout_s
 
     @classmethod
@@ -47,7 +47,7 @@ class Repository:
         """Raises ConfigError where there is none, or nothing committed in it yet."""
         found = await asyncio.to_thread(find, directory)
         if found is not None and found.top is not None:
-            repository = cls(found.top, await asyncio.to_thread(Aside, found), timeout_s)
+            repository = cls(found.top, await asyncio.to_thread(PrivateGitDir, found), timeout_s)
             try:
                 await repository.line("rev-parse", "--verify", "HEAD^{commit}")
                 return repository
@@ -68,7 +68,7 @@ class Repository:
     ) -> bytes:
         """Run git and return what it prints; on the files of `tree` instead of the root's, where one is given. Raises
         GitError for an exit code that is not `fine`."""
-        where = Place(self._aside.git_dir, tree or self.root, index, workspace=self.root)
+        where = GitContext(self._aside.git_dir, tree or self.root, index, workspace=self.root)
         ran = await run_git(*words, at=where, env=env, given=given, deadline_s=self._timeout_s)
         if ran.code not in fine:
             raise GitError(f"git {' '.join(words)[:80]} in {where.directory}: {ran.reason}", ran.code, ran.output)
@@ -137,7 +137,7 @@ class Repository:
         out is believed to be left out."""
         users = await asyncio.to_thread(lambda: self._aside.index)
         entries = (await self.git("ls-files", "-z", "-v", "-s", index=users)).split(b"\0")[:-1]
-        sparse = beneath.lstat(self._aside.found.own, "info/sparse-checkout") is not None
+        sparse = beneath.lstat(self._aside.found.git_dir, "info/sparse-checkout") is not None
         absent = [
             path
             for entry in entries if sparse and entry[:1] in b"Ss"

@@ -13,12 +13,12 @@ from __future__ import annotations
 from etude.harness.permissions.decision import Decision, Reason
 from etude.harness.permissions.gate import Answer, Gate, Question
 from etude.harness.permissions.judge import Judge
-from etude.harness.permissions.paths import Place
+from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.rules import PermissionConfig, Rule, Verdict
 from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.permissions.unreadable import unreadable
 
 __all__ = [
-    "Answer", "Decision", "Gate", "Judge", "PermissionConfig", "Place", "Question", "Reason", "Rule", "Verdict",
-    "load_permissions", "remember", "unreadable",
+    "Answer", "Decision", "Gate", "Judge", "PermissionConfig", "Question", "Reason", "Rule", "Verdict",
+    "WorkspacePaths", "load_permissions", "remember", "unreadable",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from etude.harness.permissions.literals import Word
-from etude.harness.permissions.shell import Simple
+from etude.harness.permissions.shell import SimpleCommand
 
 _WRITES_ALL = {"rm", "rmdir", "mkdir", "touch", "tee", "truncate", "chmod", "chown", "chgrp", "shred", "unlink", "mv"}
 _WRITES_LAST = {"cp", "ln", "install", "rsync", "scp"}
@@ -21,7 +21,7 @@ def parent_of_pattern(raw: str) -> str | None:
     return found[1] or "."
 
 
-def written_words(command: Simple) -> Sequence[Word]:
+def written_words(command: SimpleCommand) -> Sequence[Word]:
     """The words of a command that name what it changes."""
     name = posixpath.basename(command.words[0].text or "")
     operands = [word for word in command.words[1:] if word.text is None or not word.text.startswith("-")]

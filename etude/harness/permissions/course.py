@@ -12,14 +12,14 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from etude.environments.base import WORKSPACE
-from etude.harness.permissions.shell import Simple
+from etude.harness.permissions.shell import SimpleCommand
 
 _MOST = 16
 Directories = list[str | None]
 """Absolute, as commands name them; None is any."""
 
 
-def run_from(commands: Sequence[Simple], env: Mapping[str, str]) -> Iterator[tuple[Simple, Directories]]:
+def run_from(commands: Sequence[SimpleCommand], env: Mapping[str, str]) -> Iterator[tuple[SimpleCommand, Directories]]:
     """Each command with its directories, in order."""
     anywhere: Directories = [WORKSPACE]
     for command in commands:
@@ -41,7 +41,7 @@ def _either(before: Directories, after: Directories | None) -> Directories:
     return both if len(both) <= _MOST else [None]
 
 
-def leads_to(command: Simple, start: Directories, env: Mapping[str, str]) -> Directories | None:
+def leads_to(command: SimpleCommand, start: Directories, env: Mapping[str, str]) -> Directories | None:
     """Where a `cd` that succeeds leads to from these; None for any other command."""
     if not command.words or command.words[0].text not in ("cd", "pushd", "popd"):
         return None

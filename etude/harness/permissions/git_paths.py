@@ -2,9 +2,10 @@
 
 Owns `written`. git changes a working tree file by file: where the sandbox's guard refuses one of them, it stops
 halfway, with files of the user's put back, or another branch's written, and a next try in its own way. So the judge
-asks here first. It is asked of the user's repository, through a git that obeys none of it (`host.repository.Aside`),
-and best effort: what an alias, a script, a fetch or an earlier command of the line would change is not seen, and a
-command that is not understood writes nothing. The guard then refuses what is not found here. Changes nothing.
+asks here first. It is asked of the user's repository, through a git that obeys none of it
+(`host.repository.PrivateGitDir`), and best effort: what an alias, a script, a fetch or an earlier command of the line
+would change is not seen, and a command that is not understood writes nothing. The guard then refuses what is not found
+here. Changes nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import EtudeError
-from etude.harness.permissions.shell import Simple
+from etude.harness.permissions.shell import SimpleCommand
 from etude.host import beneath
-from etude.host.git import Place, listed_config, run_git_now
-from etude.host.repository import Aside, find
+from etude.host.git import GitContext, listed_config, run_git_now
+from etude.host.repository import PrivateGitDir, find
 
 UNCOMMITTED = "it has changes that are not committed, and git would put it back"
 DIFFERS = "git would write it"
@@ -43,7 +44,7 @@ _NO_RENAMES = ("--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-s
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _GitCommand:
     """One git command: what it is to do, its options, its other words, and what is behind `--`."""
 
     does: str
@@ -56,18 +57,20 @@ class _Asked:
         return not self.options.isdisjoint(options)
 
 
-def written(command: Simple, before: Sequence[Simple], lies: Callable[[str], str]) -> Iterator[tuple[Path, str]]:
+def written(
+    command: SimpleCommand, before: Sequence[SimpleCommand], on_host: Callable[[str], str]
+) -> Iterator[tuple[Path, str]]:
     """The files, as they lie on this machine, and why git would write each. `before` are earlier commands of the line,
-    and `lies` says where on this machine a path is that the command names."""
-    moved, asked = _asked(command)
+    and `on_host` says where on this machine a path is that the command names."""
+    moved, asked = _read_command(command)
     if asked is None or asked.has(*_STEPS):
         return
     try:
-        found = find(Path(lies(moved)))
+        found = find(Path(on_host(moved)))
         if found is None or found.top is None:
             return
-        repository = _Repository(Aside(found), found.top)
-        for why, names in _found(repository, asked, command, before, lambda name: lies(os.path.join(moved, name))):
+        repository = _Repository(PrivateGitDir(found), found.top)
+        for why, names in _found(repository, asked, command, before, lambda name: on_host(os.path.join(moved, name))):
             yield from ((found.top / name, why) for name in names)
     except (EtudeError, OSError):  # the command will meet it, and say so better
         return
@@ -77,15 +80,15 @@ def ignored(path: Path) -> bool:
     """Whether git passes over a file when it lists what there is: the tools that search do so too."""
     with contextlib.suppress(EtudeError, OSError):
         if (found := find(path.parent)) is not None and found.top is not None:
-            aside = Aside(found)
-            place = Place(aside.git_dir, found.top, aside.index)
+            aside = PrivateGitDir(found)
+            place = GitContext(aside.git_dir, found.top, aside.index)
             listed = ("ls-files", "-co", "--exclude-standard", "--", os.path.relpath(path, found.top))
             ran = run_git_now("--literal-pathspecs", *listed, at=place, deadline_s=_DEADLINE_S)
             return ran.code == 0 and not ran.output
     return False
 
 
-def _asked(command: Simple) -> tuple[str, _Asked | None]:
+def _read_command(command: SimpleCommand) -> tuple[str, _GitCommand | None]:
     """From which directory, and what; None for what is not looked at, or not certain."""
     words = [word.text for word in command.words]
     texts = [word for word in words if word is not None]
@@ -104,7 +107,7 @@ def _asked(command: Simple) -> tuple[str, _Asked | None]:
     return moved, _taken_apart(texts[0], texts[1:])
 
 
-def _taken_apart(does: str, texts: list[str]) -> _Asked:
+def _taken_apart(does: str, texts: list[str]) -> _GitCommand:
     valued = _VALUED[does].split()
     options: set[str] = set()
     values: dict[str, str] = {}
@@ -127,18 +130,20 @@ def _taken_apart(does: str, texts: list[str]) -> _Asked:
                     break
         else:
             others.append(word)
-    return _Asked(does, frozenset(options), values, tuple(others), paths)
+    return _GitCommand(does, frozenset(options), values, tuple(others), paths)
 
 
 class _Repository:
     """What git says of the user's repository: names of files, relative to its top."""
 
-    def __init__(self, aside: Aside, top: Path) -> None:
+    def __init__(self, aside: PrivateGitDir, top: Path) -> None:
         self._aside, self.top = aside, top
 
     def _names(self, *words: str, index: bool = False) -> list[str]:
         """Nothing where git refuses: it will refuse the command itself."""
-        place = Place(self._aside.git_dir, self.top, self._aside.index) if index else Place(self._aside.git_dir)
+        place = (
+            GitContext(self._aside.git_dir, self.top, self._aside.index) if index else GitContext(self._aside.git_dir)
+        )
         ran = run_git_now(*words, at=place, deadline_s=_DEADLINE_S)
         return [os.fsdecode(name) for name in ran.output.split(b"\0") if name] if ran.code == 0 else []
 
@@ -192,11 +197,15 @@ class _Repository:
 
 
 def _found(
-    repository: _Repository, asked: _Asked, command: Simple, before: Sequence[Simple], lies: Callable[[str], str]
+    repository: _Repository,
+    asked: _GitCommand,
+    command: SimpleCommand,
+    before: Sequence[SimpleCommand],
+    on_host: Callable[[str], str],
 ) -> Iterator[tuple[str, set[str]]]:
     head = repository.commit(_head(before), "HEAD")
     if asked.does in ("apply", "am"):
-        yield DIFFERS, _patched(asked, command, repository.top, lies)
+        yield DIFFERS, _patched(asked, command, repository.top, on_host)
     if head is None:
         return
     match asked.does:
@@ -225,7 +234,7 @@ def _found(
             yield from _brought_together(repository, asked, head)
 
 
-def _brought_together(repository: _Repository, asked: _Asked, head: str) -> Iterator[tuple[str, set[str]]]:
+def _brought_together(repository: _Repository, asked: _GitCommand, head: str) -> Iterator[tuple[str, set[str]]]:
     if asked.has("--autostash"):
         yield UNCOMMITTED, repository.changed()
     words = asked.words
@@ -245,7 +254,7 @@ def _brought_together(repository: _Repository, asked: _Asked, head: str) -> Iter
             yield DIFFERS, repository.between(head, onto)
 
 
-def _stash(repository: _Repository, asked: _Asked) -> Iterator[tuple[str, set[str]]]:
+def _stash(repository: _Repository, asked: _GitCommand) -> Iterator[tuple[str, set[str]]]:
     does, *rest = asked.words or ("push",)
     if does in ("push", "save"):
         paths = (*(rest if does == "push" else ()), *(asked.paths or ()))
@@ -259,16 +268,16 @@ def _stash(repository: _Repository, asked: _Asked) -> Iterator[tuple[str, set[st
         yield DIFFERS, repository.between(base, stashed) if base and stashed else set()
 
 
-def _head(before: Sequence[Simple]) -> str:
+def _head(before: Sequence[SimpleCommand]) -> str:
     """Where earlier commands of the line lead."""
     head = "HEAD"
-    for _, asked in map(_asked, before):
+    for _, asked in map(_read_command, before):
         if asked is not None and asked.does in ("checkout", "switch") and asked.paths is None and asked.words:
             head = asked.words[0]
     return head
 
 
-def _all_staged(before: Sequence[Simple]) -> bool:
+def _all_staged(before: Sequence[SimpleCommand]) -> bool:
     """Whether earlier commands of the line leave nothing that is not staged, as far as can be told."""
     every = {"-A", "--all", "-u", "--update", ".", ":/"}
     return any(
@@ -292,7 +301,7 @@ def _hook_stashes(top: Path) -> bool:
     return False
 
 
-def _patched(asked: _Asked, command: Simple, top: Path, lies: Callable[[str], str]) -> set[str]:
+def _patched(asked: _GitCommand, command: SimpleCommand, top: Path, on_host: Callable[[str], str]) -> set[str]:
     """What a patch names, as far as it is there to be read: a file, or the line's own text."""
     only_looks = asked.has("--check", "--stat", "--numstat", "--summary")
     if asked.does == "apply" and not asked.has("--apply") and (only_looks or asked.options >= {"--cached"}):
@@ -303,9 +312,9 @@ def _patched(asked: _Asked, command: Simple, top: Path, lies: Callable[[str], st
         if name is None:
             continue
         try:
-            texts.append(beneath.read(top, os.path.relpath(os.path.realpath(lies(name)), top), _PATCH_BYTES))
+            texts.append(beneath.read(top, os.path.relpath(os.path.realpath(on_host(name)), top), _PATCH_BYTES))
         except OSError:
             continue
     names = {os.fsdecode(one or two) for text in texts for one, two in _PATCHED.findall(text)}
-    below = Path(os.path.realpath(lies("."))) if asked.does == "apply" else top  # which passes over all else
+    below = Path(os.path.realpath(on_host("."))) if asked.does == "apply" else top  # which passes over all else
     return {name for name in names if (top / name).is_relative_to(below)}

@@ -27,10 +27,10 @@ from etude.harness.permissions.decision import Decision, Reason, decide
 from etude.harness.permissions.git_paths import INSTEAD, ignored, written
 from etude.harness.permissions.gitconfig import may_open, obeyed, outside_of_tree
 from etude.harness.permissions.literals import Word
-from etude.harness.permissions.paths import Place, Target, by_process
+from etude.harness.permissions.paths import Target, WorkspacePaths, by_process
 from etude.harness.permissions.reading import ONE_WORD, chooses, follows, opens, takes_untracked
 from etude.harness.permissions.rules import OWN, Kind, PermissionConfig, Rule, kind_of
-from etude.harness.permissions.shell import FOUND, Redirect, Simple, Unreadable, read_script
+from etude.harness.permissions.shell import FOUND, Redirect, SimpleCommand, Unreadable, read_script
 from etude.harness.permissions.unreadable import Denied, denied
 from etude.harness.permissions.unwrap import unwrap
 from etude.harness.permissions.variables import SETS_BY_NAME, named, rules_others
@@ -53,7 +53,7 @@ class Judge:
     def __init__(
         self,
         config: PermissionConfig,
-        place: Place | None = None,
+        paths: WorkspacePaths | None = None,
         env: Mapping[str, str] | None = None,
         hidden: Sequence[str] = (),
         guarded: Callable[[str, bool], str] | None = None,
@@ -62,7 +62,7 @@ class Judge:
         paths that the sandbox has taken out of it; `guarded` says why it would not let a path of the workspace be
         written (or, if so asked, removed), or nothing: no answer of a user's would help, so nobody is asked."""
         self._config = config
-        self._place = place or Place()
+        self._paths = paths or WorkspacePaths()
         self._rules = config.rules()
         self._env = os.environ if env is None else env
         self._hidden = tuple(hidden)
@@ -103,8 +103,8 @@ class Judge:
 
     def _searched(self, tool: str, name: str) -> Iterator[Reason]:
         """A tool that goes through all below a path reads what rules speak of there, unless the sandbox hides it."""
-        if tool in _SEARCHES and self._place.root is not None:
-            top = os.path.realpath(self._place.lies(posixpath.expanduser(name)))
+        if tool in _SEARCHES and self._paths.root is not None:
+            top = os.path.realpath(self._paths.on_host(posixpath.expanduser(name)))
             for found in self._left().below(top):
                 yield Reason("ask", name, f"{found} lies below it: rule {self._left().by_path[found]}")
             if tool in _READS_ALL:
@@ -138,7 +138,7 @@ class Judge:
         if self._looked is None:
             rules = [rule for rule in self._rules if rule.verdict != "allow" and rule.names("read_file")]
             everything = any(rule.pattern is None for rule in rules)
-            found = denied(rules, self._place.root) if self._place.root and rules else Denied({}, not rules)
+            found = denied(rules, self._paths.root) if self._paths.root and rules else Denied({}, not rules)
             self._looked = Denied(found.without(self._hidden).by_path, found.complete and not everything)
         return self._looked
 
@@ -157,7 +157,7 @@ class Judge:
         if None in directories and not absolute:
             return [Reason("ask", name, "only a run would tell from which directory it is meant")]
         places = [WORKSPACE] if absolute else [place for place in directories if place is not None]
-        targets = [target for place in places for target in self._place.targets(name, place)]
+        targets = [target for place in places for target in self._paths.targets(name, place)]
         return [self._target(tool, name, target, writes, removes) for target in dict.fromkeys(targets)]
 
     def _target(self, tool: str, name: str, target: Target, writes: bool, removes: bool = False) -> Reason:
@@ -194,7 +194,7 @@ class Judge:
             yield from self._halfway(command, commands[:count], directories)
 
     def _simple(
-        self, tool: str, command: Simple, directories: Sequence[str | None], values: Values
+        self, tool: str, command: SimpleCommand, directories: Sequence[str | None], values: Values
     ) -> Iterator[Reason]:
         set_by_name = command.words[1:] if command.words and command.words[0].text in SETS_BY_NAME else ()
         given = [(name, word.text) for name, word in command.variables]
@@ -235,13 +235,15 @@ class Judge:
                 found_by = _settled(replace(command, words=command.found_by), names)
                 yield from self._walk(found_by, names, directories, "below", links=True)
 
-    def _halfway(self, command: Simple, before: Sequence[Simple], places: Sequence[str | None]) -> Iterator[Reason]:
+    def _halfway(
+        self, command: SimpleCommand, before: Sequence[SimpleCommand], places: Sequence[str | None]
+    ) -> Iterator[Reason]:
         """The first file that git would be refused when it has written others already."""
         here = places[0] if len(places) == 1 else None
-        if not (self._guarded and self._place.root and here):
+        if not (self._guarded and self._paths.root and here):
             return
-        root = self._place.root.resolve()
-        for path, why in written(command, before, lambda name: self._place.lies(name, here)):
+        root = self._paths.root.resolve()
+        for path, why in written(command, before, lambda name: self._paths.on_host(name, here)):
             inside = path.is_relative_to(root) and str(path.relative_to(root))
             if inside and (refused := self._refused(inside)):
                 yield Reason("deny", command.raw, f"{inside}: {why}, and stop halfway; {refused}. {INSTEAD}")
@@ -265,7 +267,7 @@ class Judge:
                 found += _pieces(literal)
                 continue
             for place in directories if not reading.pattern.startswith("/") else (WORKSPACE,):
-                matches = None if place is None else self._place.matches(reading.pattern, place)
+                matches = None if place is None else self._paths.matches(reading.pattern, place)
                 if matches is None or any(name.startswith("-") for name in matches):  # which are options then
                     return None
                 if reading.split and any(re.search(r"[\s*?\[\\]", name) for name in matches):
@@ -275,7 +277,7 @@ class Judge:
 
     def _unnamed(
         self,
-        command: Simple,
+        command: SimpleCommand,
         words: Sequence[str | None],
         names: Sequence[list[str] | None],
         directories: Sequence[str | None],
@@ -295,7 +297,7 @@ class Judge:
             yield Reason("ask", command.raw or " ".join(unknown), f"only a run would tell what is read by {unknown[0]}")
         if kind in ("lists", "below"):
             yield from self._walk(words, names, directories, kind, links=follows(words))
-        if words[0] == "git" and self._place.root is not None and (kind or takes_untracked(words)):
+        if words[0] == "git" and self._paths.root is not None and (kind or takes_untracked(words)):
             yield from self._repository(command, words, names, kind or "untracked", directories, built_in)
 
     def _unquoted(self, words: Sequence[Word], names: Sequence[list[str] | None]) -> Iterator[Reason]:
@@ -306,7 +308,7 @@ class Judge:
 
     def _repository(
         self,
-        command: Simple,
+        command: SimpleCommand,
         words: Sequence[str | None],
         names: Sequence[list[str] | None],
         kind: str,
@@ -320,7 +322,7 @@ class Judge:
         moved = [after for before, after in itertools.pairwise(words) if before == "-C" and after and "\0" not in after]
         moved = [".", *moved, *itertools.accumulate(moved, posixpath.join)]
         ways = {posixpath.join(place or WORKSPACE, way) for place in directories for way in moved}
-        for here in sorted(Path(os.path.realpath(self._place.lies(way))) for way in ways):
+        for here in sorted(Path(os.path.realpath(self._paths.on_host(way))) for way in ways):
             if built_in and (why := obeyed(here)):
                 yield Reason("ask", command.raw, why)
             lists, all_files = not {"diff", "grep"} & set(words), kind == "untracked"
@@ -347,7 +349,7 @@ class Judge:
         links: bool,
     ) -> Iterator[Reason]:
         """Everything below what a command names is read: the files that rules speak of, and where links lead."""
-        for top in starts(words, names, directories, self._place):
+        for top in starts(words, names, directories, self._paths):
             for found in self._left().below(top):
                 if kind == "below" or os.path.isdir(found):
                     rule = self._left().by_path[found]
@@ -368,7 +370,7 @@ class Judge:
                     yield Reason("ask", _shown(words), f"it reads {path}: {reason.by}", reason.remember)
                     return
 
-    def _command(self, tool: str, command: Simple, settled: Sequence[str | None]) -> Reason:
+    def _command(self, tool: str, command: SimpleCommand, settled: Sequence[str | None]) -> Reason:
         words = [word.text for word in command.words]
         piece = " ".join(word.raw for word in command.words)
         unsure = None
@@ -419,14 +421,14 @@ class Judge:
         """A word that may be a path to read: only what a rule says of it counts, for most words are no paths at all."""
         known = [place for place in directories if place is not None] or [WORKSPACE]
         for place in known:
-            for target in self._place.targets(name, place):
+            for target in self._paths.targets(name, place):
                 ruled = self._ruled("read_file", name, target)
                 if (
                     ruled is None
                     and outside
                     and target.relative is None
                     and not target.scratch
-                    and self._place.holds(target)
+                    and self._paths.exists(target)
                 ):
                     ruled = self._target("read_file", name, target, writes=False)
                 if ruled is not None and ruled.verdict != "allow":
@@ -441,7 +443,7 @@ def _lies_in(path: str, top: str) -> bool:
     return f"{path}/".startswith(f"{top.rstrip('/')}/")
 
 
-def _settled(command: Simple, names: Sequence[list[str] | None]) -> list[str | None]:
+def _settled(command: SimpleCommand, names: Sequence[list[str] | None]) -> list[str | None]:
     """The words, and something in place of those that are certain to be no options, or at least one word each."""
     out: list[str | None] = []
     name = command.words[0].text

@@ -1,8 +1,8 @@
 """Where a path leads: inside the workspace or out of it, symlinks and `..` followed.
 
-Owns `Place`. With the workspace on this machine links are followed as the kernel would; for a workspace in a sandbox
-elsewhere only names can be judged, and the sandbox itself keeps writes inside. Between the look and the write a link
-could be changed by somebody else: that is the OS sandbox's to prevent.
+Owns `WorkspacePaths`. With the workspace on this machine links are followed as the kernel would; for a workspace in a
+sandbox elsewhere only names can be judged, and the sandbox itself keeps writes inside. Between the look and the write a
+link could be changed by somebody else: that is the OS sandbox's to prevent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkspacePaths:
     """The workspace. `root` is where it lies on this machine; None where it does not. Tools call it /workspace."""
 
     root: Path | None = None
@@ -54,11 +54,11 @@ class Place:
             found.append(self._named(path, directory))
         return list(dict.fromkeys(target for pair in found for target in pair))
 
-    def holds(self, target: Target) -> bool:
+    def exists(self, target: Target) -> bool:
         """Whether this machine, if the workspace is on it, has something there."""
         return self.root is not None and os.path.lexists(target.path)
 
-    def lies(self, path: str, directory: str = WORKSPACE) -> str:
+    def on_host(self, path: str, directory: str = WORKSPACE) -> str:
         """Where on this machine, by its name, what a command calls so; only for a workspace that is on it."""
         full = posixpath.join(directory, path)
         if self.root is not None and (full == WORKSPACE or full.startswith(f"{WORKSPACE}/")):
@@ -88,7 +88,7 @@ class Place:
             yield from self._matching(found + _unescaped(part) + "/" * bool(rest), rest, directory, seen)
             return
         try:
-            names = os.listdir(self.lies(found or ".", directory))
+            names = os.listdir(self.on_host(found or ".", directory))
         except OSError:
             return
         names += [".", ".."]  # a dash finds them by `.*`
@@ -118,7 +118,7 @@ class Place:
         if self.root is None:
             return posixpath.normpath(full)
         try:
-            return _real(self.lies(path, directory))
+            return _real(self.on_host(path, directory))
         except (OSError, ValueError):
             return "/"  # where it leads cannot be seen: not into the workspace, for all that is known
 

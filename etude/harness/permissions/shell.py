@@ -37,7 +37,7 @@ class Redirect:
 
 
 @dataclass(frozen=True)
-class Simple:
+class SimpleCommand:
     """One command as a shell would start it. `words` may be empty: a bare assignment or redirection."""
 
     words: tuple[Word, ...]
@@ -87,7 +87,7 @@ _EXPANSION = re.compile(rb"(?<!\\)(?:\\\\)*(?:\$[\w({\[@*#?!-]|`)")
 _EXPANSIONS = {"command_substitution", "arithmetic_expansion", "expansion", "simple_expansion"}
 
 
-def read_script(text: str) -> list[Simple]:
+def read_script(text: str) -> list[SimpleCommand]:
     """Every command that running `text` could start, in the order they stand. Raises Unreadable."""
     if len(text) > MAX_CHARS:
         raise Unreadable(f"it is longer than {MAX_CHARS} characters")
@@ -189,7 +189,7 @@ def _substitutions(node: Node) -> Iterator[Node]:
             stack.extend(child.children)
 
 
-def _commands(node: Node) -> Iterator[Simple]:
+def _commands(node: Node) -> Iterator[SimpleCommand]:
     """The commands at and below a node."""
     kind = node.type
     if kind == "command":
@@ -201,16 +201,16 @@ def _commands(node: Node) -> Iterator[Simple]:
     elif kind in ("variable_assignment", "declaration_command", "unset_command"):
         yield from _declaration(node)
     elif kind == "file_redirect":
-        yield Simple((), redirects=tuple(_file(node)), raw=text_of(node))  # `$(<file)`, or a function's
+        yield SimpleCommand((), redirects=tuple(_file(node)), raw=text_of(node))  # `$(<file)`, or a function's
         yield from _below(node)
     elif kind in _REPEATED:
         yield from (replace(command, again=True) for command in _repeated(node))
     else:
         _check(node)
         if kind == "test_command" and node.children[0].type == "[":
-            yield Simple(tuple(_operands(node)), raw=text_of(node))
+            yield SimpleCommand(tuple(_operands(node)), raw=text_of(node))
         elif kind in ("test_command", "array"):  # a dash knows no `[[`, and looks for the files that its words match
-            yield Simple((), tuple(("", word) for word in _operands(node)), raw=text_of(node), loops=True)
+            yield SimpleCommand((), tuple(("", word) for word in _operands(node)), raw=text_of(node), loops=True)
         for child in node.children:
             yield from _commands(child)
 
@@ -219,7 +219,7 @@ _LINKS = ("command", "redirected_statement", "pipeline", "test_command", "variab
 _MOVES = ("cd", "pushd", "popd", ".", "source")
 
 
-def _listed(node: Node) -> Iterator[Simple]:
+def _listed(node: Node) -> Iterator[SimpleCommand]:
     """The commands of a list. Those of `a && b && c` are a chain, up to the first that could end elsewhere than its
     `cd` says."""
     rights: list[tuple[str, Node]] = []
@@ -239,7 +239,7 @@ def _listed(node: Node) -> Iterator[Simple]:
         yield from (replace(command, chain=at) if chained and command.words else command for command in commands)
 
 
-def _name(command: Simple) -> str | None:
+def _name(command: SimpleCommand) -> str | None:
     return command.words[0].text if command.words else ""
 
 
@@ -253,7 +253,7 @@ def _only_copies(node: Node) -> bool:
 _REPEATED = ("for_statement", "while_statement", "function_definition")
 
 
-def _repeated(node: Node) -> Iterator[Simple]:
+def _repeated(node: Node) -> Iterator[SimpleCommand]:
     _check(node)
     if node.type == "for_statement":
         names = [text_of(child) for child in node.children if child.type == "variable_name"]
@@ -262,7 +262,9 @@ def _repeated(node: Node) -> Iterator[Simple]:
             child.type == "command_substitution" for child in node.children
         ):
             values = [Word(None, "$@")]
-        yield Simple((), tuple((name, value) for name in names for value in values or [Word("", "")]), loops=True)
+        yield SimpleCommand(
+            (), tuple((name, value) for name in names for value in values or [Word("", "")]), loops=True
+        )
     for child in node.children:
         yield from _commands(child)
 
@@ -319,7 +321,7 @@ def _bare(node: Node) -> Iterator[str]:
             yield from _bare(child)
 
 
-def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> Iterator[Simple]:
+def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> Iterator[SimpleCommand]:
     words, variables, own = [], [], []
     end = -1
     for child in node.children:
@@ -340,11 +342,11 @@ def _command(node: Node, redirects: tuple[Redirect, ...], fed: Word | None) -> I
             words.append(word_of(child))
     if words and words[0].text in RESERVED:
         raise Unreadable(f"{words[0].raw} stands where a command's name should")
-    yield Simple(tuple(words), tuple(variables), (*own, *redirects), fed, text_of(node))
+    yield SimpleCommand(tuple(words), tuple(variables), (*own, *redirects), fed, text_of(node))
     yield from _below(node)
 
 
-def _redirected(node: Node) -> Iterator[Simple]:
+def _redirected(node: Node) -> Iterator[SimpleCommand]:
     """The redirections of a statement are each of its commands': none of them may be judged without."""
     redirects: list[Redirect] = []
     fed: Word | None = None
@@ -366,7 +368,7 @@ def _redirected(node: Node) -> Iterator[Simple]:
     else:
         # of a group it is opened before, of a list (which the grammar takes for one) with the last command: a `cd`
         # in it may count or not, so it stands on both sides
-        opened = Simple((), (), tuple(redirects), None, text_of(node))
+        opened = SimpleCommand((), (), tuple(redirects), None, text_of(node))
         yield opened
         if body is not None:
             # a here-document may feed any command of a group, and a shell among them would run it
@@ -377,11 +379,11 @@ def _redirected(node: Node) -> Iterator[Simple]:
             yield from _below(child)
 
 
-def _declaration(node: Node) -> Iterator[Simple]:
+def _declaration(node: Node) -> Iterator[SimpleCommand]:
     """A bare assignment, or `export` and its like. Only plain names: an index in one of them is run, and so is one in
     what `-i` and `-n` are given."""
     if node.type == "variable_assignment":
-        yield Simple((), (_assignment(node),), raw=text_of(node))
+        yield SimpleCommand((), (_assignment(node),), raw=text_of(node))
     else:
         keyword, *rest = node.children
         for child in rest:
@@ -395,11 +397,11 @@ def _declaration(node: Node) -> Iterator[Simple]:
             variables = tuple((name, Word(None, name)) for name in [*(name for name, _ in variables), *names])
         bare = [child for child in rest if child.type != "variable_assignment"]
         words = tuple(Word(text_of(child), text_of(child)) for child in (keyword, *bare))
-        yield Simple(words, variables, raw=text_of(node))
+        yield SimpleCommand(words, variables, raw=text_of(node))
     yield from _below(node)
 
 
-def _below(node: Node) -> Iterator[Simple]:
+def _below(node: Node) -> Iterator[SimpleCommand]:
     """The commands inside the words, values and targets of a node."""
     for child in node.children:
         if child.type == "variable_assignment":
@@ -411,10 +413,10 @@ def _below(node: Node) -> Iterator[Simple]:
 _REDIRECTS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
 
 
-def _fed(command: Simple, fed: Word | None) -> Simple:
+def _fed(command: SimpleCommand, fed: Word | None) -> SimpleCommand:
     if fed is None or command.input is not None:
         return command
-    return Simple(command.words, command.variables, command.redirects, fed, command.raw)
+    return SimpleCommand(command.words, command.variables, command.redirects, fed, command.raw)
 
 
 def _assignment(node: Node) -> tuple[str, Word]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from etude.harness.permissions.literals import Word
-from etude.harness.permissions.shell import FOUND, RESERVED, Simple, Unreadable, read_script
+from etude.harness.permissions.shell import FOUND, RESERVED, SimpleCommand, Unreadable, read_script
 
 _MAX_DEPTH = 8
 _SHELLS = {"sh", "bash", "dash", "ash"}
@@ -83,7 +83,7 @@ _BEYOND_READING = {
 """Commands that run what they are told in ways not read here, or that change what later words mean."""
 
 
-def unwrap(commands: Sequence[Simple], depth: int = 0) -> list[Simple]:
+def unwrap(commands: Sequence[SimpleCommand], depth: int = 0) -> list[SimpleCommand]:
     """The commands to judge, in order. Raises Unreadable."""
     if depth > _MAX_DEPTH:
         raise Unreadable("commands are wrapped in each other too deeply")
@@ -94,7 +94,7 @@ def unwrap(commands: Sequence[Simple], depth: int = 0) -> list[Simple]:
     ]
 
 
-def _unwrap(command: Simple, depth: int) -> Iterator[Simple]:
+def _unwrap(command: SimpleCommand, depth: int) -> Iterator[SimpleCommand]:
     if not command.words:
         yield command
         return
@@ -145,7 +145,7 @@ def _hides_option(words: Sequence[Word], most: int) -> bool:
     return False
 
 
-def _wrapped(command: Simple, name: str, wrapper: _Wrapper, depth: int) -> Iterator[Simple]:
+def _wrapped(command: SimpleCommand, name: str, wrapper: _Wrapper, depth: int) -> Iterator[SimpleCommand]:
     words, variables = _after_options(name, wrapper, command.words[1:])
     if wrapper.itself or not words:
         yield command
@@ -155,7 +155,7 @@ def _wrapped(command: Simple, name: str, wrapper: _Wrapper, depth: int) -> Itera
             words = _filled(words, command.words[1 : -len(words)])
         options = command.words[: -len(words)]
         if name == "xargs":
-            yield Simple(options, raw=command.raw)  # it opens a file of its own
+            yield SimpleCommand(options, raw=command.raw)  # it opens a file of its own
         inner = replace(command, words=(*words, *more), variables=(*command.variables, *variables))
         if name in _MOVES and any(re.match(r"-[^-]*[CD]|--chd", option.text or "") for option in options):
             inner = replace(inner, astray=True)
@@ -217,7 +217,7 @@ def _width(name: str, wrapper: _Wrapper, option: str) -> int:
     return 1
 
 
-def _shell(command: Simple, words: Sequence[Word], depth: int) -> Iterator[Simple]:
+def _shell(command: SimpleCommand, words: Sequence[Word], depth: int) -> Iterator[SimpleCommand]:
     """A shell runs the text behind -c, a file, or what it reads."""
     runs_text, reads, at = False, False, 0
     while at < len(words) and (text := _known(words[at], "a shell")).startswith(("-", "+")) and text not in ("-", "--"):
@@ -246,14 +246,14 @@ def _shell(command: Simple, words: Sequence[Word], depth: int) -> Iterator[Simpl
         raise Unreadable("a shell runs what it reads, and only a run would tell what that is")
 
 
-def _script(text: str, command: Simple, depth: int) -> Iterator[Simple]:
+def _script(text: str, command: SimpleCommand, depth: int) -> Iterator[SimpleCommand]:
     """What a text runs, with the variables and files of the command that runs it."""
     if command.redirects or command.variables:
         yield replace(command, words=(), input=None)
     yield from unwrap(read_script(text), depth + 1)
 
 
-def _find(command: Simple, words: Sequence[Word]) -> Iterator[Simple]:
+def _find(command: SimpleCommand, words: Sequence[Word]) -> Iterator[SimpleCommand]:
     """The commands that find starts for what it finds."""
     for word in words:
         if word.text is None and (re.search(r"[$`]", word.raw) or word.raw[0] in "*?["):

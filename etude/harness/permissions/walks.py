@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from etude.harness.permissions.builtin import PACKAGES, SECRETS
-from etude.harness.permissions.paths import Place
+from etude.harness.permissions.paths import WorkspacePaths
 from etude.harness.permissions.reading import finds, finds_links, passes_over, roots
 from etude.host import beneath
 
@@ -24,7 +24,10 @@ _MOST_BYTES = 1 << 20
 
 
 def starts(
-    words: Sequence[str | None], names: Sequence[list[str] | None], directories: Sequence[str | None], place: Place
+    words: Sequence[str | None],
+    names: Sequence[list[str] | None],
+    directories: Sequence[str | None],
+    place: WorkspacePaths,
 ) -> list[str]:
     """The real paths that a command could go through; its own directory, where its words name nothing that is there.
     `names` are what each word could stand for."""
@@ -34,9 +37,9 @@ def starts(
     stands_for = {word: found or [] for word, found in zip(words, names, strict=True)}
     named = [name for word in given for name in stands_for.get(word, [word])]
     known = [directory for directory in directories if directory is not None]
-    tops = {place.lies(name, directory) for name in named or ["."] for directory in known}
+    tops = {place.on_host(name, directory) for name in named or ["."] for directory in known}
     if not any(os.path.lexists(top) for top in tops):
-        tops = {place.lies(directory) for directory in known}
+        tops = {place.on_host(directory) for directory in known}
     return sorted(os.path.realpath(top) for top in tops)
 
 

@@ -3,7 +3,7 @@
 Owns `Values`. It is asked about a whole line at once and does not follow its course: a variable holds, for all that is
 known here, anything that any command of the line gives it, what it had before, or nothing. A reading is a pattern: `*`,
 `?` and `[` in it match names of files, and a backslash takes that from them. None means that only a run would tell.
-Opens nothing: which files a pattern matches is `paths.Place`'s to say.
+Opens nothing: which files a pattern matches is `paths.WorkspacePaths`'s to say.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from etude.harness.permissions.literals import Part, Word
-from etude.harness.permissions.shell import Simple
+from etude.harness.permissions.shell import SimpleCommand
 from etude.harness.permissions.variables import named
 
 _MANY = 64
@@ -54,7 +54,7 @@ def escaped(text: str) -> str:
 class Values:
     """The variables of one line. `env` is what commands find in their environment."""
 
-    def __init__(self, line: str, commands: Sequence[Simple], env: Mapping[str, str]) -> None:
+    def __init__(self, line: str, commands: Sequence[SimpleCommand], env: Mapping[str, str]) -> None:
         self._env = env
         self._given: dict[str, list[tuple[Word, bool]]] = {}
         self._unknown: set[str] = set()
@@ -70,7 +70,7 @@ class Values:
             return [Reading(escaped(word.text))]
         return self._joined(word.parts, splits=True)
 
-    def _collect(self, command: Simple) -> None:
+    def _collect(self, command: SimpleCommand) -> None:
         for name, word in command.variables:
             if re.fullmatch(r"[A-Za-z_]\w*", name):
                 self._given.setdefault(name, []).append((word, command.loops))

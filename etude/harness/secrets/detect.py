@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Found:
+class SecretMatch:
     """Where a secret lies in its line, and what kind it is, in a word."""
 
     start: int
@@ -65,36 +65,36 @@ _MIN_BITS = 3.3
 """Of entropy, a character: above that of words and names, below that of hexadecimal of this length."""
 
 
-def find_secrets(line: str, known: Sequence[str] = ()) -> list[Found]:
+def find_secrets(line: str, known: Sequence[str] = ()) -> list[SecretMatch]:
     """The secrets of a line from left to right, none within another; of two that overlap the longer is meant."""
     found = sorted(_all(line, known), key=lambda each: (each.start, -each.end))
-    apart: list[Found] = []
+    apart: list[SecretMatch] = []
     for each in found:
         if not apart or each.start >= apart[-1].end:
             apart.append(each)
         elif each.end > apart[-1].end:
-            apart[-1] = Found(apart[-1].start, each.end, apart[-1].kind)
+            apart[-1] = SecretMatch(apart[-1].start, each.end, apart[-1].kind)
     return apart
 
 
-def _all(line: str, known: Sequence[str]) -> Iterator[Found]:
+def _all(line: str, known: Sequence[str]) -> Iterator[SecretMatch]:
     for secret in known:
         at = line.find(secret)
         while at >= 0:
-            yield Found(at, at + len(secret), "known")
+            yield SecretMatch(at, at + len(secret), "known")
             at = line.find(secret, at + len(secret))
     for match in _WITH_FORM.finditer(line):
-        yield Found(match.start(), match.end(), _FORMS[int((match.lastgroup or "f0")[1:])][0])
+        yield SecretMatch(match.start(), match.end(), _FORMS[int((match.lastgroup or "f0")[1:])][0])
     for match in _PASSWORD.finditer(line):
         if match["secret"] not in (match["user"], *_TRIVIAL):
-            yield Found(match.start("secret"), match.end("secret"), "password")
+            yield SecretMatch(match.start("secret"), match.end("secret"), "password")
     for match in _HEADER.finditer(line):
-        yield Found(match.start("secret"), match.end("secret"), "authorization")
+        yield SecretMatch(match.start("secret"), match.end("secret"), "authorization")
     if (match := _KEY_LINE.search(line)) and _mixed(match["secret"]) == 3:
-        yield Found(match.start("secret"), match.end("secret"), "private-key")
+        yield SecretMatch(match.start("secret"), match.end("secret"), "private-key")
     for match in _NAMED.finditer(line):
         if looks_drawn(match["secret"]):
-            yield Found(match.start("secret"), match.end("secret"), "secret")
+            yield SecretMatch(match.start("secret"), match.end("secret"), "secret")
 
 
 def looks_drawn(value: str) -> bool:

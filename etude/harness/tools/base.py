@@ -33,7 +33,7 @@ def overdue() -> None:
         marks.append(None)
 
 
-class Beginning(Protocol):
+class Baseline(Protocol):
     """The workspace's files as they were when the session began. Both raise CheckpointError or DeadlineExceeded."""
 
     async def changed(self) -> list[str]:
@@ -45,7 +45,7 @@ class Beginning(Protocol):
         ...
 
 
-BEGINNING: ContextVar[Beginning | None] = ContextVar("beginning", default=None)
+BASELINE: ContextVar[Baseline | None] = ContextVar("beginning", default=None)
 """Of the session whose call runs now; None where it keeps no snapshots. Set by `turns`, for each turn."""
 
 

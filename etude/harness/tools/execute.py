@@ -47,7 +47,7 @@ async def run_calls(
     `on_start(index)` is awaited before each, `on_output(index, piece)` is told what a command prints meanwhile, and
     `on_result(index, result)` of each as it ends. When one raises, those still running are cancelled first.
     """
-    touched = await _touched(calls, tools, sandbox)
+    touched = await _file_access(calls, tools, sandbox)
     ended = [asyncio.Event() for _ in calls]
 
     async def run(index: int) -> ToolResult:
@@ -79,23 +79,23 @@ def only_reads(call: Call, tools: Mapping[str, Tool]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Touched:
+class _FileAccess:
     file: str | None
     """None: anything."""
-    changes: bool
+    writes: bool
 
-    def conflicts(self, other: _Touched) -> bool:
+    def conflicts(self, other: _FileAccess) -> bool:
         together = self.file is None or other.file is None or self.file == other.file
-        return together and (self.changes or other.changes)
+        return together and (self.writes or other.writes)
 
 
-async def _touched(calls: Sequence[Call], tools: Mapping[str, Tool], sandbox: Sandbox) -> list[_Touched]:
+async def _file_access(calls: Sequence[Call], tools: Mapping[str, Tool], sandbox: Sandbox) -> list[_FileAccess]:
     files = [_file(call, tools) for call in calls]
-    touched = [_Touched(file, not only_reads(call, tools)) for call, file in zip(calls, files, strict=True)]
+    touched = [_FileAccess(file, not only_reads(call, tools)) for call, file in zip(calls, files, strict=True)]
     named = list(dict.fromkeys(file for file in files if file is not None))
-    if len(named) > 1 and any(each.file is not None and each.changes for each in touched):
+    if len(named) > 1 and any(each.file is not None and each.writes for each in touched):
         real = await _resolved(named, sandbox)
-        touched = [_Touched(real.get(each.file) if each.file else None, each.changes) for each in touched]
+        touched = [_FileAccess(real.get(each.file) if each.file else None, each.writes) for each in touched]
     return touched
 
 

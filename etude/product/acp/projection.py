@@ -25,7 +25,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
-from etude.harness.endpoint import Again, CallPiece, Delta, Words
+from etude.harness.endpoint import CallDelta, Delta, Retry, TextDelta
 from etude.harness.events import Record
 from etude.harness.protocol import Text, parse_message
 from etude.product.acp import calls
@@ -115,15 +115,15 @@ class Projection:
     def delta(self, delta: Delta) -> None:
         """More of the message that the model writes."""
         match delta:
-            case Words():
+            case TextDelta():
                 self._spoken = True
                 self._say(delta.text, "thought" if self._summarising or delta.kind == "reasoning" else "message")
-            case CallPiece() if delta.name and not self._summarising:
+            case CallDelta() if delta.name and not self._summarising:
                 id = self._id(self.turn + 1, delta.index)
                 if id not in self._open and delta.name != calls.PLAN:
                     self._open[id] = _Call(delta.name, {})
                     self._start(id, delta.name, status="pending")
-            case Again():
+            case Retry():
                 self.note(f"The model's endpoint is asked again in {delta.after_s:.0f} s: {delta.why}")
 
     def printed(self, index: int, piece: bytes) -> None:

@@ -229,7 +229,7 @@ class AcpSession:
         journal = self.agent.session.log.journal
         assert journal is not None, "a session of the store has its log there"
         rewind = Rewind(self.agent.session.log)
-        return (each for line, each in enumerate(decoded(journal.path)) if rewind.stands(line))
+        return (each for line, each in enumerate(decoded(journal.path)) if rewind.is_current(line))
 
     # --- settings -----------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from etude.environments.base import Sandbox
 from etude.environments.local import WorkspaceConfig, open_workspace
 from etude.errors import ConfigError, EtudeError
-from etude.harness.cost import Spent
+from etude.harness.cost import SessionCost
 from etude.harness.fleet import (
     Conflict,
     Ranked,
@@ -201,7 +201,7 @@ class _Fleet:
         else:
             seconds, agent = round(time.monotonic() - at.began, 1), at.agent
             turns = agent.session.state.usage["turns"] if agent else 0
-            spent = agent.ledger.spent if agent else Spent()
+            spent = agent.ledger.spent if agent else SessionCost()
             done = Done(entry, task, agent.id if agent else "", at.stop, seconds, turns, spent)
         await self._recorder.keep(done)
         self._board.ended(done)
@@ -227,5 +227,5 @@ class _Fleet:
             self._board.conflicting(await trial_merges(self._trees.repository, list(self._results.values())))
 
 
-def _tokens(spent: Spent) -> int:
+def _tokens(spent: SessionCost) -> int:
     return spent.prompt + spent.completion

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import CheckpointError, ConfigError
-from etude.harness.cost import Spent
-from etude.harness.fleet import Marks, Ranked, Repository, Result, rank
+from etude.harness.cost import SessionCost
+from etude.harness.fleet import Measurements, Ranked, Repository, Result, rank
 from etude.harness.journal import Journal, whole_lines
 
 REFS = "refs/etude/results"
@@ -38,7 +38,7 @@ class Done:
     """How its prompt ended; empty where it failed."""
     seconds: float = 0.0
     turns: int = 0
-    spent: Spent = field(default_factory=Spent)
+    spent: SessionCost = field(default_factory=SessionCost)
 
     @property
     def name(self) -> str:
@@ -169,9 +169,9 @@ def _read(path: Path) -> RunRecord:
 def _done(data: Mapping[str, Any]) -> Done:
     entry = data["entry"]
     result = Result(**entry["result"]) if entry["result"] else None
-    ranked = Ranked(entry["name"], result, Marks(**entry["marks"]), entry["error"])
+    ranked = Ranked(entry["name"], result, Measurements(**entry["marks"]), entry["error"])
     rest = {key: value for key, value in data.items() if key not in ("entry", "spent")}
-    return Done(ranked, spent=Spent(**data["spent"]), **rest)
+    return Done(ranked, spent=SessionCost(**data["spent"]), **rest)
 
 
 def _number(done: Done) -> int:

@@ -21,7 +21,7 @@ def about(log: Path) -> dict[str, Any]:
     rewind = Rewind(events)
     told: dict[str, Any] = {"stop": None, "usage": {}}
     for line, event in enumerate(events):
-        if not rewind.stands(line):
+        if not rewind.is_current(line):
             continue
         if event.kind == "prompt":
             prompts.append(event.data["user"])

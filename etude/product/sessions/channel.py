@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from etude.harness.endpoint import Again, Delta, Words
+from etude.harness.endpoint import Delta, Retry, TextDelta
 from etude.records import Event
 
 Json: TypeAlias = dict[str, Any]
@@ -112,10 +112,10 @@ class Channel:
 
     def said(self, delta: Delta) -> None:
         """The model writes."""
-        if isinstance(delta, Again):
+        if isinstance(delta, Retry):
             self._clear_message()
             self.tell("again", {"why": delta.why, "after_s": delta.after_s})
-        elif isinstance(delta, Words):
+        elif isinstance(delta, TextDelta):
             if delta.kind == "text":
                 self._text += delta.text
             else:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from etude.errors import ConfigError
-from etude.harness.cost import Spent
+from etude.harness.cost import SessionCost
 from etude.harness.permissions.gate import Mode
 from etude.harness.shadow import Restored
-from etude.harness.store import Listed, SessionStore
+from etude.harness.store import SessionEntry, SessionStore
 from etude.plain import plain_line
 from etude.product.agent import Agent
 from etude.product.config import AgentConfig
@@ -130,7 +130,7 @@ async def _resume(opened: CommandContext, rest: str) -> Next:
     return None
 
 
-def _chosen(listed: Sequence[Listed], rest: str) -> str:
+def _chosen(listed: Sequence[SessionEntry], rest: str) -> str:
     if rest.isdigit() and len(rest) < 4:
         if not 1 <= int(rest) <= len(listed):
             raise ConfigError(f"there are {len(listed)} other sessions; /resume lists them")
@@ -215,7 +215,7 @@ async def _cost(opened: CommandContext, rest: str) -> Next:
     return None
 
 
-def told(spent: Spent, currency: str) -> str:
+def told(spent: SessionCost, currency: str) -> str:
     """Tokens, and what they cost where that is known."""
     cached = f" ({thousands(spent.cached)} cached)" if spent.cached else ""
     tokens = f"{thousands(spent.prompt)} in{cached}, {thousands(spent.completion)} out"

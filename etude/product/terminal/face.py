@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 
 from etude.errors import ConfigError, EtudeError
-from etude.harness.cost import Spent
+from etude.harness.cost import SessionCost
 from etude.harness.permissions.gate import Answer, Question
 from etude.harness.rewind import Rewind
 from etude.harness.store import SessionStore
@@ -219,7 +219,7 @@ class Face:
         elif ended != "finished":
             self._screen.line((f"stopped by a limit: {ended}. ", "yellow"), ("Say something to go on", "dim"))
 
-    def _bill(self, opened: CommandContext, spent: Spent, turns: int, seconds: float) -> str:
+    def _bill(self, opened: CommandContext, spent: SessionCost, turns: int, seconds: float) -> str:
         told = [commands.counted(turns, "turn")]
         if spent.requests:
             told.append(commands.told(spent, self._config.currency))
@@ -259,9 +259,9 @@ class Face:
         rewind = Rewind(log)
         asked, answered = "", ""
         for line, event in enumerate(log):
-            if event.kind == "prompt" and rewind.stands(line):
+            if event.kind == "prompt" and rewind.is_current(line):
                 asked, answered = event.data["user"], ""
-            elif event.kind == "completion" and rewind.stands(line):
+            elif event.kind == "completion" and rewind.is_current(line):
                 answered = spoken(event.data["text"]) or answered
         if asked:
             self._screen.gap()

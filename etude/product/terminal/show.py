@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from etude.harness.endpoint import Again, CallPiece, Delta, Words
+from etude.harness.endpoint import CallDelta, Delta, Retry, TextDelta
 from etude.harness.permissions.rules import READS
 from etude.harness.tools.agent.todo import parse_todos
 from etude.plain import plain_line, plain_output
@@ -90,14 +90,14 @@ class Show:
     def delta(self, delta: Delta) -> None:
         """More of the message that the model writes."""
         match delta:
-            case Words(text, "text") if not self._summarising:
+            case TextDelta(text, "text") if not self._summarising:
                 self._speak(text)
-            case Words():
+            case TextDelta():
                 self.doing = "summarising" if self._summarising else "thinking"
-            case CallPiece(_, name, _):
+            case CallDelta(_, name, _):
                 self._hush()
                 self.doing = f"writing {name}"
-            case Again(why, after_s):
+            case Retry(why, after_s):
                 self._hush()
                 self._streamed = False
                 self._screen.line((f"↻ {why}; asking again" + (f" in {after_s:.0f} s" * (after_s >= 1)), "yellow"))

@@ -26,8 +26,8 @@ from prompt_toolkit.styles import Style
 
 from etude.errors import EtudeError
 from etude.host import beneath
-from etude.host.git import Place, run_git_now
-from etude.host.repository import Aside, find
+from etude.host.git import GitContext, run_git_now
+from etude.host.repository import PrivateGitDir, find
 from etude.plain import is_plain
 
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "prompt": "bold"})
@@ -160,8 +160,8 @@ def list_files(directory: Path) -> list[str]:
     """The files of a project, those that git ignores left out; without git, those that are not hidden."""
     with contextlib.suppress(EtudeError, OSError):
         if (found := find(directory)) is not None:
-            user = Aside(found)
-            at = Place(user.git_dir, found.top, user.index, directory)
+            user = PrivateGitDir(found)
+            at = GitContext(user.git_dir, found.top, user.index, directory)
             ran = run_git_now("ls-files", "-z", "-co", "--exclude-standard", at=at, deadline_s=_LISTED_S)
             if ran.code == 0:
                 return [os.fsdecode(path) for path in ran.output.split(b"\0") if path][:_MOST_FILES]

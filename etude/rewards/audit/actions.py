@@ -17,7 +17,7 @@ from typing import Any
 
 from etude.environments.base import WORKSPACE
 from etude.harness.permissions.literals import Word
-from etude.harness.permissions.shell import Redirect, Simple, Unreadable, read_script
+from etude.harness.permissions.shell import Redirect, SimpleCommand, Unreadable, read_script
 from etude.harness.permissions.unwrap import unwrap
 from etude.records import Event
 
@@ -181,7 +181,7 @@ def _file(cwd: str, word: Word) -> str:
     return posixpath.normpath(posixpath.join(cwd, word.text if word.text is not None else word.raw))
 
 
-def _rough(line: str) -> Iterator[Simple]:
+def _rough(line: str) -> Iterator[SimpleCommand]:
     """What a line that cannot be read exactly seems to hold: here-documents apart, split where commands end."""
     fed: list[str] = []
 
@@ -194,7 +194,7 @@ def _rough(line: str) -> Iterator[Simple]:
             yield _rough_one(piece, fed)
 
 
-def _rough_one(piece: str, fed: Sequence[str]) -> Simple:
+def _rough_one(piece: str, fed: Sequence[str]) -> SimpleCommand:
     held = _HELD.search(piece)
     piece = _HELD.sub("", piece).strip()
     try:
@@ -205,7 +205,7 @@ def _rough_one(piece: str, fed: Sequence[str]) -> Simple:
         words = words[1:]
     given = tuple(Word(word, word) for word in words)
     text = fed[int(held[1])] if held else None
-    return Simple(given, (), tuple(_rough_files(words)), Word(text, text) if text is not None else None, piece)
+    return SimpleCommand(given, (), tuple(_rough_files(words)), Word(text, text) if text is not None else None, piece)
 
 
 def _rough_files(words: Sequence[str]) -> Iterator[Redirect]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from etude.deadlines import scaled
 from etude.errors import ContextOverflow, DeadlineExceeded, EndpointError
 from etude.harness.endpoint.client import Endpoint, encode, silence
-from etude.harness.endpoint.wire import PATIENCE, Patience
+from etude.harness.endpoint.wire import TIMEOUTS, Timeouts
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS, JudgeConfig
 from etude.rewards.judge.injection import without_advances
 from etude.rewards.judge.outcomes import Change, Judged, Judgement, NotJudged, RubricResult
@@ -40,7 +40,7 @@ class RubricJudge:
     """Use on one event loop; the caller closes it. `counters` count judgements by how they ended, and requests."""
 
     def __init__(
-        self, config: JudgeConfig, patience: Patience = PATIENCE, judged_s: float = JUDGED_S, control: bool = True
+        self, config: JudgeConfig, patience: Timeouts = TIMEOUTS, judged_s: float = JUDGED_S, control: bool = True
     ) -> None:
         """`patience` is with the endpoint, for one answer; without `control` every yes is believed."""
         body = {"response_format": response_format()} if config.structured == "schema" else {}

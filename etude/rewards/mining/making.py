@@ -31,7 +31,7 @@ from etude.tasks.generate.reverts import reverts
 from etude.tasks.harbor import write_task
 from etude.tasks.mined.environment import Environment, Environments, Requirements, Unavailable, requirements_of
 from etude.tasks.mined.history import History
-from etude.tasks.mined.split import Dropped
+from etude.tasks.mined.split import Rejected
 from etude.tasks.rubric import CHANGE
 from etude.tasks.scrub import scrub_task
 from etude.tasks.verifiers import PytestRun, pytest_verifier
@@ -83,7 +83,7 @@ class Maker:
         self.backend, self.environments = backend, environments
         self._tests = Tests(backend, config.test_timeout_s, config.memory_mb)
         self._one_parser = asyncio.Lock()  # CPython 3.11 miscounts when two threads build syntax trees at once
-        self._right: dict[tuple[str, ...], asyncio.Task[Outcomes | Dropped]] = {}
+        self._right: dict[tuple[str, ...], asyncio.Task[Outcomes | Rejected]] = {}
         """What the untouched repository's tests say, by the modules that are run."""
 
     async def proposals(self, kind: Kind, level: int | None) -> Iterator[Proposal]:
@@ -113,9 +113,9 @@ class Maker:
         try:
             found = await self._try(proposal, await self._environment(proposal.kind))
         except Unavailable as error:
-            found = Dropped("no environment", str(error))
+            found = Rejected("no environment", str(error))
         spent = round(time.monotonic() - started, 3)
-        if isinstance(found, Dropped):
+        if isinstance(found, Rejected):
             return Decision(proposal.key, None, found.reason, found.detail[:500], spent)
         directory = self.out / found.id
         if directory.exists():  # a run was killed between this and its line in the journal
@@ -130,32 +130,32 @@ class Maker:
             asked = Requirements(asked.needed, tuple(sorted({*asked.wanted, *linters})))
         return await self.environments.get(asked)
 
-    async def _try(self, proposal: Proposal, environment: Environment) -> Task | Dropped:
+    async def _try(self, proposal: Proposal, environment: Environment) -> Task | Rejected:
         source, key = self.of.source, proposal.key
         if proposal.kind == "lint":
             command = (f"{environment.path}/bin/ruff", "check", "--isolated", "--no-cache", "--fix", "--unsafe-fixes")
             rule, path = proposal.about["rule"], proposal.about["path"]
             text = await self._tests.mended(source.tree.files, (*command, f"--select={rule}", "--"), path)
-            if isinstance(text, Dropped):
+            if isinstance(text, Rejected):
                 return text
             if (complete := mended(proposal, source, text)) is None:
-                return Dropped("nothing to mend", "the linter has no mend for it, or one of another level")
+                return Rejected("nothing to mend", "the linter has no mend for it, or one of another level")
             proposal = complete
         given, answered = ({**source.tree.files, **files} for files in (proposal.broken, proposal.answer))
         run = PytestRun(environment.path, source.restored, proposal.modules)
         if proposal.kind in LINTERS:
             limited = await self._limited(proposal, run, given, answered)
-            if isinstance(limited, Dropped):
+            if isinstance(limited, Rejected):
                 return limited
             run = limited
         tests = await self._telling(proposal, run, given, answered)
         return (
-            tests if isinstance(tests, Dropped) else await self._whole(key, proposal, environment, run, given, *tests)
+            tests if isinstance(tests, Rejected) else await self._whole(key, proposal, environment, run, given, *tests)
         )
 
     async def _telling(
         self, proposal: Proposal, run: PytestRun, given: dict[str, bytes], answered: dict[str, bytes]
-    ) -> tuple[list[str], list[str]] | Dropped:
+    ) -> tuple[list[str], list[str]] | Rejected:
         """(fail-to-pass, pass-to-pass). Of debts no test need tell, but some must be there to keep what works."""
         if answered == self.of.source.tree.files:
             if run.modules not in self._right:
@@ -164,32 +164,32 @@ class Maker:
             after = await self._right[run.modules]
         else:
             after = await self._tests.repeated(answered, run, self.config.after)
-        if isinstance(after, Dropped):
+        if isinstance(after, Rejected):
             return after
         for part in proposal.parts:
             alone = compared(after, await self._tests.once({**answered, **part}, run))
-            if isinstance(alone, Dropped):
+            if isinstance(alone, Rejected):
                 return alone
         found = compared(after, await self._tests.repeated(given, run, self.config.before))
-        if run.lints and isinstance(found, Dropped) and found.reason == "no fail-to-pass":
+        if run.lints and isinstance(found, Rejected) and found.reason == "no fail-to-pass":
             return [], sorted(test for test, outcome in after.items() if outcome == "passed")
         return found
 
     async def _limited(
         self, proposal: Proposal, run: PytestRun, given: dict[str, bytes], answered: dict[str, bytes]
-    ) -> PytestRun | Dropped:
+    ) -> PytestRun | Rejected:
         """The run with a lint that allows what the right files have, if the broken ones have more."""
         roots = tuple(sorted({path.split("/")[0] for path in self.of.source.modules}))
         linter = LINTERS[proposal.kind]
         asked = replace(run, lints=(linter.lint(run.environment, roots, {}),))
         right, wrong = await self._tests.linted(answered, asked), await self._tests.linted(given, asked)
         for counted in (right, wrong):
-            if isinstance(counted, Dropped):
+            if isinstance(counted, Rejected):
                 return counted
-        assert not isinstance(right, Dropped) and not isinstance(wrong, Dropped)
+        assert not isinstance(right, Rejected) and not isinstance(wrong, Rejected)
         [most], [now] = right, wrong
         if not any(times > most.get(rule, 0) for rule, times in now.items()):
-            return Dropped("nothing to mend", f"{linter.package} finds no more than in the right files")
+            return Rejected("nothing to mend", f"{linter.package} finds no more than in the right files")
         return replace(run, lints=(replace(asked.lints[0], most=most),))
 
     async def _findings(self) -> dict[str, dict[str, int]]:
@@ -198,14 +198,14 @@ class Maker:
         paths = tuple(self.of.source.modules)
         lints = tuple(RUFF.lint(environment.path, (path,), {}) for path in paths)
         counted = await self._tests.linted(self.of.source.tree.files, PytestRun(environment.path, {}, (), lints))
-        if isinstance(counted, Dropped):
+        if isinstance(counted, Rejected):
             raise Unavailable(counted.detail)
         return dict(zip(paths, counted, strict=True))
 
     async def _whole(
         self, key: str, proposal: Proposal, environment: Environment, run: PytestRun, given: dict[str, bytes],
         fail_to_pass: list[str], pass_to_pass: list[str],
-    ) -> Task | Dropped:  # fmt: skip
+    ) -> Task | Rejected:  # fmt: skip
         """The task, scrubbed and found sound."""
         told = proposal.instruction
         if proposal.names_tests:
@@ -232,12 +232,12 @@ class Maker:
         async with self._one_parser:
             task, scrubbed = await asyncio.to_thread(scrub_task, task)
         if scrubbed.leaks:
-            return Dropped("answer is in the workspace", "; ".join(map(str, scrubbed.leaks[:3])))
+            return Rejected("answer is in the workspace", "; ".join(map(str, scrubbed.leaks[:3])))
         if runs := [path for path in self.of.source.tree.executable if path in task.files]:
             task = replace(task, provenance={**task.provenance, "executable": runs})
         validation = await validate(task, self.backend, runs=1)
         if not validation.sound:
-            return Dropped("not sound", "; ".join(validation.problems))
+            return Rejected("not sound", "; ".join(validation.problems))
         return await ask_unseen(task, run, self.backend)
 
 

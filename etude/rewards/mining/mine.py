@@ -32,13 +32,13 @@ from etude.rewards.mining.fail_to_pass import Tests, compared
 from etude.rewards.mining.journal import Decision, Funnel, Journal, funnel
 from etude.rewards.unseen import ask_unseen
 from etude.rewards.validate import validate
-from etude.tasks.difficulty import sized
+from etude.tasks.difficulty import level_by_size
 from etude.tasks.harbor import write_task
 from etude.tasks.mined.environment import Environment, Environments, Unavailable, requirements_of
 from etude.tasks.mined.history import Commit, History
 from etude.tasks.mined.instruction import instruction_of
-from etude.tasks.mined.issues import Issue, named_in
-from etude.tasks.mined.split import Candidate, Dropped, MineLimits, split
+from etude.tasks.mined.issues import Issue, referenced_issue
+from etude.tasks.mined.split import Candidate, MineLimits, Rejected, split_commit
 from etude.tasks.rubric import CHANGE
 from etude.tasks.scrub import scrub_task
 from etude.tasks.verifiers import PytestRun, pytest_verifier
@@ -135,7 +135,7 @@ class _Miner:
         """A task on disk, or a reason. Raises what our own machinery raises."""
         spent = _Clock()
         found = await self._try(commit, spent)
-        if isinstance(found, Dropped):
+        if isinstance(found, Rejected):
             return Decision(commit.id, None, found.reason, found.detail[:500], round(spent.seconds, 3))
         directory = self.out / found.id
         if directory.exists():  # a run was killed between this and its line in the journal
@@ -143,38 +143,38 @@ class _Miner:
         await asyncio.to_thread(write_task, found, directory)
         return Decision(commit.id, found.id, None, "", round(spent.seconds, 3), found.provenance["unseen"])
 
-    async def _try(self, commit: Commit, spent: _Clock) -> Task | Dropped:
-        candidate = await asyncio.to_thread(split, self.history, commit, self.config.limits)
-        if isinstance(candidate, Dropped):
+    async def _try(self, commit: Commit, spent: _Clock) -> Task | Rejected:
+        candidate = await asyncio.to_thread(split_commit, self.history, commit, self.config.limits)
+        if isinstance(candidate, Rejected):
             return candidate
-        issue = named_in(commit.message, self.issues)
+        issue = referenced_issue(commit.message, self.issues)
         instruction = await asyncio.to_thread(instruction_of, candidate, issue)
-        if isinstance(instruction, Dropped):
+        if isinstance(instruction, Rejected):
             return instruction
         try:
             environment = await self.environments.get(requirements_of(candidate.after.files))
         except Unavailable as error:
-            return Dropped("no environment", str(error))
+            return Rejected("no environment", str(error))
         run = PytestRun(environment.path, candidate.restored, candidate.test_modules)
         given, answered = candidate.before.files, {**candidate.before.files, **candidate.answer}
         with spent:
             tests = compared(
                 after := await self._tests.repeated(answered, run, self.config.after),
-                {} if isinstance(after, Dropped) else await self._tests.repeated(given, run, self.config.before),
+                {} if isinstance(after, Rejected) else await self._tests.repeated(given, run, self.config.before),
             )
-        if isinstance(tests, Dropped):
+        if isinstance(tests, Rejected):
             return tests
         task = self._task(candidate, instruction, environment, run, *tests)
         async with self._one_parser:
             task, scrubbed = await asyncio.to_thread(scrub_task, task)
         if scrubbed.leaks:
-            return Dropped("answer is in the workspace", "; ".join(map(str, scrubbed.leaks[:3])))
+            return Rejected("answer is in the workspace", "; ".join(map(str, scrubbed.leaks[:3])))
         runs = [path for path in candidate.before.executable if path in task.files]
         task = replace(task, provenance={**task.provenance, **({"executable": runs} if runs else {})})
         with spent:
             validation = await validate(task, self.backend, runs=1)
             if not validation.sound:
-                return Dropped("not sound", "; ".join(validation.problems))
+                return Rejected("not sound", "; ".join(validation.problems))
             return await ask_unseen(task, run, self.backend)
 
     def _task(
@@ -182,7 +182,7 @@ class _Miner:
         fail_to_pass: list[str], pass_to_pass: list[str],
     ) -> Task:  # fmt: skip
         commit, since = candidate.commit, self.config.eval_since
-        issue = named_in(commit.message, self.issues)
+        issue = referenced_issue(commit.message, self.issues)
         when = datetime.fromtimestamp(commit.when, UTC)
         return Task(
             id=f"mined-{self.name}-{commit.id[:12]}",
@@ -207,7 +207,7 @@ class _Miner:
                 "left_out": list(candidate.before.left_out),
                 **({"issue": issue.number} if issue is not None else {}),
                 "difficulty": {
-                    "level": sized(len(candidate.answer), candidate.lines),
+                    "level": level_by_size(len(candidate.answer), candidate.lines),
                     "files": len(candidate.answer), "lines": candidate.lines, "fail_to_pass": len(fail_to_pass),
                 },
             },

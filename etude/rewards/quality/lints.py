@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from etude.environments.archive import Archive, blamed
 from etude.environments.base import WORKSPACE, Backend, Sandbox, SandboxSpec
 from etude.errors import CheckpointError, DeadlineExceeded, SandboxError, SandboxSpoiled
-from etude.harness.tools.agent.lints import Linted, new_lints
-from etude.harness.tools.base import BEGINNING, ToolConfig, ToolError
+from etude.harness.tools.agent.lints import LintRun, new_lints
+from etude.harness.tools.base import BASELINE, ToolConfig, ToolError
 from etude.records import InfraFailed, Task
 from etude.rewards.fresh import with_state
 from etude.rewards.quality.style import added_lines
@@ -53,7 +53,7 @@ async def introduced(
     if not changed:
         return ()
 
-    async def lint(sandbox: Sandbox) -> Linted:
+    async def lint(sandbox: Sandbox) -> LintRun:
         await _settings_as_given(task, after, sandbox)
         return await _linted(sandbox, _Given(task.files, changed))
 
@@ -69,14 +69,14 @@ async def introduced(
     return (*(f"{name}:{each.line}: {each.text}" for name, each in found.findings), *looked_away)
 
 
-async def _linted(sandbox: Sandbox, given: _Given) -> Linted:
-    token = BEGINNING.set(given)
+async def _linted(sandbox: Sandbox, given: _Given) -> LintRun:
+    token = BASELINE.set(given)
     try:
         return await new_lints(sandbox, ToolConfig(), None)
     except (OSError, ToolError, CheckpointError) as error:
         raise SandboxError(f"linters: {type(error).__name__}: {error}") from error
     finally:
-        BEGINNING.reset(token)
+        BASELINE.reset(token)
 
 
 async def _settings_as_given(task: Task, after: Mapping[str, bytes], sandbox: Sandbox) -> None:

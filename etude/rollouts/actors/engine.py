@@ -45,7 +45,7 @@ class EngineActor(Living):
         None if a later version has come in meanwhile.
         """
         served = await self.updates.load(target)
-        return None if served is None else served.told()
+        return None if served is None else served.as_json()
 
     async def put(self, bits: Any, version: Version) -> None:
         """Swap in weights that are on no chain: the control's."""

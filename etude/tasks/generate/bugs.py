@@ -24,7 +24,7 @@ BUGS = {1: 1, 2: 1, 3: 1, 4: 2, 5: 3}
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Site:
     path: str
     function: str
     modules: tuple[str, ...]
@@ -32,7 +32,7 @@ class _Place:
 
 def bugs(source: Source, level: int | None, rng: random.Random) -> Iterator[Proposal]:
     """Proposals of that level, or of all, one for every place that can be broken, in the order that `rng` says."""
-    places = _places(source)
+    places = _sites(source)
     rng.shuffle(places)
     for number, first in enumerate(places):
         wanted = level or rng.choice([each for each, bugs in BUGS.items() if bugs <= len(places)])
@@ -45,7 +45,7 @@ def bugs(source: Source, level: int | None, rng: random.Random) -> Iterator[Prop
             yield _proposal(source, wanted, broken)
 
 
-def _places(source: Source) -> list[_Place]:
+def _sites(source: Source) -> list[_Site]:
     """Every function and method that a test names."""
     found = []
     for path, text in source.modules.items():
@@ -57,11 +57,11 @@ def _places(source: Source) -> list[_Place]:
                     names = [item.name] if isinstance(item, ast.ClassDef) else []
                     names += [function.name] if not function.name.startswith("__") else []
                     if names and (modules := source.naming(names)):
-                        found.append(_Place(path, f"{prefix}{function.name}", modules))
+                        found.append(_Site(path, f"{prefix}{function.name}", modules))
     return found
 
 
-def _bug(source: Source, place: _Place, rng: random.Random) -> Mutation | None:
+def _bug(source: Source, place: _Site, rng: random.Random) -> Mutation | None:
     try:
         possible = mutations_of(source.modules[place.path], place.function)
     except StopIteration:  # defined twice, and first as something else
@@ -69,7 +69,7 @@ def _bug(source: Source, place: _Place, rng: random.Random) -> Mutation | None:
     return rng.choice(possible) if possible else None
 
 
-def _proposal(source: Source, level: int, bugs: list[tuple[_Place, Mutation]]) -> Proposal:
+def _proposal(source: Source, level: int, bugs: list[tuple[_Site, Mutation]]) -> Proposal:
     broken: dict[str, str] = {}
     for place, mutation in bugs:
         broken[place.path] = mutation.apply(broken.get(place.path, source.modules[place.path]))
@@ -93,7 +93,7 @@ def _proposal(source: Source, level: int, bugs: list[tuple[_Place, Mutation]]) -
     )  # fmt: skip
 
 
-def _instruction(level: int, place: _Place) -> str:
+def _instruction(level: int, place: _Site) -> str:
     return {
         1: f"There is a bug in `{place.function}` in {place.path}. Find it and fix it.",
         2: f"There is a bug in {place.path}. Find it and fix it.",

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from etude.tasks.difficulty import sized
+from etude.tasks.difficulty import level_by_size
 from etude.tasks.generate.proposal import Proposal, Source
 from etude.tasks.verifiers import Lint
 
@@ -70,7 +70,7 @@ def mended(proposal: Proposal, source: Source, text: str) -> Proposal | None:
     """The proposal with the linter's own mend of its file as the answer; None where it is none, or of another level."""
     path = proposal.about["path"]
     lines = sum(_differing(source.modules[path], text).values())
-    level = sized(1, lines)
+    level = level_by_size(1, lines)
     if not lines or proposal.level not in (0, level):
         return None
     return replace(proposal, broken={path: source.tree.files[path]}, answer={path: text.encode()}, level=level)

@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from etude.tasks.difficulty import sized
+from etude.tasks.difficulty import level_by_size
 from etude.tasks.generate.proposal import Proposal, Source
 
 Definition = ast.FunctionDef | ast.ClassDef
 LEAST_LINES = 4
 """A feature has more than a line or two."""
-TOLD_CHARS = {1: 900, 2: 900, 3: 600, 4: 300, 5: 150}
+DOCSTRING_CHARS = {1: 900, 2: 900, 3: 600, 4: 300, 5: 150}
 """How much of its documentation is told, by level."""
 
 
@@ -181,11 +181,11 @@ def _last(node: Definition) -> int:
 
 def _proposal(source: Source, feature: _Feature, broken: dict[str, str], modules: tuple[str, ...]) -> Proposal:
     lines = sum(source.modules[path].count("\n") - text.count("\n") for path, text in broken.items())
-    level = sized(len(broken), lines)
+    level = level_by_size(len(broken), lines)
     said = inspect.cleandoc(ast.get_docstring(feature.node) or "")
     what = "class" if isinstance(feature.node, ast.ClassDef) else "method" if feature.owner else "function"
     where = f"{feature.path}, in class `{feature.owner.name}`" if feature.owner else feature.path
-    told = _told(said, TOLD_CHARS[level])
+    told = _abridged(said, DOCSTRING_CHARS[level])
     also = ", and export it as its neighbours are" if len(broken) > 1 else ""
     return Proposal(
         kind="deletion",
@@ -207,7 +207,7 @@ def _signature(node: Definition) -> str:
     return f"{node.name}({bases})" if bases else node.name
 
 
-def _told(text: str, most: int) -> str:
+def _abridged(text: str, most: int) -> str:
     """Whole paragraphs from the start, one at least."""
     first, *rest = re.split(r"\n\s*\n", text.strip())
     told = first

@@ -112,7 +112,7 @@ def _columns(table: str, columns: Sequence[str]) -> str:
     )
 
 
-def _said(**nullable: str) -> list[Row]:
+def _described(**nullable: str) -> list[Row]:
     return [{"column_name": name, "is_nullable": nullable[name]} for name in sorted(nullable)]
 
 
@@ -138,7 +138,7 @@ def _added(rng: random.Random) -> Change:
         expected=lambda data: {
             "rows": (f"select id, {new} from {table} order by id",
                      [{"id": row["id"], new: "large" if row[column] >= most else "small"} for row in data[table]]),
-            "columns": (_columns(table, [new]), _said(**{new: "NO"})),
+            "columns": (_columns(table, [new]), _described(**{new: "NO"})),
             "default": (f"select column_default like '%small%' as small from information_schema.columns "
                         f"where table_name = '{table}' and column_name = '{new}'", [{"small": True}]),
         },
@@ -173,7 +173,8 @@ def _split(rng: random.Random) -> Change:
         expected=lambda data: {
             "rows": (f"select id, first_name, last_name from {table} order by id",
                      [{"id": row["id"], **parts(row["name"])} for row in data[table]]),
-            "columns": (_columns(table, ["name", "first_name", "last_name"]), _said(first_name="NO", last_name="YES")),
+            "columns": (_columns(table, ["name", "first_name", "last_name"]),
+                        _described(first_name="NO", last_name="YES")),
         },
     )  # fmt: skip
 
@@ -210,7 +211,7 @@ def _numbers(rng: random.Random) -> Change:
         expected=lambda data: {
             "rows": (f"select id, {column}_cents as cents from {table} order by id",
                      [{"id": row["id"], "cents": cents(row[column])} for row in data[table]]),
-            "columns": (_columns(table, [column, f"{column}_cents"]), _said(**{f"{column}_cents": "YES"})),
+            "columns": (_columns(table, [column, f"{column}_cents"]), _described(**{f"{column}_cents": "YES"})),
             "type": (f"select data_type from information_schema.columns where table_name = '{table}' and column_name = "
                      f"'{column}_cents'", [{"data_type": "integer"}]),
             "rule": (f"select count(*) > 0 as checked from pg_constraint where contype = 'c' and conrelid = "
@@ -242,7 +243,7 @@ def _extracted(rng: random.Random) -> Change:
                        [{"email": email, "name": latest[email]} for email in sorted(latest)]),
             "rows": (f"select d.id, p.email from {deeds} d join {people} p on p.id = d.{person}_id order by d.id",
                      [{"id": row["id"], "email": row["email"].lower()} for row in data[deeds]]),
-            "columns": (_columns(deeds, ["name", "email", f"{person}_id"]), _said(**{f"{person}_id": "NO"})),
+            "columns": (_columns(deeds, ["name", "email", f"{person}_id"]), _described(**{f"{person}_id": "NO"})),
             "keys": (f"select contype from pg_constraint where (contype = 'f' and conrelid = '{deeds}'::regclass) or "
                      f"(contype = 'u' and conrelid = '{people}'::regclass) order by 1",
                      [{"contype": "f"}, {"contype": "u"}]),

@@ -11,11 +11,11 @@ import difflib
 import random
 from collections.abc import Iterator
 
-from etude.tasks.difficulty import sized
+from etude.tasks.difficulty import level_by_size
 from etude.tasks.generate.proposal import Proposal, Source
 from etude.tasks.mined.history import Commit, History, Tree
 from etude.tasks.mined.instruction import instruction_of
-from etude.tasks.mined.split import Candidate, Dropped, MineLimits, is_source
+from etude.tasks.mined.split import Candidate, MineLimits, Rejected, is_source
 
 AROUND = 3
 """Lines of context that must be the same on either side of a piece."""
@@ -68,7 +68,7 @@ def _proposal(source: Source, commit: Commit, broken: dict[str, bytes]) -> Propo
     if not modules or not 1 <= lines <= MineLimits().source_lines:
         return None
     instruction = instruction_of(Candidate(commit, before, source.tree, answer, source.restored, modules, lines))
-    if isinstance(instruction, Dropped):
+    if isinstance(instruction, Rejected):
         return None
     return Proposal(
         kind="revert",
@@ -77,7 +77,7 @@ def _proposal(source: Source, commit: Commit, broken: dict[str, bytes]) -> Propo
         broken=broken,
         answer=answer,
         modules=modules,
-        level=sized(len(broken), lines),
+        level=level_by_size(len(broken), lines),
         about={"reverted": commit.id, "committed": commit.when},
     )
 

@@ -34,7 +34,7 @@ RUNNERS = ("pytest>=8,<9", "pytest>=8")
 INSTALL_TIMEOUT_S = 600.0
 _FILES = re.compile(r"(^|/)(requirements[\w.-]*|[\w-]*requirements)\.(txt|in)$|^requirements/[\w.-]+\.txt$")
 _OPTIONAL = ("test", "tests", "testing", "dev")
-_SAID = "etude.json"
+_RECORD = "etude.json"
 _INSTALL = "pip install --no-cache-dir --target "
 _PIN = re.compile(r"[A-Za-z0-9][\w.-]*==[A-Za-z0-9][\w.!+-]*")
 
@@ -130,7 +130,7 @@ class Environments:
         async with self._one_each.setdefault(key, asyncio.Lock()):
             if key in self._failed:
                 raise Unavailable(self._failed[key])
-            said = self.root / key / _SAID
+            said = self.root / key / _RECORD
             if not said.exists():
                 try:
                     await self._make(requirements)
@@ -143,7 +143,7 @@ class Environments:
     async def restore(self, environment: Environment) -> None:
         """Install just what it pins, if it is not there: for tasks that were made elsewhere. Raises Unavailable."""
         async with self._one_each.setdefault(environment.key, asyncio.Lock()):
-            if not (self.root / environment.key / _SAID).exists():
+            if not (self.root / environment.key / _RECORD).exists():
                 await self._install(environment.key, environment.pins, environment.left_away)
 
     async def _make(self, requirements: Requirements) -> None:
@@ -170,7 +170,7 @@ class Environments:
             frozen = await _pip(packages, "list", "--format=json", "--path", str(packages))
             pins = sorted(f"{one['name']}=={one['version']}" for one in json.loads(frozen))
             said = {"pins": pins, "left_away": left_away, "asked": list(lines)}
-            (packages / _SAID).write_text(json.dumps(said, indent=1))
+            (packages / _RECORD).write_text(json.dumps(said, indent=1))
             _readable(packages)
             shutil.rmtree(self.root / key, ignore_errors=True)
             packages.rename(self.root / key)

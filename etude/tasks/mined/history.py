@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from etude.errors import ConfigError
-from etude.host.git import Place
-from etude.host.repository import Aside, find
+from etude.host.git import GitContext
+from etude.host.repository import PrivateGitDir, find
 from etude.tasks.git import run_git
 
 _FIELDS = "%H%x00%P%x00%ct%x00%B%x00"
@@ -56,7 +56,7 @@ class History:
         found = find(path, bare=True)
         if found is None:
             raise ConfigError(f"{path}: is in no git repository; name one, or the directory of a bare one")
-        self._aside = Aside(found)
+        self._aside = PrivateGitDir(found)
         if self._git("rev-parse", "--is-shallow-repository").strip() == b"true":
             raise ConfigError(f"{path}: a shallow clone has no history to mine; run git fetch --unshallow in it")
 
@@ -123,7 +123,7 @@ class History:
         return found
 
     def _git(self, *words: str, stdin: bytes = b"") -> bytes:
-        return run_git(*words, at=Place(self._aside.git_dir, workspace=self._aside.found.top), given=stdin)
+        return run_git(*words, at=GitContext(self._aside.git_dir, workspace=self._aside.found.top), given=stdin)
 
 
 def _is_utf8(path: str) -> bool:

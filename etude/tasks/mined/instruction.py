@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from etude.tasks.mined.issues import Issue
-from etude.tasks.mined.split import Candidate, Dropped
+from etude.tasks.mined.split import Candidate, Rejected
 
 MOST_CHARS = 600
 LEAST_WORDS = 3
@@ -33,12 +33,12 @@ _SIGNS = re.compile(r"[^\w\s]")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{3,}")
 
 
-def instruction_of(candidate: Candidate, issue: Issue | None = None) -> str | Dropped:
+def instruction_of(candidate: Candidate, issue: Issue | None = None) -> str | Rejected:
     """One paragraph or two; or why the message makes none. What the issue says comes before what the commit says."""
-    secrets = Secrets(candidate.before.files, candidate.answer, candidate.restored)
+    secrets = PatchSecrets(candidate.before.files, candidate.answer, candidate.restored)
     asked = _of_issue(issue, secrets) if issue is not None else ""
     told = asked or _of_message(candidate.commit.message, secrets)
-    if isinstance(told, Dropped):
+    if isinstance(told, Rejected):
         return told
     unsaid = [name for name in secrets.asked if not re.search(rf"\b{name}\b", told)]
     if unsaid:
@@ -46,16 +46,16 @@ def instruction_of(candidate: Candidate, issue: Issue | None = None) -> str | Dr
     return told + "\n"
 
 
-def _of_issue(issue: Issue, secrets: Secrets) -> str:
+def _of_issue(issue: Issue, secrets: PatchSecrets) -> str:
     """Its title, and of its text what gives nothing away; empty where the title does, or says nothing."""
     title = _TAG.sub("", issue.title).strip()
-    if len(title.split()) < LEAST_WORDS or secrets.told_by(title):
+    if len(title.split()) < LEAST_WORDS or secrets.leaked_in(title):
         return ""
     text = title if title[-1] in ".!?:" else f"{title}."
     for part in _parts(issue.body or ""):
         if len(text) + len(part) > MOST_CHARS:
             break
-        if not secrets.told_by(part):
+        if not secrets.leaked_in(part):
             text += f"\n\n{part}"
     return text
 
@@ -71,13 +71,13 @@ def _parts(body: str) -> Iterable[str]:
                 yield words
 
 
-def _of_message(message: str, secrets: Secrets) -> str | Dropped:
+def _of_message(message: str, secrets: PatchSecrets) -> str | Rejected:
     title, *body = [part for part in _sentences(message) if part] or [""]
     if len(title.split()) < LEAST_WORDS or _NOTHING.fullmatch(title):
-        return Dropped("message says too little", title[:80])
-    if told := secrets.told_by(title):
-        return Dropped("message gives the answer away", told)
-    kept = [part for part in body if not _OF_THE_COMMIT.search(part) and not secrets.told_by(part)]
+        return Rejected("message says too little", title[:80])
+    if told := secrets.leaked_in(title):
+        return Rejected("message gives the answer away", told)
+    kept = [part for part in body if not _OF_THE_COMMIT.search(part) and not secrets.leaked_in(part)]
     text = title if title[-1] in ".!?:" else f"{title}."
     for part in kept:
         if len(text) + len(part) > MOST_CHARS:
@@ -86,7 +86,7 @@ def _of_message(message: str, secrets: Secrets) -> str | Dropped:
     return re.sub(r"(?<!\.)\.\.(?!\.)", ".", text)
 
 
-class Secrets:
+class PatchSecrets:
     """What only the source patch has: its lines, and its words. `asked` are the words that the tests use."""
 
     def __init__(self, before: Mapping[str, bytes], answer: Mapping[str, bytes], restored: Mapping[str, bytes]) -> None:
@@ -101,7 +101,7 @@ class Secrets:
         self.asked = sorted(words & tests & {name for pair in defined for name in pair if name})
         self.names = words - tests
 
-    def told_by(self, text: str) -> str:
+    def leaked_in(self, text: str) -> str:
         """The first line or name of the patch that a text gives away; empty when it gives none."""
         flat = _squeezed(text)
         for line in self.lines:

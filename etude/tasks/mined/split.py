@@ -42,7 +42,7 @@ class MineLimits(Config):
 
 
 @dataclass(frozen=True)
-class Dropped:
+class Rejected:
     """A commit that is no task, and why."""
 
     reason: Reason
@@ -89,40 +89,40 @@ def is_source(path: str) -> bool:
     )
 
 
-def look(changes: Sequence[Change], limits: MineLimits) -> Dropped | None:
+def reject_by_files(changes: Sequence[Change], limits: MineLimits) -> Rejected | None:
     """What can be said of a commit by its list of files alone; cheap, so it goes first."""
     source = [change for change in changes if is_source(change.path)]
     tests = [change for change in changes if _TEST_MODULE.search(change.path) and change.status != "D"]
     if not source:
-        return Dropped("no source")
+        return Rejected("no source")
     if not tests:
-        return Dropped("no tests")
+        return Rejected("no tests")
     if len(changes) > limits.files or len(source) > limits.source_files:
-        return Dropped("too many files", f"{len(source)} of source, {len(changes)} in all")
+        return Rejected("too many files", f"{len(source)} of source, {len(changes)} in all")
     if any(change.lines is None for change in changes if not is_test(change.path)):
-        return Dropped("binary change")
+        return Rejected("binary change")
     lines, test_lines = (sum(change.lines or 0 for change in some) for some in (source, tests))
     if lines > limits.source_lines or test_lines > limits.test_lines:
-        return Dropped("too many lines", f"{lines} of source, {test_lines} of tests")
+        return Rejected("too many lines", f"{lines} of source, {test_lines} of tests")
     if removed := [change.path for change in source if change.status not in ("A", "M")]:
-        return Dropped("source removed", removed[0])
+        return Rejected("source removed", removed[0])
     return None
 
 
-def split(history: History, commit: Commit, limits: MineLimits) -> Candidate | Dropped:
+def split_commit(history: History, commit: Commit, limits: MineLimits) -> Candidate | Rejected:
     """The two patches of a commit. Raises what reading the repository raises."""
     changes = history.changes(commit)
-    if (dropped := look(changes, limits)) is not None:
+    if (dropped := reject_by_files(changes, limits)) is not None:
         return dropped
     most = limits.workspace_mb << 20
     before, after = history.tree(commit.parent, most), history.tree(commit.id, most)
     if before is None or after is None:
-        return Dropped("workspace too large", f"more than {limits.workspace_mb} MB")
+        return Rejected("workspace too large", f"more than {limits.workspace_mb} MB")
     changed = {change.path for change in changes}
     answer = {path: data for path, data in after.files.items() if path in changed and is_source(path)}
     restored = {path: data for path, data in after.files.items() if is_test(path) or path in _SETTINGS}
     modules = tuple(sorted(path for path in changed & restored.keys() if _TEST_MODULE.search(path)))
     if not answer or not modules:
-        return Dropped("no source" if not answer else "no tests", "only links changed")
+        return Rejected("no source" if not answer else "no tests", "only links changed")
     lines = sum(change.lines or 0 for change in changes if change.path in answer)
     return Candidate(commit, before, after, answer, restored, modules, lines)

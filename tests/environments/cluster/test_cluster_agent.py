@@ -7,10 +7,19 @@ from cluster_machines import SMALL, kill_guest, machine, serving, until
 
 from etude.environments.base import SandboxSpec
 from etude.environments.cluster.agent import Agent
-from etude.environments.cluster.service import Machine, Service
+from etude.environments.cluster.service import ClusterMachine, Service
 from etude.environments.leftovers import leaks
 from etude.environments.scheduling.ledger import State
-from etude.environments.scheduling.messages import Ended, Heartbeat, Hello, Kill, Place, Placed, Request, snapshot_key
+from etude.environments.scheduling.messages import (
+    Ended,
+    Heartbeat,
+    Hello,
+    KillSandbox,
+    Placed,
+    PlaceSandbox,
+    Request,
+    snapshot_key,
+)
 from etude.environments.wire import ExecBody, ServerError
 from etude.errors import ConfigError, SandboxError
 
@@ -32,8 +41,8 @@ class Line:
         if self.service is None:
             return "an ear"
         greets = any(isinstance(message, Hello) for message in messages)
-        reached = Machine(self.agent, self.send, tuple(self.agent.node.capabilities)) if greets else None
-        return self.service.hear("m", messages, reached)
+        reached = ClusterMachine(self.agent, self.send, tuple(self.agent.node.capabilities)) if greets else None
+        return self.service.receive("m", messages, reached)
 
     async def send(self, orders):
         if not self.up:
@@ -69,7 +78,7 @@ def request(name, **given):
 
 
 def place(sandbox, action="create", warm=False, **given):
-    return Place(sandbox, "m", action, request(sandbox.partition(".")[0], **given), "namespace", warm=warm)
+    return PlaceSandbox(sandbox, "m", action, request(sandbox.partition(".")[0], **given), "namespace", warm=warm)
 
 
 @pytest.fixture
@@ -106,10 +115,10 @@ def test_orders_are_carried_out_once_and_answered_each_time(run):
         (live,) = line.agent.node.sandboxes()
         assert live.spec.labels == {"who": "me", "sandbox": "r.0.1"}
         assert await line.runs("r.0.1", "cat a") == b"1"
-        kill = Kill("r.0.1", "m", "destroyed")
+        kill = KillSandbox("r.0.1", "m", "destroyed")
         line.agent.obey([(kill, None), (kill, None)])
         await until("the end", lambda: line.words(Ended))
-        assert line.agent.node.sandboxes() == [] and leaks({live.box.id}, line.sandboxes) == []
+        assert line.agent.node.sandboxes() == [] and leaks({live.sandbox.id}, line.sandboxes) == []
         line.agent.obey([(kill, None), (order, None)])
         await until("two more answers", lambda: len(line.words(Ended)) == 3)
         assert [word.failed for word in line.words(Placed)] == [None, None] and line.agent.node.sandboxes() == []
@@ -122,7 +131,7 @@ def test_a_start_that_is_killed_leaves_nothing_and_was_never_there(run):
         for number in range(5):
             line.agent.obey([(place(f"r.0.{number}"), None)])
             await asyncio.sleep(0.005 * number)
-            line.agent.obey([(Kill(f"r.0.{number}", "m", "cancelled"), None)])
+            line.agent.obey([(KillSandbox(f"r.0.{number}", "m", "cancelled"), None)])
         await until("five ends", lambda: len(line.words(Ended)) == 5)
         assert line.agent.node.sandboxes() == []
         with pytest.raises(ServerError, match="cancelled") as ended:
@@ -154,10 +163,10 @@ def test_a_warm_sandbox_is_handed_over_with_the_files_of_its_request(run):
         line.agent.obey([(place("warm.0.1", warm=True), None)])
         await until("the warm one", lambda: line.words(Placed))
         given = SandboxSpec(files={"sub/a": b"1"})
-        line.agent.obey([(Place("warm.0.1", "m", "resume", request("r"), "namespace"), given)])
+        line.agent.obey([(PlaceSandbox("warm.0.1", "m", "resume", request("r"), "namespace"), given)])
         await until("the handing over", lambda: len(line.words(Placed)) == 2)
         assert await line.runs("warm.0.1", "cat sub/a") == b"1"
-        line.agent.reporter.greet()
+        line.agent.reporter.send_hello()
         await until("a second greeting", lambda: len(line.words(Hello)) == 2)
         (order,) = line.words(Hello)[1].sandboxes
         assert order.request.id == "r" and not order.warm
@@ -204,7 +213,7 @@ def test_a_sandbox_that_fails_or_whose_time_is_up_is_told_at_once(run):
     async def scenario(line):
         failing, ending = await line.ready("failing"), await line.ready("ending")
         box = {live.spec.labels["sandbox"]: live for live in line.agent.node.sandboxes()}
-        kill_guest(box[failing.sandbox].box.id)
+        kill_guest(box[failing.sandbox].sandbox.id)
         with pytest.raises(ServerError) as lost:
             await line.runs(failing.sandbox, "true")
         assert lost.value.kind == "lost" and lost.value.retryable

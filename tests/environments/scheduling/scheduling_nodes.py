@@ -9,10 +9,10 @@ from etude.environments.scheduling.messages import (
     Ended,
     Heartbeat,
     Hello,
-    Kill,
+    KillSandbox,
     Offer,
-    Place,
     Placed,
+    PlaceSandbox,
     Pressure,
     Request,
 )
@@ -56,7 +56,7 @@ class Machine:
         self.orders.append(command)
         if isinstance(command, AskHello):
             self.hello()
-        elif isinstance(command, Kill):
+        elif isinstance(command, KillSandbox):
             self.remove(command.sandbox)
             self.say_ended(command.sandbox)
         elif command.sandbox not in self.starting:
@@ -155,8 +155,8 @@ class Cluster:
 
 
 def places(commands):
-    return [command for command in commands if isinstance(command, Place)]
+    return [command for command in commands if isinstance(command, PlaceSandbox)]
 
 
 def kills(commands):
-    return [command for command in commands if isinstance(command, Kill)]
+    return [command for command in commands if isinstance(command, KillSandbox)]

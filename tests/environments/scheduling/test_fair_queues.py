@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scheduling_nodes import Cluster, places, request
 
 from etude.environments.scheduling.headroom import Shape
-from etude.environments.scheduling.queues import QueueConfig, Shares
+from etude.environments.scheduling.queues import FairShares, QueueConfig
 from etude.errors import Overloaded
 
 
@@ -37,7 +37,7 @@ def test_weighted_shares_converge_whatever_ends(weighed, memory_mb, rng):
 
 
 def test_the_dominant_share_is_of_the_scarcest_resource():
-    shares = Shares({"b": 2.0})
+    shares = FairShares({"b": 2.0})
     shares.resize([100, 10, 1000])
     shares.add("a", Shape(10, 4, 10, None, None), 1)
     shares.add("b", Shape(10, 4, 900, None, None), 1)

@@ -3,7 +3,7 @@
 import pytest
 from scheduling_nodes import Cluster, kills, places, request
 
-from etude.environments.scheduling.messages import AskHello, Heartbeat, Kill, Place, Pressure
+from etude.environments.scheduling.messages import AskHello, Heartbeat, KillSandbox, Place, Pressure
 from etude.environments.scheduling.scheduler import Scheduler, SchedulerConfig
 from etude.errors import SandboxError
 
@@ -110,7 +110,7 @@ def test_a_sandbox_of_nobodys_is_killed():
     [(name, order)] = node.alive.items()
     node.alive["stray"] = order
     node.beat()
-    assert kills(cluster.decide()) == [Kill("stray", "n0", "nobody's")]
+    assert kills(cluster.decide()) == [KillSandbox("stray", "n0", "nobody's")]
     assert list(node.alive) == [name]
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from etude.environments.base import Sandbox
-from etude.harness.edits import Edit, Refused, Replaced, parse_hunks, replace_each
+from etude.harness.edits import Edit, EditRefused, Replacement, parse_hunks, replace_each
 from etude.harness.schema import Parameter
 from etude.harness.tools import files as small
 from etude.harness.tools.agent.text import TextFile, decode
@@ -80,7 +80,7 @@ async def _edit_file(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[st
     file = await _read_text(sandbox, config, path)
     try:
         done = replace_each(file.text, edits, config.edit_tolerance)
-    except Refused as refusal:
+    except EditRefused as refusal:
         raise ToolError(str(refusal)) from None
     await small.write_verified(sandbox, config, path, file.with_text(done[-1].text).encode())
     return "\n".join(_said(each) for each in done)
@@ -101,7 +101,7 @@ def _edits(arguments: Mapping[str, Any]) -> list[Edit]:
     return [Edit(old, new, arguments.get("all", False))]
 
 
-def _said(done: Replaced) -> str:
+def _said(done: Replacement) -> str:
     lines = f"lines {done.first}-{done.last}" if done.last > done.first else f"line {done.first}"
     return f"ok, {lines}" + (f" ({'; '.join(done.notes)})" if done.notes else "")
 

@@ -23,8 +23,8 @@ from etude.harness.schema import Parameter
 from etude.harness.tools.agent.linters import LINTERS, Finding, Linter, findings, language
 from etude.harness.tools.agent.listing import GIT, files
 from etude.harness.tools.base import (
-    BEGINNING,
-    Beginning,
+    BASELINE,
+    Baseline,
     Tool,
     ToolConfig,
     ToolError,
@@ -44,17 +44,17 @@ _MAX_OUTPUT_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
-class Linted:
+class LintRun:
     """What linters said of `chosen`, the files looked at; `asked` are the linters that there were for some of them."""
 
-    chosen: tuple[str, ...]
+    files: tuple[str, ...]
     used: tuple[str, ...]
-    asked: tuple[str, ...]
+    available: tuple[str, ...]
     findings: tuple[tuple[str, Finding], ...]
     """With the file of each, in order."""
 
 
-async def new_lints(sandbox: Sandbox, config: ToolConfig, path: str | None) -> Linted:
+async def new_lints(sandbox: Sandbox, config: ToolConfig, path: str | None) -> LintRun:
     """What is found below a path, or in all changed files, and was not before. Raises ToolError."""
     chosen = await (_below(sandbox, config, path) if path else _changed(sandbox, config))
     known = [name for name in chosen if language(name) in LINTERS]
@@ -71,19 +71,19 @@ async def new_lints(sandbox: Sandbox, config: ToolConfig, path: str | None) -> L
 
     found = [each for some_found in await asyncio.gather(*map(found_in, used)) for each in some_found]
     asked = sorted({linters[language(name)].name for name in used})
-    return Linted(tuple(chosen), tuple(used), tuple(asked), tuple(found))
+    return LintRun(tuple(chosen), tuple(used), tuple(asked), tuple(found))
 
 
 async def _read_lints(sandbox: Sandbox, config: ToolConfig, arguments: Mapping[str, Any]) -> str:
     linted = await new_lints(sandbox, config, arguments.get("path"))
     rows = [f"{name}:{finding.line}: {finding.text}" for name, finding in linted.findings]
-    if not linted.chosen:
+    if not linted.files:
         return "no file has changed"
     if not linted.used:
-        return f"no linter here for {', '.join(sorted(linted.chosen)[:5])}"
+        return f"no linter here for {', '.join(sorted(linted.files)[:5])}"
     if not rows:
         files_said = f"{len(linted.used)} file{'s' if len(linted.used) > 1 else ''}"
-        return f"nothing new in {files_said} ({', '.join(linted.asked)})"
+        return f"nothing new in {files_said} ({', '.join(linted.available)})"
     fits = cut_lines(rows, config.max_observation_bytes)
     return "\n".join(rows[:fits] if fits == len(rows) else [*rows[:fits], f"[{len(rows) - fits} more]"])
 
@@ -127,9 +127,9 @@ async def _available(sandbox: Sandbox, config: ToolConfig, languages: set[str]) 
     return {each: linter for each, linter in found.items() if linter is not None}
 
 
-def _beginning(config: ToolConfig) -> Beginning | None:
+def _beginning(config: ToolConfig) -> Baseline | None:
     """A revision that is named goes before snapshots."""
-    return None if config.lint_base else BEGINNING.get()
+    return None if config.lint_base else BASELINE.get()
 
 
 def _revision(config: ToolConfig) -> str:

@@ -77,12 +77,12 @@ async def _stop(sandbox: Sandbox, config: ToolConfig, process: Process, ending: 
     done = await process.wait(_KILL_WAIT_S)
     if done.exit_code != _KILLED:
         return await _ending(sandbox, config, process, done)  # it ended by itself meanwhile
-    return await _told(sandbox, config, process, done.output, done.log_path, ending)
+    return await _rendered(sandbox, config, process, done.output, done.log_path, ending)
 
 
 async def _ending(sandbox: Sandbox, config: ToolConfig, process: Process, done: ExecResult) -> str:
     ending = f"[exit {done.exit_code}]" if done.exit_code else ""
-    return await _told(sandbox, config, process, done.output, done.log_path, ending)
+    return await _rendered(sandbox, config, process, done.output, done.log_path, ending)
 
 
 async def _look(sandbox: Sandbox, config: ToolConfig, process: Process, wait_s: float, since: str = "") -> str:
@@ -92,7 +92,7 @@ async def _look(sandbox: Sandbox, config: ToolConfig, process: Process, wait_s: 
     except DeadlineExceeded:
         pass
     ending = f"[still running{since} in the background; id={process.id} looks at it, with stop=true ends it]"
-    return await _told(sandbox, config, process, await _printed(process), None, ending)
+    return await _rendered(sandbox, config, process, await _printed(process), None, ending)
 
 
 async def _printed(process: Process) -> bytes:
@@ -115,7 +115,7 @@ async def _pass_on(process: Process) -> None:
             watcher(piece)
 
 
-async def _told(
+async def _rendered(
     sandbox: Sandbox, config: ToolConfig, process: Process, output: bytes, log_path: str | None, ending: str
 ) -> str:
     """The output as the model reads it: what does not fit is cut from the middle, and the whole is in a file."""

@@ -1,9 +1,10 @@
-"""The witness: recomputes sampled log-probabilities with the very weights that sampled them.
+"""The check of trainer against sampler: recomputes log-probabilities with the very weights that sampled them.
 
 A step compares the new policy with what older ones sampled, so that its own differences say how far the policy has
-moved, and not whether trainer and sampler agree. The witness keeps the policies of the last versions (2 bytes a
+moved, and not whether trainer and sampler agree. This check keeps the policies of the last versions (2 bytes a
 parameter each) and, every step, runs some tokens of the batch through the one that sampled them: with our own engine
-the difference is 0. Owns those copies and the choice of tokens. Never trains, and never touches the policy.
+the difference is 0. A recipe sizes it with `witness_tokens`; its metrics begin with `witnessed`. Owns those copies and
+the choice of tokens. Never trains, and never touches the policy.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torch import Tensor
 
 from etude.models.decoder import Decoder
 from etude.records import Batch, Version
-from etude.trainer.packing import part_of, segment_lengths
+from etude.trainer.packing import segment_lengths, select_positions
 
 
-class Witness:
+class SamplerParityCheck:
     """`tokens` bounds what is recomputed a step, context included; `versions` how many are kept."""
 
     def __init__(self, tokens: int, versions: int) -> None:
@@ -36,26 +37,26 @@ class Witness:
         while len(self._kept) > self.versions:
             self._kept.popitem(last=False)
 
-    def call(self, batch: Batch) -> tuple[Batch, Version] | None:
+    def select(self, batch: Batch) -> tuple[Batch, Version] | None:
         """The beginnings of some segments, up to their first token of another version, and the one that sampled them;
         None when no older version that is kept sampled any. The newest is left to the step itself, which sees all of
         it.
         """
-        found: dict[Version, list[tuple[int, int]]] = {}
+        spans: dict[Version, list[tuple[int, int]]] = {}
         start = 0
         for length in segment_lengths(batch):
-            said = start + np.flatnonzero(batch.loss_mask[start : start + length])
-            ages = batch.ages[said]
+            sampled = start + np.flatnonzero(batch.loss_mask[start : start + length])
+            ages = batch.ages[sampled]
             version = Version(int(batch.version - ages[0]))
             if ages[0] and version in self._kept:
                 alike = int((ages != ages[0]).argmax()) or len(ages)  # what follows was sampled from a mixed cache
-                found.setdefault(version, []).append((start, int(said[alike - 1]) + 1))
+                spans.setdefault(version, []).append((start, int(sampled[alike - 1]) + 1))
             start += length
-        if not found:
+        if not spans:
             return None
-        version = max(found, key=lambda each: len(found[each]))
-        places = np.concatenate([np.arange(*span) for span in self._fitting(found[version])])
-        return part_of(batch, places), version
+        version = max(spans, key=lambda each: len(spans[each]))
+        positions = np.concatenate([np.arange(*span) for span in self._fitting(spans[version])])
+        return select_positions(batch, positions), version
 
     def _fitting(self, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """As many as fit, the shortest first and at least one, in the batch's order."""
