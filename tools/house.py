@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 WINGS = {
-    "environments": ("cluster", "scheduling", "docker", "container", "firecracker", "qemu", "vm", "images"),
+    "environments": ("server", "cluster", "scheduling", "docker", "container", "firecracker", "qemu", "vm", "images"),
 }
 LIMITS = {"etude": 60_000, "environments, core": 8_000, "rollouts": 5_500, "recipe keys": 150, "circles": 0}
 TABLE = re.compile(r"(<!-- house -->\n)(.*?)(<!-- /house -->)", re.DOTALL)

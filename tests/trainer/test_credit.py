@@ -8,7 +8,7 @@ from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
 from etude.trainer.config import AdvantageConfig, CreditConfig, OptimizerConfig, TrainerConfig
-from etude.trainer.credit import segment_advantages, summary_tokens
+from etude.trainer.credit import assign_advantages, segment_advantages, summary_tokens
 from etude.trainer.packing import build_batch, segment_lengths, select_positions
 from etude.trainer.step import Trainer
 
