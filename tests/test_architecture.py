@@ -227,7 +227,7 @@ def test_the_page_is_the_algorithm():
     functions = {n.name: n for n in TREES[path].body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
     calls = {name: [each for _, each in called(function)] for name, function in functions.items()}
     assert calls["learn"] == ["assign_advantages", "build_batch", "step", "put"]
-    assert {"make_groups", "take_groups", "step", "publish"} <= set(calls["train"])
+    assert {"make_groups", "take_groups", "step", "announce_version"} <= set(calls["train"])
     assert {"draw", "start", "dispatch"} <= set(calls["make_groups"])
     assert {"play_and_judge", "commit"} <= set(calls["roll_out"])
     actor = TREES[PACKAGE / "rollouts" / "actors" / "trainer.py"]

@@ -40,8 +40,7 @@ def pairs(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decoded(payload: bytes, parent: np.ndarray) -> np.ndarray:
-    chunk = parent.copy()
-    codecs.apply(memoryview(payload), chunk)
+    codecs.apply(memoryview(payload), chunk := parent.copy())
     return chunk
 
 
