@@ -28,7 +28,7 @@ def run(request):
     if named := request.config.getoption("--backend", default=None):
         plugin = find("backends", named)
         config = load_recipe(None, plugin.config, request.config.getoption("--set"))
-        return lambda scenario, deadline_s=200.0: within(deadline_s, lambda: plugin.opened(config), scenario)
+        return lambda scenario, deadline_s=200.0: within(deadline_s, lambda: plugin.create_backend(config), scenario)
     if request.param == "remote":
         return request.getfixturevalue("from_afar")
     if request.param == "docker":

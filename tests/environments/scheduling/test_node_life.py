@@ -3,7 +3,7 @@
 import pytest
 from scheduling_nodes import Cluster, kills, places, request
 
-from etude.environments.scheduling.messages import AskHello, Heartbeat, KillSandbox, Place, Pressure
+from etude.environments.scheduling.messages import AskHello, Heartbeat, KillSandbox, PlaceSandbox, Pressure
 from etude.environments.scheduling.scheduler import Scheduler, SchedulerConfig
 from etude.errors import SandboxError
 
@@ -204,7 +204,7 @@ def test_nothing_is_placed_on_a_restarted_agent_that_has_not_introduced_itself()
     node.beat(full=False)
     assert [type(command) for command in cluster.decide()] == [AskHello]
     cluster.settle()
-    assert cluster.state("r") == "ready" and [type(order) for order in node.orders] == [AskHello, Place]
+    assert cluster.state("r") == "ready" and [type(order) for order in node.orders] == [AskHello, PlaceSandbox]
     cluster.scheduler.check()
 
 
