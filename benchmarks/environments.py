@@ -255,7 +255,7 @@ def machine_config(wanted: str) -> Any:
         lacking = [finding for finding in diagnose(config) if not finding.ok]
         if not lacking:
             return config
-        why += f"{accel}: {lacking[0].subject}: {lacking[0].said}. "
+        why += f"{accel}: {lacking[0].subject}: {lacking[0].detail}. "
     raise EtudeError(why.strip())
 
 

@@ -229,7 +229,7 @@ class Explained:
         return f"{value.source}; default: {'unset' if value.default is None else toml_of(value.default)}"
 
 
-def told(said: dict[str, Any]) -> str:
+def explanation_text(said: dict[str, Any]) -> str:
     """What `Explained.explain` found, for a terminal."""
     head = f"{said['key']}  ({said['type']})"
     lines = [head, *textwrap.wrap(said["doc"], WIDTH, initial_indent="  ", subsequent_indent="  ")]

@@ -135,7 +135,7 @@ RETIRED: dict[str, dict[str, str]] = {
         weight_decay=(0, "a policy is to stay near what it was"),
     ),
     "AdvantageConfig": {"train_overlong": 'write overlong = "leave"'},
-    "FeedbackConfig": _fixed(most=(8, "more lessons only take longer; weight says what they are worth")),
+    "FeedbackConfig": _fixed(most=(8, "more hints only take longer; weight says what they are worth")),
     "LossConfig": {"trust": "write band = the same number"},
     "KLConfig": {"coefficient": "write weight"},
     "GateConfig": dict.fromkeys(("low", "high"), "write band = [low, high]")
@@ -143,7 +143,8 @@ RETIRED: dict[str, dict[str, str]] = {
         max_rejected=(0.05, "the band sets how much is rejected"),
         patience=(8, "fewer steps can be chance"),
     ),
-    "TrainerConfig": _fixed(
+    "TrainerConfig": {"witness_tokens": "write parity_tokens = the same number"}
+    | _fixed(
         gradient_clip=(1, "it is the field's habit"),
         witness_versions=(6, "samples are no older by default"),
         max_skipped=(3, "three steps in a row are no bad luck"),

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from etude.bench.config import BenchConfig
-from etude.bench.policies import Policy, Sat, Seat
+from etude.bench.policies import AttemptRequest, PlayedSession, Policy
 from etude.environments.base import Backend, Sandbox
 from etude.errors import ConfigError, EtudeError, Overloaded
 from etude.harness.conduct import conduct_of
@@ -93,17 +93,17 @@ async def play_attempt(task: Task, number: int, table: Table) -> Played:
     pause, failed = config.retry_pause_s, InfraFailed("not played")
     for play in range(1, config.retries + 2):
         started = time.monotonic()
-        sat: list[Sat] = []
+        played: list[PlayedSession] = []
 
-        async def session(sandbox: Sandbox, sat: list[Sat] = sat) -> SessionResult:
-            sat.append(await table.policy.play(Seat(task, number, sandbox, seed)))
-            return sat[-1].result
+        async def session(sandbox: Sandbox, played: list[PlayedSession] = played) -> SessionResult:
+            played.append(await table.policy.play(AttemptRequest(task, number, sandbox, seed)))
+            return played[-1].result
 
         try:
             sealed = await run_to_seal(task, table.backend, session)
             said = await judge(task, sealed, table.backend, table.judges)
             if not isinstance(said.verdict, InfraFailed):
-                found = _attempt(task, number, sealed.result, said, said.verdict, table, sat[-1].cost)
+                found = _attempt(task, number, sealed.result, said, said.verdict, table, played[-1].cost)
                 return Played(found, time.monotonic() - started, play, sealed.result.events)
             failed = said.verdict
         except ConfigError:

@@ -120,7 +120,7 @@ def as_json(trends: Sequence[Trend]) -> dict[str, Any]:
     return {"steps": len(trends[0].compute), "flops": float(trends[0].compute[-1]), "measures": measures}
 
 
-def told(trends: Sequence[Trend]) -> str:
+def trends_summary(trends: Sequence[Trend]) -> str:
     """A line a measure."""
     flops = trends[0].compute
     lines = [f"{len(flops)} steps, {flops[0]:.2g} to {flops[-1]:.2g} floating-point operations of training"]
@@ -135,7 +135,9 @@ def behaviour_page(run: Path, trends: Sequence[Trend]) -> Path:
     """Write behaviour.html into the run's directory; returns its path."""
     title = f"{run.resolve().name}: behaviour against training compute"
     return write_html(
-        run / "behaviour.html", title, (f"<h1>{text(title)}</h1>", _figure(trends), f"<pre>{text(told(trends))}</pre>")
+        run / "behaviour.html",
+        title,
+        (f"<h1>{text(title)}</h1>", _figure(trends), f"<pre>{text(trends_summary(trends))}</pre>"),
     )
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from etude.bench.config import CheckpointPolicy
-from etude.bench.policies import Seat, open_policy
+from etude.bench.policies import AttemptRequest, open_policy
 from etude.environments.backends import open_backend
 from etude.environments.base import WORKSPACE, Sandbox
 from etude.errors import ConfigError
@@ -79,7 +79,7 @@ class Play:
 
         async def session(sandbox: Sandbox) -> SessionResult:
             nonlocal changed
-            played = await policy.play(Seat(self.task, 0, sandbox, self.seed, self.show))
+            played = await policy.play(AttemptRequest(self.task, 0, sandbox, self.seed, self.show))
             changed = await self._diff(sandbox)
             return played.result
 

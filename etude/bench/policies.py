@@ -36,7 +36,7 @@ AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
 
 
 @dataclass(frozen=True)
-class Seat:
+class AttemptRequest:
     """One attempt that is to be played: its task is in the sandbox."""
 
     task: Task
@@ -52,7 +52,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Sat:
+class PlayedSession:
     """A session that was played, and what it cost; None where nobody knows."""
 
     result: SessionResult
@@ -60,7 +60,7 @@ class Sat:
 
 
 class Policy(Protocol):
-    async def play(self, seat: Seat) -> Sat:
+    async def play(self, request: AttemptRequest) -> PlayedSession:
         """A session of its own. Raises what is no doing of the policy's."""
         ...
 
@@ -159,12 +159,12 @@ class SamplerPlayer:
     ) -> None:
         self._sampler, self._chat, self._harness, self._temperature = sampler, chat, harness, temperature
 
-    async def play(self, seat: Seat) -> Sat:
+    async def play(self, request: AttemptRequest) -> PlayedSession:
         dialogue = token_dialogue(
-            self._sampler(seat.task, seat.attempt), self._chat, self._harness, session_id=seat.session_id,
-            seed=seat.seed, temperature=self._temperature,
+            self._sampler(request.task, request.attempt), self._chat, self._harness, session_id=request.session_id,
+            seed=request.seed, temperature=self._temperature,
         )  # fmt: skip
-        return Sat(await _through_harness(seat, dialogue, self._harness))
+        return PlayedSession(await _through_harness(request, dialogue, self._harness))
 
 
 class EndpointPlayer:
@@ -173,12 +173,14 @@ class EndpointPlayer:
     def __init__(self, endpoint: Endpoint, harness: HarnessConfig, price: Price | None) -> None:
         self._endpoint, self._harness, self._price = endpoint, harness, price
 
-    async def play(self, seat: Seat) -> Sat:
-        dialogue = EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=seat.session_id)
-        result = await _through_harness(seat, dialogue, self._harness)
+    async def play(self, request: AttemptRequest) -> PlayedSession:
+        dialogue = EndpointDialogue(self._endpoint, self._harness.chosen(), session_id=request.session_id)
+        result = await _through_harness(request, dialogue, self._harness)
         if self._price is None:
-            return Sat(result)
-        return Sat(result, sum(self._price.of(said.prompt, said.cached, said.completion) for said in dialogue.billed))
+            return PlayedSession(result)
+        return PlayedSession(
+            result, sum(self._price.of(said.prompt, said.cached, said.completion) for said in dialogue.billed)
+        )
 
 
 class Edited:
@@ -187,21 +189,21 @@ class Edited:
     def __init__(self, config: AcpPolicy) -> None:
         self._config = config
 
-    async def play(self, seat: Seat) -> Sat:
+    async def play(self, request: AttemptRequest) -> PlayedSession:
         try:
             from etude.bench.acp import play_acp
         except ModuleNotFoundError as error:
             if error.name != "acp":
                 raise
             raise MissingDependency('policy.kind "acp" needs agent-client-protocol: pip install etude[acp]') from None
-        return Sat(*await play_acp(self._config, seat.task, seat.sandbox, seat.session_id))
+        return PlayedSession(*await play_acp(self._config, request.task, request.sandbox, request.session_id))
 
 
-async def _through_harness(seat: Seat, dialogue: Dialogue, harness: HarnessConfig) -> SessionResult:
-    about = {"task": seat.task.id, "attempt": seat.attempt}
+async def _through_harness(request: AttemptRequest, dialogue: Dialogue, harness: HarnessConfig) -> SessionResult:
+    about = {"task": request.task.id, "attempt": request.attempt}
     return await run_dialogue(
-        seat.task.instruction, seat.sandbox, dialogue, harness, seat.task.limits,
-        session_id=seat.session_id, about=about, on_event=seat.on_event,
+        request.task.instruction, request.sandbox, dialogue, harness, request.task.limits,
+        session_id=request.session_id, about=about, on_event=request.on_event,
     )  # fmt: skip
 
 

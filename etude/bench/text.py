@@ -48,7 +48,7 @@ def policy_name(policy: Mapping[str, Any]) -> str:
             return f"checkpoint, temperature {policy['temperature']:g}"
 
 
-def told(summary: Mapping[str, Any]) -> str:
+def run_summary(summary: Mapping[str, Any]) -> str:
     """Of one run: the rates, what they do not count, and how the policy works."""
     lines = [f"{summary['name']}: {policy_name(summary['policy'])}"]
     lines.append(f"{summary['tasks']} tasks, {summary['judged']} of {summary['planned']} attempts judged")

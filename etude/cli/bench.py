@@ -80,7 +80,7 @@ def _config(options: argparse.Namespace) -> BenchConfig:
 def _run(options: argparse.Namespace) -> int:
     from etude.bench.run import run_bench
     from etude.bench.summary import summarise
-    from etude.bench.text import told
+    from etude.bench.text import run_summary
     from etude.errors import Interrupted
 
     config = _config(options)
@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise Interrupted(f"stopped; what had ended is in {options.out}: go on with --resume") from None
     summary = summarise(found)
-    say(json.dumps(summary) if options.json else told(summary))
+    say(json.dumps(summary) if options.json else run_summary(summary))
     return 0 if summary["judged"] == summary["planned"] else 1
 
 
@@ -117,7 +117,7 @@ def _report(options: argparse.Namespace) -> int:
     from etude.bench.page import write_page
     from etude.bench.results import read_run
     from etude.bench.summary import compare, summarise
-    from etude.bench.text import comparison_text, told
+    from etude.bench.text import comparison_text, run_summary
 
     run, against = read_run(options.directory), options.against and read_run(options.against)
     summary, compared = summarise(run), compare(against, run) if against else None
@@ -125,14 +125,14 @@ def _report(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps({**summary, "compared": compared, "page": str(page)}))
     else:
-        say("\n\n".join([told(summary), *([comparison_text(compared)] if compared else []), str(page)]))
+        say("\n\n".join([run_summary(summary), *([comparison_text(compared)] if compared else []), str(page)]))
     return 0
 
 
 def _behaviour(options: argparse.Namespace) -> int:
-    from etude.bench.behaviour import as_json, behaviour_of, behaviour_page, told
+    from etude.bench.behaviour import as_json, behaviour_of, behaviour_page, trends_summary
 
     trends = behaviour_of(options.directory)
     page = behaviour_page(options.directory, trends)
-    say(json.dumps({**as_json(trends), "page": str(page)}) if options.json else f"{told(trends)}\n\n{page}")
+    say(json.dumps({**as_json(trends), "page": str(page)}) if options.json else f"{trends_summary(trends)}\n\n{page}")
     return 0

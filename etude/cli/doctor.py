@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _show(findings: Sequence[Finding]) -> None:
     for finding in findings:
-        say(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
+        say(f"{'✓' if finding.ok else '✗'} {finding.subject}: {finding.detail}")
         if finding.remedy and not finding.ok:
             say(f"    {finding.remedy}")
 

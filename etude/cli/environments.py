@@ -51,7 +51,7 @@ def _doctor(options: argparse.Namespace) -> int:
     for name, findings in found.items():
         say(f"{name}: {'offered' if name in offered else 'not offered'}")
         for finding in findings:
-            say(f"  {'✓' if finding.ok else '✗'} {finding.subject}: {finding.said}")
+            say(f"  {'✓' if finding.ok else '✗'} {finding.subject}: {finding.detail}")
             if finding.remedy and not finding.ok:
                 say(f"      {finding.remedy}")
     return 0 if wanted in offered else 1

@@ -54,7 +54,7 @@ _SICK = {
 """What is wrong with the machine, and what to do. Any other error of the system is a bug of ours."""
 
 
-def told(error: OSError) -> str | None:
+def os_error_line(error: OSError) -> str | None:
     """One line a user can act on; None for what is no fault of the machine's."""
     line = _SICK.get(error.errno or 0)
     if line is None or (error.errno == errno.EEXIST and os.path.isdir(error.filename or "")):
@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `etude … | head`: who reads has enough, and what is buffered must not be tried again
         os._exit(1)
     except OSError as error:
-        if (line := told(error)) is None:
+        if (line := os_error_line(error)) is None:
             raise
         say(f"etude {options.command}: {line}", sys.stderr)
         return 1

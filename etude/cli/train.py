@@ -37,11 +37,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from etude.explain import Explained, told
+    from etude.explain import Explained, explanation_text
     from etude.rollouts.config import RunConfig
 
     said = Explained(options.recipe, RunConfig, options.set).explain(options.explain)
-    say(json.dumps(said) if options.json else told(said))
+    say(json.dumps(said) if options.json else explanation_text(said))
     return 0
 
 

@@ -32,12 +32,12 @@ class Finding:
 
     subject: str
     ok: bool
-    said: str
+    detail: str
     remedy: str = ""
 
     def __str__(self) -> str:
         mark = "ok     " if self.ok else "MISSING"
-        return f"{mark} {self.subject}: {self.said}" + (f"\n        do: {self.remedy}" if self.remedy else "")
+        return f"{mark} {self.subject}: {self.detail}" + (f"\n        do: {self.remedy}" if self.remedy else "")
 
 
 def run_check(subject: str, check: Callable[[], str]) -> Finding:

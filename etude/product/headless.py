@@ -46,7 +46,7 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
     stream = asked.output == "stream-json"
 
     def on_event(event: Event) -> None:
-        for line in told(event) if stream else ():
+        for line in stream_event(event) if stream else ():
             say(json.dumps(line, ensure_ascii=True), out)
 
     try:
@@ -68,7 +68,7 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
     elif asked.output == "text":
         say(result["response"], out)
         if refused := agent.gate.counts["refused"]:
-            permits = " ".join(f"--allow {shlex.quote(rule)}" for rule in agent.gate.wanting)
+            permits = " ".join(f"--allow {shlex.quote(rule)}" for rule in agent.gate.missing_rules)
             to_permit = f"; to permit: {permits}" if permits else ""
             say(f"nobody could be asked, and {refused} calls were refused{to_permit}", sys.stderr)
         if stop != "finished":
@@ -85,7 +85,7 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
         "usage": {**agent.session.state.usage, **agent.endpoint.counters},
         "cost": agent.ledger.spent.money,
         "permissions": dict(agent.gate.counts),
-        "wanting": list(agent.gate.wanting),
+        "wanting": list(agent.gate.missing_rules),
         **({"spans": dict(agent.spans.ended)} if agent.spans is not None else {}),
     }
 
@@ -130,7 +130,7 @@ async def act(config: AgentConfig, act: Act, store: SessionStore, out: TextIO | 
     return 0
 
 
-def told(event: Event) -> Iterator[dict[str, Any]]:
+def stream_event(event: Event) -> Iterator[dict[str, Any]]:
     """An event in the stream's words; nothing for those that only the session itself needs."""
     data, at = event.data, {"at": event.at}
     match event.kind:

@@ -69,8 +69,8 @@ def wanted(to: str | None, env: Mapping[str, str]) -> bool:
 
 
 def _both(first: Callable[_P, None], second: Callable[_P, None]) -> Callable[_P, None]:
-    def told(*args: _P.args, **named: _P.kwargs) -> None:
+    def both(*args: _P.args, **named: _P.kwargs) -> None:
         first(*args, **named)
         second(*args, **named)
 
-    return told
+    return both

@@ -61,7 +61,8 @@ WEIGHTS = Weights()
 
 
 class EffortConfig(Config):
-    """The penalty is `min(cap, scale * C(x))` on solved rollouts, with x the rollout's weighted effort (`Weights`)."""
+    """The penalty is `min(cap, scale * C(x))` on solved rollouts. x is the rollout's effort: each turn and each hundred
+    sampled tokens count 1, each tool call 0.25."""
 
     enabled: bool = True
     """False: effort costs nothing."""

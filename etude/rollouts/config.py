@@ -154,7 +154,8 @@ class RunConfig(Config):
     model: ModelSource = ModelSource()
     environment: BackendConfig = NamespaceConfig()
     cluster: LaunchConfig | None = None
-    """What the run starts on its Ray where `environment.kind` is "cluster"; given then, and only then."""
+    """The cluster of sandboxes that the run starts on its Ray: required where `environment.kind` is "cluster", and
+    refused elsewhere."""
     harness: HarnessConfig = HarnessConfig()
     engine: EngineChoice = EngineConfig()
     fleet: EngineFleetConfig = EngineFleetConfig()

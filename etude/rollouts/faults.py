@@ -51,7 +51,7 @@ PATIENCE = Patience()
 
 
 class FaultConfig(Config):
-    """What a run bears: restarts of its processes, and spare ones."""
+    """How many restarts of its processes a run allows, and how many spare processes it keeps."""
 
     restarts: int = Field(8, ge=0)
     """So often within ten minutes may processes of one kind be started anew; once more ends the run. The pause before

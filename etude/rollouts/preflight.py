@@ -42,7 +42,7 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     for backend in _local_backends(config):
         for finding in await asyncio.to_thread(diagnose, backend):
             if not finding.ok:
-                raise MissingDependency(f"{finding.subject}: {finding.said}; {finding.remedy}")
+                raise MissingDependency(f"{finding.subject}: {finding.detail}; {finding.remedy}")
 
 
 def _local_backends(config: RunConfig) -> tuple[BackendTable, ...]:

@@ -53,7 +53,7 @@ def used_in_time(config: RunConfig) -> list[str]:
     free, rewards = config.rollouts.schedule == "free", config.rewards
     wanted = {
         "in_flight_swaps": free,
-        "witnessed_tokens": config.trainer.witness_tokens > 0 and (free or config.rollouts.lag > 0),
+        "parity_tokens": config.trainer.parity_tokens > 0 and (free or config.rollouts.lag > 0),
         "quality_judged": bool(rewards.quality.looked_at),
         "own_parts": bool(rewards.parts),
         "effort_charged": rewards.effort.enabled and rewards.effort.scale > 0,

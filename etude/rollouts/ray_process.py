@@ -1,8 +1,9 @@
 """Processes of a run as Ray has them: how one is asked, how its end is learnt, and how it is ended.
 
-Owns `RayProcess`, in which every worker of a run lives; what actors have in common (`Living`, `Taking`); and how an
-answer over Ray becomes ours: errors of our own cross unchanged, and the end of the process that was asked is told apart
-from everything else (`worker.WorkerGone`). Ray starts none of them anew by itself: a `Worker` does. Decides nothing.
+Owns `RayProcess`, in which every worker of a run lives; what actors have in common (`ActorBase`, `OrderActor`); and how
+an answer over Ray becomes ours: errors of our own cross unchanged, and the end of the process that was asked is told
+apart from everything else (`worker.WorkerGone`). Ray starts none of them anew by itself: a `Worker` does. Decides
+nothing.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ async def within(waiting: Awaitable[T], seconds: float, what: str) -> T:
         raise
 
 
-class Living:
+class ActorBase:
     """A base of actors that run an event loop."""
 
-    async def lives(self) -> None:
+    async def wait_for_exit(self) -> None:
         """Never returns: who asks learns of the process's end at once."""
         await asyncio.Event().wait()
 
 
-class Taking(Living, Generic[T, K]):
+class OrderActor(ActorBase, Generic[T, K]):
     """A base of actors that take orders, many at a time, and need something open (a `K`) to carry them out."""
 
     def __init__(self) -> None:
@@ -118,7 +119,7 @@ class RayProcess:
     async def ended(self) -> None:
         while True:
             try:
-                await self.actor.lives.remote()
+                await self.actor.wait_for_exit.remote()
             except ActorUnavailableError:
                 await asyncio.sleep(0.5)  # cut off, perhaps not for long; whether it answers is asked elsewhere
             except RayActorError as error:

@@ -129,7 +129,7 @@ class RunStats:
         self.steps = line["step"]
         for name in ("trained_rollouts", "trained_tokens", "routes_replayed"):
             self.counters[name] += int(line[name])
-        for name in ("witnessed_tokens", "segments_trained", "summary_tokens_trained", "summary_tokens_masked"):
+        for name in ("parity_tokens", "segments_trained", "summary_tokens_trained", "summary_tokens_masked"):
             self.counters[name] += int(line.get(name, 0))
         self.counters["steps_shortened"] += line.get("shortened", False)
         self.counters["low_precision_rows_trained"] += line.get("low_precision_rows_trained", 0)

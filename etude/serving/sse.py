@@ -18,7 +18,7 @@ SILENCE_S = 15.0
 """After so long without an event a comment is sent."""
 
 
-async def never_silent(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def with_keepalives(events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """The same events, with comments in long pauses. Closing it closes `events` first, whatever they wait for."""
     following = asyncio.ensure_future(anext(events, None))
     try:
@@ -43,7 +43,7 @@ class EventStream(StreamingResponse):
     def __init__(
         self, events: AsyncGenerator[bytes], held: ExitStack | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        self._events, self._held = never_silent(events), held or ExitStack()
+        self._events, self._held = with_keepalives(events), held or ExitStack()
         told = {"Cache-Control": "no-store", **(headers or {})}
         super().__init__(self._events, media_type="text/event-stream", headers=told)
 

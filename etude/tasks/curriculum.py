@@ -15,7 +15,7 @@ from typing import Any
 
 MEMORY = 256
 """Attempts after which what was before them counts a third."""
-TRUST = 4.0
+LEVEL_PRIOR_ATTEMPTS = 4.0
 """How many attempts of a task weigh as much as what its level says."""
 LEAST = 0.1
 """The weight that every task keeps, of the 1 of one that is solved half the time: what is forgotten comes back."""
@@ -34,7 +34,7 @@ class Curriculum:
         is kept about tasks that are no longer there."""
         self._levels = dict(levels)
         saved = saved or {}
-        known = {task: (share * TRUST, TRUST) for task, share in (solved or {}).items()}
+        known = {task: (share * LEVEL_PRIOR_ATTEMPTS, LEVEL_PRIOR_ATTEMPTS) for task, share in (solved or {}).items()}
         told = {int(task): (wins, tries) for task, wins, tries in saved.get("tasks", ()) if int(task) in levels}
         self._by_task: dict[int, tuple[float, float]] = known | told
         self._by_level: dict[int, tuple[float, float]] = {
@@ -50,7 +50,7 @@ class Curriculum:
     def expected(self, task: int) -> float:
         """The share of attempts that should solve a task now, from 0 to 1."""
         wins, tries = self._by_task.get(task, (0.0, 0.0))
-        return (wins + TRUST * self._of_level(self._levels[task])) / (tries + TRUST)
+        return (wins + LEVEL_PRIOR_ATTEMPTS * self._of_level(self._levels[task])) / (tries + LEVEL_PRIOR_ATTEMPTS)
 
     def weights(self, tasks: Sequence[int]) -> dict[int, float]:
         """How often each is to be drawn, as shares of 1; one that is listed twice counts twice."""

@@ -1,9 +1,9 @@
 """How hard a task is: from what it is made of, and from how often it was solved.
 
-Owns `level_of` and `sized`. The level, 1 to 5, is structural and known before the first attempt: for a ladder task it
-is the rung, a generator gives its own, and all other tasks are judged by the size of the solution. A task's provenance
-has it under `difficulty`, as `level`; `solved` beside it is the measured share of attempts that solved the task. Runs
-nothing.
+Owns `level_of` and `level_by_size`. The level, 1 to 5, is structural and known before the first attempt: for a ladder
+task it is the rung, a generator gives its own, and all other tasks are judged by the size of the solution. A task's
+provenance has it under `difficulty`, as `level`; `solved` beside it is the measured share of attempts that solved the
+task. Runs nothing.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ class Expert:
         facts = self.task.provenance
         if current != facts["old"] and self.rng.random() < self.config.put_back:
             return facts["old"]
-        return misfix(self.rng, current, facts["new"])
+        return wrong_edit(self.rng, current, facts["new"])
 
     def _wrong_place(self, path: str) -> Turns:
         """Spoil another line of the file, see that it did not help, and take it back."""
@@ -146,7 +146,7 @@ class Expert:
         if not lines:
             return
         line = self.rng.choice(lines)
-        spoiled = misfix(self.rng, line, line)
+        spoiled = wrong_edit(self.rng, line, line)
         yield from self._parallel([("edit_file", {"path": path, "old": line, "new": spoiled}), RUN_CHECK])
         yield [("edit_file", {"path": path, "old": spoiled, "new": line})]
         if self.rng.random() < self.config.search:
@@ -197,7 +197,7 @@ _OTHER = {
 }  # fmt: skip
 
 
-def misfix(rng: random.Random, current: str, right: str) -> str:
+def wrong_edit(rng: random.Random, current: str, right: str) -> str:
     """A plausible wrong form of a line: one token of it changed. Never the right line; rarely the current one."""
     for _ in range(20):
         tokens = list(_TOKEN.finditer(right))

@@ -226,7 +226,7 @@ class CreditConfig(Config):
     @property
     def features(self) -> tuple[str, ...]:
         """Counters that a run which set these switches leaves at more than zero."""
-        taught = ("lessons", "lesson_tokens") if self.feedback is not None else ()
+        taught = ("hints", "hint_tokens") if self.feedback is not None else ()
         return (*taught, "recredited_segments") if self.baseline == "segment" else taught
 
 
@@ -250,7 +250,7 @@ class TrainerConfig(Config):
     rate smaller in proportion: a policy that has run ahead waits for samples of its own. None: no step does."""
     piece_tokens: int = 8192
     """Tokens of one forward and backward."""
-    witness_tokens: int = Field(1024, ge=0)
+    parity_tokens: int = Field(1024, ge=0)
     """Tokens a step, context included, that are recomputed with the older version that sampled them, so that every step
     says whether trainer and sampler agree; 0: none."""
     threads: int = 1

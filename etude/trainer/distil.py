@@ -41,9 +41,9 @@ def distil_hints(policy: Decoder, hints: Sequence[HintExample], temperature: flo
     )
     loss.backward()
     return {
-        "lessons": float(len(hints)),
-        "lesson_tokens": float(sum(lengths)),
-        "lesson_kl": float(loss.detach()) / weight,
+        "hints": float(len(hints)),
+        "hint_tokens": float(sum(lengths)),
+        "hint_kl": float(loss.detach()) / weight,
     }
 
 

@@ -3,7 +3,7 @@
 A step compares the new policy with what older ones sampled, so that its own differences say how far the policy has
 moved, and not whether trainer and sampler agree. This check keeps the policies of the last versions (2 bytes a
 parameter each) and, every step, runs some tokens of the batch through the one that sampled them: with our own engine
-the difference is 0. A recipe sizes it with `witness_tokens`; its metrics begin with `witnessed`. Owns those copies and
+the difference is 0. A recipe sizes it with `parity_tokens`; its metrics begin with `parity`. Owns those copies and
 the choice of tokens. Never trains, and never touches the policy.
 """
 

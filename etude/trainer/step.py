@@ -72,7 +72,7 @@ class Trainer:
         round_to_bf16(self.policy)
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.optimizer = build_optimizer(self.masters, config.optimizer)
-        self.parity_check = SamplerParityCheck(config.witness_tokens, PARITY_VERSIONS)
+        self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
         self.version = Version(0)
         self.skipped = self.alarms = 0
         self.reference = copy.deepcopy(decoder).requires_grad_(False) if config.loss.kl is not None else None
@@ -101,12 +101,12 @@ class Trainer:
         feedback = self.config.credit.feedback
         distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
         parity = self._parity_differences(batch)
-        sums.update({"witnessed_tokens": len(parity), "witnessed_abs_dlogp": parity.sum().item()})
+        sums.update({"parity_tokens": len(parity), "parity_abs_dlogp": parity.sum().item()})
         mismatch = max(mismatch, float(parity.max(initial=0.0)))
         gate = self._gate(torch.cat(drifts).numpy(), sums["gated"] / sums["segments"])
         lr_scale = self._kl_lr_scale(sums["k3"] / sums["tokens"])
         norm = self._optimize(lr_scale * self._lr_schedule(progress))
-        compared = sums["matched_tokens"] + sums["witnessed_tokens"]
+        compared = sums["matched_tokens"] + sums["parity_tokens"]
         differences = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
         update = {"grad_norm": norm, "rate_scale": lr_scale, "shortened": lr_scale < 1, "version": self.version}
         return {**_metrics(sums, batch), **gate, **differences, **update, **distilled, "used": _used(sums, distilled)}
@@ -270,8 +270,8 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "over_ln2_share": sums["over_ln2"] / tokens,
         "reference_k1": sums["reference_k1"] / tokens,
         "matched_tokens": sums["matched_tokens"],
-        "witnessed_tokens": sums["witnessed_tokens"],
-        "witnessed_abs_dlogp": sums["witnessed_abs_dlogp"] / max(sums["witnessed_tokens"], 1.0),
+        "parity_tokens": sums["parity_tokens"],
+        "parity_abs_dlogp": sums["parity_abs_dlogp"] / max(sums["parity_tokens"], 1.0),
         "matched_abs_dlogp": sums["matched_abs_dlogp"] / max(sums["matched_tokens"], 1.0),
         "routes_replayed": sums["routes_replayed"],
         "routes_coverage": sums["routes_replayed"] / max(sums["routes"], 1.0),
@@ -294,6 +294,6 @@ def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str
         "reference_tokens": sums["from_reference"],
         "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
         "reshared_tokens": sums["reshared"],
-        "lessons": distilled.get("lessons", 0.0),
-        "lesson_tokens": distilled.get("lesson_tokens", 0.0),
+        "hints": distilled.get("hints", 0.0),
+        "hint_tokens": distilled.get("hint_tokens", 0.0),
     }

@@ -52,7 +52,7 @@ a full copy serves who holds nothing, lets old versions be deleted, and weighs a
 
 
 class PublisherConfig(Config):
-    """How versions are cut, coded, merged and kept."""
+    """How a version is written as deltas, how they are compressed, and how long they are kept."""
 
     policy: Policy = "small"
     """Whether every codec is tried for the shortest payload, or only the fastest."""

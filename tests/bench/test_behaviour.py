@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.bench.behaviour import as_json, behaviour_of, behaviour_page, told
+from etude.bench.behaviour import as_json, behaviour_of, behaviour_page, trends_summary
 from etude.cli.main import main
 from etude.errors import ConfigError
 from etude.harness.conduct import Conduct, conduct_of
@@ -45,7 +45,7 @@ def test_a_known_trend_is_found_within_its_interval(tmp_path, slope):
     assert (turns["low"] > 0) is (slope > 0) and (turns["high"] < 0) is (slope < 0)
     assert found["measures"]["solve_rate"]["per_decade"] == pytest.approx(0, abs=1e-9)
     page = behaviour_page(tmp_path / "run", trends).read_text()
-    assert "<svg" in page and "turns a session" in page and "120 steps" in told(trends)
+    assert "<svg" in page and "turns a session" in page and "120 steps" in trends_summary(trends)
 
 
 def test_what_cannot_be_fitted_is_refused_in_one_line(tmp_path, capsys):

@@ -15,7 +15,7 @@ from scripted_openai import Reply, ScriptedServer
 from etude.bench.page import write_page
 from etude.bench.results import read_run, session_events
 from etude.bench.summary import compare, summarise
-from etude.bench.text import told
+from etude.bench.text import run_summary
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.prompt import PERSONA
 from etude.rewards.judge.aspects import ASPECTS
@@ -204,7 +204,11 @@ def test_a_judge_quality_and_a_price_are_reported_beside_what_was_solved(bench, 
     assert rates == {"intent": (1.0, 0), "instructions": (1.0, 0), "restraint": (0.0, 0), "quality": (None, 2)}
     assert summary["faults"]["left_undone"] == 1.0 and summary["faults"]["talk"] == 1.0
     assert summary["cost"]["total"] > 0 and summary["cost"]["solved"] is None, "a price, and nothing solved"
-    assert "left undone" in told(summary) and "restraint" in told(summary) and "cost: " in told(summary)
+    assert (
+        "left undone" in run_summary(summary)
+        and "restraint" in run_summary(summary)
+        and "cost: " in run_summary(summary)
+    )
     page = write_page(run, summary).read_text()
     assert "What the judge says" in page and "lints brought in" in page
     assert run.head["judge"]["endpoint"]["model"] == "judge" and run.head["policy"]["price"]["output"] == 8.0

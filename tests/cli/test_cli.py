@@ -102,7 +102,7 @@ def test_tasks_are_generated_and_validated(tmp_path):
 
 def test_doctor_tells_what_the_agent_needs_from_what_training_needs(tmp_path, monkeypatch):
     said = json.loads(etude("doctor", "--json").stdout)
-    assert said["agent"]["ok"] and said["agent"]["said"] == "works"
+    assert said["agent"]["ok"] and said["agent"]["detail"] == "works"
     (tmp_path / "cache").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     done = etude("doctor")

@@ -25,13 +25,13 @@ def test_summaries_are_sampled_credited_and_trained_on(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     counters = json.loads(done.stdout.splitlines()[-1])["counters"]
-    for feature in ("summaries", "summary_tokens_trained", "lessons", "lesson_tokens", "routes_replayed"):
+    for feature in ("summaries", "summary_tokens_trained", "hints", "hint_tokens", "routes_replayed"):
         assert counters[feature] > 0, feature
     assert counters["summary_tokens_masked"] == 0
     trained = steps(tmp_path / "run")
     assert [line["version"] for line in trained] == [1, 2]
     for line in trained:
         assert line["segments_trained"] > line["trained_rollouts"], "some trajectories have several segments"
-        assert line["routes_coverage"] > 0.99 and line["lesson_kl"] > 0
+        assert line["routes_coverage"] > 0.99 and line["hint_kl"] > 0
     assert trained[0]["max_abs_dlogp"] == 0.0, "trainer and sampler agree on every segment"
     assert lines(tmp_path / "run", "evaluation")

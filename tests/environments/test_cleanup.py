@@ -227,7 +227,7 @@ def test_a_cancelled_snapshot_is_cancelled_and_leaves_no_copy(run):
 def test_a_doctor_that_waits_too_long_says_for_what(monkeypatch, tmp_path):
     monkeypatch.setattr("etude.environments.namespace_probe._BOOT_DEADLINE_S", 1e-6)
     last = diagnose(NamespaceConfig(state_dir=tmp_path))[-1]
-    assert not last.ok and "a sandbox to start" in last.said
+    assert not last.ok and "a sandbox to start" in last.detail
     assert left(NamespaceConfig(state_dir=tmp_path)) == []
 
 
@@ -236,7 +236,7 @@ def test_a_doctor_tells_of_what_is_left_and_does_not_touch_it(tmp_path):
     left.mkdir()
     told = {finding.subject: finding for finding in diagnose(NamespaceConfig(state_dir=tmp_path))}
     assert all(finding.ok for finding in told.values()) and left.is_dir()
-    assert "of killed processes" in told["left over"].said and "nothing" not in told["left over"].said
+    assert "of killed processes" in told["left over"].detail and "nothing" not in told["left over"].detail
     asyncio.run(NamespaceBackend(NamespaceConfig(state_dir=tmp_path)).close())
     assert not left.exists()
 

@@ -138,8 +138,8 @@ def test_no_engine_is_said_with_what_to_do(tmp_path):
 
 def test_the_doctor_looks_from_inside(engine):
     asked, real = probe(DockerConfig(socket=engine.server_address, image="machine"))
-    assert asked.ok and "1.44" in asked.said
-    assert "started in" in real.said or "looks wrong" in real.said  # the stand-in has no /sys
+    assert asked.ok and "1.44" in asked.detail
+    assert "started in" in real.detail or "looks wrong" in real.detail  # the stand-in has no /sys
 
 
 CONTROLLER = """

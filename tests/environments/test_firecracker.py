@@ -286,7 +286,7 @@ def test_what_cannot_be_had_is_said(monitor, run, tmp_path, monkeypatch):
 def test_the_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     (finding, *_) = survey("firecracker")["firecracker"]
-    assert not finding.ok and finding.subject == "Firecracker" and "no firecracker" in finding.said
+    assert not finding.ok and finding.subject == "Firecracker" and "no firecracker" in finding.detail
     assert "github.com/firecracker-microvm/firecracker/releases" in finding.remedy
 
 
@@ -294,9 +294,9 @@ def test_the_doctor_is_not_satisfied_with_a_program_that_boots_nothing(monitor):
     monitor.refuse = {"PUT /actions": "no virtualization"}
     *parts, booted = probe(FirecrackerConfig())
     assert all(finding.ok for finding in parts), parts
-    assert not booted.ok and "no virtualization" in booted.said and "kvm_intel" in booted.remedy
+    assert not booted.ok and "no virtualization" in booted.detail and "kvm_intel" in booted.remedy
     monitor.refuse = {}
-    assert "no guest" in probe(FirecrackerConfig())[-1].said  # agents run on our own kernel
+    assert "no guest" in probe(FirecrackerConfig())[-1].detail  # agents run on our own kernel
 
 
 def test_a_backend_is_chosen_by_its_name_only():

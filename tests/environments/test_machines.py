@@ -382,7 +382,7 @@ def test_a_config_says_how_strong_the_isolation_must_be():
 def test_the_doctor_boots_a_guest(machine_config, monkeypatch, tmp_path):
     *parts, booted = probe(machine_config)
     assert all(finding.ok for finding in parts) and booted.ok, str(booted)
-    assert "Linux 6." in booted.said and "fork" in booted.said
+    assert "Linux 6." in booted.detail and "fork" in booted.detail
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "etude").mkdir()
     (tmp_path / "etude" / "linux-image-broken.deb").write_bytes(b"no package")

@@ -65,7 +65,7 @@ def test_a_state_directory_of_anothers_is_refused_and_let_be(users):
         NamespaceBackend(config)
     assert (other.state / dead).is_dir() and victim.poll() is None
     refused = next(finding for finding in diagnose(config) if finding.subject == "a real sandbox")
-    assert not refused.ok and "not a directory of this user" in refused.remedy + refused.said
+    assert not refused.ok and "not a directory of this user" in refused.remedy + refused.detail
     victim.kill()
     victim.wait(60)
 

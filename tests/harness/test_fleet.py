@@ -377,7 +377,7 @@ def test_the_best_of_several_comes_first_and_a_failed_one_last(project: Path) ->
         ranked = rank(entries)
         assert [entry.name for entry in ranked] == ["agent-5", "agent-1", "agent-3", "agent-2", "agent-4"]
         by_name = {entry.name: entry for entry in ranked}
-        assert by_name["agent-2"].marks.tests_pass is False and by_name["agent-2"].marks.said == "x is wrong\n"
+        assert by_name["agent-2"].marks.tests_pass is False and by_name["agent-2"].marks.output == "x is wrong\n"
         assert by_name["agent-1"].marks.tests_pass is True
         assert [entry.marks.lints for entry in ranked] == [0, 0, 1, 0, None]
         broken = by_name["agent-4"]

@@ -11,7 +11,7 @@ from rich.console import Console
 from etude.cli.main import _log_to_stderr, main
 from etude.harness.cost import SessionCost
 from etude.plain import is_plain, plain, plain_output, say
-from etude.product.terminal.commands import is_command, thousands, told
+from etude.product.terminal.commands import cost_line, is_command, thousands
 from etude.product.terminal.diffs import edit_rows, patch_rows
 from etude.product.terminal.face import mentioned
 from etude.product.terminal.flow import Flow
@@ -130,8 +130,8 @@ def test_lines_that_are_typed(tmp_path) -> None:
     assert mentioned("mend @src/parse.py as a@b.c said", tmp_path) == "mend src/parse.py as a@b.c said"
     assert matching(list_files(tmp_path), "pars") == ["parser.md", "src/parse.py"]
     assert thousands(999) == "999" and thousands(128_000) == "128k" and thousands(1_250_000) == "1.2M"
-    assert told(SessionCost(1, 12_000, 4000, 80, 1.5), "€") == "12k in (4k cached), 80 out · €1.50"
-    assert told(SessionCost(1, 12, 0, 80, None), "$") == "12 in, 80 out"
+    assert cost_line(SessionCost(1, 12_000, 4000, 80, 1.5), "€") == "12k in (4k cached), 80 out · €1.50"
+    assert cost_line(SessionCost(1, 12, 0, 80, None), "$") == "12 in, 80 out"
 
 
 HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\x9bc\u202ed\x7f\tend"

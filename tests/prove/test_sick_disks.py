@@ -17,7 +17,7 @@ from test_writers import TRIED
 from written import WRITTEN as KEPT
 from written import Written, leftover_files
 
-from etude.cli.main import told
+from etude.cli.main import os_error_line
 from etude.errors import EtudeError
 
 TRIES = 40
@@ -31,7 +31,7 @@ def said_by(row: Written, at: Path, number: int) -> str | None:
     except EtudeError as error:
         return str(error)
     except OSError as error:
-        line = told(error)
+        line = os_error_line(error)
         if line is None:
             raise
         return line

@@ -15,7 +15,7 @@ from etude.rollouts.config import BorrowingConfig, RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet, places_of
 from etude.rollouts.lending import borrower
-from etude.rollouts.lending.borrower import Decision, Seen, decide, is_low
+from etude.rollouts.lending.borrower import Decision, ServerStatus, decide, is_low
 from etude.rollouts.lending.loan_link import LendingServer, LoanLink
 from etude.rollouts.router import RemoteSampler
 from etude.weights.opening import open_store
@@ -34,7 +34,10 @@ POLICY = random_decoder(1)
 
 def fleet_of(*servers):
     """Each is (users, state): s serving, w serving and willing, o lent to us, x lent to another."""
-    return [Seen(f"u{n}", users, state in "ox", state == "o", state == "w") for n, (users, state) in enumerate(servers)]
+    return [
+        ServerStatus(f"u{n}", users, state in "ox", state == "o", state == "w")
+        for n, (users, state) in enumerate(servers)
+    ]
 
 
 @pytest.mark.parametrize(

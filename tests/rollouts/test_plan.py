@@ -197,13 +197,13 @@ def test_what_a_run_must_have_used_depends_on_its_schedule():
         return set(used_in_time(load_recipe(None, RunConfig, ["name=p", *sets])))
 
     step = 'rollouts.schedule="lockstep"'
-    assert wanted() == {"in_flight_swaps", "witnessed_tokens", "effort_charged"}
+    assert wanted() == {"in_flight_swaps", "parity_tokens", "effort_charged"}
     assert wanted(step) == {
         "effort_charged"
     }  # no older version samples what is trained on, and none is swapped in meanwhile
     effortless = "rewards.effort.enabled=false"
-    assert wanted(step, "rollouts.lag=1", effortless) == {"witnessed_tokens"}
-    assert wanted("trainer.witness_tokens=0", "groups.overlong=drop", effortless) == {"in_flight_swaps", "truncated"}
+    assert wanted(step, "rollouts.lag=1", effortless) == {"parity_tokens"}
+    assert wanted("trainer.parity_tokens=0", "groups.overlong=drop", effortless) == {"in_flight_swaps", "truncated"}
     assert wanted(step, "rewards.effort.scale=0") == set()
     assert "masked_tokens" in wanted("trainer.loss.band=0.1")
 

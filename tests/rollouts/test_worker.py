@@ -10,7 +10,7 @@ import ray
 from etude.environments.cluster.calls import actor
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.faults import FaultConfig, Patience, RestartBudgetSpent, Restarts, restarts_of
-from etude.rollouts.ray_process import Living, NotStarted, RayProcess
+from etude.rollouts.ray_process import ActorBase, NotStarted, RayProcess
 from etude.rollouts.worker import STATES, TABLE, Worker, WorkerGone, WrongEvent
 from etude.rollouts.worker_pool import WorkerPool
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @actor(num_cpus=0, max_concurrency=100)
-class Counting(Living):
+class Counting(ActorBase):
     """Counts its orders in a process of its own; one whose file says so does not start, or is of no use."""
 
     def __init__(self, file):

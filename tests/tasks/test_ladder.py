@@ -11,7 +11,7 @@ import pytest
 from etude.tasks import families
 from etude.tasks.compose import random_shape
 from etude.tasks.drills import drill
-from etude.tasks.expert import misfix
+from etude.tasks.expert import wrong_edit
 from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, from_shape, skeleton
 from etude.tasks.holdout import is_held_out
 from etude.tasks.ladder import CHECK, LADDER, RUNGS, ladder_task
@@ -122,7 +122,7 @@ def test_no_drill_or_session_exchanges_a_builtin_for_its_partner():
     rng = random.Random(0)
     for seed in range(200):
         facts = ladder_task(3, "train", seed).provenance
-        edits += [(facts["old"], facts["new"]), (facts["new"], misfix(rng, facts["old"], facts["new"]))]
+        edits += [(facts["old"], facts["new"]), (facts["new"], wrong_edit(rng, facts["old"], facts["new"]))]
     assert len(edits) > 500
     for old, new in edits:
         for one, other in pairs:

@@ -101,21 +101,22 @@ def test_without_such_a_rule_it_is_the_first_call_that_failed(clumsy):
     assert fault == Fault(0, f"The call you are about to make fails: {error}")
 
 
-def test_a_lesson_differs_by_the_hint_before_the_message_and_by_nothing_else(chat, forgetful):
+def test_an_example_differs_by_the_hint_before_the_message_and_by_nothing_else(chat, forgetful):
     fault = first_fault(FORGETFUL, forgetful)
-    lesson = hint_example_of(forgetful, fault, chat)
+    example = hint_example_of(forgetful, fault, chat)
     place = message_spans(forgetful)[fault.message]
-    said = lesson.token_ids[-lesson.length :].tolist()
-    assert said == lesson.hinted_ids[-lesson.length :].tolist() and lesson.length == place.end - place.start
+    said = example.token_ids[-example.length :].tolist()
+    assert said == example.hinted_ids[-example.length :].tolist() and example.length == place.end - place.start
     plain, hinted = (
-        chat.tokenizer.decode(ids.tolist(), skip_special_tokens=False) for ids in (lesson.token_ids, lesson.hinted_ids)
+        chat.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
+        for ids in (example.token_ids, example.hinted_ids)
     )
     hint = f"<|im_start|>user\n{fault.hint}<|im_end|>\n"
     assert hinted.replace(hint, "") == plain and hinted.count(hint) == 1
     assert hinted.endswith(f"{hint}<|im_start|>assistant\n{chat.tokenizer.decode(said, skip_special_tokens=False)}")
 
 
-def test_lessons_are_of_failed_trajectories_as_many_as_asked_for_and_fit(chat, forgetful, clumsy):
+def test_hints_are_of_failed_trajectories_as_many_as_asked_for_and_fit(chat, forgetful, clumsy):
     solved_one = Trajectory("s", "t", "g", forgetful.segments, forgetful.events, Scored(1.0, {"tests": 1.0}))
     groups = [Group("g", FORGETFUL, (solved_one, forgetful, forgetful)), Group("h", CLUMSY, (clumsy,))]
     assert len(hint_examples_of(groups, chat, FeedbackConfig(), 1024)) == 3
@@ -125,7 +126,7 @@ def test_lessons_are_of_failed_trajectories_as_many_as_asked_for_and_fit(chat, f
 
     assert len(hint_examples_of(groups, chat, Two(), 1024)) == 2
     short = hint_examples_of(groups, chat, FeedbackConfig(), 300)
-    assert [len(lesson.hinted_ids) <= 300 for lesson in short] == [True] * len(short) and len(short) < 3
+    assert [len(example.hinted_ids) <= 300 for example in short] == [True] * len(short) and len(short) < 3
     judged = hint_examples_of(
         groups, chat, FeedbackConfig(), 1024, finder=lambda task, trajectory: Fault(1, "Look again.")
     )
@@ -145,29 +146,29 @@ def test_the_distillations_value_and_gradient_at_golden_numbers():
 
 def test_the_unhinted_policy_comes_to_say_what_the_hinted_one_would(shipped, chat, forgetful, clumsy):
     decoder = shipped[0]
-    lessons = [
+    examples = [
         hint_example_of(forgetful, first_fault(FORGETFUL, forgetful), chat),
         hint_example_of(clumsy, first_fault(CLUMSY, clumsy), chat),
     ]
     optimizer = torch.optim.SGD(decoder.parameters(), lr=0.02)
     told = []
     for _ in range(6):
-        told.append(distil_hints(decoder, lessons, 1.0, 1.0)["lesson_kl"])
+        told.append(distil_hints(decoder, examples, 1.0, 1.0)["hint_kl"])
         optimizer.step()
         optimizer.zero_grad()
     assert told[0] > 0.01 and told[-1] < 0.8 * told[0], told
 
 
-def test_a_step_with_lessons_counts_them_and_changes_the_weights(shipped, chat, forgetful):
-    config = TrainerConfig(credit=CreditConfig(feedback=FeedbackConfig()), router_replay=False, witness_tokens=0)
-    assert {"lessons", "lesson_tokens"} <= set(config.features) and not config.credit.needs_segments
+def test_a_step_with_hints_counts_them_and_changes_the_weights(shipped, chat, forgetful):
+    config = TrainerConfig(credit=CreditConfig(feedback=FeedbackConfig()), router_replay=False, parity_tokens=0)
+    assert {"hints", "hint_tokens"} <= set(config.features) and not config.credit.needs_segments
     group = Group("g", FORGETFUL, (forgetful,))
     batch = build_batch([group], assign_advantages([group], config.advantages, config.credit).advantages, 0)
-    lessons = hint_examples_of([group], chat, config.credit.feedback, 1024)
+    examples = hint_examples_of([group], chat, config.credit.feedback, 1024)
     trainer = Trainer(shipped[0], config)
     before = [parameter.detach().clone() for parameter in trainer.policy.parameters()]
-    report = trainer.step(batch, 0.0, lessons)
+    report = trainer.step(batch, 0.0, examples)
     after = list(trainer.policy.parameters())
-    assert report["used"]["lessons"] == 1 and report["lesson_tokens"] == lessons[0].length
+    assert report["used"]["hints"] == 1 and report["hint_tokens"] == examples[0].length
     assert report["loss"] == 0, "the reward alone has nothing to teach a group of one"
     assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))

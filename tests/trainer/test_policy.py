@@ -240,13 +240,13 @@ def test_the_reference_is_the_model_that_training_began_with():
 
 def test_old_samples_are_compared_with_the_weights_that_sampled_them():
     rng = np.random.default_rng(3)
-    trainer, blind = policy(router_replay=True), policy(router_replay=True, witness_tokens=0)
+    trainer, blind = policy(router_replay=True), policy(router_replay=True, parity_tokens=0)
     old = rollouts(trainer, rng, 20)
     for each in (trainer, blind):
         train_on(each, np.random.default_rng(4))
     batch = build_batch(old, [group_advantages(group, AdvantageConfig()) for group in old], trainer.version)
     line = trainer.step(batch)
-    assert line["witnessed_tokens"] == 64
+    assert line["parity_tokens"] == 64
     assert line["max_abs_dlogp"] == 0 < line["max_abs_drift"]
     assert blind.step(batch)["max_abs_dlogp"] is None
 
@@ -255,7 +255,7 @@ def test_old_samples_are_compared_with_the_weights_that_sampled_them():
     assert line["max_abs_dlogp"] == pytest.approx(0.01, abs=1e-5)
 
 
-def test_the_witness_takes_beginnings_of_one_older_version_in_the_order_of_the_batch():
+def test_the_parity_check_takes_beginnings_of_one_older_version_in_the_order_of_the_batch():
     keeper = SamplerParityCheck(tokens=12, versions=2)
     for version in (3, 4, 5):
         keeper.remember(Version(version), policy().policy)

@@ -43,7 +43,7 @@ class ResultBlock(Block):
     is_error: bool | None = None
 
 
-class Said(Body):
+class MessageBody(Body):
     """One message."""
 
     role: Literal["user", "assistant"]
@@ -79,7 +79,7 @@ class Metadata(Body):
 class Conversation(Body):
     """What a prompt is made of."""
 
-    messages: list[Said] = Field(min_length=1)
+    messages: list[MessageBody] = Field(min_length=1)
     system: str | list[TextBlock] | None = None
     tools: list[Tool] | None = Field(None, max_length=128)
     tool_choice: Choice | ChosenTool | None = None

@@ -118,11 +118,11 @@ class Lending:
 
     # --- users --------------------------------------------------------------------------------------------------------
 
-    def user_came(self) -> None:
+    def request_started(self) -> None:
         """A user's request was let in: the engine is theirs."""
         self.recall("a user's request")
 
-    def user_went(self) -> None:
+    def request_ended(self) -> None:
         self._quiet_since = time.monotonic()
 
     async def for_users(self) -> None:
@@ -136,7 +136,7 @@ class Lending:
         if self.failure is not None:
             raise self.failure
 
-    def unwilling(self) -> str | None:
+    def refusal(self) -> str | None:
         """Why the engine is not lent now; None if it would be."""
         quiet_s = time.monotonic() - self._quiet_since
         if self.state != "serving":
@@ -156,7 +156,7 @@ class Lending:
     async def lend(self, borrower: str, store: str, reading: StoreConfig, subscribing: SubscriberConfig) -> Loan:
         """Lend the engine to who has its weights in this store. Raises ApiError where it is not lent now."""
         _check_below(store, self.config.stores)
-        if (why := self.unwilling()) is not None:
+        if (why := self.refusal()) is not None:
             raise ApiError(409, f"not lent now: {why}", "not_lent", retry_after_s=self.config.quiet_s)
         self.counters["loans"] += 1
         over = asyncio.Event()
@@ -294,7 +294,7 @@ class Lending:
         """All of it, for who decides whether to borrow."""
         spent = {use: {"seconds": seconds, "busy_s": busy_s} for use, (seconds, busy_s) in self.spent().items()}
         return {
-            "state": self.state, "users": self._under_way(), "unwilling": self.unwilling(),
+            "state": self.state, "users": self._under_way(), "refusal": self.refusal(),
             "borrower": None if self.loan is None else self.loan.borrower, "return_s": self.config.return_s,
             "uses": spent, "loans": self.counters["loans"], "returns": dict(self.returns),
             "returns_late": self.counters["returns_late"], "roots_verified": self.counters["roots_verified"],

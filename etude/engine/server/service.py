@@ -138,7 +138,7 @@ class Service:
         flight = self.named[name] = Flight(self.engine, choices, self._ready)
         self.under_way += len(choices)
         if self.lending is not None:
-            self.lending.user_came()
+            self.lending.request_started()
         began = time.monotonic()
         try:
             yield flight
@@ -147,7 +147,7 @@ class Service:
             del self.named[name]
             self._count(route, flight, began)
             if self.lending is not None:
-                self.lending.user_went()
+                self.lending.request_ended()
 
     async def _ready(self) -> None:
         """The engine holds what users are to be served with."""

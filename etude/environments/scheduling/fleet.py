@@ -19,7 +19,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from etude.config import Config
-from etude.environments.scheduling.headroom import Bag, Headroom, Shape, Shelf, capacity_of
+from etude.environments.scheduling.headroom import Headroom, NodeBuckets, RandomSet, Shape, capacity_of
 from etude.environments.scheduling.messages import Heartbeat, Hello, Offer, Pressure
 from etude.errors import EtudeError
 
@@ -93,6 +93,7 @@ class Node:
         "free_memory",
         "holds",
         "hot",
+        "in_buckets",
         "incarnation",
         "leases",
         "life",
@@ -102,7 +103,6 @@ class Node:
         "pressure",
         "seen_at",
         "seq",
-        "shelved",
         "start_s",
         "start_slots",
         "starting",
@@ -121,7 +121,7 @@ class Node:
         self.holds: set[str] = set()
         self.claim: Ticket | None = None
         """A request that has waited too long; what ends here is kept for it."""
-        self.shelved: tuple[Shelf, int] | None = None
+        self.in_buckets: tuple[NodeBuckets, int] | None = None
 
     @property
     def usable(self) -> bool:
@@ -154,12 +154,12 @@ class Fleet:
         self.nodes: dict[str, Node] = {}
         self.leases: dict[str, Lease] = {}
         self.headroom = Headroom()
-        self.members: Bag[Node] = Bag()
+        self.members: RandomSet[Node] = RandomSet()
         self.totals = [0, 0, 0]
         """Memory, CPU and disk of all nodes not dead, in quanta."""
         self.reserved_memory = 0
         self.dying_memory = 0
-        self._holders: dict[str, Bag[Node]] = {}
+        self._holders: dict[str, RandomSet[Node]] = {}
         self._hardware: set[tuple[tuple[Offer, ...], int, int, int]] = set()
         self._offers: dict[tuple[Offer, ...], tuple[Offer, ...]] = {}
         """One object for all equal offers, so that the index compares them by identity."""
@@ -214,9 +214,9 @@ class Fleet:
         """Replace the list of images and snapshots a node holds."""
         keys = set(keys)
         for key in node.holds - keys:
-            bag = self._holders[key]
-            bag.discard(node)
-            if not bag:
+            holders = self._holders[key]
+            holders.discard(node)
+            if not holders:
                 del self._holders[key]
                 self.headroom.version += 1  # who waits for room beside it waits in vain, and is to be told
         for key in keys - node.holds:
@@ -225,15 +225,15 @@ class Fleet:
 
     def add_hold(self, node: Node, key: str) -> None:
         node.holds.add(key)
-        bag = self._holders.get(key)
-        if bag is None:
-            bag = self._holders[key] = Bag()
-        bag.add(node)
+        holders = self._holders.get(key)
+        if holders is None:
+            holders = self._holders[key] = RandomSet()
+        holders.add(node)
 
     def holders(self, key: str, rng: Random) -> Iterator[Node]:
         """Nodes that hold an image or a snapshot, from a random one on."""
-        bag = self._holders.get(key)
-        return iter(()) if bag is None else bag.walk(rng)
+        holders = self._holders.get(key)
+        return iter(()) if holders is None else holders.walk(rng)
 
     def held(self, key: str) -> bool:
         """Whether any node holds an image or a snapshot."""

@@ -1,15 +1,15 @@
 """The index of nodes by the room they have: finding one costs the same with a hundred nodes as with a hundred thousand.
 
-Owns `Shape` (what a request needs, in quanta), `Bag` and `Headroom`. Knows nothing of pressure, tenants or leases: the
-fleet puts in the nodes that may take a sandbox, and takes out those that may not.
+Owns `Shape` (what a request needs, in quanta), `NodeBuckets` and `Headroom`. Knows nothing of pressure, tenants or
+leases: the fleet puts in the nodes that may take a sandbox, and takes out those that may not.
 
 Memory is counted in quanta (64 MiB by default), so the nodes with exactly k quanta free make one bucket, and one
-integer a shelf has bit k set where bucket k is not empty: the tightest fit for n quanta is the lowest bit from n on. It
-is TLSF's idea of segregated free lists (Masmano et al., 2004) with nodes for blocks, made exact by counting in quanta.
-Cost depends on a node's memory (4,096 bits for 256 GiB), never on how many nodes there are.
+integer of a `NodeBuckets` has bit k set where bucket k is not empty: the tightest fit for n quanta is the lowest bit
+from n on. It is TLSF's idea of segregated free lists (Masmano et al., 2004) with nodes for blocks, made exact by
+counting in quanta. Cost depends on a node's memory (4,096 bits for 256 GiB), never on how many nodes there are.
 
-CPU and disk are shelved by powers of two: a node on a higher shelf than the need has room for certain, and one on the
-same shelf is looked at. So is every kind of node (by backends offered): shelves are few, and each walk visits them all.
+CPU and disk are classed by powers of two: a node of a higher class than the need has room for certain, and one of the
+same class is looked at. So is every kind of node (by backends offered): classes are few, and each walk visits them all.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def capacity_of(resources: Resources, quantum_mb: int, cpu_overcommit: float) ->
     return resources.memory_mb // quantum_mb, cpus, resources.disk_mb // quantum_mb
 
 
-class Bag(Generic[T]):
+class RandomSet(Generic[T]):
     """A set that can be walked from a random place on. All operations take constant time."""
 
     __slots__ = ("_at", "_items")
@@ -98,14 +98,14 @@ class Bag(Generic[T]):
             self._at[last] = at
 
     def walk(self, rng: Random) -> Iterator[T]:
-        """Every item once, from a random one on. The bag must not change meanwhile."""
+        """Every item once, from a random one on. The set must not change meanwhile."""
         items, size = self._items, len(self._items)
         start = int(rng.random() * size)
         for at in range(start, start + size):
             yield items[at] if at < size else items[at - size]
 
 
-class Shelf:
+class NodeBuckets:
     """Nodes that offer the same backends and have about the same CPU and disk free, in buckets of free memory."""
 
     __slots__ = ("bits", "buckets", "cpu_class", "disk_class", "offers")
@@ -113,19 +113,19 @@ class Shelf:
     def __init__(self, offers: tuple[Offer, ...], cpu_class: int, disk_class: int) -> None:
         self.offers, self.cpu_class, self.disk_class = offers, cpu_class, disk_class
         self.bits = 0
-        self.buckets: dict[int, Bag[Node]] = {}
+        self.buckets: dict[int, RandomSet[Node]] = {}
 
     def add(self, node: Node, bucket: int) -> None:
-        bag = self.buckets.get(bucket)
-        if bag is None:
-            bag = self.buckets[bucket] = Bag()
+        nodes = self.buckets.get(bucket)
+        if nodes is None:
+            nodes = self.buckets[bucket] = RandomSet()
             self.bits |= 1 << bucket
-        bag.add(node)
+        nodes.add(node)
 
     def discard(self, node: Node, bucket: int) -> None:
-        bag = self.buckets[bucket]
-        bag.discard(node)
-        if not bag:
+        nodes = self.buckets[bucket]
+        nodes.discard(node)
+        if not nodes:
             del self.buckets[bucket]
             self.bits &= ~(1 << bucket)
 
@@ -139,7 +139,7 @@ class Headroom:
     """The nodes that may take a sandbox now, by the room they have."""
 
     def __init__(self) -> None:
-        self._shelves: dict[tuple[tuple[Offer, ...], int, int], Shelf] = {}
+        self._classes: dict[tuple[tuple[Offer, ...], int, int], NodeBuckets] = {}
         self._accepts: dict[tuple[str | None, str | None, tuple[Offer, ...]], bool] = {}
         self.version = 0
         """Grows whenever a node comes in or gains room: what did not fit before may fit now."""
@@ -147,35 +147,35 @@ class Headroom:
     def put(self, node: Node) -> None:
         """Put a node where its free room says, from wherever it was."""
         cpu_class, disk_class = node.free_cpus.bit_length(), node.free_disk.bit_length()
-        bucket, at = node.free_memory, node.shelved
+        bucket, at = node.free_memory, node.in_buckets
         if at is None:
             self.version += 1
         else:
-            shelf, old = at
-            self.version += bucket > old or cpu_class > shelf.cpu_class or disk_class > shelf.disk_class
-            if shelf.cpu_class == cpu_class and shelf.disk_class == disk_class and shelf.offers is node.offers:
+            nodes, old = at
+            self.version += bucket > old or cpu_class > nodes.cpu_class or disk_class > nodes.disk_class
+            if nodes.cpu_class == cpu_class and nodes.disk_class == disk_class and nodes.offers is node.offers:
                 if old != bucket:
-                    shelf.discard(node, old)
-                    shelf.add(node, bucket)
-                    node.shelved = (shelf, bucket)
+                    nodes.discard(node, old)
+                    nodes.add(node, bucket)
+                    node.in_buckets = (nodes, bucket)
                 return
             self.drop(node)
         key = (node.offers, cpu_class, disk_class)
-        shelf = self._shelves.get(key)
-        if shelf is None:
-            shelf = self._shelves[key] = Shelf(*key)
-        shelf.add(node, bucket)
-        node.shelved = (shelf, bucket)
+        nodes = self._classes.get(key)
+        if nodes is None:
+            nodes = self._classes[key] = NodeBuckets(*key)
+        nodes.add(node, bucket)
+        node.in_buckets = (nodes, bucket)
 
     def drop(self, node: Node) -> None:
         """Take a node out, if it is in."""
-        if node.shelved is None:
+        if node.in_buckets is None:
             return
-        shelf, bucket = node.shelved
-        node.shelved = None
-        shelf.discard(node, bucket)
-        if not shelf.buckets:
-            del self._shelves[shelf.offers, shelf.cpu_class, shelf.disk_class]
+        nodes, bucket = node.in_buckets
+        node.in_buckets = None
+        nodes.discard(node, bucket)
+        if not nodes.buckets:
+            del self._classes[nodes.offers, nodes.cpu_class, nodes.disk_class]
 
     def walk(self, shape: Shape, rng: Random) -> Iterator[Node]:
         """Nodes with the memory, the tightest fits first, at random among equals.
@@ -183,21 +183,21 @@ class Headroom:
         All that have the CPU and disk are met; some that have too little are met too, so the caller still looks.
         """
         cpu_class, disk_class = shape.cpus.bit_length(), shape.disk.bit_length()
-        found: list[tuple[int, int, Shelf]] = []
-        for order, shelf in enumerate(self._shelves.values()):
-            if shelf.cpu_class >= cpu_class and shelf.disk_class >= disk_class and self._accept(shape, shelf.offers):
-                bucket = shelf.tightest(shape.memory)
+        found: list[tuple[int, int, NodeBuckets]] = []
+        for order, nodes in enumerate(self._classes.values()):
+            if nodes.cpu_class >= cpu_class and nodes.disk_class >= disk_class and self._accept(shape, nodes.offers):
+                bucket = nodes.tightest(shape.memory)
                 if bucket is not None:
-                    found.append((bucket, order, shelf))
+                    found.append((bucket, order, nodes))
         heapq.heapify(found)
         while found:
-            bucket, order, shelf = found[0]
-            yield from shelf.buckets[bucket].walk(rng)
-            following = shelf.tightest(bucket + 1)
+            bucket, order, nodes = found[0]
+            yield from nodes.buckets[bucket].walk(rng)
+            following = nodes.tightest(bucket + 1)
             if following is None:
                 heapq.heappop(found)
             else:
-                heapq.heapreplace(found, (following, order, shelf))
+                heapq.heapreplace(found, (following, order, nodes))
 
     def _accept(self, shape: Shape, offers: tuple[Offer, ...]) -> bool:
         key = (shape.backend, shape.isolation, offers)
@@ -208,4 +208,4 @@ class Headroom:
 
     def any(self) -> bool:
         """Whether there is a node in it at all."""
-        return bool(self._shelves)
+        return bool(self._classes)

@@ -48,7 +48,7 @@ class Measurements:
     tests_pass: bool | None = None
     lints: int | None = None
     """Findings that were not there before."""
-    said: str = ""
+    output: str = ""
     """The end of what failing tests printed."""
 
 

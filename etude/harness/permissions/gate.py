@@ -69,7 +69,7 @@ class Gate:
         self._answered: dict[str, list[Answer]] = {}
         self.counts: Counter[str] = Counter()
         """Calls that were "allowed" by rules, "granted" or "refused" by the user, or "denied" by rules."""
-        self.wanting: dict[str, None] = {}
+        self.missing_rules: dict[str, None] = {}
         """Rules that would have allowed what was refused because nobody could be asked."""
 
     def guard(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
@@ -125,7 +125,7 @@ class Gate:
 
     async def _put(self, questions: Sequence[Question]) -> Sequence[Answer]:
         if self._ask is None:
-            self.wanting |= dict.fromkeys(rule for each in questions for rule in each.decision.remember)
+            self.missing_rules |= dict.fromkeys(rule for each in questions for rule in each.decision.remember)
             return [_nobody(question) for question in questions]
         answers = await self._ask(questions)
         for answer in answers:

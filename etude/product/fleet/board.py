@@ -126,9 +126,9 @@ def shown(board: Board, console: Console) -> Generator[None]:
             yield
         return
 
-    def told(name: str, status: Status) -> None:
+    def print_change(name: str, status: Status) -> None:
         said = status.doing or _SAID.get(status.state, status.state)
         console.print(Text(plain(f"{name}: {said}")), soft_wrap=True)
 
-    board.on_change = told
+    board.on_change = print_change
     yield

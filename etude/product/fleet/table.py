@@ -94,7 +94,7 @@ def _row(done: Done) -> dict[str, Any]:
         "stop": done.stop,
         "error": entry.error,
         "tests_pass": entry.marks.tests_pass,
-        "tests_said": entry.marks.said,
+        "tests_output": entry.marks.output,
         "new_lints": entry.marks.lints,
         "commit": result.commit if result and not result.empty else None,
         "files": result.files if result else 0,

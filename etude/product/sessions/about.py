@@ -19,19 +19,19 @@ def about(log: Path) -> dict[str, Any]:
     events = [event for event, _ in decoded(log)]
     prompts: list[str] = []
     rewind = Rewind(events)
-    told: dict[str, Any] = {"stop": None, "usage": {}}
+    about: dict[str, Any] = {"stop": None, "usage": {}}
     for line, event in enumerate(events):
         if not rewind.is_current(line):
             continue
         if event.kind == "prompt":
             prompts.append(event.data["user"])
-            told["stop"] = None
+            about["stop"] = None
         elif event.kind == "end":
-            told |= {"stop": event.data["stop"], "usage": event.data["usage"]}
+            about |= {"stop": event.data["stop"], "usage": event.data["usage"]}
     first = events[0].data if events else {}
     return {
         "id": log.parent.name, "directory": first.get("workspace"), "began": first.get("time"), "model": _model(events),
-        "parent": first.get("parent"), "lines": len(events), "prompts": prompts, **told,
+        "parent": first.get("parent"), "lines": len(events), "prompts": prompts, **about,
         "redoable": rewind.redoable is not None,
     }  # fmt: skip
 

@@ -26,14 +26,14 @@ _MESSAGE_ENDS = {"completion", "summary", "segment_sealed", "end", "undo", "redo
 
 
 @dataclass(frozen=True)
-class Told:
+class UnloggedEvent:
     """Something that is in no log."""
 
     name: str
     data: Mapping[str, Any]
 
 
-LINE = Told("line", {})
+LINE = UnloggedEvent("line", {})
 """The log has one line more."""
 
 
@@ -41,12 +41,12 @@ class Listener:
     """What one listener has not been told yet, in order."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Told] = deque()
+        self._waiting: deque[UnloggedEvent] = deque()
         self._any = asyncio.Event()
         self.over = False
         """Whether nothing more will come: the server stops, or this listener has fallen too far behind."""
 
-    def put(self, item: Told) -> None:
+    def put(self, item: UnloggedEvent) -> None:
         if len(self._waiting) >= _WAITING_MAX:
             self.end()
         if not self.over:
@@ -61,7 +61,7 @@ class Listener:
         """Drop what waits: the listener knows it from elsewhere."""
         self._waiting.clear()
 
-    async def next(self, longest_s: float) -> Told | None:
+    async def next(self, longest_s: float) -> UnloggedEvent | None:
         """None where nothing came for so long, or nothing will."""
         if not self._waiting and not self.over:
             self._any.clear()
@@ -110,7 +110,7 @@ class Channel:
         for listener in self.listeners:
             listener.put(LINE)
 
-    def said(self, delta: Delta) -> None:
+    def on_text(self, delta: Delta) -> None:
         """The model writes."""
         if isinstance(delta, Retry):
             self._clear_message()
@@ -142,7 +142,7 @@ class Channel:
         self.questions.pop(request, None)
         self.tell("answered", {"request": request})
 
-    def stands(self, state: str, *, error: str | None = None, ended: str | None = None) -> None:
+    def set_status(self, state: str, *, error: str | None = None, ended: str | None = None) -> None:
         """The session rests, works, or has stopped to."""
         self.state = {"state": state, "error": error, "ended": ended}
         if state != "working":
@@ -153,7 +153,7 @@ class Channel:
 
     def tell(self, name: str, data: Mapping[str, Any]) -> None:
         for listener in self.listeners:
-            listener.put(Told(name, data))
+            listener.put(UnloggedEvent(name, data))
 
     def _clear_message(self) -> None:
         self._text, self._reasoning = "", ""

@@ -45,6 +45,6 @@ def answer_of(error: Exception) -> Answer:
     return answered(error, _KINDS)
 
 
-def told(error: Exception) -> str:
+def error_sentence(error: Exception) -> str:
     """An error as a sentence, for who watches a session."""
     return named(error, _KINDS)[-1]

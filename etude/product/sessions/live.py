@@ -22,7 +22,7 @@ from etude.harness.store import SessionStore
 from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
 from etude.product.sessions.channel import Channel, Json
-from etude.product.sessions.errors import Refused, told
+from etude.product.sessions.errors import Refused, error_sentence
 from etude.records import Event
 
 _CLOSE_S = 60.0
@@ -52,7 +52,7 @@ class Live:
         self._agent: asyncio.Future[Agent] = asyncio.get_running_loop().create_future()
         opening = open_agent(
             config, directory, store, session_id,
-            on_event=self._logged, on_delta=channel.said, on_output=channel.printed, ask=self._ask,
+            on_event=self._logged, on_delta=channel.on_text, on_output=channel.printed, ask=self._ask,
         )  # fmt: skip
         self._holding = asyncio.create_task(self._hold(opening))
 
@@ -96,14 +96,14 @@ class Live:
 
     def start(self, work: Callable[[Agent], Coroutine[Any, Any, str]]) -> None:
         """Begin, and return; how it went is told. `work` returns how it ended."""
-        self.must_rest()
-        self.channel.stands("working")
+        self.require_idle()
+        self.channel.set_status("working")
         self._over = self._to_its_end = False
         self._work = asyncio.create_task(self._run(work))
 
     async def briefly(self, work: Callable[[Agent], Coroutine[Any, Any, _T]]) -> _T:
         """What `work` returns, which needs the session at rest, and which nobody cancels."""
-        self.must_rest()
+        self.require_idle()
         task = asyncio.ensure_future(work(self.agent))
         self._work, self._to_its_end, self._over = task, True, False
         task.add_done_callback(self._rest)
@@ -118,7 +118,7 @@ class Live:
         self._over = self._over or event.kind == "end"
         self.channel.logged(event)
 
-    def must_rest(self) -> None:
+    def require_idle(self) -> None:
         """Raises Refused while the session is at work."""
         self.last_asked = time.monotonic()
         if self._work is not None:
@@ -129,13 +129,13 @@ class Live:
         try:
             ended = await work(self.agent)
         except EtudeError as failure:
-            error = told(failure)
+            error = error_sentence(failure)
         except Exception as bug:
             _log.exception("bug", session=self._name)
-            error = told(bug)
+            error = error_sentence(bug)
         finally:
             self._rest()
-            self.channel.stands("resting", error=error, ended=ended)
+            self.channel.set_status("resting", error=error, ended=ended)
 
     def _rest(self, _: object = None) -> None:
         self._work, self.last_asked = None, time.monotonic()
@@ -149,7 +149,7 @@ class Live:
         await _ended(work, f"{self._name} to stop what it does")
         if self._work is work:
             self._rest()
-            self.channel.stands("resting", ended="cancelled")
+            self.channel.set_status("resting", ended="cancelled")
         return True
 
     async def rested(self) -> None:

@@ -126,7 +126,7 @@ class Routes:
     async def prompt(self, request: Request) -> Response:
         body = parse_body(await request.body(), PromptBody)
         live = await self._live(request)
-        live.must_rest()
+        live.require_idle()
         if body.after is not None and body.after != (length := live.agent.session.log.length):
             raise Refused("conflict", f"after: the log has gone on to {length}; look at what was said since")
         _set_mode(live, body.mode)

@@ -203,7 +203,7 @@ _MODES: dict[str, tuple[Mode, str]] = {
 
 async def _cost(opened: CommandContext, rest: str) -> Next:
     spent, state = opened.agent.ledger.spent, opened.agent.session.state
-    opened.screen.line("this session: ", (told(spent, opened.config.currency), "bold"))
+    opened.screen.line("this session: ", (cost_line(spent, opened.config.currency), "bold"))
     counts = (
         (len(state.prompts), "prompt"), (state.usage["turns"], "turn"), (state.usage["tool_calls"], "call"),
         (state.usage["summaries"], "summary"),
@@ -215,7 +215,7 @@ async def _cost(opened: CommandContext, rest: str) -> Next:
     return None
 
 
-def told(spent: SessionCost, currency: str) -> str:
+def cost_line(spent: SessionCost, currency: str) -> str:
     """Tokens, and what they cost where that is known."""
     cached = f" ({thousands(spent.cached)} cached)" if spent.cached else ""
     tokens = f"{thousands(spent.prompt)} in{cached}, {thousands(spent.completion)} out"

@@ -32,7 +32,7 @@ from etude.product.terminal.commands import COMMANDS, CommandContext, Leave, Nex
 from etude.product.terminal.flow import Flow
 from etude.product.terminal.questions import Questions
 from etude.product.terminal.screen import Screen, usable
-from etude.product.terminal.show import Show, spoken, took
+from etude.product.terminal.show import Show, format_duration, prose_of
 from etude.product.terminal.typing import Keyboard, quiet_keys
 
 _TICK_S = 0.15
@@ -62,7 +62,7 @@ class Face:
             )
         self._config, self._store, self._opened = config, store, opened
         self._screen = Screen()
-        self._desk: CommandContext | None = None
+        self._commands: CommandContext | None = None
         self._show = Show(self._screen, opened.directory)
         helped = {name: command.does for name, command in COMMANDS.items()}
         self._keyboard = Keyboard(store.home / "history", opened.directory, helped, self._toolbar)
@@ -130,14 +130,14 @@ class Face:
             with self._working():
                 agent = await stack.enter_async_context(opening)
             self._last = agent.id
-            self._desk = CommandContext(agent, self._config, self._store, self._screen, show)
+            self._commands = CommandContext(agent, self._config, self._store, self._screen, show)
             switch = None
             try:
                 self._greet(agent, new=session is None)
-                switch = await self._talk(self._desk)
+                switch = await self._talk(self._commands)
                 return switch
             finally:
-                self._desk = None
+                self._commands = None
                 self._show.stop()
                 if switch is None and agent.session.state.prompts:
                     self._screen.line((f"etude agent -r {agent.id}  goes on with this session", "dim"))
@@ -222,8 +222,8 @@ class Face:
     def _bill(self, opened: CommandContext, spent: SessionCost, turns: int, seconds: float) -> str:
         told = [commands.counted(turns, "turn")]
         if spent.requests:
-            told.append(commands.told(spent, self._config.currency))
-        return " · ".join([*told, commands.context(opened), took(seconds)])
+            told.append(commands.cost_line(spent, self._config.currency))
+        return " · ".join([*told, commands.context(opened), format_duration(seconds)])
 
     async def _ask(self, questions: Sequence[Question]) -> Sequence[Answer]:
         """The gate's questions. Ctrl-C there stops the prompt that they are part of."""
@@ -262,7 +262,7 @@ class Face:
             if event.kind == "prompt" and rewind.is_current(line):
                 asked, answered = event.data["user"], ""
             elif event.kind == "completion" and rewind.is_current(line):
-                answered = spoken(event.data["text"]) or answered
+                answered = prose_of(event.data["text"]) or answered
         if asked:
             self._screen.gap()
             self._screen.line(("› ", "bold"), asked)
@@ -275,9 +275,9 @@ class Face:
             self._show.todos(agent.session.state.todos)
 
     def _toolbar(self) -> str:
-        if self._desk is None:
+        if self._commands is None:
             return ""
-        return f" {self._desk.agent.endpoint.config.model} · {commands.context(self._desk)}"
+        return f" {self._commands.agent.endpoint.config.model} · {commands.context(self._commands)}"
 
     @contextlib.contextmanager
     def _working(self) -> Generator[None]:
@@ -294,13 +294,13 @@ class Face:
             if self._began is not None:
                 self._show.tick()
                 doing = "stopping" if self._interrupts else self._show.doing or "working"
-                self._screen.status(f"{doing} · {took(time.monotonic() - self._began)} · ctrl-c stops")
+                self._screen.status(f"{doing} · {format_duration(time.monotonic() - self._began)} · ctrl-c stops")
             await asyncio.sleep(_TICK_S)
 
     def _interrupt(self) -> None:
         """The first stops what can be stopped, the second leaves."""
         self._interrupts += 1
-        stopped = self._interrupts == 1 and self._desk is not None and self._desk.agent.cancel()
+        stopped = self._interrupts == 1 and self._commands is not None and self._commands.agent.cancel()
         if not stopped:
             self._leave()
 

@@ -146,7 +146,7 @@ class Show:
 
     def _completion(self, data: Mapping[str, Any]) -> None:
         if self._flow is None and not self._streamed:
-            self._speak(spoken(data["text"]))  # an endpoint that told nothing while it wrote
+            self._speak(prose_of(data["text"]))  # an endpoint that told nothing while it wrote
         self._hush()
         self._streamed = False
         if data["finish"] == "length":
@@ -263,11 +263,11 @@ class Show:
         if last.startswith("[") and last.endswith("]"):
             self._screen.line(
                 (last, "yellow" if "running" in last else "red"),
-                (f"  {took(seconds)}" if seconds >= 1 else "", "dim"),
+                (f"  {format_duration(seconds)}" if seconds >= 1 else "", "dim"),
                 indent=2,
             )
         elif seconds >= 1:
-            self._screen.line((took(seconds), "dim"), indent=2)
+            self._screen.line((format_duration(seconds), "dim"), indent=2)
 
     # --- contexts and checkpoints -------------------------------------------------------------------------------------
 
@@ -332,11 +332,11 @@ def _found(name: str, text: str) -> str:
     return f"  {len(lines)} {noun if len(lines) == 1 else plural}"
 
 
-def took(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time, as people say it."""
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
 
 
-def spoken(text: str) -> str:
+def prose_of(text: str) -> str:
     """A message without the calls in it."""
     return text.partition("<tool_call>")[0]

@@ -13,11 +13,11 @@ from etude.environments.cluster.calls import actor
 from etude.harness.sampler import Completion, SampleRequest
 from etude.records import Version
 from etude.rollouts.config import RunConfig
-from etude.rollouts.ray_process import Living
+from etude.rollouts.ray_process import ActorBase
 
 
 @actor(num_cpus=0, max_concurrency=1000)
-class EngineActor(Living):
+class EngineActor(ActorBase):
     """One engine process: samples, and follows the weight store. If it dies, the fleet starts another."""
 
     def __init__(self, config: RunConfig, store: str, replica: int) -> None:

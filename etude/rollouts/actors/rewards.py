@@ -16,13 +16,13 @@ from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
-from etude.rollouts.ray_process import Taking
+from etude.rollouts.ray_process import OrderActor
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import RolloutRequest, judge_as_blocked, judge_kept, judge_sealed
 
 
 @actor(num_cpus=0, max_concurrency=1000)
-class RewardWorker(Taking[Sample, tuple[Backend, Judges]]):
+class RewardWorker(OrderActor[Sample, tuple[Backend, Judges]]):
     """One process of concurrent verdicts. If it dies, its pool starts another, and its verdicts are given again."""
 
     def __init__(self, config: RunConfig) -> None:

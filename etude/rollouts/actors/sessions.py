@@ -1,8 +1,8 @@
 """The processes that run sessions, each with many sandboxes, and how they reach an engine.
 
-A worker plays what it is ordered to and seals it on the disk; what it hands back is the `Sample` alone. It calls an
-engine once a turn (`router` says which), and never the controller. Talks to: environments, harness, rollouts.session
-and router.
+A worker plays the rollouts it is asked for and seals each on the disk; what it hands back is the `Sample` alone. It
+calls an engine once a turn (`router` says which), and never the controller. Talks to: environments, harness,
+rollouts.session and router.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from etude.environments.base import Backend
 from etude.environments.cluster.calls import actor
 from etude.records import Event
 from etude.rollouts.config import RunConfig
-from etude.rollouts.ray_process import Taking
+from etude.rollouts.ray_process import OrderActor
 from etude.rollouts.router import FleetView, RemoteSampler
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import RolloutRequest, SealedRollout, play_request
 
 
 @actor(num_cpus=0, max_concurrency=1000)
-class SessionWorker(Taking[SealedRollout, Backend]):
+class SessionWorker(OrderActor[SealedRollout, Backend]):
     """One process of concurrent sessions with their sandboxes. If it dies, its pool starts another, and its sessions
     go on elsewhere from their checkpoints.
     """
@@ -62,10 +62,10 @@ class SessionWorker(Taking[SealedRollout, Backend]):
             self.sampler.ended(request.id)
             self.begun.pop(request.id, None)
 
-    async def begins(self, order_id: str) -> None:
-        """Wait until the session of a rollout that was ordered before has begun, or is over."""
-        if order_id in self.begun:
-            await self.begun[order_id].wait()
+    async def begins(self, request_id: str) -> None:
+        """Wait until the session of a rollout that was asked for before has begun, or is over."""
+        if request_id in self.begun:
+            await self.begun[request_id].wait()
 
     async def see(self, view: FleetView) -> None:
         """The engines that there are now; nothing is sampled before the first word of them."""

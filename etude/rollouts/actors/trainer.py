@@ -75,7 +75,7 @@ class TrainerActor:
         return self._published(self.trainer.version)
 
     @ray.method(concurrency_group="life")
-    def lives(self) -> None:
+    def wait_for_exit(self) -> None:
         """Never returns: who asks learns of the process's end at once."""
         threading.Event().wait()
 

@@ -36,7 +36,7 @@ APART = 2.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class ServerStatus:
     """What a server said of itself. `lent` to whomever, `ours` to this run; `willing` to be lent."""
 
     url: str
@@ -54,7 +54,7 @@ class Decision:
     give_back: tuple[str, ...] = ()
 
 
-def decide(servers: Sequence[Seen], config: BorrowingConfig, low_s: float) -> Decision:
+def decide(servers: Sequence[ServerStatus], config: BorrowingConfig, low_s: float) -> Decision:
     """`low_s` is for how long the traffic has been low enough to borrow one (`is_low`)."""
     users, serving = sum(each.users for each in servers), sum(not each.lent for each in servers)
     wanted = max(math.ceil(users / (APART * config.borrow_below)), min(config.keep, len(servers)))
@@ -67,7 +67,7 @@ def decide(servers: Sequence[Seen], config: BorrowingConfig, low_s: float) -> De
     return Decision()
 
 
-def is_low(servers: Sequence[Seen], config: BorrowingConfig) -> bool:
+def is_low(servers: Sequence[ServerStatus], config: BorrowingConfig) -> bool:
     """Whether one server fewer would still do for the users that there are."""
     users, left = sum(each.users for each in servers), sum(not each.lent for each in servers) - 1
     if left < config.keep or left < 0:
@@ -135,7 +135,7 @@ class Borrower:
             for use, each in total.items()
         }
 
-    async def _ask(self, server: LendingServer) -> Seen | None:
+    async def _ask(self, server: LendingServer) -> ServerStatus | None:
         try:
             told = self.heard[server.url] = await server.get("/lending", "tell what its engine is for")
         except EtudeError:
@@ -144,8 +144,8 @@ class Borrower:
         engine, lent = self._ours.get(server.url), told["state"] != "serving"
         if engine is not None and (engine.gone or told["state"] != "lent"):
             self._recalled(server.url, engine)
-        willing = told["unwilling"] is None and self._avoided.get(server.url, 0.0) < time.monotonic()
-        return Seen(server.url, told["users"], lent, server.url in self._ours, willing)
+        willing = told["refusal"] is None and self._avoided.get(server.url, 0.0) < time.monotonic()
+        return ServerStatus(server.url, told["users"], lent, server.url in self._ours, willing)
 
     def _recalled(self, url: str, engine: FleetEngine) -> None:
         """It went without our doing."""

@@ -9,7 +9,7 @@ from etude.environments.namespace import NamespaceConfig
 def images(config=None):
     (finding,) = (found for found in diagnose(config) if found.subject == "images")
     assert finding.ok
-    return finding.said
+    return finding.detail
 
 
 def test_where_images_work_the_doctor_has_made_and_mounted_one():
@@ -19,4 +19,4 @@ def test_where_images_work_the_doctor_has_made_and_mounted_one():
 
 def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert "apt-get install -y erofs-utils" in namespace_probe._images(NamespaceConfig()).said
+    assert "apt-get install -y erofs-utils" in namespace_probe._images(NamespaceConfig()).detail

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from etude.environments.base import Resources
 from etude.environments.scheduling.fleet import Fleet, FleetConfig, Lease
-from etude.environments.scheduling.headroom import Bag, shape_of
+from etude.environments.scheduling.headroom import RandomSet, shape_of
 from etude.environments.scheduling.messages import Hello, Offer, Request
 
 OFFERS = [
@@ -72,9 +72,9 @@ def test_a_reservation_beyond_the_memory_is_refused():
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60), st.integers())
 def test_a_bag_is_a_set_walked_once_round(changes, seed):
-    bag, model = Bag(), set()
+    nodes, model = RandomSet(), set()
     for add, item in changes:
-        (bag.add if add else bag.discard)(item)
+        (nodes.add if add else nodes.discard)(item)
         (model.add if add else model.discard)(item)
-    walked = list(bag.walk(Random(seed)))
-    assert sorted(walked) == sorted(model) and len(bag) == len(model)
+    walked = list(nodes.walk(Random(seed)))
+    assert sorted(walked) == sorted(model) and len(nodes) == len(model)
