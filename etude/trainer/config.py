@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from etude.config import Config
+from etude.errors import ConfigError
 from etude.plugins import named
 
 
@@ -73,13 +74,23 @@ class KLConfig(Config):
 MaskName = Literal["tv", "kl", "ratio", "band", "off"]
 
 
+class LossOptions(dict[str, float]):
+    """The numbers that a recipe gives to a formula; one that it lacks is named where the formula reads it."""
+
+    def __missing__(self, name: str) -> float:
+        raise ConfigError(
+            f"trainer.loss.options: the formula reads `{name}`, which the recipe lacks; it has "
+            f"{', '.join(sorted(self)) or 'none'}. Add {name} = NUMBER there"
+        )
+
+
 class LossConfig(Config):
     """The switches of `losses.policy_loss`, whose docstring has the formula."""
 
     formula: Annotated[str, named("losses")] = "policy"
     """The loss: `policy`, another of the group `etude.losses`, or package.module:function. Another reads `normaliser`,
     `token_budget` and `options`, and refuses the switches of `policy`."""
-    options: Mapping[str, float] = {}
+    options: Annotated[Mapping[str, float], AfterValidator(LossOptions)] = LossOptions()
     """Numbers for a formula that is not Etude's own, by name; each formula says which it takes."""
     weight: Literal["token", "segment"] = "token"
     """`segment`: one importance weight a segment, the geometric mean of its tokens' (GSPO, arXiv 2507.18071)."""
