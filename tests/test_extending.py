@@ -17,7 +17,7 @@ PIECE = re.compile(r"```\w+\n# (\S+)\n(.*?)```", re.DOTALL)
 def outside(tmp_path):
     """Runs Python where the package is installed, as pip would have it: its modules, and what its metadata names."""
     pieces = dict(PIECE.findall((ROOT / "docs/extending.md").read_text()))
-    assert all(len(text.splitlines()) <= 70 for text in pieces.values())
+    assert all(len(text.splitlines()) <= 40 for text in pieces.values())
     for name, text in pieces.items():
         (tmp_path / name).write_text(text)
     points = tomllib.loads(pieces["pyproject.toml"])["project"]["entry-points"]
@@ -98,10 +98,43 @@ def test_a_backend_that_falls_short_fails_those_tests(outside):
     assert "test_without_one_there_is_no_network[boxed]" in outside("-c", script)
 
 
+STARTED = """
+import asyncio, boxed, sys
+from etude.environments.base import SandboxSpec
+from etude.errors import SandboxError
+
+async def main():
+    boxed.BWRAP[int(sys.argv[1])] = sys.argv[2]
+    backend = boxed.PLUGIN.create_backend(boxed.BoxedConfig())
+    try:
+        await backend.create(SandboxSpec())
+    except SandboxError as error:
+        print(error, backend.live)
+    finally:
+        await backend.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "by", "why"),
+    [
+        (1, "--nonsense", "did not start: bwrap: Unknown option --nonsense"),
+        (0, "nobody-has-this", "nobody-has-this is not installed"),
+    ],
+)
+def test_a_command_that_starts_no_sandbox_says_why(outside, word, by, why):
+    said = outside("-c", STARTED, str(word), by)
+    assert why in said and said.strip().endswith("{}"), "and none is left"
+
+
 TRAINED = """
+import sys
 from pathlib import Path
 import numpy as np
 from etude.config import load_recipe
+from etude.errors import ConfigError
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier
@@ -117,11 +150,14 @@ def trajectory(reward):
     said = Segment(ids, ids > 2, np.full(6, -4.0, np.float32), np.zeros(6, np.int32), np.zeros((0, 0, 0), np.uint8))
     return Trajectory(str(reward), "t", "g", (said,), (), Scored(reward, {}))
 
-config = load_recipe(Path("recipe.toml"), RunConfig, ["trainer.router_replay=false"]).trainer
+config = load_recipe(Path("recipe.toml"), RunConfig, ["trainer.router_replay=false", *sys.argv[1:]]).trainer
 group = Group("g", Task("t", "", {}, Verifier({})), tuple(trajectory(reward) for reward in (0.0, 0.0, 1.0)))
 credit = assign_advantages([group], config.advantages, config.credit)
 trainer = Trainer(Decoder(SHAPE), config)
-found = trainer.step(build_batch([group], credit.advantages, trainer.version))
+try:
+    found = trainer.step(build_batch([group], credit.advantages, trainer.version))
+except ConfigError as error:
+    sys.exit(print(error))
 used = {name: (found["used"] | credit.used)[name] > 0 for name in config.features}
 print(found["version"], np.isfinite(found["loss"]), [float(each[0]) for each in credit.advantages[0]], used)
 """
@@ -130,6 +166,12 @@ print(found["version"], np.isfinite(found["loss"]), [float(each[0]) for each in 
 def test_a_loss_and_an_advantage_of_somebody_elses_train(outside):
     used = "{'formula_tokens': True, 'baselined_rollouts': True}"
     assert f"1 True [0.0, 0.0, 1.0] {used}" in outside("-c", TRAINED)
+
+
+@pytest.mark.parametrize(("options", "there"), [("{}", "it has none"), ("{ entropi = 0.1 }", "it has entropi")])
+def test_an_option_that_a_loss_reads_and_the_recipe_lacks_is_named(outside, options, there):
+    said = outside("-c", TRAINED, f"trainer.loss.options={options}")
+    assert "trainer.loss.options: the formula reads `entropy`" in said and there in said
 
 
 REWARDED = """

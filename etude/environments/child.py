@@ -7,31 +7,37 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 FIRST_FD = 3
 """What a process is given is open in it from this descriptor on."""
 
 
-def spawn(argv: list[str], fds: Sequence[int], log: int) -> int:
-    """Start a program without any environment, which gets `fds` from FIRST_FD on; what it says goes to `log`. Its id.
+def spawn(
+    argv: list[str], fds: Sequence[int], log: int, *, line: int | None = None, env: Mapping[str, str] | None = None
+) -> int:
+    """Start a program, with no environment but `env`, which gets `fds` from FIRST_FD on; what it says goes to `log`.
+    With a `line`, it reads from that and writes to it, and only its errors go to `log`. Returns its id.
 
     By posix_spawn, which does not copy this process's page tables: a trainer of many gigabytes starts one as fast as a
     small script does. In a process group of its own: Ctrl-C at the terminal is for us, who then end it.
     """
     # first out of the way of the numbers they shall have
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FD + len(fds)) for fd in (*fds, log)]
+    streams = (log,) if line is None else (log, line)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FD + len(fds)) for fd in (*fds, *streams)]
     try:
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-            (os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high[:-1], FIRST_FD)
+            (os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high[: len(fds)], FIRST_FD)
         ]
-        actions += [
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, high[-1], 1),
-            (os.POSIX_SPAWN_DUP2, high[-1], 2),
-        ]
+        if line is None:
+            actions.append((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0))
+        else:
+            actions.append((os.POSIX_SPAWN_DUP2, high[-1], 0))
+        actions += [(os.POSIX_SPAWN_DUP2, high[-1], 1), (os.POSIX_SPAWN_DUP2, high[len(fds)], 2)]
         defaults = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE]
-        return os.posix_spawn(argv[0], argv, {}, file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults)
+        return os.posix_spawn(
+            argv[0], argv, dict(env or {}), file_actions=actions, setpgroup=0, setsigmask=[], setsigdef=defaults
+        )
     finally:
         for fd in high:
             os.close(fd)

@@ -101,7 +101,6 @@ class ContainerBackend:
 
     async def _prepare(self) -> None:
         """Once, before the first sandbox."""
-        raise NotImplementedError
 
     async def _look_at(self, name: str) -> Image:
         """What is known of an image; asked once a backend, so a name moved meanwhile is not followed."""
@@ -112,7 +111,6 @@ class ContainerBackend:
 
     async def _disconnect(self) -> None:
         """Last of all, when no sandbox is left."""
-        raise NotImplementedError
 
     # ----------------------------------------------------------------------------------------------------------------
 
