@@ -70,7 +70,8 @@ class CommandBackend(ContainerBackend):
 
     def command(self, name: str, spec: SandboxSpec, places: Mapping[str, int]) -> Sequence[str]:
         """What starts `guest contain NAME PROCESSES` (the program is `self.program`) in a sandbox of this name, with
-        its standard input and output as they are. `places` are the directories to be written to, with their bytes."""
+        its standard input and output as they are. `places` are the directories to be written to, with their bytes.
+        The command has this process's environment, keys and all: it must give none of it to the sandbox."""
         raise NotImplementedError
 
     async def _look_at(self, name: str) -> Image:
