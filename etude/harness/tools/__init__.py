@@ -28,5 +28,6 @@ WITHOUT_COMMANDS: tuple[Tool, ...] = (READ_FILE, EDIT_FILE, WRITE_FILE, LIST_DIR
 """Those of the small set that run no command, and so wait for none."""
 
 __all__ = [
-    "AGENT_ONLY", "AGENT_TOOLS", "TOOLS", "TOOLSETS", "WITHOUT_COMMANDS", "Tool", "ToolConfig", "ToolResult", "run_calls",
+    "AGENT_ONLY", "AGENT_TOOLS", "TOOLS", "TOOLSETS", "WITHOUT_COMMANDS",
+    "Tool", "ToolConfig", "ToolResult", "run_calls",
 ]  # fmt: skip
