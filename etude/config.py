@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
@@ -40,7 +41,7 @@ class Config(BaseModel):
             self.model_fields_set.add("kind")  # it tells this table from others, whoever made it
         for path, why in self.idle().items():
             table, _, key = path.rpartition(".")
-            if key in (getattr(self, table) if table else self).model_fields_set:
+            if key in (attrgetter(table)(self) if table else self).model_fields_set:
                 raise ValueError(f"{path} has no effect {why}; leave it out")
         return self
 

@@ -13,6 +13,7 @@ from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.explain import Explained, Key, keys_of
+from etude.harness.tools import AGENT_ONLY
 from etude.rollouts.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +66,15 @@ def test_what_differs_from_the_defaults_is_marked_with_the_line_that_sets_it():
     wanted = {key for table in tomllib.loads(QUICKSTART.read_text()).values() for key in _leaves(table)}
     assert marked.keys() - {"size"} <= wanted and {"lr", "window_share", "max_observation_bytes"} <= marked.keys()
     assert "concurrency" not in marked  # it is set, to what it would be anyway
+
+
+def test_what_changes_nothing_is_not_said_to_be_in_effect():
+    said = {each.key.path for each in Explained(QUICKSTART, RunConfig).values()}
+    assert "harness.tool.command_timeout_s" in said
+    assert not said & {f"harness.tool.{key}" for key in AGENT_ONLY}
+    assert {f"harness.tool.{key}" for key in AGENT_ONLY} <= {
+        each.key.path for each in Explained(QUICKSTART, RunConfig, ["harness.toolset=agent"]).values()
+    }
 
 
 def _leaves(table):

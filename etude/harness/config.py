@@ -13,7 +13,7 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from etude.config import Config
 from etude.errors import ConfigError
-from etude.harness.tools import AGENT_ONLY, TOOLSETS, Tool, ToolConfig
+from etude.harness.tools import AGENT_ONLY, TOOLSETS, WITHOUT_COMMANDS, Tool, ToolConfig
 from etude.harness.tools.delay import Delay, delayed
 from etude.plugins import find, known
 
@@ -56,6 +56,14 @@ class HarnessConfig(Config):
     """Makes every call wait, to rehearse a run whose tools are slow: the median in seconds, and for how long one in a
     hundred waits. None: as fast as they are."""
 
+    def idle(self) -> dict[str, str]:
+        if self.toolset != "small":
+            return {}
+        found = dict.fromkeys((f"tool.{key}" for key in AGENT_ONLY), 'with toolset = "small"')
+        if set(self.tools) <= {tool.name for tool in WITHOUT_COMMANDS}:
+            found["tool.command_timeout_s"] = "where no tool runs a command"
+        return found
+
     @model_validator(mode="after")
     def _in_order(self) -> HarnessConfig:
         if self.delay is not None and self.delay[1] < self.delay[0]:
@@ -69,9 +77,6 @@ class HarnessConfig(Config):
             raise ValueError(f"tools: name each tool once; got {', '.join(names) or 'none'}")
         for name in self._added():
             known("tools", name, of=_names(self.toolset))
-        ignored = [key for key in AGENT_ONLY if getattr(self.tool, key) != ToolConfig.model_fields[key].default]
-        if self.toolset == "small" and ignored:
-            raise ValueError(f'tool.{ignored[0]}: the small set has no use for it; set toolset = "agent"')
         return self
 
     def chosen(self) -> dict[str, Tool]:

@@ -68,7 +68,7 @@ class EffortConfig(Config):
     """False: effort costs nothing."""
     scale: float = Field(0.02, ge=0)
     """What the first unit of effort costs: about a hundred tokens, or a turn."""
-    cap: float = Field(0.5, ge=0, lt=1)
+    cap: float = Field(0.5, gt=0, lt=1)
     """Below 1, so that a solved rollout is worth more than an unsolved one whatever it cost."""
     k: float = Field(0.25, gt=0)
     """How soon C bends: from x = 1 / k on, more effort costs noticeably less each."""

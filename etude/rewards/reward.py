@@ -43,7 +43,7 @@ class RewardConfig(Config):
     effort: EffortConfig = EffortConfig()
     malformed_penalty: float = Field(0.02, ge=0)
     """For each tool call that is not in the right form."""
-    malformed_cap: float = Field(0.1, ge=0)
+    malformed_cap: float = Field(0.1, gt=0)
     """Small and bounded: malformed calls stay in the data as negatives, but a solved rollout stays worth most."""
     unfinished_penalty: float = Field(0.0, ge=0)
     """For a session that a limit of its task cut."""

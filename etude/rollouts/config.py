@@ -26,6 +26,7 @@ from etude.rollouts.faults import FaultConfig
 from etude.rollouts.groups import GroupConfig
 from etude.tasks.families import family
 from etude.trainer.config import TrainerConfig
+from etude.weights.opening import is_local
 from etude.weights.publisher import PublisherConfig
 from etude.weights.store import StoreConfig
 from etude.weights.subscriber import SubscriberConfig
@@ -183,10 +184,20 @@ class RunConfig(Config):
         return self
 
     def idle(self) -> dict[str, str]:
-        if self.rollouts.schedule == "free":
-            return {}
-        of_free = ("max_staleness", "straggler_s", "when_stale", "window_share")
-        return dict.fromkeys((f"groups.{key}" for key in of_free), "in lockstep, where a step has its fixed groups")
+        found = {}
+        if self.store is None or is_local(self.store):
+            found["weight_store.options"] = "with a store on this machine"
+        if self.trainer.ranks > 1:
+            found["publisher.merge"] = "with several ranks, which always store merged deltas"
+        if self.groups.overlong == "drop":
+            of_cut = ("rewards.unfinished_penalty", "trainer.advantages.overlong")
+            found |= dict.fromkeys(of_cut, 'with groups.overlong = "drop", as what was cut is in no group')
+        if self.rollouts.schedule == "lockstep":
+            of_free = (f"groups.{key}" for key in ("max_staleness", "straggler_s", "when_stale", "window_share"))
+            found |= dict.fromkeys(of_free, "in lockstep, where a step has its fixed groups")
+            if self.rollouts.lag == 0:
+                found["trainer.witness_tokens"] = "in lockstep without a lag, where no sample is of an older version"
+        return found
 
     @model_validator(mode="after")
     def _in_step(self) -> RunConfig:

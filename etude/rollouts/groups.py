@@ -123,7 +123,6 @@ class GroupPool:
     def start(self, index: int, task: Task, rung: int = 0, version: int = 0) -> OpenGroup:
         """Open a group; its slots are queued. `version` is the oldest that an engine may sample it with."""
         size = self.config.size + self.config.oversample
-        self.counters["oversampled"] += self.config.oversample
         self.ledger.opened(GroupRecord(index, rung, size, version))
         return self._opened(self.ledger.groups[index], task, {})
 
@@ -202,6 +201,8 @@ class GroupPool:
             return
         for member in members:
             self.slots.move(member.id, "grouped")
+        if recorded is None:  # else it was counted then
+            self.counters["oversampled"] += sum(member_of(member.id) >= self.config.size for member in members)
         oldest = min((member.oldest for member in members if member.oldest is not None), default=record.version)
         self.ready.append(ReadyGroup(SampleGroup(name, group.task, members), record, oldest))
         self.ready.sort(key=lambda each: each.record.index)

@@ -30,7 +30,7 @@ def used_at_once(config: RunConfig) -> list[str]:
     summarised = config.harness.summary is not None
     wanted = {
         "parallel_turns": config.rollouts.family != "trail",  # there each call needs the last one's answer
-        "routes_replayed": config.trainer.router_replay,
+        "routes_given": config.trainer.router_replay,
         "low_precision_rows_trained": low_precision,
         "low_precision_rows_sampled": low_precision,
         "checkpoints": True,
@@ -38,7 +38,6 @@ def used_at_once(config: RunConfig) -> list[str]:
         "summary_tokens_masked": summarised and masked,
         "summary_tokens_trained": summarised and not masked,
         "drawn_by_difficulty": config.rollouts.by_difficulty,
-        "oversampled": bool(config.groups.oversample),
         "audited": config.rewards.audit != "off",
         "engines_borrowed": config.fleet.lending is not None,
     }
@@ -59,5 +58,6 @@ def used_in_time(config: RunConfig) -> list[str]:
         "effort_charged": rewards.effort.enabled and rewards.effort.scale > 0,
         "criteria_judged": rewards.judge is not None,
         "truncated": config.groups.overlong == "drop",
+        "oversampled": config.groups.oversample > 0,
     }
     return [*(name for name, is_wanted in wanted.items() if is_wanted), *config.trainer.features]

@@ -127,7 +127,7 @@ class RunStats:
     def stepped(self, line: dict[str, Any]) -> None:
         """Count an optimizer step by its whole line, and write it."""
         self.steps = line["step"]
-        for name in ("trained_rollouts", "trained_tokens", "routes_replayed"):
+        for name in ("trained_rollouts", "trained_tokens", "routes_given"):
             self.counters[name] += int(line[name])
         for name in ("parity_tokens", "segments_trained", "summary_tokens_trained", "summary_tokens_masked"):
             self.counters[name] += int(line.get(name, 0))

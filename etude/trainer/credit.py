@@ -25,6 +25,14 @@ from etude.records import Bools, Floats, Group, Segment, Truncated, reward_of
 from etude.trainer.advantages import LEAST_DEVIATION, advantages_of, group_advantages
 from etude.trainer.config import AdvantageConfig, CreditConfig
 
+_COUNTED = {
+    "baseline": ("mean", "baselined_rollouts"),
+    "normalise": ("none", "normalised_rollouts"),
+    "overlong": ("train", "overlong_rollouts"),
+}
+"""Each switch of `AdvantageConfig`, without which all is computed a second time: what it is then, and what counts the
+trajectories whose advantages are others."""
+
 
 class AssignedAdvantages(NamedTuple):
     """The advantages of a batch: of each group, of each of its trajectories, one a segment; and for how many
@@ -37,26 +45,37 @@ class AssignedAdvantages(NamedTuple):
 
 def assign_advantages(groups: Sequence[Group], config: AdvantageConfig, credit: CreditConfig) -> AssignedAdvantages:
     """Raises ValueError if a trajectory has no reward."""
-    values = [segment_advantages(group, config, credit) for group in groups]
-    paid = sum(bool(each.any()) for shares in values for each in shares)
-    used = {"baselined_rollouts": paid} if config.baseline != "mean" else {}
+    values, used = _of_batch(groups, config, credit), {}
+    for key, (usual, counter) in _COUNTED.items():
+        if getattr(config, key) != usual:
+            without = _of_batch(groups, config.model_copy(update={key: usual}), credit)
+            used[counter] = _differing(values, without)
     if credit.baseline == "segment":
+        shared = [segment_advantages(group, config, credit) for group in groups]
         used["recredited_segments"] = sum(
-            _apart(group, mine, config) for group, mine in zip(groups, values, strict=True)
+            _apart(group, mine, config) for group, mine in zip(groups, shared, strict=True)
         )
+    return AssignedAdvantages(values, used)
+
+
+def _of_batch(groups: Sequence[Group], config: AdvantageConfig, credit: CreditConfig) -> list[list[Floats]]:
+    values = [segment_advantages(group, config, credit) for group in groups]
     if config.normalise == "batch":
         deviation = _deviation([each for shares in values for each in shares]) + LEAST_DEVIATION
         values = [[(each / deviation).astype(np.float32) for each in shares] for shares in values]
-    if config.normalise != "none":
-        used["normalised_rollouts"] = paid
     if config.overlong == "leave":
         cut = [[isinstance(each.outcome, Truncated) for each in group.trajectories] for group in groups]
-        used["overlong_rollouts"] = sum(map(sum, cut))
         values = [
             [each * (not late) for each, late in zip(shares, lates, strict=True)]
             for shares, lates in zip(values, cut, strict=True)
         ]
-    return AssignedAdvantages(values, used)
+    return values
+
+
+def _differing(values: Sequence[Sequence[Floats]], others: Sequence[Sequence[Floats]]) -> int:
+    """How many trajectories have other advantages, by more than two ways of rounding make."""
+    pairs = [pair for both in zip(values, others, strict=True) for pair in zip(*both, strict=True)]
+    return sum(not np.allclose(mine, other, rtol=1e-4, atol=1e-6) for mine, other in pairs)
 
 
 def _apart(group: Group, shares: Sequence[Floats], config: AdvantageConfig) -> int:

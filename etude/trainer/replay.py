@@ -46,12 +46,14 @@ def replayed_routes(piece: Batch) -> Tensor:
 
 
 def replay_counts(replay_NLK: Tensor, routing: Routing) -> dict[str, float]:
-    """Routes and experts that were given, and how many of these the decoder did not use."""
+    """Routes and experts that were given, those that the router would have chosen itself among them; and how many of
+    these experts the decoder did not use.
+    """
     given_NL = (replay_NLK >= 0).all(-1)
     used_NLK = (replay_NLK[..., :, None] == routing.experts_NLK[..., None, :]).any(-1)
     return {
         "routes": float(given_NL.numel()),
-        "routes_replayed": float(given_NL.sum()),
-        "experts_replayed": float(given_NL.sum() * replay_NLK.shape[-1]),
+        "routes_given": float(given_NL.sum()),
+        "experts_given": float(given_NL.sum() * replay_NLK.shape[-1]),
         "experts_replaced": float((given_NL[..., None] & ~used_NLK).sum()),
     }

@@ -273,9 +273,9 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "parity_tokens": sums["parity_tokens"],
         "parity_abs_dlogp": sums["parity_abs_dlogp"] / max(sums["parity_tokens"], 1.0),
         "matched_abs_dlogp": sums["matched_abs_dlogp"] / max(sums["matched_tokens"], 1.0),
-        "routes_replayed": sums["routes_replayed"],
-        "routes_coverage": sums["routes_replayed"] / max(sums["routes"], 1.0),
-        "experts_replaced_share": sums["experts_replaced"] / max(sums["experts_replayed"], 1.0),
+        "routes_given": sums["routes_given"],
+        "routes_coverage": sums["routes_given"] / max(sums["routes"], 1.0),
+        "experts_replaced_share": sums["experts_replaced"] / max(sums["experts_given"], 1.0),
         "mean_age": float(batch.ages[batch.loss_mask].mean()),
         "max_age": float(batch.ages[batch.loss_mask].max()),
     }

@@ -1,6 +1,6 @@
 """Opens the weight store that a URL names, through the relay of its site where the config names one.
 
-Owns `open_store`. Reads and writes nothing: that is `store`'s, and `relayed`'s.
+Owns `open_store` and `is_local`. Reads and writes nothing: that is `store`'s, and `relayed`'s.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def open_store(url: str | Path, config: StoreConfig | None = None, patience: Pat
     except (failures.BaseError, OSError, ValueError) as error:
         raise WeightError(f"weight store {text} cannot be opened: {first_line(error)}") from None
     return (Store if config.relay is None else RelayedStore)(*opened, config, patience)
+
+
+def is_local(url: str) -> bool:
+    """Whether it names a directory or this process's memory, which take no options."""
+    return urlparse(url).scheme in ("", "file", "memory")
 
 
 def _opened(text: str, config: StoreConfig, patience: Patience) -> tuple[obstore.store.ObjectStore, str, Path | None]:

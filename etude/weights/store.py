@@ -77,6 +77,9 @@ class StoreConfig(Config):
     token_file: Path | None = None
     """The file that holds the relay's token."""
 
+    def idle(self) -> dict[str, str]:
+        return {} if self.relay is not None else {"token_file": "without a relay"}
+
 
 class MissingObject(WeightError):
     """The store has no object of that name."""

@@ -25,7 +25,7 @@ def test_summaries_are_sampled_credited_and_trained_on(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     counters = json.loads(done.stdout.splitlines()[-1])["counters"]
-    for feature in ("summaries", "summary_tokens_trained", "hints", "hint_tokens", "routes_replayed"):
+    for feature in ("summaries", "summary_tokens_trained", "hints", "hint_tokens", "routes_given"):
         assert counters[feature] > 0, feature
     assert counters["summary_tokens_masked"] == 0
     trained = steps(tmp_path / "run")

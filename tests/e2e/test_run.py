@@ -21,7 +21,7 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     summary = json.loads(done.stdout.splitlines()[-1])
     counters = summary["counters"]
     for feature in (
-        "tool_calls", "parallel_turns", "session_cache_tokens", "prefix_hit_tokens", "routes_replayed",
+        "tool_calls", "parallel_turns", "session_cache_tokens", "prefix_hit_tokens", "routes_given",
         "deltas_published", "deltas_applied", "delta_bytes_applied", "roots_verified", "swaps",
     ):  # fmt: skip
         assert counters[feature] > 0, feature

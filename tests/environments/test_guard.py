@@ -107,6 +107,31 @@ def test_a_fifo_waits_for_its_reader_and_hinders_nobody(project: Path) -> None:
     within(project, scenario)
 
 
+def test_a_directory_has_a_path_of_at_most_3825_bytes(project: Path) -> None:
+    deep = """
+import errno, os
+def tried(call):
+    try: call()
+    except OSError as error: return errno.errorcode[error.errno]
+    return "made"
+def down(length):
+    os.mkdir("d" * length); os.chdir("d" * length)
+while len(os.getcwd()) < 3825 - 255: down(200)
+rest = 3825 - len(os.getcwd()) - 1
+os.mkdir("e" * (rest + 1))
+longer = os.open("e" * (rest + 1), os.O_PATH)
+down(rest)
+print(len(os.getcwd()), tried(lambda: open("f", "w").close()), tried(lambda: open("f", "w").close()), end=" ")
+os.fchdir(longer)
+print(len(os.getcwd()), tried(lambda: open("f", "w").close()), tried(lambda: os.mkdir("g")))
+"""
+
+    async def scenario(workspace: ConfinedWorkspace) -> None:
+        assert await said(workspace, python(deep)) == "3825 made made 3826 ENAMETOOLONG ENAMETOOLONG\n"
+
+    within(project, scenario)
+
+
 def test_what_means_the_caller_means_the_caller(project: Path) -> None:
     itself = """
 import ctypes, os, socket

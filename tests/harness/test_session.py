@@ -257,7 +257,7 @@ def test_the_agent_has_ten_tools_and_is_told_what_they_are_for(play: Run, chat: 
     assert sampler.heard[1:] == [["[ ] look"], ["a.py\nb.py"]]
     assert result.events[1].data["system"] == explained_prompt(AGENT_TOOLS, PERSONA)
     assert HarnessConfig(toolset="agent").tools == tuple(tool.name for tool in AGENT_TOOLS)
-    with pytest.raises(ValidationError, match="the small set has no use for it"):
+    with pytest.raises(ValidationError, match=r'tool\.edit_tolerance has no effect with toolset = "small"'):
         HarnessConfig(tool=ToolConfig(edit_tolerance="exact"))
     with pytest.raises(ValidationError, match="'glob' is not known; there is read_file, edit_file, write_file"):
         HarnessConfig(tools=("glob",))

@@ -94,6 +94,17 @@ def test_with_more_samples_than_wanted_a_group_closes_with_the_first(pool_of):
     [group] = pool.take(1, 0, WHOLE)
     assert [member.id for member in group.samples] == [ids[1], ids[3]]
     assert pool.slots.dropped == {"straggler": 2}
+    assert pool.counters["oversampled"] == 1  # the first would have been waited for without
+
+
+def test_samples_beyond_the_wanted_count_only_where_they_took_a_place(pool_of):
+    pool = pool_of(size=2, oversample=1)
+    first, alike, failed = (sent(pool, index) for index in range(3))
+    for ids, rewards in ((first, (0, 1)), (alike, (1, None, 1)), (failed, (0, None, 1))):
+        for slot, reward in zip(ids, rewards, strict=False):
+            come_in(pool, slot, reward)
+    assert names(pool.take(2, 0, WHOLE)) == ["g0", "g2"]
+    assert pool.counters["oversampled"] == 1
 
 
 def test_what_is_quickly_over_does_not_overtake_beyond_the_window(pool_of):

@@ -25,6 +25,18 @@ IDLE = [
     ("trainer.loss.normaliser=tokens", "trainer.loss.token_budget=8192", "token_budget"),
     ("trainer.loss.mask=off", "trainer.loss.band=0.2", "band"),
     ('rollouts.tasks=["mine"]', "rollouts.rungs=[1, 2, 3, 4, 5]", "rungs"),
+    ("harness.toolset=small", "harness.tool.overlong=stop", "tool.overlong"),
+    ("harness.toolset=small", "harness.tool.edit_tolerance=context", "tool.edit_tolerance"),
+    ("harness.toolset=small", "harness.tool.lint_base=HEAD", "tool.lint_base"),
+    ('harness.tools=["read_file", "edit_file"]', "harness.tool.command_timeout_s=5", "tool.command_timeout_s"),
+    ("weight_store.block_bytes=4096", "weight_store.token_file=relay.token", "token_file"),
+    ("weight_store.block_bytes=4096", 'weight_store.options={region="mars"}', "weight_store.options"),
+    ('store="/shared/runs"', 'weight_store.options={region="mars"}', "weight_store.options"),
+    ('store="file:///shared/runs"', 'weight_store.options={region="mars"}', "weight_store.options"),
+    ("groups.overlong=drop", "rewards.unfinished_penalty=0.1", "rewards.unfinished_penalty"),
+    ("groups.overlong=drop", "trainer.advantages.overlong=leave", "trainer.advantages.overlong"),
+    (LOCKSTEP, "trainer.witness_tokens=64", "trainer.witness_tokens"),
+    ("trainer.ranks=2", "publisher.merge=needed", "publisher.merge"),
 ]  # fmt: skip
 
 
@@ -37,6 +49,29 @@ def test_a_key_without_effect_is_refused_and_goes_when_it_is_taken_out(beside, k
     with pytest.raises(ConfigError, match=rf"\b{named} has no effect .*; leave it out$"):
         recipe(beside, key)
     assert recipe(beside, key, key.partition("=")[0] + "=") == recipe(beside)
+
+
+ACTS = [
+    ("harness.tool.command_timeout_s=5",),
+    ('harness.tools=["read_file", "grep"]', "harness.tool.command_timeout_s=5"),
+    ("harness.toolset=agent", "harness.tool.overlong=stop", "harness.tool.lint_base=HEAD"),
+    ("weight_store.relay=http://10.0.0.7:8480", "weight_store.token_file=relay.token"),
+    ('store="s3://bucket/runs"', 'weight_store.options={region="mars"}'),
+    ("groups.overlong=keep", "rewards.unfinished_penalty=0.1", "trainer.advantages.overlong=leave"),
+    (LOCKSTEP, "rollouts.lag=1", "trainer.witness_tokens=64"),
+    ("trainer.ranks=1", "publisher.merge=always"),
+]
+
+
+@pytest.mark.parametrize("sets", ACTS, ids=lambda each: each[-1])
+def test_the_same_key_is_taken_where_it_changes_something(sets):
+    assert recipe(*sets) != recipe()
+
+
+@pytest.mark.parametrize("cap", ["rewards.malformed_cap", "rewards.effort.cap", "rewards.quality.cap"])
+def test_no_cap_makes_the_penalty_beside_it_nothing(cap):
+    with pytest.raises(ConfigError, match=rf"{cap}: .* greater than 0"):
+        recipe("rewards.quality.todo_penalty=0.1", f"{cap}=0")
 
 
 def test_what_nobody_gave_stays_so_when_a_run_is_changed():

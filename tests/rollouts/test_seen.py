@@ -77,8 +77,8 @@ def test_an_enabled_feature_that_was_never_used_is_an_error(tmp_path):
     stats = RunStats(tmp_path / "metrics.jsonl")
     stats.counters["tool_calls"] = 3
     assert stats.prove_use(["tool_calls"], {"swaps": 1})["swaps"] == 1
-    with pytest.raises(UnusedFeature, match="routes_replayed"):
-        stats.prove_use(["tool_calls", "routes_replayed"], {})
+    with pytest.raises(UnusedFeature, match="routes_given"):
+        stats.prove_use(["tool_calls", "routes_given"], {})
 
 
 def test_effort_is_counted_where_it_was_charged(tmp_path):
@@ -119,7 +119,7 @@ def step_line(step, **facts):
         "publish_stall_ms": 0.0,
         "snapshot_ms": 2.0,
         "trained_tokens": 5.0,
-        "routes_replayed": 7.0,
+        "routes_given": 7.0,
         "used": {"masked_tokens": 2.0, "gated_segments": 0.0},
     }
     line |= {"trained_rollouts": 8, "age_tokens": {"0": 3, "1": 2}, "dropped": {"stale": step}, "max_abs_dlogp": 0.1}

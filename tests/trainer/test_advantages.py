@@ -65,6 +65,9 @@ def test_a_cut_rollout_counts_in_the_baseline_and_is_not_taught():
     found, used = credit([group([1, 0, 0, 1], cut={1, 3})], AdvantageConfig(overlong="leave"))
     np.testing.assert_allclose(found, [[0.5, 0, -0.5, 0]])
     assert used == {"overlong_rollouts": 2}
+    found, used = credit([group([1, 0.5, 0, 0.5], cut={1, 2})], AdvantageConfig(overlong="leave"))
+    np.testing.assert_allclose(found, [[0.5, 0, 0, 0]])
+    assert used == {"overlong_rollouts": 1}  # the other's was 0 already
     kept, used = credit([group([1, 0, 0, 1], cut={1, 3})], AdvantageConfig())
     np.testing.assert_allclose(kept, [[0.5, -0.5, -0.5, 0.5]])
     assert used == {}
@@ -82,9 +85,26 @@ def test_every_switch_counts_what_it_changed():
     rows = [group([1, 0, 0, 1]), group([1, 1, 1, 1])]
     chosen = AdvantageConfig(baseline="leave_one_out", normalise="batch", overlong="leave")
     _, used = credit(rows, chosen)
-    assert used == {"baselined_rollouts": 4, "normalised_rollouts": 4, "overlong_rollouts": 0}
+    assert used == {"baselined_rollouts": 0, "normalised_rollouts": 4, "overlong_rollouts": 0}, (
+        "of groups of one size the batch's deviation divides by what leave_one_out multiplies with"
+    )
     assert set(used) == set(chosen.features)
     assert AdvantageConfig().features == ()
+    used = assign_advantages([*rows, group([1, 0])], chosen, CreditConfig()).used
+    assert used["baselined_rollouts"] == 6
+
+
+@pytest.mark.parametrize("normalise", ["none", "group", "batch"])
+def test_a_baseline_that_is_the_mean_by_another_name_has_changed_nothing(normalise):
+    named = AdvantageConfig(baseline="etude.trainer.advantages:less_mean", normalise=normalise)
+    assert credit([group([0.3, 0, 0.1])], named)[1]["baselined_rollouts"] == 0
+    other = AdvantageConfig(baseline="leave_one_out", normalise="none" if normalise == "batch" else normalise)
+    assert credit([group([0.3, 0, 0.1]), group([1, 1, 1])], other)[1]["baselined_rollouts"] == 3
+
+
+def test_a_deviation_of_1_has_changed_nothing():
+    _, used = credit([group([2, 0]), group([1, 0])], AdvantageConfig(normalise="group"))
+    assert used == {"normalised_rollouts": 2}
 
 
 def test_a_rollout_without_a_reward_is_refused():

@@ -160,7 +160,7 @@ def test_replay_is_counted_and_so_is_what_the_filter_replaced():
     group = Group("g", TASK, (trajectory("a", Scored(1, {}), segment([1, 2, 3], [0, 0, 1])),))
     batch = build_batch([group], [np.ones(1, np.float32)], Version(0))
     wide = policy(router_replay=True, replay_margin=float("inf")).step(batch)
-    assert (wide["routes_replayed"], wide["experts_replaced_share"]) == (4, 0)
+    assert (wide["routes_given"], wide["experts_replaced_share"]) == (4, 0)
     assert wide["routes_coverage"] == pytest.approx(2 / 3)
     none = policy(router_replay=True, replay_margin=-1e9).step(batch)
     own = policy().policy(torch.tensor([1, 2, 3]), torch.arange(3), PackedAttention([3])).routing.experts_NLK[:2]

@@ -24,5 +24,10 @@ TOOLS: tuple[Tool, ...] = (READ_FILE, EDIT_FILE, WRITE_FILE, LIST_DIR, GREP, RUN
 TOOLSETS: Mapping[str, tuple[Tool, ...]] = {"small": TOOLS, "agent": AGENT_TOOLS}
 AGENT_ONLY = ("overlong", "edit_tolerance", "lint_base")
 """Keys of ToolConfig that mean something to the agent's tools only."""
+WITHOUT_COMMANDS: tuple[Tool, ...] = (READ_FILE, EDIT_FILE, WRITE_FILE, LIST_DIR)
+"""Those of the small set that run no command, and so wait for none."""
 
-__all__ = ["AGENT_ONLY", "AGENT_TOOLS", "TOOLS", "TOOLSETS", "Tool", "ToolConfig", "ToolResult", "run_calls"]
+__all__ = [
+    "AGENT_ONLY", "AGENT_TOOLS", "TOOLS", "TOOLSETS", "WITHOUT_COMMANDS",
+    "Tool", "ToolConfig", "ToolResult", "run_calls",
+]  # fmt: skip

@@ -43,7 +43,7 @@ class QualityConfig(Config):
     """For each thing left undone by its own account."""
     talk_penalty: float = Field(0.0, ge=0)
     """For each fault of its last message."""
-    cap: float = Field(0.3, ge=0, lt=1)
+    cap: float = Field(0.3, gt=0, lt=1)
     """Of each part. Together with the effort's it should stay below 1, so that a solved rollout is worth more than an
     unsolved one."""
 
