@@ -196,7 +196,7 @@ class RunConfig(Config):
             of_free = (f"groups.{key}" for key in ("max_staleness", "straggler_s", "when_stale", "window_share"))
             found |= dict.fromkeys(of_free, "in lockstep, where a step has its fixed groups")
             if self.rollouts.lag == 0:
-                found["trainer.witness_tokens"] = "in lockstep without a lag, where no sample is of an older version"
+                found["trainer.parity_tokens"] = "in lockstep without a lag, where no sample is of an older version"
         return found
 
     @model_validator(mode="after")

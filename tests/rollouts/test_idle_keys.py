@@ -35,7 +35,7 @@ IDLE = [
     ('store="file:///shared/runs"', 'weight_store.options={region="mars"}', "weight_store.options"),
     ("groups.overlong=drop", "rewards.unfinished_penalty=0.1", "rewards.unfinished_penalty"),
     ("groups.overlong=drop", "trainer.advantages.overlong=leave", "trainer.advantages.overlong"),
-    (LOCKSTEP, "trainer.witness_tokens=64", "trainer.witness_tokens"),
+    (LOCKSTEP, "trainer.parity_tokens=64", "trainer.parity_tokens"),
     ("trainer.ranks=2", "publisher.merge=needed", "publisher.merge"),
 ]  # fmt: skip
 
@@ -58,7 +58,7 @@ ACTS = [
     ("weight_store.relay=http://10.0.0.7:8480", "weight_store.token_file=relay.token"),
     ('store="s3://bucket/runs"', 'weight_store.options={region="mars"}'),
     ("groups.overlong=keep", "rewards.unfinished_penalty=0.1", "trainer.advantages.overlong=leave"),
-    (LOCKSTEP, "rollouts.lag=1", "trainer.witness_tokens=64"),
+    (LOCKSTEP, "rollouts.lag=1", "trainer.parity_tokens=64"),
     ("trainer.ranks=1", "publisher.merge=always"),
 ]
 
