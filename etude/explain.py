@@ -131,10 +131,9 @@ class Explained:
 
     def values(self) -> Iterator[Value]:
         """Of every key that has a value in this recipe, and changes something there."""
-        yield from self._values(self.config, "", set())
+        yield from self._values(self.config, "", self.config.all_idle())
 
     def _values(self, config: Config, above: str, idle: set[str]) -> Iterator[Value]:
-        idle = idle | {f"{above}{key}" for key in config.idle()}
         names = [name for name in type(config).model_fields if f"{above}{name}" not in idle]
         held = {name: getattr(config, name) for name in names}
         for name, value in held.items():
