@@ -1,22 +1,27 @@
 """The base of every config: frozen, typed, read from TOML, unknown keys refused with their path.
 
-Owns `Config` and `load_recipe`. Concrete configs live beside the class they build; a recipe is one TOML file whose
-tables are those configs. Never reads the environment, never fills a key from anywhere but the file and its overrides.
+Owns `Config`, `load_recipe`, and the words in which a recipe is refused. Concrete configs live beside the class they
+build; a recipe is one TOML file whose tables are those configs. Never reads the environment, never fills a key from
+anywhere but the file and its overrides.
 """
 
 from __future__ import annotations
 
+import copy
+import difflib
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from etude.errors import ConfigError
-from etude.retired import RETIRED
+from etude.retired import RETIRED, RETIRED_KINDS
 
 
 class Config(BaseModel):
@@ -30,7 +35,9 @@ class Config(BaseModel):
         """Refuse a key that there was by saying what became of it."""
         for each in cls.__mro__ if isinstance(raw, dict) else ():
             for key, said in RETIRED.get(each.__name__, {}).items():
-                if key in raw and key not in cls.model_fields:
+                table, _, name = key.rpartition(".")
+                held = raw.get(table) if table else raw
+                if isinstance(held, dict) and name in held and key not in cls.model_fields:
                     raise PydanticCustomError("gone", "key {key} is gone: {said}", {"key": key, "said": said})
         return raw
 
@@ -42,12 +49,20 @@ class Config(BaseModel):
         for path, why in self.idle().items():
             table, _, key = path.rpartition(".")
             if key in (attrgetter(table)(self) if table else self).model_fields_set:
-                raise ValueError(f"{path} has no effect {why}; leave it out")
+                raise PydanticCustomError("idle", "{key} has no effect {why}; leave it out", {"key": path, "why": why})
         return self
 
     def idle(self) -> dict[str, str]:
         """Keys, of this table or of one in it, that change nothing beside the others; and beside which."""
         return {}
+
+    def all_idle(self, above: str = "") -> set[str]:
+        """The dotted paths of all keys, of this table and of those in it, that change nothing in this config."""
+        found = {f"{above}{key}" for key in self.idle()}
+        for name in type(self).model_fields:
+            if isinstance(table := getattr(self, name), Config):
+                found |= table.all_idle(f"{above}{name}.")
+        return found
 
 
 C = TypeVar("C", bound=Config)
@@ -59,7 +74,7 @@ def load_recipe(path: Path | None, schema: type[C], overrides: Sequence[str] = (
 
     Raises ConfigError naming the file and the path of the first wrong key.
     """
-    return parse(_read(path, overrides), schema, origin=str(path or "defaults"))
+    return parse(_read(path, overrides, schema), schema, origin=str(path or "defaults"))
 
 
 def load_part(path: Path, schema: type[C], overrides: Sequence[str] = ()) -> C:
@@ -74,19 +89,29 @@ def overridden(config: C, overrides: Sequence[str]) -> C:
     """The same config with other values for some keys, checked as a whole. Raises ConfigError, as `load_recipe`."""
     raw = config.model_dump(exclude_unset=True)
     for override in overrides:
-        _apply_override(raw, override)
+        _apply_override(raw, override, type(config))
     return parse(raw, type(config), origin="the change")
 
 
-def _read(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """A user's TOML file as it stands. Raises ConfigError saying what it is instead."""
     try:
-        raw = tomllib.loads(path.read_text()) if path else {}
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a directory; name the TOML file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _read(path: Path | None, overrides: Sequence[str], schema: type[Config] | None = None) -> dict[str, Any]:
+    """Without a schema, keys that are to be left out are not looked up: whoever reads the whole recipe does that."""
+    raw = read_toml(path) if path else {}
     for override in overrides:
-        _apply_override(raw, override)
+        _apply_override(raw, override, schema)
     return raw
 
 
@@ -95,52 +120,132 @@ def parse(raw: dict[str, Any], schema: type[C], origin: str) -> C:
     try:
         return schema.model_validate(raw)
     except ValidationError as error:
-        lines = [_explain(dict(item), schema) for item in error.errors()]
-        raise ConfigError(f"{origin}: " + "; ".join(lines)) from None
+        lines = [_explain(item, schema) for item in _errors(error)]
+        raise ConfigError(f"{origin}: " + "; ".join(dict.fromkeys(lines))) from None
 
 
-def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
-    table: Any = schema
-    where = []
-    for part in item["loc"]:
-        if (member := _member(table, part)) is not None:
-            table = member  # the part is not a key: it is the `kind` by which a table was told from others
-            continue
-        where.append(str(part))
-        fields = getattr(table, "model_fields", {})
-        if part in fields or item["type"] != "extra_forbidden":
-            table = fields[part].annotation if part in fields else None
-    path = ".".join(where)
-    if item["type"] != "extra_forbidden":
-        return f"{path}: {item['msg']}" if path else item["msg"]
-    return f"{path}: unknown key; known here: {', '.join(sorted(getattr(table, 'model_fields', {})))}"
-
-
-def _member(union: Any, kind: object) -> type[BaseModel] | None:
-    """The table of a union of tables whose `kind` is this."""
-    for member in get_args(union):
-        table = get_args(member)[0] if get_origin(member) is Annotated else member
-        field = getattr(table, "model_fields", {}).get("kind")
-        if field is not None and field.default == kind:
-            return table
-    return None
-
-
-def _apply_override(raw: dict[str, Any], override: str) -> None:
+def _apply_override(raw: dict[str, Any], override: str, schema: type[Config] | None) -> None:
     key, separator, value = override.partition("=")
     if not separator:
         raise ConfigError(f"override {override!r} is not of the form table.key=value")
-    *tables, last = key.strip().split(".")
+    path = key.strip().split(".")
+    if not value.strip():
+        if schema is not None:
+            _check_known(raw, path, schema)
+        _put(raw, path, override)
+        return
+    try:
+        _put(raw, path, override, tomllib.loads(f"value = {value}")["value"])
+    except tomllib.TOMLDecodeError:
+        _put(raw, path, override, value)  # a bare word is a string: `--set model.path=base` needs no quotes
+
+
+def _put(raw: dict[str, Any], path: Sequence[str], override: str, value: Any = None) -> None:
+    """Set a key, or take it out: TOML has no None."""
+    *tables, last = path
     for table in tables:
-        if not value.strip() and table not in raw:
+        if value is None and table not in raw:
             return
         raw = raw.setdefault(table, {})
         if not isinstance(raw, dict):
             raise ConfigError(f"override {override!r}: {table} is a value, not a table")
-    if not value.strip():
-        raw.pop(last, None)
-        return
+    raw.pop(last, None)
+    if value is not None:
+        raw[last] = value
+
+
+def _check_known(raw: dict[str, Any], path: list[str], schema: type[Config]) -> None:
+    """Raise ConfigError where no recipe could have this key beside the others: with it, the recipe would be refused for
+    the key's name and not for its value.
+    """
+    trial = copy.deepcopy(raw)
+    _put(trial, path, f"{'.'.join(path)}=", object())
     try:
-        raw[last] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        raw[last] = value  # a bare word is a string: `--set model.path=base` needs no quotes
+        schema.model_validate(trial)
+    except ValidationError as error:
+        for item in _errors(error):
+            where, *_ = _located(item, schema)
+            if item["type"] == "gone":
+                where += item["ctx"]["key"].split(".")
+            of_name = item["type"] in ("extra_forbidden", "gone") or "[key]" in item["loc"]
+            of_table = item["type"].endswith("_type") and len(where) < len(path)
+            if (of_name or of_table) and where == path[: len(where)]:
+                raise ConfigError(_explain(item, schema)) from None
+
+
+# --- errors in our words ----------------------------------------------------------------------------------------------
+
+
+def _errors(error: ValidationError) -> list[dict[str, Any]]:
+    """Without those that only follow from others."""
+    return [dict(item) for item in error.errors() if item["type"] != "default_factory_not_called"]
+
+
+def _explain(item: dict[str, Any], schema: type[BaseModel]) -> str:
+    """One line: the path of the key, and what is wrong with it."""
+    where, table, at = _located(item, schema)
+    context = item.get("ctx", {})
+    match item["type"]:
+        case "extra_forbidden":
+            said = _unknown(where[-1], sorted(getattr(table, "model_fields", {})))
+        case "missing":
+            said = "must be given"
+        case "idle":
+            where += [context["key"]]
+            said = f"has no effect {context['why']}; leave it out"
+        case "union_tag_invalid" if isinstance(item["input"], Mapping):
+            where += ["kind"]
+            gone = RETIRED_KINDS.get(context["tag"])
+            said = f"{context['tag']!r} is {f'gone: {gone}' if gone else 'not known'}; there is "
+            said += context["expected_tags"].replace("'", "")
+        case "union_tag_invalid" | "union_tag_not_found" | "model_type":
+            said = "must be a table"
+        case "value_error":
+            said = str(context["error"])
+            named = re.match(r"(\w+)[\w.]*( = [^:]*)?: ", said)
+            if where and named and named[1] in getattr(at, "model_fields", {}):
+                return f"{'.'.join(where)}.{said}"
+        case _:
+            said = item["msg"]
+    return ": ".join(each for each in (".".join(where), said) if each)
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    meant = difflib.get_close_matches(key, known, 1)
+    return f"unknown key{f' (did you mean {meant[0]}?)' if meant else ''}; known here: {', '.join(known)}"
+
+
+def _located(item: dict[str, Any], schema: type[BaseModel]) -> tuple[list[str], Any, Any]:
+    """The keys that lead to what is wrong, the table that has the last of them, and the type of its value.
+
+    Parts of pydantic's location that are no keys are left out: the kind of a table, and which of several types.
+    """
+    where: list[str] = []
+    table: Any = schema
+    at: Any = schema
+    for part in item["loc"]:
+        fields, inside = getattr(at, "model_fields", None), get_args(at)
+        if fields is not None:
+            table, at = at, _bare(fields[part].annotation) if part in fields else None
+        elif get_origin(at) in (dict, Mapping, list, tuple) or at is None:
+            at = _bare(inside[-1 if get_origin(at) in (dict, Mapping) else 0]) if inside else None
+        else:
+            at = next((_bare(each) for each in inside if _is_called(each, part)), None) if inside else at
+            continue
+        where.append(str(part))
+    return where, table, at
+
+
+def _bare(annotation: Any) -> Any:
+    """Without what is said of it, and without "or none"."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    inside = [each for each in get_args(annotation) if each is not NoneType]
+    return _bare(inside[0]) if NoneType in get_args(annotation) and len(inside) == 1 else annotation
+
+
+def _is_called(member: Any, part: object) -> bool:
+    """Whether pydantic means this one of several types: by its `kind`, or by its own name."""
+    member = _bare(member)
+    kind = getattr(member, "model_fields", {}).get("kind")
+    return part in (str(member), getattr(member, "__name__", None)) or (kind is not None and kind.default == part)

@@ -30,6 +30,7 @@ from etude.errors import ConfigError
 
 WIDTH = 96
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_.-]+)\s*\]")
+_UNSET = re.compile(r"(; )?\bNone: ")
 _ASSIGNED = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=")
 
 
@@ -131,10 +132,9 @@ class Explained:
 
     def values(self) -> Iterator[Value]:
         """Of every key that has a value in this recipe, and changes something there."""
-        yield from self._values(self.config, "", set())
+        yield from self._values(self.config, "", self.config.all_idle())
 
     def _values(self, config: Config, above: str, idle: set[str]) -> Iterator[Value]:
-        idle = idle | {f"{above}{key}" for key in config.idle()}
         names = [name for name in type(config).model_fields if f"{above}{name}" not in idle]
         held = {name: getattr(config, name) for name in names}
         for name, value in held.items():
@@ -366,5 +366,7 @@ def _docstrings(module: str) -> dict[tuple[str, str], str]:
             if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(said, ast.Expr):
                 text = said.value.value if isinstance(said.value, ast.Constant) else None
                 if isinstance(text, str):
-                    found[node.name, key.target.id] = " ".join(text.split()).replace("None:", "Unset:")
+                    found[node.name, key.target.id] = _UNSET.sub(
+                        lambda unset: f"{'. ' if unset[1] else ''}Without it: ", " ".join(text.split())
+                    )
     return found

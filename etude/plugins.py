@@ -8,7 +8,8 @@ docs/extending.md has one example of each group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache, reduce
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Discriminator, Tag
 
-from etude.errors import ConfigError, MissingDependency
+from etude.errors import ConfigError, EtudeError, MissingDependency
 
 OURS = ("advantages", "backends", "engines", "families", "losses")
 """Groups in which Etude itself is; `tools` and `rewards` hold what others add."""
@@ -33,17 +34,48 @@ def names(group: str) -> tuple[str, ...]:
 
 
 @cache
-def find(group: str, name: str) -> Any:
-    """What has this name. Raises ConfigError saying which names there are."""
+def find(group: str, name: str, kind: Any = Callable) -> Any:
+    """What has this name. Raises ConfigError saying which names there are, or why this one cannot be had."""
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            return getattr(import_module(module), attribute)
+            found = getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"{group}: {name} cannot be imported: {error}") from error
-    for point in entry_points(group=f"etude.{group}", name=name):
-        return point.load()
-    raise ConfigError(f"{group}: {_unknown(group, name)}")
+    else:
+        found = _load(group, name)
+    if not isinstance(found, kind):
+        raise ConfigError(f"{group}: {name} is {type(found).__name__}, and must be {kind.__name__}")
+    return found
+
+
+def loaded(group: str, kind: type) -> dict[str, Any]:
+    """All of a group by its name, but for what cannot be had: whoever asks for that by name is told why."""
+    found = {}
+    for name in names(group):
+        with suppress(ConfigError):
+            found[name] = find(group, name, kind)
+    return found
+
+
+def _load(group: str, name: str) -> Any:
+    """By its entry point. A name that two packages offer is refused: which of them came first would be chance."""
+    points = [*entry_points(group=f"etude.{group}", name=name)]
+    offered = sorted({point.dist.name if point.dist else "?" for point in points})
+    if not points:
+        raise ConfigError(f"{group}: {_unknown(group, name)}")
+    if len(offered) > 1:
+        raise ConfigError(f"{group}: {name!r} is offered by {' and '.join(offered)}; uninstall one, or have it renamed")
+    try:
+        return points[0].load()
+    except EtudeError:
+        raise
+    except Exception as error:  # somebody else's module, which may raise anything
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"{group}: {name!r} of the package {offered[0]} cannot be loaded ({what}); repair that package, or "
+            f"remove it: pip uninstall {offered[0]}"
+        ) from error
 
 
 def known(group: str, name: str, of: Sequence[str] = ()) -> str:
@@ -62,15 +94,35 @@ def known(group: str, name: str, of: Sequence[str] = ()) -> str:
     return name
 
 
-def named(group: str) -> AfterValidator:
-    """Of a config key that holds a name of that group: `Annotated[str, named("losses")]`."""
-    return AfterValidator(lambda name: known(group, name))
+def named(group: str, kind: type | None = None) -> AfterValidator:
+    """Of a config key that holds a name of that group: `Annotated[str, named("losses")]`. With a `kind`, it is imported
+    at once, and must be of it; for what is quick to import.
+    """
+
+    def check(name: str) -> str:
+        known(group, name)
+        try:
+            _ = kind and find(group, name, kind)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return name
+
+    return AfterValidator(check)
 
 
-def one_of(tables: Iterable[tuple[str, type]], kind: Any) -> Any:
-    """The type of a table that is one of several, each with its name; `kind` says of a table which it is meant for."""
+def one_of(group: str, tables: Iterable[tuple[str, type]], kind: Callable[[Any], str]) -> Any:
+    """The type of a table that is one of several of a group, each with its name; `kind` says of a table which it is
+    meant for.
+    """
+    tables = [*tables]
+
+    def which(table: Any) -> str:
+        if (name := kind(table)) in names(group) and name not in dict(tables):
+            find(group, name)  # says why it cannot be had
+        return name
+
     annotated: Any = Annotated  # made as the program runs, so not one that a type checker could read
-    return annotated[reduce(or_, (annotated[table, Tag(name)] for name, table in tables)), Discriminator(kind)]
+    return annotated[reduce(or_, (annotated[table, Tag(name)] for name, table in tables)), Discriminator(which)]
 
 
 def _unknown(group: str, name: str, of: Sequence[str] = ()) -> str:

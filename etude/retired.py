@@ -1,6 +1,7 @@
 """Keys that configs had and have no more: what to write in their place.
 
-Owns the one table of them, by the config's class. `etude.config` refuses each by name, with what is said here.
+Owns the one table of them, by the config's class, and that of the kinds of tables. `etude.config` refuses each by
+name, with what is said here.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ RETIRED: dict[str, dict[str, str]] = {
         concurrent_starts=(4, "more would only share the processors"),
     ),
     "FirecrackerConfig": _fixed(program=("the `firecracker` on PATH", "one release suits all machines")),
-    "HarnessConfig": _fixed(min_turn_tokens=(16, "no call is shorter")),
+    "HarnessConfig": _fixed(min_turn_tokens=(16, "no call is shorter"))
+    | dict.fromkeys(("delay.median_s", "delay.p99_s"), "write delay = [MEDIAN, P99], both in seconds"),
     "ToolConfig": _fixed(max_file_bytes=(2_000_000, "no source is larger")),
     "ServerConfig": _waits(connect_s=10, silence_s=180, deadline_s=900)
     | _fixed(longest_pause_s=("20 s", "a server may name a longer pause itself")),
@@ -161,4 +163,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "SubscriberConfig": _fixed(max_raw_bytes=("the machine's memory", "a replica must fit into it"))
     | _fixed(poll_s=("0.05 s", "a listing of a remote store takes about as long")),
 }
-"""Class -> key -> what became of it. Those of a class hold for all that inherit from it."""
+"""Class -> key -> what became of it, `table.key` where the table is a value now. Those of a class hold for all that
+inherit from it."""
+RETIRED_KINDS = {"kata": "write qemu or firecracker, which make virtual machines too"}
+"""What a `kind` of table was -> what to write in its place."""

@@ -174,7 +174,6 @@ READS = {
 }  # fmt: skip
 OF_ETUDE = {
     "cli/agent.py": "a file of tasks that the user names",
-    "cli/pretrain.py": "a recipe that the user names",
     "harness/endpoint/config.py": "the file with the user's key for an endpoint, from their own config",
     "harness/events.py": "a session's log",
     "harness/fleet/repository.py": "an index of Etude's own, and the worktrees that it made",

@@ -106,7 +106,7 @@ def test_a_key_is_explained(key, sets, said):
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("groups.sise", "groups.sise: unknown key; known here: drop_zero"),
+        ("groups.sise", r"groups.sise: unknown key \(did you mean size\?\); known here: drop_zero"),
         ("straggler_s", "straggler_s: unknown key"),
         ("trainer.straggler_s", r"trainer\.straggler_s: unknown key"),
         ("rollouts.sample_deadline_s", r"key sample_deadline_s is gone: it is now fixed at 180 s"),

@@ -29,15 +29,96 @@ def outside(tmp_path):
     ]
     (metadata / "entry_points.txt").write_text("\n".join(line for group in groups for line in group))
 
-    def run(*command):
+    def run(*command, code=0):
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout if code == 0 else done.stderr
 
     return run
+
+
+def another(directory, name, group, point, module=""):
+    """One more package beside it, with one entry point."""
+    metadata = directory / f"{name}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[etude.{group}]\n{point}\n")
+    (directory / f"{name}.py").write_text(module)
+
+
+ETUDE = ("-m", "etude.cli.main")
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "said"),
+    [("backends", "environment", "No module named 'absent'"), ("engines", "engine", "No module named 'absent'")],
+)
+def test_a_plug_in_that_cannot_be_loaded_is_told_of_where_it_is_asked_for(outside, tmp_path, group, key, said):
+    another(tmp_path, "broken", group, "bad = broken:PLUGIN", "import absent")
+    outside(*ETUDE, "config", str(ROOT / "recipes/quickstart.toml"))
+    told = outside(*ETUDE, "config", "recipe.toml", "--set", f"{key}={{kind='bad'}}", code=42)
+    assert f"'bad' of the package broken cannot be loaded (ModuleNotFoundError: {said})" in told
+    assert "pip uninstall broken" in told and len(told.splitlines()) == 1
+    if group == "backends":
+        assert "namespace: " in outside(*ETUDE, "environments", "doctor", "--backend", "namespace")
+        told = outside(*ETUDE, "environments", "doctor", "--backend", "bad", code=42)
+        assert "of the package broken cannot be loaded" in told
+
+
+@pytest.mark.parametrize(
+    ("point", "module", "said"),
+    [
+        ("bad = broken:nothing", "", "AttributeError: module 'broken' has no attribute 'nothing'"),
+        ("bad = broken:loss", "1 / 0", "ZeroDivisionError"),
+        ("bad = broken:loss", "loss = 1", "bad is int, and must be Callable"),
+    ],
+)
+def test_a_loss_that_cannot_be_loaded_names_its_package(outside, tmp_path, point, module, said):
+    another(tmp_path, "broken", "losses", point, module)
+    assert said in outside("-c", BEFORE, "trainer.loss.formula=bad")
+
+
+@pytest.mark.parametrize(("group", "name", "key"), [("losses", "policy", "loss"), ("backends", "namespace", "box")])
+def test_a_name_that_two_packages_offer_is_refused(outside, tmp_path, group, name, key):
+    another(tmp_path, "usurper", group, f"{name} = usurper:{key}", f"def {key}(): pass")
+    told = outside("-c", f"from etude.plugins import find; find({group!r}, {name!r})", code=1).splitlines()[-1]
+    assert f"{group}: {name!r} is offered by etude and usurper" in told and "uninstall one" in told
+
+
+BEFORE = """
+import asyncio, sys
+from pathlib import Path
+from etude.config import load_recipe
+from etude.errors import EtudeError
+from etude.rollouts.config import RunConfig
+from etude.rollouts.preflight import preflight
+
+recipe = load_recipe(Path("recipe.toml"), RunConfig, ["trainer.router_replay=false", *sys.argv[1:]])
+assert "torch" not in sys.modules
+try:
+    asyncio.run(preflight(recipe, Path(".")))
+except EtudeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("trainer.loss.formula", "reinforce:nothere", "cannot be imported: module 'reinforce' has no attribute"),
+        ("trainer.loss.formula", "reinforce:__name__", "is str, and must be Callable"),
+        ("trainer.advantages.baseline", "median:nope", "cannot be imported: module 'median' has no attribute"),
+        ("rewards.parts", '{"brief:nope" = 1.0}', "rewards.parts.brief:nope: rewards: brief:nope cannot be imported"),
+        ("harness.tools", '["grep", "count_lines:NOPE"]', "harness.tools: tools: count_lines:NOPE cannot be imported"),
+        ("harness.tools", '["grep", "count_lines:count"]', "count_lines:count is function, and must be Tool"),
+    ],
+)
+def test_an_import_path_that_leads_nowhere_is_refused_before_the_run_begins(outside, key, value, said):
+    told = outside("-c", BEFORE, f"{key}={value}")
+    assert told.startswith(key) and said in told
 
 
 BACKEND = """
@@ -267,6 +348,8 @@ except ConfigError as error:
         ("harness.tools", '["grep", "nobody"]', "grep, run_terminal_cmd, count_lines"),
         ("rewards.parts", "{ nobody = 1.0 }", "there is brief"),
         ("rollouts.family", "nobody", "ladder, sums, trail"),
+        ("rollouts.family", "sums:sums", "is function, and must be Family"),
+        ("rollouts.family", "sums:nothing", "sums:nothing cannot be imported"),
         ("engine.kind", "nobody", "etude"),
     ],
 )

@@ -34,6 +34,6 @@ def run(options: argparse.Namespace) -> int:
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
 
     if sys.stdin.isatty():
-        say("etude acp speaks with an editor; docs/acp.md says how to set one up. Ctrl-D ends it.", sys.stderr)
+        say("etude acp is for an editor: set it up to start the command `etude acp`. Ctrl-D ends it.", sys.stderr)
     asyncio.run(serve(lambda: load_agent(options.config, overrides), SessionStore()))
     return 0

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     acts.add_argument("--compact", action="store_true", help="have the model summarise now")
     headless = parser.add_argument_group("without anybody watching")
     headless.add_argument(
-        "-p", "--print", action="store_true", help="do it, print the answer, and exit with 0, 1, 42 or 53"
+        "-p", "--print", action="store_true", help="do it, print the answer, and exit with 0, 1, 42, 53 or 130"
     )
     headless.add_argument("--output-format", choices=("text", "json", "stream-json"), default="text")
     headless.add_argument("--json", action="store_true", help="--output-format json; with --list, one object a line")

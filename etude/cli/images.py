@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--reference", help="of an OCI layout with several images: which")
     for action in (build, add):
         action.add_argument("--name", help="what tasks and FROM call it")
-    for action in (build, add, actions.add_parser("list", help="names, ids and sizes"), actions.add_parser("gc")):
+    show = actions.add_parser("list", help="names, ids and sizes")
+    collect = actions.add_parser("gc", help="remove what no name leads to")
+    for action in (build, add, show, collect):
         action.add_argument("--dir", type=Path, help="where images are kept (default: below XDG_DATA_HOME)")
         action.add_argument("--format", choices=["erofs", "directory"], default="erofs", help="how they are kept")
         action.add_argument("--json", action="store_true", help="print one JSON object")

@@ -1,7 +1,7 @@
 """The `etude` command: finds the subcommand and turns our errors into one line and an exit code.
 
-Owns dispatch and exit codes (0 done, 1 failed, 42 bad input, 130 interrupted). Subcommands are one file each and are
-imported only when called, so that `etude --help` is quick. Holds no logic of any room.
+Owns dispatch and exit codes (0 done, 1 failed, 2 an unknown flag, 42 bad input, 130 interrupted). Subcommands are one
+file each and are imported only when called, so that `etude --help` is quick. Holds no logic of any room.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import argparse
 import errno
 import importlib
 import os
+import pkgutil
 import sys
+from typing import Any
 
 import structlog
 
@@ -54,6 +56,35 @@ _SICK = {
 """What is wrong with the machine, and what to do. Any other error of the system is a bug of ours."""
 
 
+_FILES = {
+    "train": ("etude.rollouts.config:RunConfig",),
+    "pretrain": ("etude.trainer.base_model:BaseConfig", "etude.trainer.warm_start:WarmStartConfig"),
+    "bench run --config": ("etude.bench.config:BenchConfig",),
+    "agent --config": ("etude.product.config:AgentConfig",),
+    "sessions serve": ("etude.product.sessions.config:SessionsConfig",),
+    "serve --config": ("etude.engine.server.app:ServeConfig",),
+    "environments serve": ("etude.environments.server.app:ServerConfig",),
+    "weights relay --config": ("etude.weights.relay:RelayConfig",),
+    "images build --config": ("etude.environments.images.build:BuildConfig",),
+    "tasks mine --config": ("etude.rewards.mining.mine:MineConfig",),
+    "tasks generate --config": ("etude.rewards.mining.making:GenerateConfig",),
+    "tasks import --config": ("etude.rewards.mining.importing:ImportConfig",),
+}
+"""What takes a TOML file, and the configs that one may be of."""
+_ALIKE = {"config": "train", "plan": "train", "acp": "agent"}
+"""Commands that take the file of another one."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no flag by its beginning: `--mode` would be `--model`, and a new flag could change what a script means.
+    Its subparsers are such too.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.allow_abbrev = False
+
+
 def os_error_line(error: OSError) -> str | None:
     """One line a user can act on; None for what is no fault of the machine's."""
     line = _SICK.get(error.errno or 0)
@@ -64,7 +95,7 @@ def os_error_line(error: OSError) -> str | None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the console script."""
-    parser = argparse.ArgumentParser(prog="etude", description="Train a coding agent inside its own product.")
+    parser = Parser(prog="etude", description="Train a coding agent inside its own product.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     argv = sys.argv[1:] if arguments is None else arguments
@@ -79,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(options.run(options) or 0)
     except ConfigError as error:
-        say(f"etude {options.command}: {error}", sys.stderr)
+        say(f"etude {options.command}: {_of_another(options) or error}", sys.stderr)
         return 42
     except Interrupted as error:
         say(f"etude {options.command}: {error}", sys.stderr)
@@ -97,6 +128,27 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(f"etude {options.command}: interrupted", sys.stderr)
         return 130
+
+
+def _of_another(options: argparse.Namespace) -> str | None:
+    """Where the file is one for another command: this one knows less than half of its keys, and the other all."""
+    from etude.config import read_toml
+
+    file = getattr(options, "recipe", None) or getattr(options, "config", None)
+    if file is None:
+        return None
+    try:
+        keys = read_toml(file).keys()
+    except (ConfigError, OSError):
+        return None
+    ours = _ALIKE.get(options.command, options.command)
+    for line in sorted(_FILES, key=lambda line: line.split()[0] != ours):  # this command's own first
+        most = max(len(keys & pkgutil.resolve_name(config).model_fields.keys()) for config in _FILES[line])
+        if line.split()[0] == ours and 2 * most >= len(keys):
+            return None
+        if line.split()[0] != ours and most == len(keys):
+            return f"{file}: this is a file for `etude {line}`"
+    return None
 
 
 def _log_to_stderr() -> None:

@@ -12,10 +12,13 @@ from etude.plain import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, help="a TOML recipe, for example recipes/quickstart.toml")
-    parser.add_argument("--from", type=Path, metavar="RUN", help="learn the rates from this run's directory")
     parser.add_argument(
-        "--probe", type=float, default=60.0, metavar="SECONDS", help="without --from: train so long to learn them"
+        "--from", type=Path, metavar="RUN", help="learn the rates from this run's directory, and train nothing"
     )
+    parser.add_argument(
+        "--probe", type=float, default=60.0, metavar="SECONDS",
+        help="without --from the recipe trains for %(default)g s to learn them; so long instead",
+    )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one key of the recipe"
     )

@@ -36,9 +36,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _kind(recipe: Path) -> str:
     """What a recipe makes; whatever cannot be read is told of by who reads it in earnest."""
-    import tomllib
+    from etude.config import read_toml
+    from etude.errors import ConfigError
 
     try:
-        return str(tomllib.loads(recipe.read_text()).get("kind", "base"))
-    except (OSError, tomllib.TOMLDecodeError):
+        return str(read_toml(recipe).get("kind", "base"))
+    except (OSError, ConfigError):
         return "base"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from etude.engine.plugin import EnginePlugin, EngineTable
-from etude.plugins import find, names, one_of
+from etude.plugins import loaded, one_of
 
 if TYPE_CHECKING:
     from etude.engine.base import Engine
     from etude.models.decoder import Decoder
 
-PLUGINS: dict[str, EnginePlugin] = {name: find("engines", name) for name in names("engines")}
+PLUGINS: dict[str, EnginePlugin] = loaded("engines", EnginePlugin)
 OURS = "etude"
 
 
@@ -27,7 +27,7 @@ def _kind(table: Any) -> str:
 if TYPE_CHECKING:
     EngineChoice: TypeAlias = EngineTable
 else:
-    EngineChoice = one_of(((name, plugin.config) for name, plugin in PLUGINS.items()), _kind)
+    EngineChoice = one_of("engines", ((name, plugin.config) for name, plugin in PLUGINS.items()), _kind)
     """What an `engine` table of a recipe holds: `kind` says which."""
 
 

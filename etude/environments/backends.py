@@ -14,10 +14,10 @@ from etude.config import Config
 from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.errors import MissingDependency, Unreachable
-from etude.plugins import find, names, one_of
+from etude.plugins import find, loaded, one_of
 
-PLUGINS: dict[str, Plugin] = {name: find("backends", name) for name in names("backends")}
-"""Every kind that is installed here."""
+PLUGINS: dict[str, Plugin] = loaded("backends", Plugin)
+"""Every kind that is installed here and can be loaded."""
 LOCAL = {name: plugin for name, plugin in PLUGINS.items() if plugin.probe is not None}
 """Kinds that make sandboxes on this machine, rather than ask a server of ours for them."""
 DEFAULT = "namespace"
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     LocalConfig: TypeAlias = BackendTable
     BackendConfig: TypeAlias = BackendTable
 else:
-    LocalConfig = one_of(((name, plugin.config) for name, plugin in LOCAL.items()), _kind)
-    BackendConfig = one_of(((name, plugin.config) for name, plugin in PLUGINS.items()), _kind)
+    LocalConfig = one_of("backends", ((name, plugin.config) for name, plugin in LOCAL.items()), _kind)
+    BackendConfig = one_of("backends", ((name, plugin.config) for name, plugin in PLUGINS.items()), _kind)
     """What an `environment` table of a recipe holds: `kind` says which."""
 
 
 def default_config() -> BackendTable:
     """Of the backend that is meant where nothing is said."""
-    return PLUGINS[DEFAULT].config()
+    return find("backends", DEFAULT, Plugin).config()
 
 
 class Sandboxed(Config):

@@ -15,8 +15,9 @@ from pathlib import Path
 from etude.config import load_recipe
 from etude.environments.backends import LOCAL, default_config, plugin_of
 from etude.environments.local import open_workspace
-from etude.environments.plugin import BackendTable, Finding
+from etude.environments.plugin import BackendTable, Finding, Plugin
 from etude.errors import ConfigError, EtudeError
+from etude.plugins import find, names
 
 _LOOKED_AT = {
     name: (plugin, preset) for kind, plugin in LOCAL.items() for name, preset in (plugin.variants or {kind: ()}).items()
@@ -31,6 +32,8 @@ def survey(
     `image` is what a container starts on; `overrides` are set in the config. Raises ConfigError for an unknown name.
     """
     if only is not None and only not in _LOOKED_AT:
+        if only in names("backends"):
+            find("backends", only, Plugin)  # says why it cannot be had
         raise ConfigError(f"--backend {only}: there is none; these can be looked at: {', '.join(_LOOKED_AT)}")
     found = {}
     for name, (plugin, preset) in _LOOKED_AT.items():

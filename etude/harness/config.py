@@ -82,9 +82,9 @@ class HarnessConfig(Config):
     def chosen(self) -> dict[str, Tool]:
         """The tools by name, in the prompt's order."""
         chosen = [tool for tool in TOOLSETS[self.toolset] if tool.name in self.tools]
-        chosen += [find("tools", name) for name in self._added()]
+        chosen += [find("tools", name, Tool) for name in self._added()]
         if twice := [name for name, count in Counter(tool.name for tool in chosen).items() if count > 1]:
-            raise ConfigError(f"harness.tools: two tools are called {twice[0]}")
+            raise ConfigError(f"tools: two are called {twice[0]}")
         return {tool.name: tool if self.delay is None else delayed(tool, Delay(*self.delay)) for tool in chosen}
 
     def _added(self) -> list[str]:

@@ -48,18 +48,19 @@ class SessionStore:
         return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     def open(self, session_id: str, *, new: bool = False) -> Journal:
-        """Its log, for this process alone. CheckpointError where another has it, or there is no such session."""
+        """Its log, for this process alone. CheckpointError where another has it, ConfigError where there is none."""
+        if not new:
+            return Journal(self.log(session_id))
         path = self._path(session_id)
-        if new == path.exists():
-            what = "is there already" if new else f"is not in {self.home}; `etude agent --list` shows those that are"
-            raise CheckpointError(f"session {session_id} {what}")
+        if path.exists():
+            raise CheckpointError(f"session {session_id} is there already")
         return Journal(path)
 
     def log(self, session_id: str) -> Path:
-        """The file of its log. CheckpointError where there is no such session."""
+        """The file of its log. ConfigError where there is no such session."""
         path = self._path(session_id)
         if not path.exists():
-            raise CheckpointError(f"session {session_id} is not in {self.home}")
+            raise ConfigError(f"session {session_id} is not in {self.home}; `etude agent --list` shows those that are")
         return path
 
     def events(self, session_id: str) -> Iterator[tuple[Event, Record]]:

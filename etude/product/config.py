@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from etude.config import Config, load_recipe
 from etude.deadlines import DeadlineConfig
 from etude.environments.local import WorkspaceConfig
+from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.cost import Price
 from etude.harness.endpoint import EndpointConfig
@@ -66,7 +67,9 @@ class AgentConfig(Config):
         if isinstance(endpoint, dict) and (missing := [key for key in ("url", "model") if key not in endpoint]):
             said = (
                 f"no model is named: endpoint.{' and endpoint.'.join(missing)} must be set. Write a table [endpoint] "
-                f"with url and model to {config_file()} (docs/agent.md shows one), or set them on the command line"
+                f"""to {config_file()}, with url = "http://127.0.0.1:8000/v1" (of any OpenAI-compatible server), """
+                """model = "NAME" (as that server calls it) and, if it wants a key, key_env = "VARIABLE", with it; """
+                "or give --endpoint URL and --model NAME"
             )
             raise PydanticCustomError("nameless", "{said}", {"said": said})
         return raw
@@ -92,6 +95,8 @@ def config_file() -> Path:
 def load_agent(file: Path | None, overrides: Sequence[str]) -> AgentConfig:
     """`file`, or the user's own if it is there, with other values for some keys. Its deadlines hold from now on."""
     own = config_file()
+    if file is not None and not file.exists():
+        raise ConfigError(f"{file}: no such file; write one with a table [endpoint], or leave it out, for {own}")
     config = load_recipe(file or (own if own.exists() else None), AgentConfig, overrides)
     config.deadlines.apply()
     return config

@@ -24,7 +24,7 @@ from etude.plugins import named
 from etude.rewards.reward import RewardConfig
 from etude.rollouts.faults import FaultConfig
 from etude.rollouts.groups import GroupConfig
-from etude.tasks.families import family
+from etude.tasks.families import Family, family
 from etude.trainer.config import TrainerConfig
 from etude.weights.opening import is_local
 from etude.weights.publisher import PublisherConfig
@@ -99,7 +99,7 @@ class RolloutConfig(Config):
     """Of the whole run: training gets what evaluations and control leave of it, and no more than `max_minutes`."""
     attempts: int = Field(3, ge=1)
     """At a sample, before infrastructure has failed it for good; ten times as many failures in a row end the run."""
-    family: Annotated[str, named("families")] = "ladder"
+    family: Annotated[str, named("families", Family)] = "ladder"
     """What is trained on and evaluated: `ladder`, `trail`, which outgrows its context, or another of the group
     `etude.families`, or package.module:attribute."""
     rungs: tuple[int, ...] = Field((1, 2, 3, 4, 5), min_length=1)

@@ -45,10 +45,13 @@ class Changes:
     """The recipe of a run as it is now: `current`."""
 
     def __init__(self, recipe: RunConfig, directory: Path) -> None:
-        """Takes up what was changed in earlier lives."""
+        """Takes up what was changed in earlier lives, but for what changes nothing and an earlier version accepted."""
         self.current, self.path = recipe, directory / CHANGES
+        idle = recipe.all_idle()
         for row in rows(self.path):
-            self.current = overridden(self.current, row["set"])
+            self.current = overridden(
+                self.current, [each for each in row["set"] if each.partition("=")[0].strip() not in idle]
+            )
 
     def set(self, overrides: Sequence[str]) -> RunConfig:
         """Check the changes, keep them, and return the recipe with them.

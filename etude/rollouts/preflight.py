@@ -1,7 +1,7 @@
 """Looks at what a run needs before any process of it starts, so that what is missing is one message at once.
 
-Owns the checks and their order: the model, the sandbox, room on the disk. Starts no actor; the sandbox it makes to see
-that sandboxes work is gone when it returns.
+Owns the checks and their order: what the recipe names of others, the model, the sandbox, room on the disk. Starts no
+actor; the sandbox it makes to see that sandboxes work is gone when it returns.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from etude.environments.doctor import diagnose
 from etude.environments.plugin import BackendTable
 from etude.environments.remote import RemoteConfig
 from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDependency
+from etude.plugins import find
 from etude.rollouts.config import ModelSource, RunConfig
 from etude.rollouts.fleet import places_of
 
@@ -33,6 +34,7 @@ async def preflight(config: RunConfig, directory: Path) -> None:
         raise ConfigError("model.expert_format: only Etude's own engine serves the codes that the trainer holds")
     if config.trainer.credit.needs_segments and config.harness.summary is None:
         raise ConfigError("trainer.credit: every session is one segment; give it a harness.summary, or leave it out")
+    _import_named(config)
     places_of(config)
     _model(config.model)
     _room(directory)
@@ -50,6 +52,24 @@ def _local_backends(config: RunConfig) -> tuple[BackendTable, ...]:
     if config.cluster is not None:
         return config.cluster.backends
     return (config.environment,) if plugin_of(config.environment).probe is not None else ()
+
+
+def _import_named(config: RunConfig) -> None:
+    """What the recipe names of others, which reading it only looks up: importing it may load torch."""
+    named = {
+        "trainer.loss.formula": ("losses", config.trainer.loss.formula),
+        "trainer.advantages.baseline": ("advantages", config.trainer.advantages.baseline),
+        **{f"rewards.parts.{name}": ("rewards", name) for name in config.rewards.parts},
+    }
+    for key, (group, name) in named.items():
+        try:
+            find(group, name)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from error
+    try:
+        config.harness.chosen()
+    except ConfigError as error:
+        raise ConfigError(f"harness.tools: {error}") from error
 
 
 def _model(source: ModelSource) -> None:

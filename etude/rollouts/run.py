@@ -296,20 +296,33 @@ def journal_of(directory: Path) -> Callable[[Slot, State | None], None]:
 
 
 def _claim(directory: Path, config: RunConfig, resume: bool) -> None:
-    """A fresh directory for a fresh run, the same recipe for a resumed one."""
+    """A fresh directory for a fresh run, the same recipe for a resumed one, but for keys that change nothing in it: an
+    earlier version wrote down what it was given of them.
+    """
     path = directory / "recipe.json"
     recipe = config.model_dump(mode="json")
     if resume:
         if not path.exists():
             raise ConfigError(f"{directory}: no run to resume here; start one without --resume")
-        if json.loads(path.read_text()) != recipe:
+        idle = config.all_idle()
+        if _without(idle, json.loads(path.read_text())) != _without(idle, recipe):
             raise ConfigError(
                 f"{directory}: was started with another recipe; resume with that one ({path}) or start anew"
             )
-    elif path.exists():
+        return
+    if path.exists():
         raise ConfigError(f"{directory}: holds a run already; go on with --resume, or choose another --out")
     directory.mkdir(parents=True, exist_ok=True)
     _write(path, recipe)
+
+
+def _without(paths: set[str], table: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """A dumped recipe less the keys of these dotted paths."""
+    return {
+        key: _without(paths, value, f"{above}{key}.") if isinstance(value, dict) else value
+        for key, value in table.items()
+        if f"{above}{key}" not in paths
+    }
 
 
 def _write(path: Path, content: Any) -> None:

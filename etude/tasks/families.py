@@ -30,7 +30,7 @@ class Family:
 
 def family(name: str) -> Family:
     """Raises ConfigError saying which there are."""
-    return find("families", name)
+    return find("families", name, Family)
 
 
 LADDER = Family(RUNGS, ("1 function", "2 file", "3 files", "4 depth", "5 context"), ladder_task)

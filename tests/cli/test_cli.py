@@ -1,5 +1,7 @@
 """The `etude` command: quick to start, one line when something is wrong, real results when it is not."""
 
+import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -7,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from etude.cli.main import COMMANDS, Parser
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +46,19 @@ def test_an_unknown_command_is_refused():
         (["play", "--dir", "."], 42, "PROMPT"),
         (["play", "--model", "nowhere"], 1, "nowhere"),
         (["weights", "log", "/nonexistent/store"], 1, "/nonexistent/store"),
+        (["config", "recipes/quickstart.toml", "--set", "groups.sise="], 42, "groups.sise: unknown key"),
+        (["config", "."], 42, ".: is a directory; name the TOML file"),
+        (["pretrain", "."], 42, ".: is a directory"),
+        (["agent", "-p", "hi", "--config", "."], 42, ".: is a directory"),
+        (
+            ["agent", "-p", "hi", "--config", "no.toml"],
+            42,
+            "no.toml: no such file; write one with a table [endpoint], or",
+        ),
+        (["train", "recipes/base.toml"], 42, "recipes/base.toml: this is a file for `etude pretrain`"),
+        (["config", "recipes/bench.toml"], 42, "recipes/bench.toml: this is a file for `etude bench run --config`"),
+        (["pretrain", "recipes/quickstart.toml"], 42, "this is a file for `etude train`"),
+        (["pretrain", "recipes/base.toml", "--set", "recordin.sessions=1"], 42, "recordin: unknown key (did you mean"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, exit_code, said):
@@ -51,6 +68,53 @@ def test_what_is_wrong_is_said_in_one_line(arguments, exit_code, said):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["-p", "-r", "nope"], ["-p", "--fork", "nope", "hi"], ["-r", "nope", "--diff"], ["-r", "nope", "--undo"]],
+)
+def test_a_session_that_is_not_there_is_bad_input(tmp_path, monkeypatch, arguments):
+    monkeypatch.setenv("ETUDE_HOME", str(tmp_path))
+    done = etude("agent", "--endpoint", "http://127.0.0.1:9/v1", "--model", "m", *arguments)
+    assert done.returncode == 42
+    assert f"session nope is not in {tmp_path}; `etude agent --list` shows those that are" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["agent", "-p", "x", "--mode", "read"],
+        ["train", "recipes/quickstart.toml", "--res"],
+        ["environments", "doctor", "--back", "qemu"],
+    ],
+)
+def test_a_flag_is_not_guessed_from_its_beginning(arguments):
+    done = etude(*arguments)
+    assert done.returncode == 2
+    assert "unrecognized arguments: --" in done.stderr
+
+
+def parsers(parser):
+    for action in parser._actions:
+        for name, each in (action.choices or {}).items() if isinstance(action, argparse._SubParsersAction) else ():
+            shown = {choice.dest for choice in action._choices_actions}
+            yield name in shown, name, each
+            yield from parsers(each)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_names_every_action(command):
+    parser = Parser(prog=command)
+    importlib.import_module(f"etude.cli.{command}").add_arguments(parser)
+    found = list(parsers(parser))
+    assert [name for shown, name, _ in found if not shown] == []
+    assert [name for _, name, each in found if each.allow_abbrev] == []
+
+
+def test_help_says_what_a_command_costs_and_how_it_ends():
+    assert "trains for 60 s" in " ".join(etude("plan", "--help").stdout.split())
+    assert "0, 1, 42, 53 or 130" in " ".join(etude("agent", "--help").stdout.split())
+
+
 @pytest.mark.parametrize("command", [["agent"], ["agent", "-p", "hi"], ["sessions", "serve"]])
 def test_who_has_named_no_model_yet_reads_where_to(tmp_path, monkeypatch, command):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -58,6 +122,7 @@ def test_who_has_named_no_model_yet_reads_where_to(tmp_path, monkeypatch, comman
     assert done.returncode == 42
     assert "endpoint.url and endpoint.model must be set. Write a table [endpoint]" in done.stderr
     assert str(tmp_path / "etude" / "agent.toml") in done.stderr
+    assert 'url = "http://127.0.0.1:8000/v1"' in done.stderr and "docs/" not in done.stderr
     if command[0] == "agent":
         assert "no model is named: endpoint.model must be set" in etude(*command, "--endpoint", "http://x/v1").stderr
 

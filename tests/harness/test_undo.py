@@ -183,7 +183,7 @@ def test_the_store_lists_and_refuses(at: Fixture) -> None:
         assert at.store.sessions(at.workspace.parent) == [] and at.store.workspace("s") == at.workspace
         with pytest.raises(CheckpointError, match="is there already"):
             at.store.open("s", new=True)
-        with pytest.raises(CheckpointError, match="session t is not in"):
+        with pytest.raises(ConfigError, match=r"session t is not in .*; `etude agent --list`"):
             at.store.open("t")
         for wrong in ("../s", "", "a/b"):
             with pytest.raises(ConfigError, match="no session's id"):

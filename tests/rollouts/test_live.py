@@ -10,6 +10,7 @@ from etude.config import load_recipe, overridden
 from etude.errors import ConfigError, EtudeError
 from etude.rollouts.config import RunConfig
 from etude.rollouts.live import LIVE, Changes, ControlSocket, ask
+from etude.rollouts.run import Run
 
 RECIPE = load_recipe(Path(__file__).parents[2] / "recipes" / "quickstart.toml", RunConfig)
 
@@ -49,6 +50,29 @@ def test_lockstep_keeps_the_samples_it_began_with(tmp_path):
         with pytest.raises(ConfigError, match="cannot change in lockstep"):
             changes.set([key])
     assert changes.set(["rollouts.concurrency=3"]).rollouts.concurrency == 3
+
+
+def test_a_run_that_an_earlier_version_began_is_gone_on_with(tmp_path):
+    """It took keys that change nothing in lockstep, from the recipe and from operators, and wrote them down."""
+    lockstep = overridden(RECIPE, ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share="])
+    written = lockstep.model_dump(mode="json")
+    written["groups"] |= {"straggler_s": 5.0, "window_share": 1.0}
+    (tmp_path / "recipe.json").write_text(json.dumps(written))
+    changes = [["groups.max_staleness=2", "rollouts.concurrency=3"], ["groups.straggler_s = 4"]]
+    (tmp_path / "changes.jsonl").write_text("".join(json.dumps({"set": each, "at": 1.0}) + "\n" for each in changes))
+    current = Run(lockstep, tmp_path, resume=True).changes.current
+    assert current.rollouts.concurrency == 3
+    assert current.groups == lockstep.groups
+    assert json.loads((tmp_path / "recipe.json").read_text()) == written
+
+
+@pytest.mark.parametrize("change", ["seed=1", "rewards.effort.enabled=false", "rollouts.schedule=free"])
+def test_a_run_is_not_gone_on_with_by_another_recipe(tmp_path, change):
+    lockstep = overridden(RECIPE, ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share="])
+    Run(lockstep, tmp_path, resume=False)
+    Run(lockstep, tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="was started with another recipe"):
+        Run(overridden(lockstep, [change]), tmp_path, resume=True)
 
 
 def test_every_live_key_is_one_of_a_recipe():

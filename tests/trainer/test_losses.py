@@ -176,14 +176,14 @@ def test_what_a_token_weighs_by_each_normaliser():
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"mask": "off", "band": 0.1}, "band has no effect"),
+        ({"mask": "off", "band": 0.1}, "band: has no effect"),
         ({"mask": "ratio", "band": 0.1}, r"wants \[lowest, highest\]"),
         ({"band": [0.5, 2]}, "wants one number"),
         ({"mask": "kl", "band": 0}, "must be above 0"),
         ({"mask": "band", "band": [1.1, 2]}, "must hold 1"),
         ({"band": 1.0}, 'mask = "off"'),
         ({"importance_cap": 1.0, "importance_floor": 1.5}, "not below importance_cap"),
-        ({"normaliser": "prompt", "token_budget": 4096}, "token_budget has no effect"),
+        ({"normaliser": "prompt", "token_budget": 4096}, "token_budget: has no effect"),
         ({"gate": {"band": (1.2, 1.3)}}, "loss.gate.*must hold 1"),
     ],
 )

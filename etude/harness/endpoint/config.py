@@ -39,7 +39,7 @@ class ServerConfig(Config):
     stream: bool = True
     """Have the message come as it is written; false for a server that cannot."""
     temperature: float | None = Field(None, ge=0, le=2)
-    """None leaves it to the server; some models take no other."""
+    """Of sampling; some models take only their own. None: the server's."""
     body: dict[str, Any] = {}
     """More keys of the request, as they stand: `reasoning_effort`, `top_p`, what the server has of its own."""
     headers: dict[str, str] = {}
