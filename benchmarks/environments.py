@@ -38,10 +38,11 @@ from sandbox_peers import Gvisor, Peer, Unshare
 from etude.environments.backends import BackendConfig, open_backend
 from etude.environments.base import Backend, Resources, Sandbox, SandboxSpec
 from etude.environments.doctor import diagnose
-from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.images.store import Described, ImageStore
 from etude.environments.leftovers import leftovers
 from etude.environments.lives import NodeConfig
 from etude.environments.remote import RemoteConfig
+from etude.environments.roots import ImagesConfig
 from etude.environments.server.app import ServerConfig, serve
 from etude.environments.store import new_instance
 from etude.errors import EtudeError

@@ -3,12 +3,17 @@
 import ast
 import dataclasses
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from etude.rollouts.sample import Sample
+
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import house
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
@@ -25,7 +30,11 @@ LEVELS = [
     {"web", "cli"},
 ]
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
-SEAMS = {"etude.environments.base"}  # protocols and records only: a room beside may use them
+SEAMS = ("etude.environments.base",)  # protocols and records only: a room beside may use them
+IMPORTERS = {"import_module", "__import__", "find_spec", "resolve_name"}
+NAMED = re.compile(r"(etude(?:\.\w+)+)\.?(?::\w+)?")
+"""A string that names a module of ours, or something in one: what imports it may be elsewhere."""
+PROGRAMS = {"etude.cli.main"}  # started by its name, as a process of its own
 RAY = {"rollouts", "environments/cluster"}
 TORCH = {"models", "kernels", "engine", "trainer", "rollouts"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -37,13 +46,36 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(tree: ast.AST):
-    """(line, module) of every import, those inside functions too."""
-    for node in ast.walk(tree):
+def imports(nodes):
+    """(line, module or name in one) of every import among them, by a string too."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, node.module or ""
+            module = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in PROGRAMS:
+            if match := NAMED.fullmatch(node.value):
+                yield node.lineno, match[1]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS:
+            yield from ((node.lineno, arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant))
+
+
+def at_load(tree):
+    """What runs when a module is imported: outside functions, and not for types alone."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def below(name, *modules):
+    """Whether it is one of them, or in one."""
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 def violations(rule):
@@ -52,7 +84,11 @@ def violations(rule):
         room = room_of(path)
         if room == "__init__":
             continue
-        found += [f"{path.relative_to(ROOT)}:{line} imports {name}" for line, name in imports(tree) if rule(room, name)]
+        found += [
+            f"{path.relative_to(ROOT)}:{line} imports {name}"
+            for line, name in imports(ast.walk(tree))
+            if rule(room, name)
+        ]
     return found
 
 
@@ -60,12 +96,17 @@ def test_every_room_has_its_place():
     assert {room_of(path) for path in MODULES} - {"__init__"} <= LEVEL_OF.keys()
 
 
+def test_imports_are_by_whole_names():
+    """So that what follows can read them."""
+    assert violations(lambda room, name: name.startswith(".")) == []
+
+
 def test_arrows_go_one_way():
     def wrong(room, name):
         parts = name.split(".")
-        if parts[0] != "etude" or len(parts) == 1 or parts[1] == room or name in SEAMS:
+        if parts[0] != "etude" or parts[1:2] == [room] or below(name, *SEAMS):
             return False
-        return LEVEL_OF[parts[1]] >= LEVEL_OF[room]
+        return any(LEVEL_OF.get(other, -1) >= LEVEL_OF[room] for other in parts[1:2])
 
     assert violations(wrong) == []
 
@@ -77,18 +118,41 @@ def test_heavy_libraries_stay_in_their_rooms(library, rooms):
     assert [line for line in found if not line.startswith(allowed)] == []
 
 
+def test_the_core_of_a_room_knows_none_of_its_wings():
+    """Not by a string either: what is optional is found by its entry point, or handed in."""
+    known = []
+    for room, wings in house.WINGS.items():
+        optional = tuple(f"etude.{room}.{wing}" for wing in wings)
+        for path, tree in TREES.items():
+            if room_of(path) == room and not below(house.name_of(path, PACKAGE), *optional):
+                known += [
+                    f"{path.relative_to(ROOT)}:{line} names {name}"
+                    for line, name in imports(ast.walk(tree))
+                    if below(name, *optional)
+                ]
+    assert known == []
+
+
+CONTROLLER = [path for path in MODULES if room_of(path) == "rollouts"]
+
+
 def test_the_controller_loads_torch_only_inside_its_actors():
-    top = {
-        name
-        for path in (PACKAGE / "rollouts").glob("*.py")
-        for node in TREES[path].body
-        for _, name in imports_of(node)
-    }
-    assert not {name for name in top if name.split(".")[0] == "torch"}
+    loaded = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in CONTROLLER
+        for line, name in imports(at_load(TREES[path]))
+        if below(name, "torch")
+    ]
+    assert loaded == []
 
 
-def imports_of(node):
-    return imports(node) if isinstance(node, ast.Import | ast.ImportFrom) else ()
+def test_nor_does_what_the_controller_imports():
+    """In a fresh process: no module of the room, its actors' among them, has torch loaded by being imported."""
+    modules = [house.name_of(path, PACKAGE) for path in CONTROLLER]
+    look = f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
+    look += "    assert 'torch' not in sys.modules, name"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_files_and_functions_fit_the_eye():
@@ -219,6 +283,10 @@ def test_no_two_test_files_share_a_name():
     assert [name for name, count in names.items() if count > 1] == []
 
 
+def given(call: ast.Call) -> str:
+    return ", ".join([*map(ast.unparse, call.args), *map(ast.unparse, call.keywords)])
+
+
 def test_the_page_is_the_algorithm():
     """It fits a page, and takes, credits, packs, steps and puts by name; the trainer's process runs it."""
     path = PACKAGE / "rollouts" / "loop.py"
@@ -226,11 +294,23 @@ def test_the_page_is_the_algorithm():
     functions = {n.name: n for n in TREES[path].body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
     calls = {name: [each for _, each in called(function)] for name, function in functions.items()}
     assert calls["learn"] == ["assign_advantages", "build_batch", "step", "put"]
+    assert [given(call) for call, _ in called(functions["learn"])] == [
+        "groups, config.advantages, config.credit",
+        "groups, credit.advantages, trainer.version, mask_summaries=config.credit.mask_summaries",
+        "batch, progress, hints",
+        "trainer.version, trainer.export",
+    ]
+    for name, function in functions.items():
+        taken = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+        read = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)}
+        assert taken <= read, f"{name} does not use {taken - read}"
     assert {"make_groups", "take_groups", "step", "announce_version"} <= set(calls["train"])
     assert {"draw", "start", "dispatch"} <= set(calls["make_groups"])
     assert {"play_and_judge", "commit"} <= set(calls["roll_out"])
     actor = TREES[PACKAGE / "rollouts" / "actors" / "trainer.py"]
-    assert "learn" in [name for _, name in called(actor)] and "build_batch" not in [name for _, name in called(actor)]
+    learned = [given(call) for call, name in called(actor) if name == "learn"]
+    assert learned == ["whole, self.trainer, self.publishing, self.config.trainer, progress, hints"]
+    assert "build_batch" not in [name for _, name in called(actor)]
 
 
 def test_no_token_passes_the_controller():

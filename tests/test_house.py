@@ -1,6 +1,7 @@
 """The size of the house: its table in docs/design.md, limits that hold, and imports without circles."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -33,8 +34,23 @@ def test_the_table_says_how_large_the_house_is(found, told):
     assert not apart, "look at what grew, then: python tools/house.py --write"
 
 
+def test_a_limit_that_is_met_stays_met(found):
+    """And one that is missed is listed as missed, until it is met: then take it out of `house.MISSED`."""
+    assert house.over(found) == house.MISSED, {name: (found[name], most) for name, most in house.LIMITS.items()}
+
+
+def test_the_page_says_what_is_missed(found):
+    below = house.TABLE.search((house.ROOT / "docs/design.md").read_text())[2].partition("\n\n")[2]
+    missed = set(re.findall(r"`([\w, ]+)` is [\d,]+ above", below))
+    assert missed == house.MISSED
+    assert f"{found['distinct key names']}. By paths that can be set it is {found['recipe paths']}, and is" in below
+
+
+def test_the_core_imports_nothing_but_itself(found):
+    assert found["environments, core and all it imports"] == found["environments, core"]
+
+
 def test_nothing_that_was_reached_is_lost(found):
-    assert found["circles"] == 0
     assert found["median function"] <= 6 and found["longest function"] < 60
     assert found["comment and docstring lines in 100"] >= 13
 
@@ -51,3 +67,16 @@ def test_a_circle_is_found_however_it_is_closed(tmp_path):
     }
     trees = {package / f"{name}.py": ast.parse(text) for name, text in texts.items()}
     assert house.circles(trees, package) == [["etude.a", "etude.b", "etude.c"]]
+
+
+def test_a_circle_through_a_package_is_found_and_a_sibling_is_none(tmp_path):
+    package = tmp_path / "etude"
+    texts = {
+        "a/__init__": "from etude.a.x import one",
+        "a/x": "from etude.a import y",
+        "a/y": "import etude.b",
+        "b/__init__": "from etude.b.x import two",
+        "b/x": "def late():\n    from etude.b import three",
+    }
+    trees = {package / f"{name}.py": ast.parse(text) for name, text in texts.items()}
+    assert house.circles(trees, package) == [["etude.b", "etude.b.x"]]

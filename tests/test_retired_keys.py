@@ -24,7 +24,7 @@ def configs(of=Config):
 
 @pytest.fixture(scope="module")
 def known():
-    for module in ("cluster.config", "docker.config", "firecracker.config", "qemu.config", "remote", "routed"):
+    for module in ("cluster.config", "docker.config", "firecracker.config", "qemu.config", "remote", "cluster.routed"):
         importlib.import_module(f"etude.environments.{module}")
     return [each for each in configs() if each.__module__.startswith("etude.")]
 

@@ -101,7 +101,6 @@ NOT_TRIED = {
     "environments/freezer.py": KERNEL,
     "environments/images/archives.py": BUILD,
     "environments/images/build.py": BUILD,
-    "environments/images/check.py": BUILD,
     "environments/images/confined.py": BUILD,
     "environments/images/copying.py": BUILD,
     "environments/images/oci.py": BUILD,

@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from etude.environments.images.store import ImagesConfig, ImageStore
+    from etude.environments.images.store import ImageStore
+    from etude.environments.roots import ImagesConfig
 
     store = ImageStore(ImagesConfig(dir=options.dir, format=options.format))
     if options.action == "build":

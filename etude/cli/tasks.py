@@ -201,8 +201,9 @@ def _open(environments: Path) -> Backend:
 
 
 async def _adopt(options: argparse.Namespace) -> int:
-    from etude.environments.images.store import ImagesConfig, ImageStore
+    from etude.environments.images.store import ImageStore
     from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+    from etude.environments.roots import ImagesConfig
     from etude.rewards.mining.adopt import adopt
     from etude.rewards.validate import validate
     from etude.tasks.harbor import write_task

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from etude.environments.base import WORKSPACE, Resources
 from etude.environments.child import spawn
 from etude.environments.egress import gate
-from etude.environments.images.root import Root, image_environment, make_points
+from etude.environments.roots import Root
 from etude.environments.toolchain import ENVIRONMENT, HOME, SANDBOX_UID, Toolchain, build_skeleton
 from etude.environments.uids import SHOWN, UidPool
 from etude.errors import ConfigError, MissingDependency
@@ -75,7 +75,6 @@ class Launcher:
         (root / "stage" / "guest").touch()
         for number in range(len(_SHARE)):
             (root / "stage" / f"tmpfs-{number}").mkdir()
-        make_points(root, [inside for _, inside in added])
         self._guest = ["-b", str(program), "stage/guest"]
         self._added = self._stage(added, 0)
         self._tools = self._stage(tools, len(added))
@@ -147,12 +146,12 @@ class Launcher:
         if root.building:
             argv += ["--bind", f"{_SEEN}/merged", "/", *proc(), "--dev", "/dev"]
             argv += ["--size", str(disk // 8), "--tmpfs", "/dev/shm", *_GUEST]
-            return [*argv, *_enter("/", {**ways, **root.env})]
+            return [*argv, *_enter("/", {**ways, **root.variables})]
         argv += ["--ro-bind", f"{_SEEN}/root", "/", *proc(), "--dev", "/dev", *writable.visible]
         argv += [*self._added.visible, *_GUEST]
         for place in dict.fromkeys((root.workspace, WORKSPACE)):
             argv += ["--bind", f"{_SEEN}/merged", place]
-        return [*argv, *_enter(WORKSPACE, {**image_environment(root.uid, root.env), **ways, **self._view.env})]
+        return [*argv, *_enter(WORKSPACE, {**root.variables, **ways, **self._view.env})]
 
     def _stage(self, binds: Sequence[tuple[Path, str]], first: int) -> _Binds:
         stages, visible = [], []

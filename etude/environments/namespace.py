@@ -31,11 +31,9 @@ from etude.environments.channel import Channel
 from etude.environments.egress.gate import open_proxy
 from etude.environments.egress.policy import EgressConfig, allowing
 from etude.environments.freezer import Freezer
-from etude.environments.images.root import Root
-from etude.environments.images.rootfs import HOST, Roots
-from etude.environments.images.store import ImagesConfig
 from etude.environments.launcher import UPPER, Groups, Launcher, View
 from etude.environments.plugin import BackendTable, Plugin
+from etude.environments.roots import HOST, ImagesConfig, Root, Roots, open_roots
 from etude.environments.spawned import SpawnedSandbox
 from etude.environments.starving import processors_in_use, starved_of
 from etude.environments.toolchain import SANDBOX_UID, find_toolchain
@@ -100,13 +98,13 @@ class NamespaceBackend:
         self.egress: Counter[str] = Counter()
         """What became of sandboxes' requests to their proxies: "allowed", or the reason of a refusal."""
         self._resolve = resolve
-        program = guest_program(default_cache_dir())
+        program = self._program = guest_program(default_cache_dir())
         state_dir = self.config.state_dir or store.default_state_dir()
         if sweep:
             store.sweep(state_dir)
         self.store = store.LayerStore(state_dir, cached_layers)
         self.groups: cgroups.CgroupTree | None = None
-        self.roots = Roots(program, self.store.root, self.config.images, tuple(self.config.binds))
+        self._roots: Roots | None = None
         try:
             self.uids = open_uids(program, self.store.root, FIRST_UID, uid_ranges)
             if self.config.limits == "cgroup":
@@ -131,6 +129,13 @@ class NamespaceBackend:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(name="namespace", isolation="namespace", snapshot="disk", network=True, services=True)
+
+    @property
+    def roots(self) -> Roots:
+        """Images for its sandboxes; opened when the first asks for one."""
+        if self._roots is None:
+            self._roots = open_roots(self._program, self.store.root, self.config.images, tuple(self.config.binds))
+        return self._roots
 
     async def create(self, spec: SandboxSpec) -> NamespaceSandbox:
         """Start a sandbox. Raises SandboxError quoting what the launcher or bubblewrap said.
@@ -254,7 +259,8 @@ class NamespaceBackend:
         return lowers
 
     def _remove_all(self) -> None:
-        self.roots.close()
+        if self._roots is not None:
+            self._roots.close()
         if self.groups is not None:
             self.groups.close()
         self.store.close()

@@ -16,11 +16,11 @@ from pathlib import Path
 from etude.environments import cgroups
 from etude.environments.base import SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
-from etude.environments.images.check import check_images
 from etude.environments.launcher import find_bwrap
 from etude.environments.leftovers import leftovers
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.plugin import Finding, run_check
+from etude.environments.roots import open_roots
 from etude.environments.store import default_state_dir, new_instance
 from etude.errors import DeadlineExceeded, EtudeError
 
@@ -99,10 +99,21 @@ def _images(config: NamespaceConfig) -> Finding:
     try:
         said = f"can be kept and mounted, in the form {config.images.format!r}"
         with tempfile.TemporaryDirectory(prefix="etude-doctor-") as made:
-            check_images(config, Path(made))
+            _keep_an_image(config, Path(made))
     except EtudeError as error:
         said = f"only 'host' ({error})"
     return Finding("images", True, said)
+
+
+def _keep_an_image(config: NamespaceConfig, made: Path) -> None:
+    for name in ("tree", "mounts"):
+        (made / name).mkdir()
+    images = config.images.model_copy(update={"dir": made / "images"})
+    roots = open_roots(guest_program(default_cache_dir()), made / "mounts", images, ())
+    try:
+        roots.check(made / "tree")
+    finally:
+        roots.close()
 
 
 def _left_over(config: NamespaceConfig) -> Finding:

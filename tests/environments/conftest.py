@@ -15,10 +15,11 @@ from scenarios import within
 
 from etude.environments.docker.backend import DockerBackend
 from etude.environments.docker.config import DockerConfig
-from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.images.store import Described, ImageStore
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
 from etude.environments.qemu.config import QemuConfig
+from etude.environments.roots import ImagesConfig
 
 
 @pytest.fixture

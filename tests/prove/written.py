@@ -23,8 +23,9 @@ from etude.durable import write_whole
 from etude.engine.foreign.handover import Handover
 from etude.environments.accounts import Telemetry
 from etude.environments.build import guest_program
-from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.images.store import Described, ImageStore
 from etude.environments.journal import Journal as ServerJournal
+from etude.environments.roots import ImagesConfig
 from etude.harness.journal import Journal
 from etude.harness.permissions.store import load_permissions, remember
 from etude.harness.shadow import Shadow

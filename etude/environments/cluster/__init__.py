@@ -10,6 +10,7 @@
     launch     starts them, and stops them
     backend    the `cluster` backend: a caller's end
     sandbox    its sandboxes, whose calls go to their machine and not through the scheduler
+    routed     the `routed` backend: several clusters or servers as one
 
 Only calls, actors, launch, backend and sandbox import Ray. What a sandbox is made of (its files) goes from the caller
 to the machine through Ray's object store: the scheduler passes on a reference that it never opens.

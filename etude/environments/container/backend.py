@@ -17,7 +17,7 @@ from etude.environments.base import SandboxSpec, Snapshot, gather_all
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.container.config import ContainerConfig
 from etude.environments.container.sandbox import ContainerSandbox
-from etude.environments.images.rootfs import HOST
+from etude.environments.roots import HOST
 from etude.environments.task_archives import archives
 from etude.errors import ConfigError, SandboxError
 

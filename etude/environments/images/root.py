@@ -27,7 +27,7 @@ _BUILD_CAPABILITIES = (
 
 @dataclass(frozen=True)
 class Root:
-    """An image as a sandbox's /. `trees` are directories in the mount namespace `mounts`, highest first."""
+    """See environments.roots.Root. `trees` are directories in the mount namespace `mounts`, highest first."""
 
     trees: tuple[Path, ...]
     mounts: str
@@ -51,6 +51,11 @@ class Root:
         if self.building and self.uid == 0:
             return [part for name in _BUILD_CAPABILITIES for part in ("--cap-add", f"CAP_{name}")]
         return ["--unshare-user", "--disable-userns", "--uid", str(self.uid), "--gid", str(self.gid)]
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Of every command: a build's are the image's alone."""
+        return self.env if self.building else image_environment(self.uid, self.env)
 
     def lowers(self, layers: Sequence[str]) -> list[str]:
         """What the writable overlay stands on: `layers` over the workspace of the image, or the whole image."""
@@ -99,7 +104,7 @@ def make_points(directory: Path, targets: Sequence[str]) -> None:
     for name, points in (("points", agents), ("build-points", _POINTS)):
         root = directory / "stage" / name
         for point in points:
-            (root / point).mkdir(parents=True)
+            (root / point).mkdir(parents=True, exist_ok=True)
         (root / "guest" / "guest").touch()
         for path in (root, *root.rglob("*")):
             path.chmod(0o755)  # whatever our umask

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from etude.environments.images.confined import Confined
 from etude.environments.images.mounts import Mounts
-from etude.environments.images.root import Root, check_points
-from etude.environments.images.store import ImagesConfig, ImageStore
-
-HOST = "host"
-"""The image that is none: the host's own toolchain."""
+from etude.environments.images.root import Root, check_points, make_points
+from etude.environments.images.store import ImageStore
+from etude.environments.roots import ImagesConfig
 
 
 class Roots:
@@ -61,6 +59,13 @@ class Roots:
             mounted = tuple(self._mount(tree) for tree in trees)
             return replace(root, trees=mounted, mounts=self._open().namespace)
 
+    def check(self, tree: Path) -> None:
+        """Keep the directory `tree` as an image and mount it. Raises an EtudeError that says what is missing."""
+        image = ImageStore(self._config).add_directory(tree)
+        with self._lock:
+            self._open()
+            self._mount(image.path)
+
     def close(self) -> None:
         with self._lock:
             self._held.close()
@@ -70,6 +75,7 @@ class Roots:
 
     def _open(self) -> Mounts:
         if self._mounts is None:
+            make_points(self._directory, self._targets)
             self._mounts = Mounts(self._program, self._directory)
         return self._mounts
 

@@ -23,35 +23,21 @@ import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 from urllib.parse import quote, unquote
 
-from etude.config import Config
-from etude.deadlines import Wait
 from etude.durable import naming
 from etude.environments.base import WORKSPACE
 from etude.environments.images.artefact import write_directory, write_erofs
 from etude.environments.images.confined import Confined
 from etude.environments.images.tree import digest_tree
 from etude.environments.images.users import resolve_user
+from etude.environments.roots import ImagesConfig
 from etude.environments.trees import remove_tree
 from etude.errors import ConfigError, DeadlineExceeded
 from etude.host.lock import share, try_hold, wait_for
 
 _WRITERS = {"erofs": write_erofs, "directory": write_directory}
-
-
-class ImagesConfig(Config):
-    """Where images are kept, and in which form new ones are."""
-
-    dir: Path | None = None
-    """A local directory of a file system that can map owners (ext4, xfs, btrfs, tmpfs); None: below XDG_DATA_HOME."""
-    format: Literal["erofs", "directory"] = "erofs"
-    """`directory` for kernels that mount no erofs files (before Linux 6.12); VMs need `erofs`."""
-    write_timeout_s: ClassVar[Wait] = Wait(1800.0)
-    """For writing one image, of tens of gigabytes."""
-    gc_timeout_s: ClassVar[Wait] = Wait(60.0)
-    """How long `gc` waits for images being added or built."""
 
 
 @dataclass(frozen=True)

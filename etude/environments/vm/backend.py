@@ -23,8 +23,8 @@ from etude.environments import cgroups, store
 from etude.environments.base import Capabilities, Resources, SandboxSpec, Snapshot, gather_all
 from etude.environments.build import default_cache_dir, guest_program
 from etude.environments.images.root import image_environment
-from etude.environments.images.rootfs import HOST
 from etude.environments.images.store import ImageStore
+from etude.environments.roots import HOST
 from etude.environments.task_archives import archives
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel

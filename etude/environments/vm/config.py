@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from etude.deadlines import Wait, scaled
-from etude.environments.images.store import ImagesConfig
 from etude.environments.plugin import BackendTable
+from etude.environments.roots import ImagesConfig
 
 
 class MachineConfig(BackendTable):

@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.build import default_cache_dir, guest_program
-from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.images.store import Described, ImageStore
 from etude.environments.plugin import Finding, run_check
+from etude.environments.roots import ImagesConfig
 from etude.environments.vm.backend import MachineBackend
 from etude.environments.vm.config import MachineConfig
 from etude.environments.vm.kernel import guest_kernel

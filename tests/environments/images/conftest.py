@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from debian_packages import program
 
-from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.images.store import Described, ImageStore
+from etude.environments.roots import ImagesConfig
 
 BUSYBOX = Path("/bin/busybox")
 

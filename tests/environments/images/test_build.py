@@ -358,8 +358,9 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from etude.environments.images.build import BuildConfig, build_image
-from etude.environments.images.store import ImagesConfig, ImageStore
+from etude.environments.images.store import ImageStore
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.roots import ImagesConfig
 
 async def main():
     store = ImageStore(ImagesConfig(dir=Path(sys.argv[1])))

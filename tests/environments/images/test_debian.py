@@ -7,7 +7,8 @@ import pytest
 from debian_packages import program
 
 from etude.environments.images.debian import add_debian, apt_sources
-from etude.environments.images.store import ImagesConfig, ImageStore
+from etude.environments.images.store import ImageStore
+from etude.environments.roots import ImagesConfig
 from etude.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt here to take mirrors from")

@@ -2,8 +2,8 @@
 
 from etude.environments import namespace_probe
 from etude.environments.doctor import diagnose
-from etude.environments.images.store import ImagesConfig
 from etude.environments.namespace import NamespaceConfig
+from etude.environments.roots import ImagesConfig
 
 
 def images(config=None):

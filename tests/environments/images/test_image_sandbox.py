@@ -12,8 +12,9 @@ import pytest
 from own_leftovers import left
 
 from etude.environments.base import SandboxSpec
-from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.images.store import Described, ImageStore
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
+from etude.environments.roots import ImagesConfig
 from etude.environments.uids import RANGE
 from etude.errors import ConfigError
 

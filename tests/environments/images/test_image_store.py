@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from etude.environments.images.store import Described, ImagesConfig, ImageStore
+from etude.environments.images.store import Described, ImageStore
+from etude.environments.roots import ImagesConfig
 from etude.errors import ConfigError, DeadlineExceeded
 
 

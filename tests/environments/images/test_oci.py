@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from etude.environments.images.archives import extract
 from etude.environments.images.confined import Confined
 from etude.environments.images.oci import add_oci
-from etude.environments.images.store import ImagesConfig, ImageStore
+from etude.environments.images.store import ImageStore
+from etude.environments.roots import ImagesConfig
 from etude.errors import ConfigError, SandboxError
 
 MACHINE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())

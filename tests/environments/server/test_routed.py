@@ -6,7 +6,7 @@ from scenarios import within
 from etude.config import parse
 from etude.environments.backends import open_backend
 from etude.environments.base import SandboxSpec, Snapshot
-from etude.environments.routed import RoutedConfig
+from etude.environments.cluster.routed import RoutedConfig
 from etude.environments.wire import ServerError
 from etude.errors import ConfigError, DeadlineExceeded, SandboxError
 
