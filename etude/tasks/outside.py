@@ -204,7 +204,7 @@ class _Work:
             self.edits.append((end, end, b"\n%s_end_(%d)" % (indent, place)))
         else:
             return
-        self.next += 1
+        self.next, self.asked[place] = self.next + 1, ("end",)
         yield place
 
     # --- text ---------------------------------------------------------------------------------------------------------
