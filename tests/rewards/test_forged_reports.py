@@ -219,14 +219,14 @@ def test_the_right_answer_is_paid(judged, form):
     assert judged(VERIFIERS[form], WRONG).reason == "failed"
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_forgery_is_not_paid(judged, cheat, form):
     verdict = judged(VERIFIERS[form], CHEATS[cheat])
     assert verdict.reward == 0.0, verdict
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", CHANGES)
 def test_what_was_changed_is_named(judged, cheat, form):
     """By the parent, whatever else fails."""

@@ -210,7 +210,19 @@ def right(text, asked):
         return text == "- True"
     if how == "near":
         return form == "=" and near(parsed(value), *wanted)
+    if how in ("items", "count"):
+        return form == "=" and (alike(parsed(value), *wanted) if how == "count" else equal(value, *wanted))
     return form == "=" and (value == repr(wanted[0]) if how == "is" else equal(value, wanted[0]))
+
+
+def alike(value, wanted):
+    """Whether two lists hold the same, in any order."""
+    rest = value if isinstance(value, list) else [None, *wanted]
+    for each in wanted:
+        if each not in rest:
+            return False
+        rest.remove(each)
+    return not rest
 
 
 def near(value, wanted, relative, absolute):

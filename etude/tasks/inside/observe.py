@@ -6,7 +6,8 @@ Goes before the program that runs tests (`suite`, `pytests`). `tasks.outside` ha
     text, one of no builtin type as what it equals among builtin values by its own account: `rich([2, 'two'])`, of each
     kind one. So it says what it is, and nothing here says what is wanted.
   - `_is_(site, value)` in place of `value is None`, and of `True` and `False`; `_near_(site, value)` in place of
-    `value == approx(literal)`.
+    `value == approx(literal)`; `_items_(site, value)` and `_count_(site, value)` where its items are compared, with and
+    without their order.
   - `_same_(site, one, other)` in place of `one == other` where both come about here: sent, too. Two of one type that is
     not builtin are compared here: what equal means is then for their type to say, which the solution may have written.
     Its word counts only where it hangs on what they hold (`distinguishes`).
@@ -46,7 +47,7 @@ class Observer:
     def __init__(self, report):
         self.report, self.test = report, None
         self.said, self.lock = _set(), RLock()
-        for name in ("equal", "is", "near", "same", "end"):
+        for name in ("equal", "is", "near", "items", "count", "same", "end"):
             setattr(builtins, f"_{name}_", shut(getattr(self, name.replace("is", "is_"))))
         self.tools = Tools()
 
@@ -75,7 +76,17 @@ class Observer:
 
     def near(self, site, value):
         text = written(value, rich)
-        self.say(site, "= " + (_repr(_float(value)) if text.startswith("rich(") else text))
+        if text.startswith("rich(") and _hasattr(_type(value), "__float__"):
+            text = _repr(_float(value))
+        self.say(site, "= " + text)
+        return True
+
+    def items(self, site, value):
+        _len(value)
+        return self.count(site, value)
+
+    def count(self, site, value):
+        self.say(site, "= " + written(_list(value), rich))
         return True
 
     def same(self, site, one, other):
@@ -323,6 +334,6 @@ def parts(value):
     return (value, value.__code__, value.__defaults__, value.__kwdefaults__, *called, *codes)
 
 
-COMPARES = {"_equal_", "_is_", "_near_", "_same_", "AssertionError"}
+COMPARES = {"_equal_", "_is_", "_near_", "_items_", "_count_", "_same_", "AssertionError"}
 ASSERTS = opmap.get("LOAD_ASSERTION_ERROR", -1)
 FUNCTION, EMPTY = _type(of_code), CellType()
