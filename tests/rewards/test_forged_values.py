@@ -8,7 +8,7 @@ from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.records import Task
 from etude.rewards.verifier import verify
 from etude.tasks.outside import split_expectations
-from etude.tasks.verifiers import PytestRun, pytest_verifier, suite_verifier
+from etude.tasks.verifiers import HeldOutCalls, PytestRun, pytest_verifier, suite_verifier, unasked_tests, with_unseen
 
 SITE = str(Path(pytest.__file__).parents[1])
 SUITE = """
@@ -143,3 +143,16 @@ def test_what_is_used_otherwise_stays():
             f"def test_it(self):\n    for x, wanted in [(1, 4816)]:\n        {line}\n        assert m.f(x) == wanted\n"
         )
         assert "4816" in split_expectations(source.encode()).text.decode(), line
+
+
+def test_tests_that_decide_by_their_own_word_are_counted():
+    """An end is none of the judge's values, nor is what both sides come about beside the code."""
+    source = """
+def test_value(): assert m.f(1) == 2
+def test_end(): m.f(1)
+def test_same(): assert m.f(1) == m.f(1)
+def test_in(): assert 1 in m.f(1)
+"""
+    verifier = suite_verifier(source, "test_m", ["test_value", "test_end", "test_same", "test_in"])
+    assert unasked_tests(verifier) == 3
+    assert unasked_tests(with_unseen(verifier, HeldOutCalls([("m", "f", [1], 2)]))) == 0
