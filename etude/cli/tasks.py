@@ -162,6 +162,7 @@ async def _validate(options: argparse.Namespace) -> int:
     from etude.rewards.validate import validate
     from etude.tasks.harbor import read_task
     from etude.tasks.mined.environment import default_root
+    from etude.tasks.verifiers import unasked_tests
 
     backend = _open(options.environments or default_root())
     try:
@@ -170,22 +171,31 @@ async def _validate(options: argparse.Namespace) -> int:
     finally:
         await backend.close()
     unseen = {path: task.provenance["unseen"] for path, task in tasks.items() if "unseen" in task.provenance}
-    return _said({path: one.problems for path, one in found.items()}, options.json, unseen)
+    unasked = {path: unasked_tests(task.verifier) for path, task in tasks.items()}
+    return _said({path: one.problems for path, one in found.items()}, options.json, unseen, unasked)
 
 
 def _said(
-    problems: Mapping[str, Sequence[str]], as_json: bool, unseen: Mapping[str, int] = MappingProxyType({})
-) -> int:
+    problems: Mapping[str, Sequence[str]], as_json: bool, unseen: Mapping[str, int] = MappingProxyType({}),
+    unasked: Mapping[str, int] = MappingProxyType({}),
+) -> int:  # fmt: skip
     """What is wrong with each directory, and 1 if anything is. `unseen` counts the calls that a task asks beside its
-    tests, where it could have some."""
+    tests, where it could have some; `unasked` the tests whose own word decides."""
     if as_json:
-        asked = {path: {"unseen": count} for path, count in unseen.items()}
-        said = {path: {"sound": not some, "problems": list(some)} for path, some in problems.items()}
-        say(json.dumps({path: {**one, **asked.get(path, {})} for path, one in said.items()}))
+        counts = {"unseen": unseen, "unasked": unasked}
+        said: dict[str, dict[str, object]] = {
+            path: {"sound": not some, "problems": [*some]} for path, some in problems.items()
+        }
+        for path, one in said.items():
+            one |= {name: count[path] for name, count in counts.items() if path in count}
+        say(json.dumps(said))
     else:
         if unseen:
             alone = sum(not count for count in unseen.values())
             say(f"{alone} of {len(unseen)} tasks with tests ask no unseen calls: their tests alone decide")
+        if any(unasked.values()):
+            some, tests = sum(map(bool, unasked.values())), sum(unasked.values())
+            say(f"{tests} tests of {some} tasks decide by their own word: the judge has no value of theirs")
         for path, some in problems.items():
             say(f"{'✗' if some else '✓'} {path}" + "".join(f"\n    {problem}" for problem in some))
     return 1 if any(problems.values()) else 0

@@ -3,6 +3,11 @@
     assert total(items) == 12              ──►  assert _equal_(7, (total(items)))          7: 12
     self.assertEqual(total(items), wanted) ──►  self.assertTrue(_same_(8, (total(items)), (wanted)))
     wanted = {"sum": 12}                   ──►  wanted = (None)     where `wanted` is only compared with
+    for x, wanted in [(1, 7), (2, 9)]:     ──►  for x, wanted in [(1, 9), (2, 10)]:             9: 7, 10: 9
+        assert total(x) == wanted          ──►      assert _equal_(wanted, (total(x)))
+
+What a test is parametrized with goes the same way, where pytest does not name the test after it: lists, sets and dicts,
+and all values of tests that have names of their own.
 
 Owns `split_expectations`. What the calls do is said in `inside.observe`, what becomes of their answers in
 `inside.guard`. Lines keep their numbers, but for those after a test that ends in a block. Left as it is: what stands in
@@ -20,7 +25,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_EQUAL = {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
+_EQUAL = {
+    "assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual",
+    "assertMultiLineEqual",
+}  # fmt: skip
+_ITEMS = {"assertSequenceEqual": "items", "assertCountEqual": "count"}
+_CLOSE = {"assertAlmostEqual", "assertAlmostEquals"}
 _WAITS = re.compile(r"raises|suppress|fails|AssertionError", re.IGNORECASE)
 """In a `with`, a decorator or a function that counts on errors."""
 _LOOSE = {"approx", "ANY"}
@@ -76,6 +86,7 @@ class _Work:
     passed: dict[str, list[int]] = field(default_factory=dict)
     edits: list[tuple[int, int, bytes]] = field(default_factory=list)
     names: dict[str, ast.expr] = field(default_factory=dict)
+    columns: dict[str, _Column] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -108,7 +119,9 @@ class _Work:
         """The block of a function, without the values of its names that are compared with and nothing else."""
         names = _wanted_names(function)
         while True:
-            self.names, self.uses = {name: value for name, (value, _) in names.items()}, Counter()
+            self.names = {name: value for name, (value, _) in names.items() if isinstance(value, ast.expr)}
+            self.columns = {name: value for name, (value, _) in names.items() if isinstance(value, _Column)}
+            self.uses = Counter()
             before = self.next, dict(self.asked), list(self.edits)
             places = list(self.block(function.body, True))
             used_otherwise = [name for name, (_, loads) in names.items() if self.uses[name] != loads]
@@ -116,11 +129,19 @@ class _Work:
                 break
             self.next, self.asked, self.edits = before
             names = {name: names[name] for name in names.keys() - used_otherwise}
-        for value, _ in names.values():
-            start, end = self.span(value)
-            self.edits.append((start, end, b"(None%s)" % (b"\n" * self.source[start:end].count(b"\n"))))
-        self.names = {}
+        for value in self.names.values():
+            self.replace(value, b"None")
+        for column in self.columns.values():
+            for cell in column.cells:
+                self.asked[self.next] = ("equal", _literal(cell)[1])
+                self.replace(cell, b"%d" % self.next if column.plain else b"[%d]" % self.next)
+                self.next += 1
+        self.names, self.columns = {}, {}
         return places
+
+    def replace(self, value: ast.expr, text: bytes) -> None:
+        start, end = self.span(value)
+        self.edits.append((start, end, b"(%s%s)" % (text, b"\n" * self.source[start:end].count(b"\n"))))
 
     def block(self, statements: Sequence[ast.stmt], always: bool) -> Iterator[tuple[int, bool]]:
         """(place, whether it is passed whenever the function runs to its end)"""
@@ -151,16 +172,51 @@ class _Work:
                 yield self.put(test, "is", ("is", value), left)
 
     def method(self, call: ast.Call) -> Iterator[int]:
-        if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name) or call.keywords:
+        if not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name) or _starred(call):
             return
+        told = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg != "msg"}
         true = f"{call.func.value.id}.assertTrue(".encode()
         match call.func.attr, call.args:
-            case name, [one, other, *more] if name in _EQUAL and len(more) < 2 and not _starred(call):
+            case name, [one, other, *more] if name in _CLOSE and len(more) + len(told) < 2:
+                yield from self.close(call, one, other, dict.fromkeys(["places"][: len(more)], more and more[0]) | told)
+            case _ if told:
+                return
+            case name, [one, other, *more] if name in _EQUAL and len(more) < 2:
                 yield from self.compared(call, one, other, true, b")")
+            case name, [one, other, *more] if name in _ITEMS and len(more) < 2:
+                for value, wanted in ((one, other), (other, one)):
+                    known, literal = self.literal(wanted)
+                    if known and isinstance(
+                        literal, list | tuple | (set | dict if name == "assertCountEqual" else tuple)
+                    ):
+                        asked = _ITEMS[name], list(literal)
+                        yield self.put(call, _ITEMS[name], asked, value, before=true, after=b")")
+                        return
             case "assertIs", [one, ast.Constant(value=value)] if _single(value):
                 yield self.put(call, "is", ("is", value), one, before=true, after=b")")
             case "assertIsNone", [one]:
                 yield self.put(call, "is", ("is", None), one, before=true, after=b")")
+
+    def close(self, call: ast.Call, one: ast.expr, other: ast.expr, told: Mapping[Any, Any]) -> Iterator[int]:
+        """As unittest has it: the difference, rounded to 7 places, is 0, or it is no more than `delta`."""
+        (name, node), *_ = *told.items(), ("places", ast.Constant(7))
+        known, limit = _literal(node)
+        if not known or type(limit) not in {"places": (int,), "delta": (int, float)}.get(name, ()):
+            return
+        absolute = limit if name == "delta" else 0.5 * 10.0**-limit * (1 + 1e-9)
+        for value, wanted in ((one, other), (other, one)):
+            known, literal = self.literal(wanted)
+            if known and type(literal) in (int, float, complex):
+                true = f"{ast.unparse(call.func).rpartition('.')[0]}.assertTrue(".encode()
+                yield self.put(call, "near", ("near", literal, 0.0, absolute), value, before=true, after=b")")
+                return
+
+    def literal(self, node: ast.expr) -> tuple[bool, Any]:
+        """Whether its value is known, also by a name, and which."""
+        if isinstance(node, ast.Name) and node.id in self.names:
+            self.uses[node.id] += 1
+            node = self.names[node.id]
+        return _literal(node)
 
     def compared(self, whole: ast.expr, one: ast.expr, other: ast.expr, before: bytes, after: bytes) -> Iterator[int]:
         for value, wanted in ((one, other), (other, one)):
@@ -171,10 +227,12 @@ class _Work:
             if asked is not None:
                 yield self.put(whole, "near", asked, value, before=before, after=after)
                 return
-            if isinstance(wanted, ast.Name) and wanted.id in self.names:
+            if isinstance(wanted, ast.Name) and wanted.id in self.columns:
                 self.uses[wanted.id] += 1
-                wanted = self.names[wanted.id]
-            known, literal = _literal(wanted)
+                place = wanted.id if self.columns[wanted.id].plain else f"{wanted.id}[0]"
+                self.put(whole, "equal", None, value, before=before, after=after, place=place)
+                return
+            known, literal = self.literal(wanted)
             if known:
                 yield self.put(whole, "equal", ("equal", literal), value, before=before, after=after)
                 return
@@ -204,27 +262,33 @@ class _Work:
             self.edits.append((end, end, b"\n%s_end_(%d)" % (indent, place)))
         else:
             return
-        self.next += 1
+        self.next, self.asked[place] = self.next + 1, ("end",)
         yield place
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
     def put(
         self, whole: ast.expr, how: str, asked: tuple[Any, ...] | None, *values: ast.expr,
-        before: bytes = b"", after: bytes = b"",
+        before: bytes = b"", after: bytes = b"", place: int | str = "",
     ) -> int:  # fmt: skip
-        """A call in the place of an expression, with as many line ends as were there."""
-        place, self.next = self.next, self.next + 1
+        """A call in the place of an expression, with as many line ends as were there; `place` where a name has it."""
+        site = self.next
+        if place == "":
+            place, self.next = site, site + 1
         if asked is not None:
-            self.asked[place] = asked
+            self.asked[site] = asked
         start, end = self.span(whole)
         pieces = [self.source[slice(*self.span(value))] for value in values]
         lines = self.source[start:end].count(b"\n") - sum(piece.count(b"\n") for piece in pieces)
         inner = b", ".join(b"(%s)" % piece for piece in pieces)
         self.edits.append(
-            (start, end, b"%s_%s_(%d, %s%s)%s" % (before, how.encode(), place, inner, b"\n" * lines, after))
+            (
+                start,
+                end,
+                b"%s_%s_(%s, %s%s)%s" % (before, how.encode(), f"{place}".encode(), inner, b"\n" * lines, after),
+            )
         )
-        return place
+        return site
 
     def span(self, node: ast.expr) -> tuple[int, int]:
         return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
@@ -250,8 +314,17 @@ def _own(function: Function) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _wanted_names(function: Function) -> dict[str, tuple[ast.expr, int]]:
-    """Names that are given a literal, once and for all: that, and how often they are read."""
+@dataclass(frozen=True)
+class _Column:
+    """What a name is given, row for row. `plain`: a place can stand there as it is; else it stands in a list, as pytest
+    names no test after one."""
+
+    cells: Sequence[ast.expr]
+    plain: bool
+
+
+def _wanted_names(function: Function) -> dict[str, tuple[ast.expr | _Column, int]]:
+    """Names that are given a literal, once and for all, or one a row: that, and how often they are read."""
     values: dict[str, ast.expr] = {}
     for statement in function.body:
         match statement:
@@ -267,7 +340,60 @@ def _wanted_names(function: Function) -> dict[str, tuple[ast.expr, int]]:
             bound.update(_strings(node))
     if {"locals", "eval", "exec", "vars"} & read.keys():
         return {}
-    return {name: (value, read[name]) for name, value in values.items() if bound[name] == 1 and read[name]}
+    whole = {name: value for name, value in values.items() if read[name] == bound[name] == 1}
+    found = {**values, **dict(_parametrized(function)), **dict(_looped(function, whole))}
+    return {name: (value, read[name]) for name, value in found.items() if bound[name] == 1 and read[name]}
+
+
+def _looped(function: Function, named: Mapping[str, ast.expr]) -> Iterator[tuple[str, _Column]]:
+    """The columns of `for x, wanted in [(1, 2), …]`; the list may have a name that is read there alone."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Tuple):
+            rows = named.get(node.iter.id) if isinstance(node.iter, ast.Name) else node.iter
+            names = [each.id if isinstance(each, ast.Name) else "" for each in node.target.elts]
+            for name, cells, _ in _table(names, rows):
+                yield name, _Column(cells, True)
+
+
+def _parametrized(function: Function) -> Iterator[tuple[str, _Column]]:
+    """The columns of `@pytest.mark.parametrize("x, wanted", [(1, [2]), …])` that no test's name shows."""
+    for decorator in function.decorator_list:
+        match decorator:
+            case ast.Call(func=ast.Attribute(attr="parametrize"), args=[names, rows], keywords=told):
+                known, names = _literal(names)
+                options = {keyword.arg: keyword.value for keyword in told}
+                named = isinstance(options.get("ids"), ast.List)
+                if not known or options.keys() - {"ids"}:
+                    continue
+                names = [each.strip() for each in names.split(",")] if isinstance(names, str) else list(names)
+                for name, cells, titled in _table(names, rows) if len(names) > 1 else ():
+                    if (
+                        named
+                        or titled
+                        or all(isinstance(each, ast.List | ast.Dict | ast.Set | ast.Tuple) for each in cells)
+                    ):
+                        yield name, _Column(cells, False)
+
+
+def _table(names: Sequence[str], rows: ast.expr | None) -> Iterator[tuple[str, list[ast.expr], bool]]:
+    """The columns of literals in a list of rows, and whether each row has an `id`."""
+    if not isinstance(rows, ast.List | ast.Tuple) or not rows.elts:
+        return
+    cells, titled = [], True
+    for row in rows.elts:
+        match row:
+            case ast.Tuple(elts=given) | ast.List(elts=given):
+                titled = False
+            case ast.Call(func=ast.Attribute(attr="param"), args=given, keywords=told):
+                titled = titled and any(each.arg == "id" and isinstance(each.value, ast.Constant) for each in told)
+            case _:
+                return
+        if len(given) != len(names):
+            return
+        cells.append(given)
+    for name, column in zip(names, zip(*cells, strict=True), strict=True):
+        if name and all(_literal(each)[0] for each in column):
+            yield name, list(column), titled
 
 
 def _messages(function: Function) -> Iterator[ast.AST]:
@@ -276,8 +402,13 @@ def _messages(function: Function) -> Iterator[ast.AST]:
         match node:
             case ast.Assert(msg=ast.expr() as message):
                 yield from ast.walk(message)
-            case ast.Call(func=ast.Attribute(attr=name), args=[_, _, message]) if name in _EQUAL:
-                yield from ast.walk(message)
+            case ast.Call(func=ast.Attribute(attr="subTest")):
+                yield from (each for each in [*node.args, *(told.value for told in node.keywords)])
+            case ast.Call(func=ast.Attribute(attr=name), args=[_, _, *more], keywords=told) if name in {
+                *_EQUAL, *_ITEMS, *_CLOSE,
+            }:  # fmt: skip
+                for message in [*more, *(each.value for each in told if each.arg == "msg")]:
+                    yield from ast.walk(message)
 
 
 def _strings(node: ast.AST) -> Iterator[str]:

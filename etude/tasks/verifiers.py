@@ -1,8 +1,8 @@
 """The verifiers Etude writes itself: hidden calls with values, a module of tests, a repository's tests, a database.
 
 Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`, `with_unseen`, which has a verifier
-ask calls beside its tests, and `current_verifier`, the form they are run in. All put a trusted parent (`inside.guard`)
-between the code under test and the reward. Runs nothing; `rewards.verifier` does.
+ask calls beside its tests, `current_verifier`, the form they are run in, and `unasked_tests`. All put a trusted
+parent (`inside.guard`) between the code under test and the reward. Runs nothing; `rewards.verifier` does.
 """
 
 from __future__ import annotations
@@ -154,6 +154,20 @@ def current_verifier(verifier: Verifier) -> Verifier:
     if not ours or (whole := _armed(secret)) is None:
         return verifier
     return replace(verifier, files={**verifier.files, "/tests/guard.py": _inside("guard"), "/tests/secret": whole})
+
+
+def unasked_tests(verifier: Verifier) -> int:
+    """How many of its tests decide by their own word, in the process of the code under test: on the way to their end no
+    value is compared with one that the judge alone has, and no unseen calls are asked beside them."""
+    secret = current_verifier(verifier).files.get("/tests/secret", b"{}")
+    try:
+        told = ast.literal_eval(secret.decode())
+    except (ValueError, SyntaxError):
+        return 0  # not of our making
+    if not isinstance(told, dict) or "must" not in told or "unseen" in told:
+        return 0
+    valued = {place for place, (how, *_) in told["asked"].items() if how != "end"}
+    return sum(valued.isdisjoint(places) for places in told["must"].values())
 
 
 def _guarded(program: str, request: Any, expected: Mapping[Any, Any], timeout_s: float) -> Verifier:

@@ -16,10 +16,10 @@ ROOT = "/tmp/verifier-database"
 OPTIONS = f"-k {ROOT} -h '' -c fsync=off -c shared_buffers=8MB -c max_connections=10"
 
 
-def run(request, report, _observe):
+def run(request, _observe):
     problem = prepare(request)
     for key, query in request["queries"].items():
-        report(key, repr(problem or rows(query)))
+        yield key, repr(problem or rows(query))
 
 
 def prepare(request):

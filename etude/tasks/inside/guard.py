@@ -5,15 +5,17 @@ runs in a forked child that is sent a program and a request, and answers in line
 
   - forks before it knows any answer, once for each run, then becomes unreadable to other processes (not dumpable) and
     only then reads /tests/secret, which it removes;
-  - takes an answer only with this run's nonce, and never runs, imports or unpickles anything the child sent;
+  - takes an answer only with a mark that this run's nonce was needed for, and never runs, imports or unpickles anything
+    the child sent;
   - before it judges, ends every other process in the sandbox, so that none is left to change the reward.
 
 Whatever goes wrong here ends in a non-zero exit status, and then no reward counts. The time limit is the sandbox's.
-/tests/secret is one Python literal: {"program": source of `run(request, report, observe)`, "request": …, "expected":
-{key: value}}; a key has no space in its repr. Where tests run in the child it has two more keys (see `observe`):
-"asked", {place in the tests: (how, value)}, the values that were taken out of the tests, and "must", {key: places that
-a test passes on its way}. What the child saw at a place, "@KEY:PLACE", is compared here, and each of these places must
-have been passed. "away" names files that go before a run, whose questions are then asked in an order that nobody knows.
+/tests/secret is one Python literal: {"program": source of `run(request, observe)`, which yields (key, text), "request":
+…, "expected": {key: value}}; a key has no space in its repr. Where tests run in the child it has two more keys (see
+`observe`): "asked", {place in the tests: (how, value)}, the values that were taken out of the tests, and "must", {key:
+places that a test passes on its way}. What the child saw at a place, "@KEY:PLACE", is compared here, and each of these
+places must have been passed before the test's own answer; "tools" is the last. "away" names files that go before a run,
+whose questions are then asked in an order that nobody knows.
 "unseen" is a second run, a literal as the first, in a child of its own: both must be right. Knows nothing else of what
 a request means. Talks to nobody outside the sandbox.
 """
@@ -21,12 +23,14 @@ a request means. Talks to nobody outside the sandbox.
 import _ctypes
 import posix
 import time
+from _blake2 import blake2s
+from itertools import chain, starmap
 
 SECRET = "/tests/secret"
 WORKSPACE = "/workspace"
 REWARD_DIR = "/logs/verifier"
 ANSWER_BYTES = 1 << 25
-DONE = "done"
+DONE, TOOLS = "done", "tools"
 PR_SET_DUMPABLE = 4
 SIGKILL = 9
 MOST_TRIES = 3000
@@ -71,9 +75,9 @@ def judged(run, to_child, from_child):
         take_away(run["away"])
         request = dict(sorted(request.items(), key=lambda item: posix.urandom(8)))
     nonce = posix.urandom(16).hex()
-    send(to_child, repr((run["program"], request, nonce)))
+    send(to_child, repr((run["program"], request, nonce)).encode())
     posix.close(to_child)
-    answers, seen = receive(from_child, run.get("asked", {}), nonce)
+    answers, seen = receive(from_child, run.get("asked", {}), blake2s(key=nonce.encode()))
     expected, must = run["expected"], run.get("must", {})
     wrong = [key for key, value in expected.items() if not equal(answers.get(repr(key)), value, ANSWERED)]
     for key, places in must.items():
@@ -113,24 +117,37 @@ def end_the_others():
 
 
 def be_child(request_end, answer_end):
-    """Read the request, run the program, and never return."""
+    """Run the program, and never return. Code under test walks frames: none of them holds what reports, as it is C that
+    calls it with what the program yields."""
     try:
-        with open(request_end, encoding="utf-8") as told:
-            program, request, nonce = eval(told.read())
-        null = posix.open("/dev/null", posix.O_RDWR)
-        for stream in (0, 1, 2):
-            posix.dup2(null, stream)
-
-        def report(key, text):
-            line = f"{nonce} {key!r} {text}".replace("\n", " ")
-            send(answer_end, line, "backslashreplace")
-
-        space: dict = {"__name__": "child"}
-        exec(compile(program, "child", "exec"), space)
-        space["run"](request, report, lambda: space["Observer"](report))
-        report(DONE, "")
+        any(starmap(*started(request_end, answer_end)))
     finally:
         posix._exit(0)
+
+
+def started(request_end, answer_end):
+    """What reports, and what the program answers, one after the other, once it is asked."""
+    with open(request_end, encoding="utf-8") as told:
+        program, request, nonce = eval(told.read())
+    null = posix.open("/dev/null", posix.O_RDWR)
+    for stream in (0, 1, 2):
+        posix.dup2(null, stream)
+    marks = blake2s(key=nonce.encode())  # from here on nothing shows the nonce
+
+    def report(key, text):
+        line = f"{key!r} {text}".replace("\n", " ").encode("utf-8", "backslashreplace")
+        send(answer_end, mark(marks, line) + b" " + line)
+
+    space: dict = {"__name__": "child"}
+    exec(compile(program, "child", "exec"), space)
+    observe = map(space.get("Observer", id), iter([report].pop, None))  # gives one, and has nothing then
+    return report, chain(space["run"](request, observe), [(DONE, "")])
+
+
+def mark(marks, line):
+    mine = marks.copy()
+    mine.update(line)
+    return mine.hexdigest().encode()
 
 
 def become_unreadable():
@@ -140,15 +157,15 @@ def become_unreadable():
         raise OSError("prctl(PR_SET_DUMPABLE) failed")
 
 
-def send(pipe, line, errors="strict"):
-    data = line.encode("utf-8", errors) + b"\n"
+def send(pipe, line):
+    data = line + b"\n"
     while data:
         data = data[posix.write(pipe, data) :]
 
 
-def receive(pipe, asked, nonce):
+def receive(pipe, asked, marks):
     """(answers by key's text, whether what was seen is right by test and place), until the child is done, ends, or
-    floods."""
+    floods. What a test sees after its own answer, as in a process it left behind, does not count."""
     answers, seen, halves, rest, size = {}, {}, {}, b"", 0
     while repr(DONE) not in answers and size <= ANSWER_BYTES:
         chunk = posix.read(pipe, 1 << 16)
@@ -157,14 +174,18 @@ def receive(pipe, asked, nonce):
         size += len(chunk)
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            said, _, told = line.decode("utf-8", "replace").partition(" ")
-            key, _, text = told.partition(" ")
-            if said != nonce or key in answers:
-                raise SystemExit("tampering: an answer without this run's nonce, or a second one to a question")
+            said, _, told = line.partition(b" ")
+            key, _, text = told.decode("utf-8", "replace").partition(" ")
+            if said != mark(marks, told) or key in answers:
+                raise SystemExit("tampering: an answer without this run's mark, or a second one to a question")
             if not key.startswith("'@"):
+                if repr(DONE) in answers or (repr(TOOLS) in answers and key != repr(DONE)):
+                    raise SystemExit("tampering: an answer after the last one")
                 answers[key] = text
                 continue
             test, _, number = key[2:-1].rpartition(":")
+            if {test, repr(test), repr(TOOLS), repr(DONE)} & answers.keys():
+                continue
             place = int(number) if number.isdecimal() else None
             if text[:2] == "< ":
                 halves[key] = text[2:]
@@ -183,11 +204,25 @@ def right(text, asked):
     form, _, value = text.partition(" ")
     if asked is None:
         both = form == ":" and parsed(value)
-        return text == "- True" or (isinstance(both, tuple) and both[0] == both[1])
-    how, wanted = asked[:2]
+        return text == "~ True" or (isinstance(both, tuple) and both[0] == both[1])
+    how, *wanted = asked
+    if how == "end":
+        return text == "- True"
     if how == "near":
-        return form == "=" and near(parsed(value), wanted, *asked[2:])
-    return form == "=" and (value == repr(wanted) if how == "is" else equal(value, wanted))
+        return form == "=" and near(parsed(value), *wanted)
+    if how in ("items", "count"):
+        return form == "=" and (alike(parsed(value), *wanted) if how == "count" else equal(value, *wanted))
+    return form == "=" and (value == repr(wanted[0]) if how == "is" else equal(value, wanted[0]))
+
+
+def alike(value, wanted):
+    """Whether two lists hold the same, in any order."""
+    rest = value if isinstance(value, list) else [None, *wanted]
+    for each in wanted:
+        if each not in rest:
+            return False
+        rest.remove(each)
+    return not rest
 
 
 def near(value, wanted, relative, absolute):
@@ -198,9 +233,12 @@ def near(value, wanted, relative, absolute):
     if isinstance(wanted, dict):
         same = isinstance(value, dict) and value.keys() == wanted.keys()
         return same and all(near(value[key], wanted[key], relative, absolute) for key in wanted)
-    if not isinstance(value, (int, float)) or not isinstance(wanted, (int, float)):
+    if not isinstance(value, (int, float, complex)) or not isinstance(wanted, (int, float, complex)):
         return value == wanted
-    return value == wanted or abs(value - wanted) <= max(relative * abs(wanted), absolute)
+    try:
+        return value == wanted or abs(value - wanted) <= max(relative * abs(wanted), absolute)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 class Rich:

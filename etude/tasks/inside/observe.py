@@ -6,7 +6,8 @@ Goes before the program that runs tests (`suite`, `pytests`). `tasks.outside` ha
     text, one of no builtin type as what it equals among builtin values by its own account: `rich([2, 'two'])`, of each
     kind one. So it says what it is, and nothing here says what is wanted.
   - `_is_(site, value)` in place of `value is None`, and of `True` and `False`; `_near_(site, value)` in place of
-    `value == approx(literal)`.
+    `value == approx(literal)`; `_items_(site, value)` and `_count_(site, value)` where its items are compared, with and
+    without their order.
   - `_same_(site, one, other)` in place of `one == other` where both come about here: sent, too. Two of one type that is
     not builtin are compared here: what equal means is then for their type to say, which the solution may have written.
     Its word counts only where it hangs on what they hold (`distinguishes`).
@@ -17,10 +18,13 @@ framework are still what they were then. Nothing of the workspace can be importe
 """
 
 import builtins
+import gc
 import os
 import sys
 from _functools import _lru_cache_wrapper  # ty: ignore[import-not-found]  # of C; it has no stub
 from _thread import RLock
+from opcode import opmap
+from types import CellType
 
 TOOLS = ("builtins", "operator", "unittest", "pytest", "_pytest", "pluggy")
 _type, _repr, _len, _list, _tuple, _dict, _set, _float = type, repr, len, list, tuple, dict, set, float
@@ -37,25 +41,30 @@ DEPTH = 60
 
 
 class Observer:
-    """What the running test sees, for the parent; `test` is its key, None while none runs that counts."""
+    """What the running test sees, for the parent; `test` is its key, None while none runs that counts. Code under test
+    walks frames and the collector's objects: there are only callables of C that do not show what they call (`shut`)."""
 
     def __init__(self, report):
         self.report, self.test = report, None
         self.said, self.lock = _set(), RLock()
-        for name in ("equal", "is", "near", "same", "end"):
-            # a cache of no size is the one callable of C that does not show what it calls
-            shut = _lru_cache_wrapper(getattr(self, name.replace("is", "is_")), 0, False, None)
-            setattr(builtins, f"_{name}_", shut)
+        for name in ("equal", "is", "near", "items", "count", "same", "end"):
+            setattr(builtins, f"_{name}_", shut(getattr(self, name.replace("is", "is_"))))
         self.tools = Tools()
 
     def enter(self, paths, known):
         """The workspace comes first from now on. What the test framework has imported beyond the modules `known`, under
-        a name that the workspace has too, is forgotten, so that tests meet the workspace's."""
+        a name that the workspace has too, is forgotten, so that tests meet the workspace's. Hands out what begins a
+        test, what learns a test module, and what says which tool was changed."""
         sys.path[:0] = paths
         for name in _set(sys.modules) - known:
             top = name.partition(".")[0]
             if top not in TOOLS and any(os.path.exists(f"{path}/{top}{end}") for path in paths for end in ("", ".py")):
                 del sys.modules[name]
+        gc.freeze()  # the collector does not list what is here by now
+        return shut(self.begin), shut(self.tools.learn), shut(self.tools.changed)
+
+    def begin(self, test):
+        self.test = test
 
     def equal(self, site, value):
         self.say(site, "= " + written(value, rich))
@@ -67,7 +76,17 @@ class Observer:
 
     def near(self, site, value):
         text = written(value, rich)
-        self.say(site, "= " + (_repr(_float(value)) if text.startswith("rich(") else text))
+        if text.startswith("rich(") and _hasattr(_type(value), "__float__"):
+            text = _repr(_float(value))
+        self.say(site, "= " + text)
+        return True
+
+    def items(self, site, value):
+        _len(value)
+        return self.count(site, value)
+
+    def count(self, site, value):
+        self.say(site, "= " + written(_list(value), rich))
         return True
 
     def same(self, site, one, other):
@@ -87,7 +106,7 @@ class Observer:
     def compare(self, site, one, other):
         """Two that are more than builtin types."""
         if _type(one) is not _type(other):
-            self.say(site, "- False")
+            self.say(site, "~ False")
         elif _type(one) in (_list, _tuple) and _len(one) == _len(other):
             for pair in _zip(one, other):
                 self.same(site, *pair)
@@ -97,7 +116,7 @@ class Observer:
         else:
             equal = equals(one, other) and equals(other, one)
             equal = equal and not equals(one, Rich()) and not equals(Rich(), other)
-            self.say(site, f"- {equal and distinguishes(one) and distinguishes(other)}")
+            self.say(site, f"~ {equal and distinguishes(one) and distinguishes(other)}")
 
     def end(self, site):
         self.say(site, "- True")
@@ -109,6 +128,11 @@ class Observer:
             if self.test is not None and (text[0] in "<>" or key not in self.said):
                 self.said.add(key)
                 self.report(f"@{self.test}:{site}", text)
+
+
+def shut(function):
+    """A cache of no size is the one callable of C that does not show what it calls."""
+    return _lru_cache_wrapper(function, 0, False, None)
 
 
 class Rich(Exception):
@@ -228,9 +252,10 @@ _SLOT, _MEMBER, _GETSET = (
 
 
 class Tools:
-    """The functions and classes of the test framework, as they are now."""
+    """The functions and classes of the test framework and of the tests, as they are now."""
 
     def __init__(self):
+        self.tests = _set()
         self.modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in TOOLS}
         self.known = _dict(self.seen())
 
@@ -245,6 +270,14 @@ class Tools:
                         if of_code(function):
                             yield (name, key, method), parts(function)
 
+        for module in self.tests:
+            yield from named(module)
+
+    def learn(self, module):
+        """A test module that has been executed: what it calls is as it is now until the end."""
+        self.tests.add(module)
+        self.known.update(named(module))
+
     def changed(self):
         """What is no longer what it was; empty if nothing is."""
         now = _dict(self.seen())
@@ -253,6 +286,35 @@ class Tools:
             if _len(after) != _len(before) or any(x is not y for x, y in zip(before, after, strict=True)):
                 return ".".join(key)
         return ""
+
+
+def named(module):
+    """What decides in a test module: tools, its tests, what compares for them, and its test classes' methods. Others
+    may change while tests run, as what a test hands over to be wrapped."""
+    for name, value in _list(vars(module).items()):
+        kind = _type(value)
+        if kind is _type(sys) and value.__name__.partition(".")[0] in TOOLS:
+            yield (module.__name__, name), (value,)
+        elif kind is FUNCTION and (decides(name, value) or of_tools(value)):
+            yield (module.__name__, name), parts(value)
+        elif issubclass(kind, _type) and (of_tools(value) or "Test" in name or any(map(of_tools, value.__mro__[:-1]))):
+            yield (module.__name__, name), (value,)
+            for method in _set().union(*map(vars, value.__mro__)):
+                base = next(base for base in value.__mro__ if method in vars(base))
+                found = vars(base)[method]
+                ours = of_tools(base) or base.__module__ == module.__name__
+                if ours and _type(getattr(found, "__func__", found)) is FUNCTION:
+                    yield (module.__name__, name, method), parts(found)
+
+
+def decides(name, function):
+    """Whether it is a test, or makes assertions."""
+    code = function.__code__
+    return name.startswith("test") or COMPARES & _set(code.co_names) or ASSERTS in code.co_code[::2]
+
+
+def of_tools(value):
+    return _str(value.__module__).partition(".")[0] in TOOLS and value.__module__ != "builtins"
 
 
 def of_code(value):
@@ -264,8 +326,14 @@ def parts(value):
     value = getattr(value, "__func__", value) if _isinstance(value, (classmethod, staticmethod)) else value
     if _isinstance(value, property):
         return value, value.fget
-    code = getattr(value, "__code__", None) if _type(value) is FUNCTION else None
-    return (value, code, value.__defaults__, value.__kwdefaults__) if code else (value,)
+    if _type(value) is not FUNCTION:
+        return (value,)
+    held = [cell.cell_contents for cell in value.__closure__ or () if cell != EMPTY]
+    called = [each for each in held if _type(each) is FUNCTION]
+    codes = [each.__code__ for each in called]
+    return (value, value.__code__, value.__defaults__, value.__kwdefaults__, *called, *codes)
 
 
-FUNCTION = _type(of_code)
+COMPARES = {"_equal_", "_is_", "_near_", "_items_", "_count_", "_same_", "AssertionError"}
+ASSERTS = opmap.get("LOAD_ASSERTION_ERROR", -1)
+FUNCTION, EMPTY = _type(of_code), CellType()

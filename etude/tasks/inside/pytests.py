@@ -40,23 +40,23 @@ def test_raises():
 CANARIES = ("test_assert", "test_approx", "test_raises")
 
 
-def run(request, report, observe):
+def run(request, observe):
     if request.get("lints"):
         restore(request["files"])
     for number, lint in enumerate(request.get("lints", [])):
-        report(f"lint{number}", repr(too_much(lint, counts(lint))))
+        yield f"lint{number}", repr(too_much(lint, counts(lint)))
     tests = request["tests"]
     seen = Seen({test: number for number, test in enumerate(tests)}, observe)
     found = outcomes(request, seen)
     for number, test in enumerate(tests):
-        report(number, repr(found.get(test, "missing")))
-    report(len(tests), repr(found[f"{CANARY}::test_canary"]))
-    report("tools", repr(seen.changed))
+        yield number, repr(found.get(test, "missing"))
+    yield len(tests), repr(found[f"{CANARY}::test_canary"])
+    yield "tools", repr(seen.changed)
 
 
 def outcomes(request, seen):
     """{pytest's id: how it ended} of every test in the modules, and of all canaries together as one."""
-    restore({**request["files"], CANARY: CANARY_SOURCE.encode()})
+    restore({**request.pop("files"), CANARY: CANARY_SOURCE.encode()})
     os.chdir(WORKSPACE)
     os.environ.pop("PYTEST_ADDOPTS", None)
     sys.path.append(request["environment"])
@@ -120,22 +120,28 @@ class Seen:
 
     def __init__(self, keys, observe=None):
         self.found, self.keys, self.observe, self.changed, self.known = {}, keys, observe, None, set()
+        self.begin = self.learn = self.tools = None
 
     def pytest_load_initial_conftests(self):
         """All plug-ins are there, and the code under test is not: none of them is or imports the workspace's."""
-        self.observer = self.observe and self.observe()
-        if self.observer:
-            self.observer.enter(places(), self.known)
+        if self.observe:
+            self.begin, self.learn, self.tools = next(self.observe).enter(places(), self.known)
         else:
             sys.path[:0] = places()
 
     def pytest_sessionfinish(self):
         """Before plug-ins take back what they have changed."""
-        self.changed = self.observer and self.observer.tools.changed()
+        self.changed = self.tools and self.tools()
+
+    def pytest_collection_finish(self, session):
+        """The test modules have been executed, and none of the tests."""
+        if self.learn:
+            for module in {item.module for item in session.items if hasattr(item, "module")}:
+                self.learn(module)
 
     def pytest_runtest_logstart(self, nodeid):
-        if self.observer:
-            self.observer.test = self.keys.get(nodeid)
+        if self.begin:
+            self.begin(self.keys.get(nodeid))
 
     def pytest_runtest_logreport(self, report):
         before = self.found.get(report.nodeid)

@@ -30,21 +30,22 @@ class Canary(_canary_unittest.TestCase):
 """
 
 
-def run(request, report, observe):
-    known = set(sys.modules)
+def run(request, observe):
+    known, tests = set(sys.modules), request["tests"]
     module = type(sys)(request["name"])
     sys.modules[request["name"]] = module
     canaries = type(sys)("canaries")
     sys.modules["canaries"] = canaries
     exec(compile(CANARIES, "canaries", "exec"), vars(canaries))
-    observer = observe()
-    observer.enter(["/workspace"], known)
-    exec(compile(request["source"], request["name"], "exec"), vars(module))
-    for test in request["tests"]:
+    code = compile(request.pop("source"), request["name"], "exec")
+    begin, learn, changed = next(observe).enter(["/workspace"], known)
+    exec(code, vars(module))
+    learn(module)
+    for test in tests:
         home = canaries if test.startswith(("canary_", "Canary.")) else module
-        observer.test = test
-        report(test, repr("ok" if passes(home, test) else "failed"))
-    report("tools", repr(observer.tools.changed()))
+        begin(test)
+        yield test, repr("ok" if passes(home, test) else "failed")
+    yield "tools", repr(changed())
 
 
 def passes(module, test):
