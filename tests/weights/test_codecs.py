@@ -443,16 +443,11 @@ KERNELS = {"whole": ["_decode"], "rice": ["_apply", "_write"], "range_coder": ["
 @pytest.mark.parametrize("coder", one_of_each(7, KERNELS))
 def test_kernels_are_compiled_once_and_then_read_from_disk(coder: str, tmp_path: os.PathLike[str]) -> None:
     """One compile of the machine code serves every later process."""
-    hits = (f"len(coder.{kernel}.stats.cache_hits)" for kernel in KERNELS[coder])
-    script = f"from etude.weights import {coder} as coder\nprint(sum([{', '.join(hits)}]))"
+    hits = ", ".join(f"len(coder.{kernel}.stats.cache_hits)" for kernel in KERNELS[coder])
+    command = [sys.executable, "-c", f"from etude.weights import {coder} as coder; print(sum([{hits}]))"]
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-        for _ in range(2)
-    ]
-    assert runs == ["0\n", f"{len(KERNELS[coder])}\n"]
+    runs = [subprocess.run(command, env=environment, capture_output=True, check=True).stdout for _ in range(2)]
+    assert [int(run) for run in runs] == [0, len(KERNELS[coder])]
     assert len(rice._apply.signatures) == 1
 
 
