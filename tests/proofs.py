@@ -5,14 +5,18 @@ are always played. The proofs are cut into slices of SLICE seconds, neighbours t
 fixtures start. ETUDE_PROOFS_SEED chooses the slice; where it is not set, chance does, and the run says at its end which
 seed it had. A proof that is asked for by name is a slice by itself, and so is always played.
 
-A test that asks the same thing many times, for which few are enough as a rule, says so by `often`.
+Every promise of a room keeps a real test that is always played: of what is asked of many backends, shapes, formats or
+attacks alike, the first of each kind (`one_of_each`), so that no way of doing it is left to chance; of what is one long
+story, another test of the same promise, which the proof then is the long form of. The two runs of e2e/test_run.py are
+always played. A test that asks the same thing many times, for which few are enough as a rule, says so by `often`.
 """
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
+from _pytest.mark import ParameterSet
 
 MODES = ("slice", "all")
 MODE = os.environ.get("ETUDE_PROOFS", "slice")
@@ -24,6 +28,18 @@ SLICE = 75.0
 def often(as_a_rule: int, in_full: int) -> int:
     """How often to do a thing: many times only where all proofs are played."""
     return in_full if MODE == "all" else as_a_rule
+
+
+def one_of_each(seconds: float, values: Iterable, kind: Callable = lambda *value: None) -> list:
+    """As parameters: the first value of each kind is always played, every other is a proof that takes so long."""
+    seen, found = set(), []
+    for value in values:
+        one = value if isinstance(value, ParameterSet) else pytest.param(*(value if type(value) is tuple else (value,)))
+        of = kind(*one.values)
+        marks = [pytest.mark.proof(seconds)] if of in seen else []
+        seen.add(of)
+        found.append(pytest.param(*one.values, id=one.id, marks=[*one.marks, *marks]))
+    return found
 
 
 def slices(costs: Sequence[float]) -> list[range]:

@@ -13,7 +13,7 @@ from schemathesis import GenerationMode  # noqa: E402
 from schemathesis.specs.openapi import checks as conformance  # noqa: E402
 
 schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
-EXAMPLES = often(8, 300)
+EXAMPLES = often(3, 300)
 MODES = ("positive", "negative")
 DESCRIBED = [
     conformance.status_code_conformance,

@@ -73,6 +73,13 @@ def test_every_proof_is_in_one_slice_and_none_is_too_long(costs):
     assert all(sum(costs[at] for at in positions) <= proofs.SLICE for positions in cut)
 
 
+def test_the_first_of_each_kind_is_no_proof():
+    params = proofs.one_of_each(3, [("a", 1), ("a", 2), ("b", 1)], lambda name, number: name)
+    assert [[mark.args for mark in each.marks] for each in params] == [[], [(3,)], []]
+    one, two = proofs.one_of_each(2, ["x", pytest.param("y", id="why")])
+    assert (one.values, two.values, two.id, len(two.marks)) == (("x",), ("y",), "why", 1)
+
+
 def test_a_seed_plays_its_slice_and_everything_that_is_no_proof(made):
     """With processes side by side it is the same one: where it was not, xdist would not begin."""
     found = [played(run(made, ETUDE_PROOFS_SEED=str(seed))) for seed in range(SLICES)]

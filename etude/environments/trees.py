@@ -21,6 +21,8 @@ from etude.errors import SandboxSpoiled
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RIVAL_S = 10.0
 """How long a tree that others write to, or remove, is tried again."""
+_RIVALLED = {errno.ENOENT, errno.ENOTEMPTY, errno.ESTALE, errno.ENOTDIR, errno.EISDIR}
+"""What a walk meets where something is gone, new, moved, or of another kind than it was a moment ago."""
 _FULL = SICK | {errno.ENOMEM}
 """A disk or a machine that fails. A copy takes no more room than its source, which has a limit."""
 
@@ -71,15 +73,22 @@ def is_empty(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a tree, whatever modes its directories have; fine when it does not exist."""
+    """Remove a tree, whatever modes its directories have; fine when it does not exist.
+
+    What others do in it meanwhile, as a sweep by another process does, is no reason to give up before the deadline.
+    """
     deadline = time.monotonic() + _RIVAL_S
     while True:
-        with contextlib.suppress(FileNotFoundError):  # a sweep by another process may be removing the same tree
-            _remove(path)
-        if not path.exists():
-            return
-        if time.monotonic() > deadline:
-            raise OSError(f"{path} cannot be removed in {_RIVAL_S:.0f} s: something is still writing there")
+        try:
+            return _remove(path)
+        except OSError as error:
+            if error.errno not in _RIVALLED:
+                raise
+            if not path.exists():
+                return
+            if time.monotonic() > deadline:
+                said = f"{path} cannot be removed in {_RIVAL_S:.0f} s: something is still writing there ({error})"
+                raise OSError(error.errno, said) from error
         time.sleep(0.01)
 
 

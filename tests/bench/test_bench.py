@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from killed_bench import CONFIG
+from proofs import one_of_each
 from scripted_openai import Reply, ScriptedServer
 
 from etude.bench.page import write_page
@@ -42,6 +43,7 @@ def test_all_tasks_of_every_set_can_be_solved(bench):
     assert set(summarise(run)["splits"]) == {"eval", "heldout", "real"}
 
 
+@pytest.mark.proof(8)
 def test_a_hundred_at_once_and_none_is_lost(bench):
     run = bench(tasks={"ladder": 5}, attempts=4, concurrency=100, policy={"kind": "solution"})
     assert [attempt for attempt in run.attempts if not attempt.solved] == []
@@ -62,7 +64,7 @@ def test_killed_and_resumed_it_is_the_same_file(bench, tmp_path):
         assert [event.kind for event in session_events(again, attempt)][-1] == "end"
 
 
-@pytest.mark.parametrize("cut", [0, 1, 40, 300])
+@pytest.mark.parametrize("cut", one_of_each(1.2, [40, 0, 1, 300]))
 def test_a_torn_line_is_played_or_written_anew(bench, tmp_path, cut):
     """As a kill in the middle of a write, or between the two files, leaves them."""
     directory = bench(**CONFIG).directory

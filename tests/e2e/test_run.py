@@ -63,23 +63,23 @@ def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     out = tmp_path / "run"
-    limits = ("rollouts.max_steps=4", "rollouts.max_minutes=10")
+    limits = ("rollouts.max_steps=3", "rollouts.max_minutes=10")
     process = subprocess.Popen(
         command(out, *limits), cwd=ROOT, env=variables(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 300
-    while len(steps(out)) < 2:
+    while not steps(out):
         assert process.poll() is None, process.stderr.read()[-2000:]
-        assert time.monotonic() < deadline, "two steps within 300 s"
+        assert time.monotonic() < deadline, "a step within 300 s"
         time.sleep(0.2)
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = run(out, *limits, resume=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert [(line["step"], line["version"]) for line in steps(out)] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert [(line["step"], line["version"]) for line in steps(out)] == [(1, 1), (2, 2), (3, 3)]
     summary = json.loads(done.stdout.splitlines()[-1])
     counters, samples = summary["counters"], summary["samples"]
-    assert counters["deltas_published"] == 4
+    assert counters["deltas_published"] == 3
     assert counters["trained_rollouts"] == sum(line["trained_rollouts"] for line in steps(out)) == samples["trained"]
     assert counters["samples_restored"] > 0
     assert (summary["lost"], summary["trained_twice"]) == (0, 0)

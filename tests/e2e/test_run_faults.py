@@ -29,6 +29,7 @@ def test_a_wrong_key_is_named(tmp_path):
     refused(done, "trainer.loss.bnad: unknown key", "band", code=42)
 
 
+@pytest.mark.proof(4)
 def test_a_missing_model_is_named(tmp_path):
     refused(run(tmp_path / "run", f"model.path={tmp_path}/nowhere"), "nowhere", "model.path")
 

@@ -155,6 +155,7 @@ def spread(spans):
 
 
 @pytest.mark.timeout(STUCK_S * 2 + 120)
+@pytest.mark.proof(6)
 def test_a_busy_server_says_no_wrong_token_and_loses_nothing(tmp_path, monkeypatch):
     torch.set_num_threads(1)
     with serving(random_decoder(0), store=tmp_path, engine=ROOM, request_s=STUCK_S, max_waiting=24) as server:

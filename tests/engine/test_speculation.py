@@ -7,6 +7,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from proofs import one_of_each
 from small_models import random_decoder
 
 from etude.engine.config import EngineConfig
@@ -108,7 +109,7 @@ def play(model, prompts, temperature, swap=None, **given):
     ]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", one_of_each(1.2, [1.0, 0.0]))
 @pytest.mark.parametrize("shape", [GROUPED, LATENT], ids=["grouped", "latent"])
 def test_further_tokens_change_no_token_and_no_bit(shape, temperature):
     model, rng = random_decoder(4, shape), random.Random(1)

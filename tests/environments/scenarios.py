@@ -5,6 +5,14 @@ import os
 import socket
 from contextlib import asynccontextmanager
 
+EVERYWHERE = {
+    "test_exit_codes_output_order_and_environment", "test_it_outlives_the_call_and_ends_by_kill_with_its_session",
+    "test_snapshot_carries_the_workspace_and_forks_are_independent", "test_a_paused_sandbox_can_be_destroyed",
+    "test_what_is_in_the_way_is_replaced_and_the_rest_stays", "test_writes_make_parents_and_replace",
+    "test_the_compiler_and_git_work", "test_without_one_there_is_no_network", "test_a_fork_is_all_or_none",
+}  # fmt: skip
+"""Of the conformance suite one scenario of each file, or two: always played, on all backends that start quickly."""
+
 
 def within(deadline_s, make, scenario):
     """What `scenario(make())` returns, on an event loop of its own."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from own_leftovers import left
+from proofs import often
 
-from etude.environments import cgroups, store
+from etude.environments import cgroups, store, trees
 from etude.environments.base import SandboxSpec
 from etude.environments.doctor import diagnose
 from etude.environments.leftovers import leftovers
@@ -273,7 +275,7 @@ def test_groups_that_lie_elsewhere_are_found_by_what_their_instance_noted(tmp_pa
 
 def test_several_sweeps_of_the_same_tree_all_end_well(tmp_path):
     """Whoever opens a backend sweeps what dead processes left; two that open at once meet in the same directories."""
-    for attempt in range(20):
+    for attempt in range(often(8, 20)):
         tree = tmp_path / f"tree-{attempt}"
         for directory in range(30):
             (tree / f"{directory}").mkdir(parents=True)
@@ -282,3 +284,61 @@ def test_several_sweeps_of_the_same_tree_all_end_well(tmp_path):
         with ThreadPoolExecutor(8) as rivals:
             list(rivals.map(remove_tree, [tree] * 8))
         assert not tree.exists()
+
+
+def write(tree):
+    (tree / "a" / "b" / "new").touch()
+
+
+def move(tree):
+    (tree / "a" / "b").rename(tree / "moved")
+
+
+def make_a_file_of_a_directory(tree):
+    (tree / "a").rename(tree / "moved")
+    (tree / "a").touch()
+
+
+def make_a_directory_of_a_file(tree):
+    (tree / "file").unlink()
+    (tree / "file" / "below").mkdir(parents=True)
+
+
+RIVALS = {write: "rmdir", move: "open:..", make_a_file_of_a_directory: "open:a", make_a_directory_of_a_file: "unlink"}
+"""What somebody else does, and before which call of ours he does it: the worst moment."""
+
+
+def rivalled(monkeypatch, tree, rival, times):
+    """Have him do it so many times."""
+    call, _, what = RIVALS[rival].partition(":")
+    ours, left = getattr(os, call), times
+
+    def late(path, *arguments, **options):
+        nonlocal left
+        if left and tree.exists() and (not what or path == what):
+            left -= 1
+            rival(tree)
+        return ours(path, *arguments, **options)
+
+    monkeypatch.setattr(trees.os, call, late)
+    return lambda: left == 0
+
+
+@pytest.mark.parametrize("rival", RIVALS)
+def test_what_somebody_does_to_a_tree_meanwhile_is_no_reason_to_leave_it(tmp_path, monkeypatch, rival):
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    (tree / "file").touch()
+    happened = rivalled(monkeypatch, tree, rival, times=1)
+    remove_tree(tree)
+    assert happened() and not tree.exists()
+
+
+def test_who_writes_there_for_ever_is_told_of(tmp_path, monkeypatch):
+    tree = tmp_path / "tree"
+    (tree / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(trees, "_RIVAL_S", 0.1)
+    rivalled(monkeypatch, tree, write, times=10**9)
+    with pytest.raises(OSError, match=r"cannot be removed in .* still writing there .*not empty") as raised:
+        remove_tree(tree)
+    assert raised.value.errno == errno.ENOTEMPTY

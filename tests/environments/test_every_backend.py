@@ -16,6 +16,7 @@ from pathlib import Path
 import proofs
 import pytest
 from planted_cases import CASES, Case
+from proofs import one_of_each
 from test_planted import Place, place, plant_outside
 from test_planted import programs as programs  # a fixture: what the rows are obeyed by
 
@@ -38,7 +39,7 @@ import auditor
 from hack_suite.play import measure, small_chat
 
 WHOLE = proofs.MODE == "all"
-FAST = ("namespaces", "without_root", "containers")
+FAST = one_of_each(3, ("namespaces", "without_root", "containers"))
 SLICE = ("a hook is written", "the config is set", "a .git that is a file", "a bare repository", "direnv", "vim")
 GONE = {"a bare one of sockets"}
 """What no archive holds."""
@@ -116,6 +117,7 @@ async def read_by_ours(project: Path, scrubbed: Path) -> None:
 
 
 @pytest.mark.timeout(3600 if WHOLE else 300)
+@pytest.mark.parametrize("everywhere", [*FAST, pytest.param("machines", marks=pytest.mark.proof(4))], indirect=True)
 def test_what_is_planted_in_a_sandbox_is_obeyed_by_nothing_of_ours(everywhere, outer: Path) -> None:
     cases = [case for case in CASES if WHOLE or case.name in SLICE]
     users = [planted(outer / str(number), case) for number, case in enumerate(cases)]

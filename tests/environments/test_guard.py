@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from guarded_workspace import example, python, repository, said, within
+from proofs import one_of_each
 from pydantic import ValidationError
 from users_git import git
 
@@ -30,7 +31,7 @@ def project(outer: Path) -> Path:
 # it is as it would be without it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", one_of_each(0.5, range(6)))
 def test_calls_at_random_do_what_they_do_without_a_guard(seed: int, outer: Path) -> None:
     printed = []
     for guard in ("on", "existing"):
@@ -255,7 +256,10 @@ for name in sys.argv[2:]:
 """
 
 
-@pytest.mark.parametrize("root", [".", "deps", "packages/p", *(f"{name}/p" for name in UNPACKED)])
+ROOTS = [".", "deps", "packages/p", *(f"{name}/p" for name in UNPACKED)]
+
+
+@pytest.mark.parametrize("root", one_of_each(0.9, ROOTS, lambda root: root.startswith(UNPACKED) or root))
 def test_every_listed_name_is_refused_in_every_form(root: str, project: Path) -> None:
     """At the top, in a nested repository, anywhere else, and where packages are, whatever the case."""
     (project / "deps" / ".git").mkdir(parents=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import prove.hostile_states as hostile
 import pytest
-from proofs import often
+from proofs import often, one_of_each
 
 from etude.environments import guest_verbs
 from etude.environments.archive import StorageFailed, take_out, unpack
@@ -68,6 +68,9 @@ def test_a_few_from_afar(from_afar):
 
 
 @pytest.mark.timeout(300 + 30 * STATES)
+@pytest.mark.parametrize(
+    "everywhere", one_of_each(4, ("namespaces", "without_root", "containers", "machines")), indirect=True
+)
 def test_a_few_on_every_backend(everywhere):
     async def scenario(backend):
         tally = await hostile.many(range(60, 60 + STATES), backend, 2, forks=4)

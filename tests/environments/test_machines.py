@@ -379,6 +379,7 @@ def test_a_config_says_how_strong_the_isolation_must_be():
             parsed(**wrong)
 
 
+@pytest.mark.proof(5)
 def test_the_doctor_boots_a_guest(machine_config, monkeypatch, tmp_path):
     *parts, booted = probe(machine_config)
     assert all(finding.ok for finding in parts) and booted.ok, str(booted)

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from proofs import one_of_each
 from second_user import User
 
 from etude.environments import cgroups, store
@@ -37,7 +38,7 @@ def _can_limit():
     return True
 
 
-@pytest.mark.parametrize(("who", "beside"), [(ROOT, ONE), (ONE, ROOT), (ONE, TWO)])
+@pytest.mark.parametrize(("who", "beside"), one_of_each(2.5, [(ROOT, ONE), (ONE, ROOT), (ONE, TWO)]))
 def test_each_removes_his_own_and_passes_over_what_is_anothers(users, who, beside):
     own, other = users(who, beside)
     living, dead = other.hold(), other.hold().kill()

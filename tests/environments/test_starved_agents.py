@@ -95,5 +95,6 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the whole suite already runs without root")
+@pytest.mark.proof(6)
 def test_in_a_sandbox_made_without_root():
     assert is_theirs(as_nobody(WITHOUT_ROOT, deadline_s=180))

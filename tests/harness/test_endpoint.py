@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from proofs import one_of_each
 from pydantic import ValidationError
 from scripted_openai import Json, Reply, ScriptedServer
 
@@ -297,26 +298,26 @@ def test_no_event_makes_a_reader_fail_otherwise_than_it_says(data: st.DataObject
 # --- busy, broken and absent servers ----------------------------------------------------------------------------------
 
 
-@BOTH
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Reply(status=429, headers={"retry-after": "0"}),
-        Reply(status=503, headers={"retry-after-ms": "20"}, body="<html>busy</html>"),
-        Reply(status=500, headers={"retry-after": "0"}),
-        Reply("half of it", drop_after=3),
-        Reply("half of it", drop_after=0),
-        Reply(events=["data: {not json\n\n"]),
-        Reply(events=[]),
-        Reply(events=[{"type": "error", "error": {"message": "overloaded", "code": "overloaded_error"}}]),
-        Reply(events=[{"type": "error", "error": {"message": "busy", "code": 503}}]),
-        Reply("late", stall_s=1.5),
-        Reply("late, and later", drop_after=2, stall_s=1.5),
-    ],
-    ids=["429", "503", "500", "dropped", "dropped-first", "garbage", "nothing", "error", "code", "silent", "stalls"],
-)
-def test_a_message_that_broke_is_asked_for_anew(dialect: str, broken: Reply) -> None:
+BROKEN = {
+    "429": Reply(status=429, headers={"retry-after": "0"}),
+    "503": Reply(status=503, headers={"retry-after-ms": "20"}, body="<html>busy</html>"),
+    "500": Reply(status=500, headers={"retry-after": "0"}),
+    "dropped": Reply("half of it", drop_after=3),
+    "dropped-first": Reply("half of it", drop_after=0),
+    "garbage": Reply(events=["data: {not json\n\n"]),
+    "nothing": Reply(events=[]),
+    "error": Reply(events=[{"type": "error", "error": {"message": "overloaded", "code": "overloaded_error"}}]),
+    "code": Reply(events=[{"type": "error", "error": {"message": "busy", "code": 503}}]),
+    "silent": Reply("late", stall_s=1.5),
+    "stalls": Reply("late, and later", drop_after=2, stall_s=1.5),
+}
+BREAKS = [(dialect, how) for how in BROKEN for dialect in ("chat", "responses")]
+
+
+@pytest.mark.parametrize(("dialect", "how"), one_of_each(0.6, BREAKS, lambda dialect, how: how))
+def test_a_message_that_broke_is_asked_for_anew(dialect: str, how: str) -> None:
     told: list[Delta] = []
+    broken = BROKEN[how]
     script = itertools.chain([broken], itertools.repeat(GOOD))
     patience = Timeouts(silence_s=1.0 if broken.stall_s else 60.0)
     [said], server, endpoint = asked(script, dialect=dialect, told=told, patience=patience)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from proofs import one_of_each
 from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
@@ -296,7 +297,7 @@ def test_values_not_quite_of_their_type_are_taken_where_the_config_says_so(play:
         assert sampler.heard == [[], [expected]]
 
 
-@pytest.mark.parametrize("toolset", ["small", "agent"])
+@pytest.mark.parametrize("toolset", one_of_each(2, ["agent", "small"]))
 def test_a_call_that_exceeds_its_deadline_is_answered_and_counted(play: Run, chat: ChatRenderer, toolset: str) -> None:
     """A command at its own deadline, and a tool of whatever kind at that of the whole call; the session goes on."""
     slow = ("run_terminal_cmd", {"command": "echo begun; sleep 30"})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from planted_git import TRAPS, Planted
+from proofs import one_of_each
 
 from etude.errors import EtudeError
 from etude.harness.fleet import FleetConfig, Worktrees, apply_result, trial_merges
@@ -55,7 +56,12 @@ async def mining(planted: Planted) -> None:
 OPERATIONS: tuple[Callable, ...] = (side_by_side, undo, completion, mining)
 
 
-@pytest.mark.parametrize("name", TRAPS)
+def springs(name: str) -> tuple[str, ...] | None:
+    """What git is asked to do when it falls for the trap."""
+    return TRAPS[name].springs
+
+
+@pytest.mark.parametrize("name", one_of_each(0.7, TRAPS, springs))
 def test_nothing_planted_runs(name: str, outer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = Planted(outer, TRAPS[name])
     monkeypatch.setenv("HOME", str(outer / "home"))
@@ -73,7 +79,7 @@ def test_nothing_planted_runs(name: str, outer: Path, monkeypatch: pytest.Monkey
     assert sprung == []
 
 
-@pytest.mark.parametrize("name", [name for name, trap in TRAPS.items() if trap.springs])
+@pytest.mark.parametrize("name", one_of_each(0.5, filter(springs, TRAPS), springs))
 def test_the_traps_are_live(name: str, outer: Path) -> None:
     planted = Planted(outer, TRAPS[name])
     planted.as_a_user()

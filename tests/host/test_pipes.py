@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from proofs import one_of_each
 from users_git import git
 
 from etude.errors import ConfigError
@@ -27,7 +28,7 @@ def repo(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", [".gitignore", "sub/.gitignore"])
+@pytest.mark.parametrize("name", one_of_each(2, ["sub/.gitignore", ".gitignore"]))
 def test_undo_names_the_pipe_it_would_wait_for(name: str, repo: Path) -> None:
     shadow = Shadow(repo, repo.parent / "home", "s")
 
@@ -43,7 +44,7 @@ def test_undo_names_the_pipe_it_would_wait_for(name: str, repo: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("name", ["sub/.gitattributes", ".gitignore"])
+@pytest.mark.parametrize("name", one_of_each(2, ["sub/.gitattributes", ".gitignore"]))
 def test_agents_side_by_side_do_so_too(name: str, repo: Path) -> None:
     (repo / "sub" / "a.txt").write_text("b\n")
 

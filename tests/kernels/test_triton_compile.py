@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from proofs import one_of_each
 
 COMPILE = """
 import sys
@@ -80,7 +81,7 @@ print("compiled")
 """
 
 
-@pytest.mark.parametrize("capability", [90, 100])
+@pytest.mark.parametrize("capability", one_of_each(15, [90, 100]))
 def test_kernels_compile_for_hopper_and_blackwell(capability, tmp_path):
     """No device is needed to compile: IEEE division is in the code, and so are the tensor cores that are meant."""
     pytest.importorskip("triton", reason="needs Triton: the dev extra")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from proofs import one_of_each
 from quantise_inputs import cases
 
 from etude.errors import ConfigError
@@ -38,7 +39,7 @@ def test_mxfp8_columns(dtype, swizzled):
     assert torch.equal(got.scales, swizzle(wanted.scales) if swizzled else wanted.scales)
 
 
-@pytest.mark.parametrize(("dtype", "swizzled"), [(torch.float32, True), (torch.bfloat16, False)])
+@pytest.mark.parametrize(("dtype", "swizzled"), one_of_each(6, [(torch.float32, True), (torch.bfloat16, False)]))
 def test_nvfp4_rows(dtype, swizzled):
     x, groups = sorted_rows(dtype)
     got, wanted = triton_quantise.nvfp4_rows(x, groups, None, swizzled), nvfp4.quantise(x)

@@ -15,6 +15,7 @@ import acp
 import pytest
 from acp.schema import HttpMcpServer, McpServerStdio, PermissionOption, ToolCallUpdate
 from acp_editor import WAIT_S, Editor, editor
+from proofs import one_of_each
 from scripted_openai import Reply, ScriptedServer
 
 PRICES = ("--set", "prices.scripted={input = 2, cached = 1, output = 10}")
@@ -183,7 +184,7 @@ def test_a_killed_session_is_loaded_with_all_that_was_said(root: Path) -> None:
     assert "interrupted" in server.bodies[2]["messages"][-1]["content"]
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "the editor leaves"])
+@pytest.mark.parametrize("how", one_of_each(2, ["the editor leaves", "SIGTERM"]))
 def test_the_end_stops_every_command(root: Path, how: str) -> None:
     script = [Reply("", [run("echo begun; sleep 60; echo late > late")]), Reply("Never said.")]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proofs import one_of_each
 from scripted_openai import Reply, ScriptedServer
 
 from etude.config import load_recipe
@@ -53,7 +54,7 @@ def results(body: dict[str, Any]) -> list[str]:
     return [each["content"] for each in body["messages"] if each["role"] == "tool"]
 
 
-@pytest.mark.parametrize("revision", ["later", "earlier"])
+@pytest.mark.parametrize("revision", one_of_each(2.5, ["later", "earlier"]))
 def test_what_has_changed_is_told_and_no_sealed_byte_is_another(place: Path, revision: str) -> None:
     script = [
         Reply("", [("mcp__one__grow", {})]),

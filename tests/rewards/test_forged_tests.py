@@ -6,6 +6,7 @@ The tests of one module run under both forms, as a suite and under pytest; each 
 from pathlib import Path
 
 import pytest
+from proofs import one_of_each
 
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.records import Task
@@ -337,7 +338,7 @@ VERIFIERS = {
         [f"test_m.py::{test}" for test in (*NAMED_TESTS, "test_near")], 20.0,
     ),
 }  # fmt: skip
-FORMS = ("suite", "pytest")
+FORMS = one_of_each(4, ("suite", "pytest"))
 
 
 @pytest.fixture

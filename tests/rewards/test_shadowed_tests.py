@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from proofs import one_of_each
 
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.records import Task
@@ -103,7 +104,10 @@ def test_the_right_answer_is_paid(judged, verifier):
     assert judged(verifier, {"m.py": WRONG}).reward == 0.0
 
 
-@pytest.mark.parametrize(("verifier", "cheat"), [(form, cheat) for form, cheats in CHEATS.items() for cheat in cheats])
+PAIRS = [(form, cheat) for form, cheats in CHEATS.items() for cheat in cheats]
+
+
+@pytest.mark.parametrize(("verifier", "cheat"), one_of_each(2.5, PAIRS, lambda form, cheat: form))
 def test_what_stands_in_for_the_test_framework_is_not_paid(judged, verifier, cheat):
     verdict = judged(verifier, {"m.py": WRONG, **CHEATS[verifier][cheat]})
     assert (verdict.reward, verdict.reason) == (0.0, "failed"), verdict

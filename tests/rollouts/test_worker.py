@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import ray
+from proofs import one_of_each
 
 from etude.environments.cluster.calls import actor
 from etude.errors import ConfigError, EtudeError
@@ -231,7 +232,7 @@ def test_one_that_dies_while_it_leaves_is_not_replaced(life):
     assert life(scenario)[-1] == ("leaving", "died", "gone")
 
 
-@pytest.mark.parametrize("state", ["starting", "ready", "resting"])
+@pytest.mark.parametrize("state", one_of_each(2, ["ready", "starting", "resting"]))
 def test_one_that_is_closed_is_gone_from_wherever_it_is(life, state):
     async def scenario(worker, until):
         if state != "starting":

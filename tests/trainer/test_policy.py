@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proofs import one_of_each
 
 from etude.errors import ConfigError, EtudeError
 from etude.models.attention import PackedAttention
@@ -94,16 +95,17 @@ def rollouts(trainer, rng, wanted):
     groups = []
     for number in range(8):
         members = []
-        for member in range(8):
-            ids = torch.tensor([3, 4, int(rng.integers(5, 9))])
-            output = trainer.policy(ids, torch.arange(3), PackedAttention([3]))
-            logprobs = trainer.policy.logits(output.hidden_ND[-1:]).log_softmax(-1)[0]
-            odds = logprobs.double().exp().numpy()
+        ids = torch.tensor([[3, 4, last] for last in rng.integers(5, 9, 8)])
+        output = trainer.policy(ids.flatten(), torch.arange(3).repeat(8), PackedAttention([3] * 8))
+        logprobs = trainer.policy.logits(output.hidden_ND[2::3]).log_softmax(-1)
+        routes = output.routing.experts_NLK.numpy().astype(np.uint8)
+        for member, row in enumerate(logprobs):
+            odds = row.double().exp().numpy()
             token = int(rng.choice(64, p=odds / odds.sum()))
-            routes = output.routing.experts_NLK.numpy().astype(np.uint8)
             seg = Segment(
-                np.array([*ids.tolist(), token], np.int32), np.array([0, 0, 0, 1], bool),
-                np.array([0, 0, 0, logprobs[token]], np.float32), np.full(4, trainer.version, np.int32), routes,
+                np.array([*ids[member].tolist(), token], np.int32), np.array([0, 0, 0, 1], bool),
+                np.array([0, 0, 0, row[token]], np.float32), np.full(4, trainer.version, np.int32),
+                routes[3 * member : 3 * member + 3],
             )  # fmt: skip
             members.append(trajectory(f"{number}/{member}", Scored(float(token < wanted), {}), seg))
         groups.append(Group(str(number), TASK, tuple(members)))
@@ -117,8 +119,15 @@ def train_on(trainer, rng, wanted=20):
     return reward, trainer.step(build_batch(groups, values, trainer.version))
 
 
-@pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "muon", "scalar_lr": 0.01}], ids=["adamw", "muon"])
-@pytest.mark.parametrize("shape", [CONFIG, LATENT], ids=["grouped", "latent"])
+ADAMW, MUON = {"name": "adamw"}, {"name": "muon", "scalar_lr": 0.01}
+WAYS = [(CONFIG, MUON), (LATENT, ADAMW), (CONFIG, ADAMW), (LATENT, MUON)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "optimizer"),
+    one_of_each(3, WAYS, lambda shape, optimizer: shape.latent),
+    ids=lambda value: value["name"] if isinstance(value, dict) else "latent" if value.latent else "grouped",
+)
 def test_it_learns_what_is_rewarded(shape, optimizer):
     trainer = policy(shape, router_replay=True, optimizer=OptimizerConfig(lr=0.01, **optimizer))
     rng = np.random.default_rng(0)

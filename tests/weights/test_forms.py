@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from proofs import often
 from weight_samples import publisher_on, same
 
 from etude.errors import WeightError
@@ -81,7 +82,7 @@ def decoded(payload: bytes, parent: Array) -> Array:
 
 @pytest.mark.parametrize(("form", "codec"), CODERS)
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=often(20, 60))
 def test_round_trip(form: str, codec: Codec, data: st.DataObject) -> None:
     parent, new = data.draw(pairs(form))
     payload = codecs.encode_with(codec, new, parent)
@@ -159,7 +160,7 @@ def test_codecs_of_other_forms_are_refused() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=often(40, 150))
 def test_hostile_payloads_write_nowhere_else(form: str, data: st.DataObject) -> None:
     parent, new = data.draw(pairs(form))
     payload = bytearray(codecs.encode(new, parent).payload + data.draw(st.binary(max_size=2)))
@@ -214,7 +215,7 @@ SETTINGS = st.builds(
 
 
 @given(history=histories(), settled=SETTINGS, elements=st.sampled_from([1, 7, 64]), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=often(20, 60))
 def test_any_updates_through_any_chain(
     history: list[Bits], settled: dict[str, Any], elements: int, data: st.DataObject
 ) -> None:
@@ -229,7 +230,7 @@ def test_any_updates_through_any_chain(
 
 
 @given(history=histories(), settled=SETTINGS, seed=st.integers(0, 1 << 32))
-@settings(max_examples=20)
+@settings(max_examples=often(8, 20))
 def test_any_order_of_arrival(history: list[Bits], settled: dict[str, Any], seed: int) -> None:
     """A store that is copied to another one object by object, in any order: nothing but whole versions is ever read."""
     source, copy, rng = published(history, **settled), open_store("memory://"), random.Random(seed)

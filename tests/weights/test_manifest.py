@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proofs import often
 from weight_samples import make_bits, move_bits
 
 from etude.errors import WeightError
@@ -55,7 +56,7 @@ def test_dump_and_load() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=often(75, 300))
 def test_damaged_bytes(data: st.DataObject) -> None:
     """Any damage to the bytes is noticed: the frame carries a checksum."""
     delta, _ = sample()

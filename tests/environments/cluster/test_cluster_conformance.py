@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cluster_machines import machine, serving
-from scenarios import within
+from scenarios import EVERYWHERE, within
 
 from etude.environments.backends import open_backend
 from etude.environments.cluster.config import ClusterConfig
@@ -29,7 +29,8 @@ def scenarios():
         spec.loader.exec_module(module)
         for name, value in vars(module).items():
             if name.startswith("test_"):
-                yield f"{path.stem}_{name.removeprefix('test_')}", value
+                mark = (lambda test: test) if name in EVERYWHERE else pytest.mark.proof(0.5)
+                yield f"{path.stem}_{name.removeprefix('test_')}", mark(value)
 
 
 globals().update(scenarios())

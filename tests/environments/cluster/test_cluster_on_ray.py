@@ -8,6 +8,7 @@ import signal
 
 import pytest
 from cluster_machines import SMALL, left_by, until
+from proofs import one_of_each
 
 from etude.environments.backends import open_backend
 from etude.environments.base import SandboxSpec
@@ -165,7 +166,7 @@ def test_the_queue_is_seen_the_interactive_go_first_and_too_many_are_refused(run
     run(scenario)
 
 
-@pytest.mark.parametrize("kind", ["create", "exec", "snapshot", "fork"])
+@pytest.mark.parametrize("kind", one_of_each(2.5, ["exec", "create", "snapshot", "fork"]))
 def test_a_killed_agent_costs_named_errors_and_leaves_nothing(run, kind):
     async def scenario(backend, pair):
         box = await backend.create(SPEC)

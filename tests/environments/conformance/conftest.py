@@ -2,13 +2,22 @@
 `--backend` names: a kind that is installed, or package.module:attribute of its plug-in."""
 
 import pytest
-from scenarios import within
+from scenarios import EVERYWHERE, within
 
 from etude.config import load_recipe
 from etude.environments.namespace import NamespaceBackend
 from etude.plugins import find
 
-OURS = ("namespace", "docker", "remote", pytest.param("qemu", marks=pytest.mark.proof(1.2)))
+SECONDS = {"docker": 0.7, "remote": 0.5, "qemu": 1.2}
+"""How long a scenario of the others has: all of them are played on `namespace`, those EVERYWHERE on these as well."""
+
+
+def ours(test):
+    """The backends of a scenario, most of which are proofs."""
+    proofs = {name: pytest.mark.proof(seconds) for name, seconds in SECONDS.items()}
+    if test in EVERYWHERE:
+        proofs = {name: mark for name, mark in proofs.items() if name == "qemu"}
+    return ("namespace", *(pytest.param(name, marks=proofs.get(name, ())) for name in SECONDS))
 
 
 def pytest_addoption(parser):
@@ -19,7 +28,7 @@ def pytest_addoption(parser):
 def pytest_generate_tests(metafunc):
     if "run" in metafunc.fixturenames:
         named = metafunc.config.getoption("--backend", default=None)
-        metafunc.parametrize("run", [named] if named else OURS, indirect=True)
+        metafunc.parametrize("run", [named] if named else ours(metafunc.function.__name__), indirect=True)
 
 
 @pytest.fixture
