@@ -3,7 +3,7 @@
 A test marked `proof(seconds)` is a proof; `seconds` is how long one process has it on two quiet cores. All other tests
 are always played. The proofs are cut into slices of SLICE seconds, neighbours together, as they share what their
 fixtures start. ETUDE_PROOFS_SEED chooses the slice; where it is not set, chance does, and the run says at its end which
-seed it had. A proof that is asked for by name is a slice by itself, and so is always played.
+seed it had. Where tests are asked for by name, by a node id or by -k, all of those are played.
 
 Every promise of a room keeps a real test that is always played: of what is asked of many backends, shapes, formats or
 attacks alike, the first of each kind (`one_of_each`), so that no way of doing it is left to chance; of what is one long
@@ -69,11 +69,16 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     if MODE not in MODES or not SEED.isdigit():
         raise pytest.UsageError(f"ETUDE_PROOFS is one of {', '.join(MODES)}, ETUDE_PROOFS_SEED a whole number")
     costs = {item: cost for item in items if (cost := cost_of(item)) is not None}
-    if MODE == "all" or not costs:
+    if MODE == "all" or not costs or config.option.keyword or any("::" in each for each in config.args):
         return
     proofs = sorted(costs, key=lambda item: item.nodeid)
     cut = slices([costs[item] for item in proofs])
-    kept = {proofs[at] for at in cut[int(SEED) % len(cut)]}
+    at = int(SEED) % len(cut)
+    kept = set(proofs[cut[at].start : cut[at].stop])
+    for item in kept:  # xdist hands it on to the process that prints the summary
+        item.user_properties.append(
+            ("proofs", f"slice {at + 1} of {len(cut)}: ETUDE_PROOFS_SEED={SEED} plays it again")
+        )
     left_out = [item for item in proofs if item not in kept]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in costs or item in kept]
@@ -81,6 +86,7 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 def summary(reports: Sequence[pytest.TestReport]) -> str:
     """What was played, for the end of a run; nothing where no proof was."""
-    played = len({report.nodeid for report in reports if "proof" in report.keywords})
-    which = "all of them" if MODE == "all" else f"a slice: ETUDE_PROOFS_SEED={SEED} plays it again, `make prove` all"
-    return f"{played} proofs played, {which}" if played else ""
+    played = [report for report in reports if "proof" in report.keywords]
+    slices = {said for report in played for name, said in report.user_properties if name == "proofs"}
+    which = f"{', '.join(slices)}, `make prove` plays all" if slices else "all that were asked for"
+    return f"{len({report.nodeid for report in played})} proofs played, {which}" if played else ""

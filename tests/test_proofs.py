@@ -87,13 +87,17 @@ def test_a_seed_plays_its_slice_and_everything_that_is_no_proof(made):
     slices = [each - ALWAYS for each in found]
     assert set.union(*slices) == PROOFS and sum(map(len, slices)) == len(PROOFS)
     done = run(made, "-n", "2")
-    said = re.search(r"(\d+) proofs played, a slice: ETUDE_PROOFS_SEED=(\d+)", done.stdout)
+    said = re.search(rf"(\d+) proofs played, slice \d of {SLICES}: ETUDE_PROOFS_SEED=(\d+)", done.stdout)
     assert played(done) == found[int(said[2]) % SLICES] and len(slices[int(said[2]) % SLICES]) == int(said[1])
 
 
 def test_all_are_played_where_they_are_asked_for(made):
     assert played(run(made, ETUDE_PROOFS="all")) == ALWAYS | PROOFS
     assert played(run(made, "-k", "test_longer")) == {"test_a.py::test_longer"}
+    assert played(run(made, "-k", "test_long")) == {each for each in PROOFS if "test_a" in each}
+    done = run(made, "test_a.py::test_long")
+    assert played(done) == {f"test_a.py::test_long[{n}]" for n in range(3)}
+    assert "3 proofs played, all that were asked for" in done.stdout
 
 
 def test_what_is_wrong_is_said(made, tmp_path):

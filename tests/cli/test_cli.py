@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from proofs import one_of_each
 
-from etude.cli.main import main
-
-from etude.cli.main import COMMANDS, Parser
+from etude.cli.main import COMMANDS, Parser, main
 
 ROOT = Path(__file__).parents[2]
 

@@ -45,6 +45,7 @@ def test_the_reference_is_the_plain_computation():
 SHAPES = [
     {"tokens": 1, "top_k": 1}, {"tokens": 1, "top_k": 8, "experts": 8}, {"tokens": 3, "top_k": 2},
     {"tokens": 1, "top_k": 2, "width": 544, "hidden": 32}, {"tokens": 1, "top_k": 2, "width": 32, "hidden": 544},
+    {"tokens": 5, "top_k": 2}, {"tokens": 2, "top_k": 2, "width": 32, "hidden": 1056},
 ]  # fmt: skip
 
 

@@ -90,10 +90,14 @@ def test_attention_is_torch_s(dtype):
     torch.testing.assert_close(out, plain(q, k, v, ends), **NEAR[dtype])
 
 
-@pytest.mark.parametrize(("dtype", "seed"), one_of_each(7, zip(DTYPES, range(2), strict=True)))
-def test_a_query_has_the_same_bits_packed_alone_chunked_and_decoded(dtype, seed):
+SMALL = {"heads": 2, "groups": 1}
+CASES = [(DTYPES[0], 0, SMALL), *((dtype, seed, {}) for dtype in DTYPES for seed in range(2))]
+
+
+@pytest.mark.parametrize(("dtype", "seed", "heads"), one_of_each(12, CASES), ids=str)
+def test_a_query_has_the_same_bits_packed_alone_chunked_and_decoded(dtype, seed, heads):
     rng, lengths = random.Random(seed), [random.Random(seed + 9).randint(257, 300), 40, 7]
-    q, k, v, ends = sequences(lengths, heads=2, groups=1, dtype=dtype, seed=seed)
+    q, k, v, ends = sequences(lengths, **heads, dtype=dtype, seed=seed)
     packed = invariant.attention(q, k, v, ends, ends, 0.2)
     length = lengths[0]
     at = 0
@@ -116,8 +120,9 @@ def test_a_query_has_the_same_bits_packed_alone_chunked_and_decoded(dtype, seed)
         at = stop
 
 
-def test_what_comes_later_is_not_seen():
-    q, k, v, ends = sequences([150], heads=2, groups=1)
+@pytest.mark.parametrize("heads", one_of_each(4, [SMALL, {}]), ids=str)
+def test_what_comes_later_is_not_seen(heads):
+    q, k, v, ends = sequences([150], **heads)
     before = invariant.attention(q, k, v, ends, ends, 0.2)
     k[131:], v[131:] = 1e30, -1e30
     after = invariant.attention(q, k, v, ends, ends, 0.2)

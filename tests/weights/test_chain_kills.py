@@ -97,7 +97,6 @@ def test_a_publisher_killed_before_every_write_and_deletion(tmp_path: Path) -> N
     assert steps > 25  # packs and manifests of 4 deltas, 3 merged ones and an anchor; marks; deletions
 
 
-@pytest.mark.proof(2)
 def test_a_rollback_killed_before_every_write(tmp_path: Path) -> None:
     publish(tmp_path / "store", range(3))
 
@@ -132,7 +131,6 @@ def test_a_rewind_killed_before_every_deletion(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.proof(3)
 def test_publishers_killed_at_any_moment_and_a_reader_beside_them(tmp_path: Path) -> None:
     """One publisher after the other dies in the midst of its work; who follows never has anything but a version."""
     directory, rng, done = tmp_path / "store", random.Random(4), threading.Event()
