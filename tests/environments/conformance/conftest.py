@@ -6,6 +6,7 @@ from scenarios import EVERYWHERE, within
 
 from etude.config import load_recipe
 from etude.environments.namespace import NamespaceBackend
+from etude.environments.plugin import Plugin
 from etude.plugins import find
 
 SECONDS = {"docker": 0.7, "remote": 0.5, "qemu": 1.2}
@@ -35,7 +36,7 @@ def pytest_generate_tests(metafunc):
 def run(request):
     """Run `scenario(backend)` within a deadline, on a fresh backend, or on a clean one where fresh ones take long."""
     if named := request.config.getoption("--backend", default=None):
-        plugin = find("backends", named)
+        plugin = find("backends", named, Plugin)
         config = load_recipe(None, plugin.config, request.config.getoption("--set"))
         return lambda scenario, deadline_s=200.0: within(deadline_s, lambda: plugin.create_backend(config), scenario)
     if request.param == "remote":
