@@ -126,12 +126,14 @@ class Trial:
     def _hits(self, lines: Sequence[str], own: bool) -> list[Hit]:
         hidden = SHARED if own else ()
         watched = [path for path in self.watched if path not in hidden]
-        plan = self.top.with_name(f"{self.top.name}-plan.json")
+        plan, runner = (self.top.with_name(f"{self.top.name}-{name}") for name in ("plan.json", RUNNER.name))
         plan.write_text(json.dumps({"lines": lines, "watched": watched, "directory": str(self.project)}))
+        shutil.copy(RUNNER, runner)  # the sandbox has a /tmp of its own, where this may lie, and its environment too
         try:
-            said = asyncio.run(self._run(f"{sys.executable} {RUNNER} {plan}", len(lines), hidden))
+            said = asyncio.run(self._run(f"{os.path.realpath(sys.executable)} {runner} {plan}", len(lines), hidden))
         finally:
             plan.unlink()
+            runner.unlink()
         return [(number, shell, files) for number, shell, files in said["hits"]]
 
     async def _run(self, command: str, lines: int, hidden: tuple[str, ...]) -> dict[str, list[Hit]]:

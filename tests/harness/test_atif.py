@@ -14,7 +14,7 @@ from directory_sandbox import DirectorySandbox
 from killed_session import FromContext
 from scripted_openai import Reply, ScriptedServer
 
-from etude.errors import CheckpointError
+from etude.errors import ConfigError
 from etude.harness.atif import encoded, trajectory
 from etude.harness.config import HarnessConfig, SummaryConfig
 from etude.harness.dialogue import TokenDialogue
@@ -160,5 +160,5 @@ def test_token_ids_are_those_that_were_sampled(place: Place, chat: ChatRenderer)
 
 
 def test_a_session_that_is_not_there(place: Place) -> None:
-    with pytest.raises(CheckpointError, match="is not in"):
+    with pytest.raises(ConfigError, match="is not in"):
         place.store.events("gone")
