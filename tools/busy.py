@@ -1,6 +1,6 @@
 """Run a command on a machine that is busy, and beside another user's sandboxes, some alive and some left by the dead.
 
-    python tools/busy.py [--load 20] [--others 2] -- make test
+    .venv/bin/python tools/busy.py [--load 20] [--others 2] -- make test
 
 What passes alone and fails here depends on time, or touches what is not its own. Needs root for other users.
 """
