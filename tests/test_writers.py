@@ -121,6 +121,7 @@ NOT_TRIED = {
     "harness/fleet/repository.py": SCRATCH,
     "harness/mcp/server.py": SCRATCH,
     "host/repository.py": SCRATCH,
+    "host/scratch.py": SCRATCH,
     "product/acp/stdio.py": "the standard output, on no disk",
     "product/terminal/typing.py": "a line that was typed is lost where it cannot be kept: test_starved_session.py",
     "rewards/legible.py": MEMORY,
@@ -133,7 +134,6 @@ NOT_TRIED = {
     "tasks/inside/record.py": INSIDE,
     "tasks/scrub.py": SCRATCH,
     "tasks/swe.py": SCRATCH,
-    "trainer/ranks.py": SCRATCH,
 }
 """Why a module has no row."""
 

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import NamedTuple
 from etude.errors import ConfigError
 from etude.host import beneath
 from etude.host.git import read_config, users_excludes
+from etude.host.scratch import Scratch
 
 _STORED = {
     "core.filemode", "core.symlinks", "core.ignorecase", "core.precomposeunicode", "core.autocrlf", "core.eol",
@@ -83,8 +83,8 @@ class PrivateGitDir:
 
     def __init__(self, found: GitRepository) -> None:
         self.found, self.excludes = found, excludes(found, found.top or found.common)
-        self._held = tempfile.TemporaryDirectory(prefix="etude-git-")
-        self._path = Path(self._held.name)
+        self._held = Scratch("etude-gitdir-")
+        self._path = self._held.path
         for name in _DIRECTORIES:
             if _is(found.common, name, stat.S_ISDIR):
                 (self._path / name).symlink_to(found.common / name)

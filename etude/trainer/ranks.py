@@ -20,7 +20,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ from torch import Tensor
 from etude.deadlines import scaled
 from etude.engine.served import export_served
 from etude.errors import DeadlineExceeded, EtudeError
+from etude.host.scratch import Scratch
 from etude.models.checkpoint import load_checkpoint
 from etude.models.config import ExpertFormat
 from etude.models.decoder import Decoder
@@ -186,8 +186,8 @@ class _Followers:
     """The other ranks, as rank 0 sees them."""
 
     def __init__(self, setup: Setup) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="etude-ranks-")
-        rendezvous = str(Path(self._directory.name) / "rendezvous")
+        self._scratch = Scratch("etude-rendezvous-")
+        rendezvous = str(self._scratch.path / "rendezvous")
         self.setup = replace(setup, attempt=secrets.token_hex(16), rendezvous=rendezvous)
         self.processes: list[subprocess.Popen[bytes]] = []
         self._lines: list[Connection] = []
@@ -244,7 +244,7 @@ class _Followers:
                 process.wait(10)
             process.kill()
             process.wait()
-        self._directory.cleanup()
+        self._scratch.remove()
 
 
 class RankedTrainer(Trainer):

@@ -219,9 +219,13 @@ def test_the_wall_clock_stops_a_stuck_command_and_a_stuck_sampler(play: Run, cha
 
     stuck = Stuck()
     assert play(stuck, replace(LIMITS, wall_s=0.1)).stop == "wall" and stuck.cancelled
-    sleep = render_call("run_terminal_cmd", {"command": "sleep 30"})
-    result = play(ScriptedSampler(_script([sleep]), chat), replace(LIMITS, wall_s=2.0), look=look)
-    assert result.stop == "wall" and result.usage["turns"] == 1
+    sleep = render_call("run_terminal_cmd", {"command": "sleep 600"})
+    for wall_s in (2.0, 8.0, 32.0):  # until a slow machine has come to the command
+        result = play(ScriptedSampler(_script([sleep]), chat), replace(LIMITS, wall_s=wall_s), look=look)
+        assert result.stop == "wall"
+        if [event.kind for event in result.events][-3] == "tool_started":
+            break
+    assert result.usage["turns"] == 1
     assert result.segments[0].sampled.sum() == len(chat.encode(sleep)) + 1
     assert [event.kind for event in result.events][-3:] == ["tool_started", "segment_sealed", "end"]
 
