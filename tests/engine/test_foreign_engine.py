@@ -227,9 +227,9 @@ def test_a_busy_server_is_asked_again(serve):
 
 
 def test_waits_end_and_say_for_what(serve, monkeypatch):
-    monkeypatch.setattr(ForeignConfig, "request_s", 3.0)
     stand_in, engine = serve()
     stand_in.engine.pause()
+    monkeypatch.setattr(ForeignConfig, "request_s", 0.5)
     with pytest.raises(DeadlineExceeded, match="sample for a"):
         sample(engine, request("a", range(3, 9), 4))
     stand_in.engine.resume()
