@@ -58,6 +58,7 @@ def test_an_agent_with_a_harness_of_its_own_is_judged_like_any_other(bench, tmp_
     assert summarise(run)["cost"]["solved"] > 0 and run.head["policy"]["kind"] == "acp"
 
 
+@pytest.mark.proof(4)
 def test_what_an_agent_leaves_that_cannot_be_judged_counts_against_it(bench, tmp_path, monkeypatch):
     with ScriptedServer(lambda body: Reply("I leave it.")) as server:
         policy = agent(server, tmp_path, monkeypatch)

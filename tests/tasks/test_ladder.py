@@ -7,7 +7,6 @@ import re
 import sys
 
 import pytest
-from proofs import often
 
 from etude.tasks import families
 from etude.tasks.compose import random_shape
@@ -116,7 +115,7 @@ def test_no_drill_or_session_exchanges_a_builtin_for_its_partner():
     """That is the held-out bug: it must not slip in by way of a wrong fix either."""
     pairs = [("max(", "min("), ("any(", "all("), ("sum(", "len(")]
     edits = []
-    for index in range(often(600, 2000)):
+    for index in range(2000):
         edits += re.findall(
             r"<parameter=old>\n(.*)\n</parameter>\n<parameter=new>\n(.*)\n", "".join(t for _, t in drill(5, index))
         )
