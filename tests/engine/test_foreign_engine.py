@@ -274,6 +274,7 @@ def test_what_does_not_fit_is_refused_and_a_closed_engine_says_so(serve):
         sample(engine, request("a", range(3, 9), 4))
 
 
+@ONE_KIND
 @pytest.mark.parametrize(
     ("status", "said", "error", "match"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from proofs import often
+from proofs import often, one_of_each
 
 from etude.config import parse
 from etude.deadlines import DeadlineConfig
@@ -94,7 +94,10 @@ def test_a_budget_that_is_spent_ends_the_run_and_says_why(tmp_path):
     assert "faults.restarts" in said
 
 
-@pytest.mark.parametrize(("code", "lives"), [(0, 1), (1, 1), (42, 1), (130, 1), (70, 4)])
+CODES = [(0, 1), (42, 1), (1, 1), (130, 1), (70, 4)]
+
+
+@pytest.mark.parametrize(("code", "lives"), one_of_each(0.4, CODES, lambda code, lives: (lives, code > 0)))
 def test_only_a_bug_is_tried_again_and_no_error_that_has_a_name(tmp_path, code, lives):
     ended_with, _ = ended(start(tmp_path / "run", f"sys.exit({code})"))
     assert (tmp_path / "run" / "lives").read_text().count(";") == lives
