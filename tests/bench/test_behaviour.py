@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from proofs import one_of_each
 
 from etude.bench.behaviour import as_json, behaviour_of, behaviour_page, trends_summary
 from etude.cli.main import main
@@ -33,7 +34,7 @@ def run_of(directory, steps, slope=0.2, torn=""):
     return directory
 
 
-@pytest.mark.parametrize("slope", [0.6, 0.0, -0.6])
+@pytest.mark.parametrize("slope", one_of_each(0.3, [0.6, 0.0, -0.6]))
 def test_a_known_trend_is_found_within_its_interval(tmp_path, slope):
     trends = behaviour_of(run_of(tmp_path / "run", 120, slope, torn='{"kind": "st'))
     found = as_json(trends)

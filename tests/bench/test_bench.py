@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from killed_bench import CONFIG
-from proofs import one_of_each
+from proofs import often, one_of_each
 from scripted_openai import Reply, ScriptedServer
 
 from etude.bench.page import write_page
@@ -36,6 +36,7 @@ def test_a_known_skill_is_found_again(bench):
     assert chance["low"] <= 1 - 0.4**4 <= chance["high"]
 
 
+@pytest.mark.proof(5)
 def test_all_tasks_of_every_set_can_be_solved(bench):
     run = bench(tasks={"ladder": 1, "heldout": 1, "real": True}, policy={"kind": "solution"}, concurrency=8,
                 limits={"max_context_tokens": 100_000, "max_sampled_tokens": 100_000})  # fmt: skip
@@ -54,8 +55,9 @@ def test_killed_and_resumed_it_is_the_same_file(bench, tmp_path):
     whole = bench("whole", **CONFIG)
     variables = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/bench'}"}
     command = [sys.executable, str(ROOT / "tests/bench/killed_bench.py"), str(tmp_path / "killed")]
-    codes = [subprocess.run([*command, str(most)], env=variables, timeout=120).returncode for most in (1, 7, 0)]
-    assert codes == [-signal.SIGKILL] * 3
+    kills = (7, 1, 0)[: often(1, 3)]
+    codes = [subprocess.run([*command, str(most)], env=variables, timeout=120).returncode for most in kills]
+    assert codes == [-signal.SIGKILL] * len(kills)
     assert len(read_run(tmp_path / "killed").attempts) < whole.planned
     again = bench("killed", resume=True, **CONFIG)
     same = [(run.directory / "results.jsonl").read_bytes() for run in (whole, again)]
@@ -158,7 +160,7 @@ def test_two_runs_are_compared_task_by_task(bench):
     assert found["p"] < 0.01 and found["low"] > 0 and found["worse"] == [] and found["paired_tasks"] == 15
     assert compare(weak, weak)["p"] == 1.0 and compare(weak, weak)["difference"] == 0.0
     assert compare(strong, strong)["test"].startswith("McNemar")
-    other = bench("other", tasks={"ladder": 3}, limits={"max_turns": 30})
+    other = bench("other", tasks={"ladder": 1}, limits={"max_turns": 30})
     with pytest.raises(ConfigError, match="not the same task"):
         compare(weak, other)
 

@@ -18,8 +18,8 @@ TASKS = [ladder_task(1, "eval", seed) for seed in range(2)]
 LIMITS = {"wall_s": 120.0}
 
 
-def write_tasks(directory):
-    for task in TASKS:
+def write_tasks(directory, tasks=TASKS):
+    for task in tasks:
         write_task(task, directory / task.id)
     return {"directories": [str(directory)]}
 
@@ -58,12 +58,13 @@ def test_an_agent_with_a_harness_of_its_own_is_judged_like_any_other(bench, tmp_
     assert summarise(run)["cost"]["solved"] > 0 and run.head["policy"]["kind"] == "acp"
 
 
+@pytest.mark.proof(4)
 def test_what_an_agent_leaves_that_cannot_be_judged_counts_against_it(bench, tmp_path, monkeypatch):
     with ScriptedServer(lambda body: Reply("I leave it.")) as server:
         policy = agent(server, tmp_path, monkeypatch)
         policy["command"] = ["sh", "-c", 'truncate -s 900G huge; exec "$@"', "sh", *policy["command"]]
-        run = bench(tasks=write_tasks(tmp_path / "tasks"), policy=policy, limits=LIMITS, concurrency=1)
-    assert [(attempt.solved, attempt.why) for attempt in run.attempts] == [(False, "blocked")] * 2
+        run = bench(tasks=write_tasks(tmp_path / "tasks", TASKS[:1]), policy=policy, limits=LIMITS)
+    assert [(attempt.solved, attempt.why) for attempt in run.attempts] == [(False, "blocked")]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_what_an_agent_leaves_that_cannot_be_judged_counts_against_it(bench, tmp
 )
 def test_an_agent_that_is_none_is_no_failure_of_a_policy(bench, tmp_path, command, said):
     policy = {"kind": "acp", "command": command, "start_s": 0.5}
-    keys = {"tasks": write_tasks(tmp_path / "tasks"), "limits": LIMITS, "retries": 0, "failures_in_a_row": 2}
+    keys = {"tasks": write_tasks(tmp_path / "tasks"), "limits": LIMITS, "retries": 0, "failures_in_a_row": 1}
     with pytest.raises(EtudeError, match=said):
         bench(policy=policy, **keys)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from proofs import one_of_each
 from small_models import random_decoder
 from torch.utils.checkpoint import checkpoint
 
@@ -79,7 +80,11 @@ def differences(model, played, temperature):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("shape", "mix"),
-    [*(("mixture", n) for n in range(6)), *((shape, n) for shape in ("dense", "latent") for n in (2, 6))],
+    one_of_each(
+        1,
+        [*(("mixture", n) for n in range(6)), *((shape, n) for shape in ("dense", "latent") for n in (6, 2))],
+        lambda shape, mix: shape,
+    ),
 )
 def test_sampled_and_trained_log_probabilities_have_the_same_bits(dtype, shape, mix):
     rng = random.Random(mix)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from foreign_stand_in import SglangStandIn, VllmStandIn, plain_text
+from proofs import one_of_each
 from small_models import random_decoder
 
 from etude.config import parse
@@ -63,9 +64,13 @@ def short_probe(monkeypatch):
     monkeypatch.setattr(ForeignConfig, "probe_tokens", 64)
 
 
-@pytest.fixture(params=["vllm", "sglang"])
+@pytest.fixture(params=KINDS)
 def kind(request):
     return request.param
+
+
+ONE_KIND = pytest.mark.parametrize("kind", one_of_each(0.7, KINDS), indirect=True)
+"""For what our side does alike whoever serves: one kind of server is always asked, the other is a proof."""
 
 
 @pytest.fixture
@@ -174,6 +179,7 @@ def nudged(scale):
     return export_bits(model)
 
 
+@ONE_KIND
 @pytest.mark.parametrize("fault", ["deaf", "torn"])
 def test_weights_that_are_not_the_asked_ones_are_never_sampled_from(serve, fault):
     _, engine = serve(fault)
@@ -184,6 +190,7 @@ def test_weights_that_are_not_the_asked_ones_are_never_sampled_from(serve, fault
     assert engine.version == 0
 
 
+@ONE_KIND
 def test_an_update_within_rounding_that_was_not_taken_is_found_too(serve):
     stand_in, engine = serve()
     engine.swap(export_bits(decoder()), Version(1)).result(60)
@@ -197,6 +204,7 @@ def test_an_update_within_rounding_that_was_not_taken_is_found_too(serve):
     assert set(sample(engine, request("a", range(3, 9), 4))[0].versions) == {4}
 
 
+@ONE_KIND
 def test_log_probabilities_of_another_distribution_are_found(serve):
     _, engine = serve("raw")
     with pytest.raises(WeightError, match="leave the temperature out"):
@@ -220,16 +228,18 @@ def test_other_encodings_of_vllm(kind, serve, encoding):
     assert done.routed_experts.shape == (5 + len(done.token_ids), 2, 2)
 
 
+@ONE_KIND
 def test_a_busy_server_is_asked_again(serve):
     _, engine = serve("busy")
     assert len(sample(engine, *(request(f"s{n}", range(3, 9), 4) for n in range(6)))) == 6
     assert engine.stats()["retries"] > 0
 
 
+@ONE_KIND
 def test_waits_end_and_say_for_what(serve, monkeypatch):
-    monkeypatch.setattr(ForeignConfig, "request_s", 3.0)
     stand_in, engine = serve()
     stand_in.engine.pause()
+    monkeypatch.setattr(ForeignConfig, "request_s", 0.5)
     with pytest.raises(DeadlineExceeded, match="sample for a"):
         sample(engine, request("a", range(3, 9), 4))
     stand_in.engine.resume()
@@ -254,6 +264,7 @@ def test_cancelling_ends_a_session_at_the_server(serve):
     asyncio.run(until(lambda: not stand_in.engine.stats()["running"]))
 
 
+@ONE_KIND
 def test_what_does_not_fit_is_refused_and_a_closed_engine_says_so(serve):
     _, engine = serve()
     with pytest.raises(ContextOverflow, match="256"):
@@ -263,6 +274,7 @@ def test_what_does_not_fit_is_refused_and_a_closed_engine_says_so(serve):
         sample(engine, request("a", range(3, 9), 4))
 
 
+@ONE_KIND
 @pytest.mark.parametrize(
     ("status", "said", "error", "match"),
     [
@@ -286,6 +298,7 @@ def test_answers_of_a_server_that_cannot(kind, tmp_path, status, said, error, ma
         engine.close()
 
 
+@ONE_KIND
 def test_nobody_there_is_a_deadline(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(ForeignConfig, "request_s", 0.4)
     config = config_of(kind, "http://127.0.0.1:9", tmp_path)

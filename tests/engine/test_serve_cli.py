@@ -11,6 +11,8 @@ import httpx2
 import pytest
 from small_models import SHIPPED
 
+from etude.cli.main import main
+
 
 def etude(*arguments):
     return subprocess.Popen(
@@ -57,7 +59,7 @@ def test_a_server_is_started_used_and_stopped_while_it_answers(tmp_path):
         (["/nonexistent", "--set", "port=0"], 1, "config.json"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(arguments, code, said):
-    command = etude(*arguments)
-    _, errors = command.communicate(timeout=120)
-    assert command.returncode == code and said in errors and errors.count("\n") == 1
+def test_what_is_wrong_is_said_in_one_line(capsys, arguments, code, said):
+    found = main(["serve", *arguments])
+    errors = capsys.readouterr().err
+    assert found == code and said in errors and errors.count("\n") == 1

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from proofs import one_of_each
 
 from etude.kernels import grouped_gemm, mxfp8, nvfp4
 
@@ -57,12 +58,19 @@ def test_reference_is_near_the_unquantised_product():
     assert 0.01 < errors[0] < 0.06 < errors[1] < 0.2
 
 
-def test_triton_products_equal_the_reference():
+@pytest.mark.parametrize("form", one_of_each(4, ["mxfp8", "nvfp4"]))
+def test_triton_products_equal_the_reference(form):
+    kernels = pytest.importorskip("etude.kernels.triton_grouped_gemm", reason="needs Triton: the dev extra")
+    x, weight, _, ends, _ = problem()
+    got, wanted = kernels.forward(x, weight, ends, form), grouped_gemm.forward(x, weight, ends, form)
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
+
+
+@pytest.mark.proof(6)
+def test_triton_gradients_equal_the_reference():
+    """The long form: small ones are compared in test_low_precision."""
     kernels = pytest.importorskip("etude.kernels.triton_grouped_gemm", reason="needs Triton: the dev extra")
     x, weight, grad, ends, _ = problem()
-    for form in ("mxfp8", "nvfp4"):
-        got, wanted = kernels.forward(x, weight, ends, form), grouped_gemm.forward(x, weight, ends, form)
-        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
     got, wanted = kernels.data_gradient(grad, weight, ends), grouped_gemm.data_gradient(grad, weight, ends)
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
     got, wanted = kernels.weight_gradient(x, grad, ends), grouped_gemm.weight_gradient(x, grad, ends)
@@ -70,15 +78,15 @@ def test_triton_products_equal_the_reference():
     assert (got[1] == 0).all()  # the expert without tokens
 
 
-def test_triton_products_do_not_depend_on_the_batch_and_keep_a_nan_in_its_row():
+@pytest.mark.parametrize("form", one_of_each(4, ["mxfp8", "nvfp4"]))
+def test_triton_products_do_not_depend_on_the_batch_and_keep_a_nan_in_its_row(form):
     kernels = pytest.importorskip("etude.kernels.triton_grouped_gemm", reason="needs Triton: the dev extra")
     x, weight, _, _, _ = problem(experts=1, inputs=96, outputs=32)
-    for form in ("mxfp8", "nvfp4"):
-        whole = kernels.forward(x, weight, torch.tensor([130]), form)
-        alone = kernels.forward(x[:7], weight, torch.tensor([7]), form)
-        assert torch.equal(whole[:7], alone)
-        broken = x[:8].clone()
-        broken[3, 50] = torch.nan
-        rows_lost = kernels.forward(broken, weight, torch.tensor([8]), form).isnan()
-        assert rows_lost[3].all()
-        assert not rows_lost[[0, 1, 2, 4, 5, 6, 7]].any()
+    whole = kernels.forward(x, weight, torch.tensor([130]), form)
+    alone = kernels.forward(x[:7], weight, torch.tensor([7]), form)
+    assert torch.equal(whole[:7], alone)
+    broken = x[:8].clone()
+    broken[3, 50] = torch.nan
+    rows_lost = kernels.forward(broken, weight, torch.tensor([8]), form).isnan()
+    assert rows_lost[3].all()
+    assert not rows_lost[[0, 1, 2, 4, 5, 6, 7]].any()

@@ -1,5 +1,6 @@
 """The recipes: which format each pass uses, gradients through autograd, and a tiny model that learns in them."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -66,7 +67,20 @@ def test_a_width_that_is_not_whole_blocks_is_refused():
         ExpertLinear("mxfp8")(torch.zeros(1, 40), torch.zeros(1, 40, 32), torch.tensor([1]))
 
 
-def test_a_tiny_mixture_of_experts_learns_in_each_recipe_as_in_bf16():
+def test_a_tiny_mixture_of_experts_learns_in_each_recipe(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("low_precision_loss")
+    read, unread = benchmark.corpus()
+    found = []
+    for recipe in ("mxfp8", "nvfp4"):
+        product = ExpertLinear(recipe)
+        found.append(benchmark.train(product, 30, 0, (read, unread[:1000])))
+        assert found[-1]["train"] < found[-1]["first"] - 1.5 and product.rows
+    assert found[0]["train"] != found[1]["train"]
+
+
+@pytest.mark.proof(15)
+def test_the_benchmark_finds_that_each_recipe_learns_as_bf16_does():
     """Thirty steps of the benchmark; docs/results.md has its 2,000."""
     command = [sys.executable, str(ROOT / "benchmarks" / "low_precision_loss.py"), "--steps", "30"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)

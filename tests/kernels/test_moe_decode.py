@@ -91,7 +91,7 @@ def test_it_is_nearer_to_the_exact_product_than_bf16_buffers_are():
     assert (got.double() - exact).norm() < 0.7 * (usual.double() - exact).norm()
 
 
-@pytest.mark.parametrize("as_mxfp8", [False, True])
+@pytest.mark.parametrize("as_mxfp8", one_of_each(4, [False, True]))
 def test_a_token_has_the_same_bits_in_any_batch(as_mxfp8):
     x, chosen, gates, gate_up, down = problem(4, 2, dtype=torch.bfloat16)
     experts = moe_decode.Experts.of(gate_up, down, as_mxfp8)

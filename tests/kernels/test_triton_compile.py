@@ -7,15 +7,17 @@ import sys
 import pytest
 from proofs import one_of_each
 
-COMPILE = """
+TARGET = """
 import sys
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+capability = int(sys.argv[1])
+"""
+GROUPED = """
 from etude.kernels import triton_grouped_gemm as gemm, triton_quantise as quantise
 
-capability = int(sys.argv[1])
 shape = {name: "i32" for name in ("K", "slots", "across", "width", "inputs", "outputs")}
 pointers = {"first_T": "*i32", "stop_T": "*i32", "expert_T": "*i32", "tile_ends_E": "*i32", "out": "*fp32"}
 bytes_ = {name: "*u8" for name in ("codes", "scales", "a", "b", "a_scales", "b_scales")}
@@ -44,7 +46,9 @@ texts.append(check(gemm.weight_kernel, 8, ROWS=128, **dots))
 for ptx in texts:
     assert ("tcgen05.mma" if native else "wgmma") in ptx
     assert ("block_scale" in ptx) == native
-
+print("compiled")
+"""
+PLAIN = """
 from etude.kernels import triton_invariant as invariant, triton_moe_decode as decode
 
 def check_values(kernel, values, warps=4, **constants):
@@ -81,13 +85,24 @@ print("compiled")
 """
 
 
-@pytest.mark.parametrize("capability", one_of_each(15, [90, 100]))
-def test_kernels_compile_for_hopper_and_blackwell(capability, tmp_path):
+def named(value):
+    return {PLAIN: "plain", GROUPED: "grouped"}.get(value, str(value))
+
+
+PARTS = [(program, capability) for program in (GROUPED, PLAIN) for capability in (90, 100)]
+
+
+@pytest.mark.parametrize(("program", "capability"), one_of_each(8, PARTS), ids=named)
+def test_kernels_compile_for_hopper_and_blackwell(program, capability, tmp_path):
     """No device is needed to compile: IEEE division is in the code, and so are the tensor cores that are meant."""
     pytest.importorskip("triton", reason="needs Triton: the dev extra")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(capability)], env=environment, capture_output=True, text=True, timeout=250
+        [sys.executable, "-c", TARGET + program, str(capability)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     assert done.stdout.endswith("compiled\n"), done.stderr[-3000:]

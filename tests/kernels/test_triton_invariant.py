@@ -83,14 +83,16 @@ def plain(q, k, v, ends):
     return torch.cat(parts).to(q.dtype)
 
 
-@pytest.mark.parametrize("dtype", one_of_each(2.5, DTYPES))
-def test_attention_is_torch_s(dtype):
-    q, k, v, ends = sequences([1, 70, 260], dtype=dtype)
+SMALL = {"heads": 2, "groups": 1}
+
+
+@pytest.mark.parametrize(("dtype", "heads"), one_of_each(6, [(DTYPES[0], SMALL), *((each, {}) for each in DTYPES)]))
+def test_attention_is_torch_s(dtype, heads):
+    q, k, v, ends = sequences([1, 70, 260], **heads, dtype=dtype)
     out = invariant.attention(q, k, v, ends, ends, 24**-0.5)
     torch.testing.assert_close(out, plain(q, k, v, ends), **NEAR[dtype])
 
 
-SMALL = {"heads": 2, "groups": 1}
 CASES = [(DTYPES[0], 0, SMALL), *((dtype, seed, {}) for dtype in DTYPES for seed in range(2))]
 
 

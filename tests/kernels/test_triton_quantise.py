@@ -22,7 +22,7 @@ def sorted_rows(dtype=torch.float32):
     return x, Groups.of(ends, len(x))
 
 
-@pytest.mark.parametrize(("dtype", "swizzled"), [(torch.float32, True), (torch.bfloat16, False)])
+@pytest.mark.parametrize(("dtype", "swizzled"), one_of_each(0.8, [(torch.float32, True), (torch.bfloat16, False)]))
 def test_mxfp8_rows(dtype, swizzled):
     x, groups = sorted_rows(dtype)
     got, wanted = triton_quantise.mxfp8_rows(x, groups, swizzled), mxfp8.quantise(x)
@@ -31,7 +31,7 @@ def test_mxfp8_rows(dtype, swizzled):
     assert torch.equal(got.scales, swizzle(scales) if swizzled else scales)
 
 
-@pytest.mark.parametrize(("dtype", "swizzled"), [(torch.float32, True), (torch.bfloat16, False)])
+@pytest.mark.parametrize(("dtype", "swizzled"), one_of_each(0.8, [(torch.float32, True), (torch.bfloat16, False)]))
 def test_mxfp8_columns(dtype, swizzled):
     x, groups = sorted_rows(dtype)
     got, wanted = triton_quantise.mxfp8_columns(x, groups, swizzled), mxfp8.quantise(groups.pad(x).T.contiguous())
@@ -49,6 +49,7 @@ def test_nvfp4_rows(dtype, swizzled):
     assert torch.equal(got.scales, swizzle(scales) if swizzled else scales)
 
 
+@pytest.mark.proof(3.2)
 def test_widths_that_fill_no_program_and_scales_that_are_given():
     weight = torch.randn(3, 40, 96 + 16, generator=torch.Generator().manual_seed(0))
     outer = nvfp4.matrix_scales(weight)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from proofs import one_of_each
 
 from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.records import Task
@@ -212,7 +213,7 @@ def judged(run):
     return judge
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", one_of_each(3.4, FORMS))
 def test_the_right_answer_is_paid(judged, form):
     verdict = judged(VERIFIERS[form], RIGHT)
     assert verdict.reason == "passed", verdict

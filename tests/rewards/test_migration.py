@@ -1,10 +1,10 @@
 """Database tasks, in sandboxes with a running PostgreSQL: sound on every level, and blind to nothing asked for."""
 
-import asyncio
 import glob
 
 import pytest
 from debian_packages import install
+from proofs import one_of_each
 
 from etude.cli.main import main
 from etude.environments.base import SandboxSpec
@@ -21,32 +21,42 @@ def installed():
         install("postgresql")
 
 
-def test_every_level_is_sound_and_the_same_again(run):
+@pytest.mark.parametrize("level", one_of_each(1.5, [5, 1, 2, 3, 4]))
+def test_every_level_is_sound_and_the_same_again(run, level):
     async def scenario(backend):
-        tasks = [migration_task(level, seed=7) for level in range(1, 6)]
-        found = await asyncio.gather(*(validate(task, backend, runs=1) for task in tasks))
-        for level, (task, one) in enumerate(zip(tasks, found, strict=True), 1):
-            assert one.sound, (level, one.problems)
-            assert task == migration_task(level, seed=7) != migration_task(level, seed=8) and level_of(task) == level
+        task = migration_task(level, seed=7)
+        one = await validate(task, backend, runs=1)
+        assert one.sound, one.problems
+        assert task == migration_task(level, seed=7) != migration_task(level, seed=8) and level_of(task) == level
 
     run(scenario)
 
 
-def test_what_loses_or_leaves_something_scores_nothing(run):
+TRIES = {
+    "balances not summed": lambda right: right.replace("sum(other.balance)", "min(other.balance)"),
+    "no index": lambda right: right.replace("create unique index", "create index"),
+    "notes deleted": lambda right: right + "truncate notes;\n",
+    "a mistake at the end": lambda right: right + "selec 1;\n",
+    "commits before it": lambda right: "commit;\n" + right.replace("update notes", "-- update notes"),
+}
+
+
+@pytest.mark.parametrize("name", one_of_each(1.5, TRIES))
+def test_what_loses_or_leaves_something_scores_nothing(run, name):
+    async def scenario(backend):
+        task = migration_task(5, seed=7)
+        right = task.solution[NEXT].decode()
+        verdict = await verify(task, {**task.files, NEXT: TRIES[name](right).encode()}, backend)
+        assert verdict.reward == 0.0, verdict
+
+    run(scenario)
+
+
+def test_what_other_files_of_the_agent_say_changes_nothing(run):
     async def scenario(backend):
         task = migration_task(5, seed=7)
         right = task.solution[NEXT].decode()
         old = task.files["migrations/001_start.sql"]
-        tries = {
-            "no index": right.replace("create unique index", "create index"),
-            "balances not summed": right.replace("sum(other.balance)", "min(other.balance)"),
-            "notes deleted": right + "truncate notes;\n",
-            "a mistake at the end": right + "selec 1;\n",
-            "commits before it": "commit;\n" + right.replace("update notes", "-- update notes"),
-        }
-        for name, text in tries.items():
-            verdict = await verify(task, {**task.files, NEXT: text.encode()}, backend)
-            assert (name, verdict.reward) == (name, 0.0), verdict
         other_name = {"migrations/900_later.sql": right.encode(), "migrations/001_start.sql": b"drop table x"}
         assert (await verify(task, {**task.files, **other_name}, backend)).reward == 1.0, old
 

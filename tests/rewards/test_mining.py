@@ -219,6 +219,7 @@ def test_a_task_says_what_is_wanted_and_no_more(mined):
     assert cart.rubric == CHANGE and level_of(cart) == cart.provenance["difficulty"]["level"] == 1
 
 
+@pytest.mark.proof(4)
 def test_tests_come_from_outside_whatever_the_agent_did(mined):
     """Each of these passes a plain `pytest` in the workspace; only the solution is worth anything."""
     task = by_module(mined, "tests/test_cart.py")

@@ -113,7 +113,7 @@ def test_what_stands_in_for_the_test_framework_is_not_paid(judged, verifier, che
     assert (verdict.reward, verdict.reason) == (0.0, "failed"), verdict
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS)
+@pytest.mark.parametrize("verifier", one_of_each(1.7, VERIFIERS))
 def test_a_module_of_the_workspace_is_the_one_that_is_tested(judged, verifier):
     """Also where the test framework has imported another of its name."""
     files = {"fractions.py": RIGHT, "m.py": "from fractions import total\n"}

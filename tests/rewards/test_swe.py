@@ -53,6 +53,7 @@ def write(path, *instances):
     return path
 
 
+@pytest.mark.proof(13)
 def test_both_forms_become_sound_tasks(shop, tmp_path, monkeypatch, capsys):
     root, bench, smith = shop
     (tmp_path / "wheels").mkdir()

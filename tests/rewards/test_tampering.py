@@ -145,9 +145,10 @@ SHADOWS = {
     "pytest.ini": b"[pytest]\naddopts = --co\n",
     "x.pth": b"import os; os._exit(0)\n",
 }
+LASTING = ("stops the verifier", "loops for ever", "loops and ignores signals", "floods the pipe")
 VERIFIERS = {
-    "calls": calls_verifier(CALLS, 1.5),
-    "suite": suite_verifier(SUITE, "test_m", ["test_plain", "AddTests.test_equal"], 1.5),
+    "calls": lambda limit_s: calls_verifier(CALLS, limit_s),
+    "suite": lambda limit_s: suite_verifier(SUITE, "test_m", ["test_plain", "AddTests.test_equal"], limit_s),
 }
 
 
@@ -161,7 +162,8 @@ PAIRS = [(attack, verifier) for attack in ATTACKS for verifier in VERIFIERS]
 @pytest.mark.parametrize(("attack", "verifier"), one_of_each(0.7, PAIRS, lambda attack, verifier: attack))
 def test_an_attack_does_not_pass(run, attack, verifier):
     async def scenario(backend):
-        verdict = await verify(task(VERIFIERS[verifier]), {"m.py": (ATTACKS[attack] + WRONG).encode()}, backend)
+        attacked = task(VERIFIERS[verifier](0.5 if attack in LASTING else 1.5))
+        verdict = await verify(attacked, {"m.py": (ATTACKS[attack] + WRONG).encode()}, backend)
         assert verdict.reward == 0.0, verdict
 
     run(scenario)

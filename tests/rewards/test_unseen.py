@@ -192,6 +192,11 @@ def test_what_no_test_calls_itself_is_nobodys_promise():
     request = PytestRun(PLACE, {"uses.py": USES.encode()}, ("uses.py",)).request()
     calls = drawn_for(("total", "helped", "inner", "rows"), request)
     assert {name for _, name, *_ in calls} == {"total", "helped", "rows"}
+
+
+@pytest.mark.proof(8)
+def test_by_pytest_too_a_function_that_cannot_be_asked_twice_is_asked_nothing():
+    request = PytestRun(PLACE, {"uses.py": USES.encode()}, ("uses.py",)).request()
     assert {name for _, name, *_ in drawn_for(("total", "drawn"), request)} == {"total"}
     assert not drawn_for(("total", "letters"), request)  # the second is not the same in another process
 

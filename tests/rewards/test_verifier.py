@@ -69,7 +69,8 @@ def test_what_the_agent_left_is_judged_and_nothing_is_left(run):
 )
 def test_every_end_of_a_command_has_its_reason(run, script, reward, reason):
     async def scenario(backend):
-        verdict = await verify(scripted(script, timeout_s=1.5), {}, backend)
+        limit_s = 0.5 if reason == "timeout" else 1.5
+        verdict = await verify(scripted(script, limit_s), {}, backend)
         assert (verdict.reward, verdict.reason) == (reward, reason), verdict
 
     run(scenario)
@@ -158,12 +159,12 @@ def test_files_put_back_over_what_the_agent_left(run):
     run(scenario)
 
 
-@pytest.mark.parametrize(("script", "reason"), [("sleep 2", "passed"), ("while :; do :; done", "timeout")])
+@pytest.mark.parametrize(("script", "reason"), [("sleep 1", "passed"), ("while :; do :; done", "timeout")])
 def test_a_run_that_was_kept_from_computing_has_patience(run, script, reason):
     """Waiting looks like a machine that is busy with others: the limit is met, and little was computed."""
 
     async def scenario(backend):
-        task = scripted(f"{script}; mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", timeout_s=1.0)
+        task = scripted(f"{script}; mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt", timeout_s=0.5)
         verdict = await verify(task, {}, backend)
         assert verdict.reason == reason, verdict
 

@@ -120,6 +120,7 @@ def test_samples_of_workers_that_die_are_had_all_the_same_and_another_controller
     assert restarts_of(out / "metrics.jsonl") == {"sessions": 1, "rewards": 1}
 
 
+@pytest.mark.proof(16)
 def test_a_budget_that_is_spent_ends_training_with_what_died(tmp_path):
     async def scenario(controller):
         at_step(controller, 1, lambda: kill(controller.cluster.fleet.own.serving()[0]))

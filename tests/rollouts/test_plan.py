@@ -13,7 +13,7 @@ from etude.config import load_recipe
 from etude.errors import ConfigError
 from etude.records import Event, Scored, Trajectory
 from etude.rollouts.config import RunConfig
-from etude.rollouts.plan.planner import plan_of
+from etude.rollouts.plan.planner import lines_of, plan_of
 from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
 from etude.rollouts.plan.simulator import Simulation
 from etude.rollouts.proof import used_in_time
@@ -164,32 +164,44 @@ def test_a_rollouts_line_has_its_turns():
     assert (line["group"], line["reward"], line["session_s"], line["seconds"]) == ("g3", 1.0, 2.6, 4.0)
 
 
+def write_metrics(directory):
+    told = lines()
+    text = "".join(json.dumps({"kind": kind, **line}, default=float) + "\n" for kind in told for line in told[kind])
+    (directory / "metrics.jsonl").write_text(text)
+
+
+SMALL = load_recipe(
+    None,
+    RunConfig,
+    ["name=p", "rollouts.concurrency=8", "groups.size=4", "rollouts.groups_per_step=2", "groups.straggler_s=2.0"],
+)
+
+
 def test_the_plan_says_what_would_do_more(tmp_path, capsys):
-    small = load_recipe(
-        None,
-        RunConfig,
-        ["name=p", "rollouts.concurrency=8", "groups.size=4", "rollouts.groups_per_step=2", "groups.straggler_s=2.0"],
-    )
-    known = rates(long_tailed(), TrainerRate(0.3, 1e-5), 0.05, QUICK)
-    plan = plan_of(small, known)
+    plan = plan_of(SMALL, rates(long_tailed(), TrainerRate(0.3, 1e-5), 0.05, QUICK))
     assert plan.better.config.rollouts.concurrency > 8
     assert plan.better.samples_per_s > 1.3 * plan.now.samples_per_s
-    assert plan.better.forecast.age(0.99) <= small.groups.max_staleness
-    again = plan_of(small, rates(long_tailed(), TrainerRate(0.6, 2e-5), 0.05, QUICK))
-    assert again.trainer_s == pytest.approx(2 * plan.trainer_s, rel=0.05)
-    assert again.engines_per_trainer < plan.engines_per_trainer
-
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(
-        "".join(json.dumps({"kind": kind, **line}, default=float) + "\n" for kind in lines() for line in lines()[kind])
-    )
+    assert plan.better.forecast.age(0.99) <= SMALL.groups.max_staleness
+    assert any("<- the recipe" in line for line in lines_of(plan))
+    write_metrics(tmp_path)
     assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["now"]["concurrency"] == 64
     assert 0 < said["inference_share"] < 1
+    assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path / "none")]) == 42
+
+
+@pytest.mark.proof(3.5)
+def test_a_slower_trainer_wants_fewer_engines_and_the_command_prints_its_rows(tmp_path, capsys):
+    plan, again = (
+        plan_of(SMALL, rates(long_tailed(), trainer, 0.05, QUICK))
+        for trainer in (TrainerRate(0.3, 1e-5), TrainerRate(0.6, 2e-5))
+    )
+    assert again.trainer_s == pytest.approx(2 * plan.trainer_s, rel=0.05)
+    assert again.engines_per_trainer < plan.engines_per_trainer
+    write_metrics(tmp_path)
     assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path)]) == 0
     assert "<- the recipe" in capsys.readouterr().out
-    assert main(["plan", "recipes/quickstart.toml", "--from", str(tmp_path / "none")]) == 42
 
 
 def test_what_a_run_must_have_used_depends_on_its_schedule():

@@ -30,12 +30,6 @@ SETTINGS = {
     "summaries": {"harness": {"summary": {"trigger_tokens": 640, "max_tokens": 200}}},
 }
 
-LONG = {"every turn": 13, "summaries": 13}
-PLAYED = [
-    pytest.param(settings, id=name, marks=[pytest.mark.proof(LONG[name])] if name in LONG else [])
-    for name, settings in SETTINGS.items()
-]
-
 
 @pytest.fixture(scope="module")
 def processes():
@@ -71,7 +65,8 @@ def sealed_in(kept) -> SealedRollout:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("settings", PLAYED)
+@pytest.mark.proof(13)
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_a_killed_rollout_goes_on_and_is_the_same(tmp_path, processes, settings):
     seed = time.time_ns()
     drawn, lives = random.Random(seed), 0

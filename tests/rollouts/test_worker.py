@@ -151,6 +151,7 @@ def test_one_that_dies_while_it_starts_is_started_anew(life):
     assert life(scenario)[0] == ("starting", "died", "resting")
 
 
+@pytest.mark.proof(2.5)
 def test_one_that_is_of_no_use_is_started_anew_until_the_budget_is_spent(life, tmp_path):
     async def scenario(worker, until):
         await worker.ready()
@@ -184,6 +185,7 @@ def test_a_first_process_that_cannot_start_ends_it(life, tmp_path):
     assert life(scenario) == [("starting", "end", "gone")]
 
 
+@pytest.mark.proof(3)
 def test_a_later_process_that_cannot_start_is_tried_again(life, tmp_path):
     async def scenario(worker, until):
         first = await pid(worker)

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from proofs import often
 
 from etude.records import Group, InfraFailed, Scored, Segment, Task, Trajectory, Truncated, Verifier
 from etude.trainer.advantages import advantages_of, group_advantages
@@ -54,6 +55,7 @@ def test_baselines_by_hand():
 
 @pytest.mark.parametrize("baseline", ["mean", "leave_one_out"])
 @pytest.mark.parametrize("normalise", ["none", "group", "batch"])
+@settings(max_examples=often(30, 100))
 @given(rewards=st.lists(st.lists(st.sampled_from([0, 0.25, 0.9, 1]), min_size=5, max_size=5), min_size=1, max_size=4))
 def test_a_batch_is_as_plain_numpy_has_it(baseline, normalise, rewards):
     found, _ = credit([group(each) for each in rewards], AdvantageConfig(baseline=baseline, normalise=normalise))

@@ -64,9 +64,9 @@ def alone():
     return export_served(trainer.policy), metrics
 
 
-def test_two_ranks_make_and_publish_the_weights_of_one(tmp_path, alone):
-    wanted, metrics = alone
-    trainer, publishing = ranks_at(tmp_path)
+def two_ranks_make_and_publish_them(directory, wanted, metrics):
+    """Two ranks after two steps, and the state after the first of them."""
+    trainer, publishing = ranks_at(directory)
     publishing.resume(trainer.version)
     states = []
     for version in range(3):
@@ -77,23 +77,34 @@ def test_two_ranks_make_and_publish_the_weights_of_one(tmp_path, alone):
             states.append(copy.deepcopy(trainer.state_dict()))
     publication = publishing.published(Version(2))
     assert publication.result.root == root_of(wanted)
-    store = open_store(tmp_path / "store")
+    store = open_store(directory / "store")
     assert [len(Chain(store).manifest(Version(version)).packs) for version in range(3)] == [2, 2, 2]
     bits, _ = Subscriber(store).fetch(None, None, Version(2))
     assert all(np.array_equal(bits[name], wanted[name]) for name in wanted)
-    publishing.close()
-    resumed_from_the_first_step(tmp_path, states[0], root_of(wanted))
+    return trainer, publishing, states[0]
 
 
-def resumed_from_the_first_step(directory, state, root):
+def test_two_ranks_make_and_publish_the_weights_of_one(tmp_path, alone):
+    trainer, _, _ = two_ranks_make_and_publish_them(tmp_path, *alone)
+    a_rank_dies(trainer)
+
+
+@pytest.mark.proof(12)
+def test_two_ranks_go_on_from_the_first_step(tmp_path, alone):
     """What was published after the checkpoint goes, once; the same version comes again. Then a rank dies."""
-    trainer, publishing = ranks_at(directory)
+    _, publishing, state = two_ranks_make_and_publish_them(tmp_path, *alone)
+    publishing.close()
+    trainer, publishing = ranks_at(tmp_path)
     trainer.load_state_dict(state)
     assert publishing.resume(trainer.version, published=Version(1), counted=Version(1)) == []
-    assert Chain(open_store(directory / "store")).versions() == [0, 1]
+    assert Chain(open_store(tmp_path / "store")).versions() == [0, 1]
     trainer.step(batch_at(1))
     publishing.put(trainer.version, trainer.export)
-    assert publishing.published(Version(2)).result.root == root
+    assert publishing.published(Version(2)).result.root == root_of(alone[0])
+    a_rank_dies(trainer)
+
+
+def a_rank_dies(trainer):
     [follower] = trainer.followers.processes
     follower.kill()
     follower.wait()

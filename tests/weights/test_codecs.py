@@ -437,7 +437,7 @@ def test_empty_cannot_express_a_change() -> None:
         codecs.encode_with(Codec.EMPTY, np.ones(3, np.uint16), np.zeros(3, np.uint16))
 
 
-KERNELS = {"whole": ["_decode"], "rice": ["_apply", "_write"], "range_coder": ["_apply", "_encode"]}
+KERNELS = {"rice": ["_apply", "_write"], "range_coder": ["_apply", "_encode"], "whole": ["_decode"]}
 
 
 @pytest.mark.parametrize("coder", one_of_each(7, KERNELS))

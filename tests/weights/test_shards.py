@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proofs import one_of_each
 from s3_server import S3Server
 from weight_samples import make_chain, move_bits, publisher_on, same
 
@@ -207,31 +208,32 @@ publisher.publish(1, share(CHAIN[1], rank, 2))
 """
 
 
-@pytest.mark.parametrize(("rank", "visible"), [(1, [0, 0]), pytest.param(0, [0, 0, 0, 1], marks=pytest.mark.proof(4))])
-def test_killed_before_every_write(tmp_path: Path, rank: int, visible: list[int]) -> None:
+WRITES = [(1, 1, 0), (1, 0, 0), *((0, survived, newest) for survived, newest in enumerate([0, 0, 0, 1]))]
+
+
+@pytest.mark.parametrize(("rank", "survived", "newest"), one_of_each(2.1, WRITES))
+def test_killed_before_every_write(tmp_path: Path, rank: int, survived: int, newest: int) -> None:
     """Whichever write of whichever rank is its last: version 1 is whole or not there, and can be published then.
 
     The rank that is left waits, and is killed too where nothing can come of it.
     """
     path = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    for survived, newest in enumerate(visible):
-        directory = tmp_path / str(survived)
-        store = open_store(directory)
-        Trainer(store, ranks=2).publish(0, CHAIN[0])
-        attempt = secrets.token_hex(16)
-        killed, left = (
-            subprocess.Popen(
-                [sys.executable, "-c", VICTIM, str(directory), str(each), str(limit), attempt], env=os.environ | path
-            )
-            for each, limit in ((rank, survived), (1 - rank, 1000))
+    store = open_store(tmp_path)
+    Trainer(store, ranks=2).publish(0, CHAIN[0])
+    attempt = secrets.token_hex(16)
+    killed, left = (
+        subprocess.Popen(
+            [sys.executable, "-c", VICTIM, str(tmp_path), str(each), str(limit), attempt], env=os.environ | path
         )
-        assert killed.wait(120) == -signal.SIGKILL
-        if newest == 0:
-            left.kill()
-        assert left.wait(120) == (0 if newest else -signal.SIGKILL)
-        assert Subscriber(store).latest() == newest
-        assert verify(store).ok
-        assert same(Subscriber(store).fetch(None, None, V(newest))[0], CHAIN[newest])
-        Trainer(store, ranks=2).publish(1, CHAIN[1])
-        assert same(Subscriber(store).fetch(CHAIN[0], V(0), V(1))[0], CHAIN[1])
-        assert verify(store).ok
+        for each, limit in ((rank, survived), (1 - rank, 1000))
+    )
+    assert killed.wait(120) == -signal.SIGKILL
+    if newest == 0:
+        left.kill()
+    assert left.wait(120) == (0 if newest else -signal.SIGKILL)
+    assert Subscriber(store).latest() == newest
+    assert verify(store).ok
+    assert same(Subscriber(store).fetch(None, None, V(newest))[0], CHAIN[newest])
+    Trainer(store, ranks=2).publish(1, CHAIN[1])
+    assert same(Subscriber(store).fetch(CHAIN[0], V(0), V(1))[0], CHAIN[1])
+    assert verify(store).ok

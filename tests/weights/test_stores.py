@@ -110,7 +110,7 @@ def test_every_kind_of_store_by_its_url(silent: str) -> None:
         ("gs://bucket/run", {"base_url": silent, "skip_signature": "true"}),
         ("az://container/run", azure),
     ]:
-        store = open_store(url, StoreConfig(options=options), Patience(0.5, 0.3))
+        store = open_store(url, StoreConfig(options=options), Patience(0.2, 0.1))
         with pytest.raises(DeadlineExceeded, match=f"for {url} to list versions/"):
             store.list("versions/")
         with pytest.raises(DeadlineExceeded, match=f"for {url} to write {KEY}"):
