@@ -41,6 +41,7 @@ def test_a_corrupt_model_is_named(tmp_path):
     refused(run(tmp_path / "run", f"model.path={model}"), "model.safetensors")
 
 
+@pytest.mark.proof(8)
 def test_a_missing_binary_is_named_with_what_to_run(tmp_path):
     guest_program(default_cache_dir())  # so that nothing but bubblewrap is missing
     done = run(tmp_path / "run", PATH=str(Path(sys.executable).parent))
