@@ -245,6 +245,7 @@ class CalledBackend(QemuBackend):
         return Called(name, shape, self.program, disk.fd, log, self.config.file_timeout_s)
 
 
+@pytest.mark.proof(3)
 def test_a_guest_whose_line_is_vsock_boots_until_it_waits_for_a_call(machine_config, tmp_path):
     async def scenario():
         backend = CalledBackend(machine_config.model_copy(update={"state_dir": tmp_path / "state"}))

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from proofs import one_of_each
+from proofs import often, one_of_each
 from pydantic import ValidationError
 from scripted_openai import Json, Reply, ScriptedServer
 
@@ -272,6 +272,7 @@ def test_what_a_server_does_not_know_is_left_out(dialect: str, complaint: str, k
     assert dialect != "chat" or key != "max_tokens" or server.bodies[2]["max_completion_tokens"] == 50
 
 
+@settings(max_examples=often(30, 100))
 @given(st.data())
 def test_no_event_makes_a_reader_fail_otherwise_than_it_says(data: st.DataObject) -> None:
     words = st.sampled_from(

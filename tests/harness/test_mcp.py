@@ -142,12 +142,12 @@ def test_a_server_is_told_where_the_workspace_is(tmp_path: Path) -> None:
 def test_a_call_has_a_deadline_and_a_server_that_ended_is_started_again() -> None:
     async def use(tools: McpTools) -> None:
         late = await called(tools, "mcp__one__wait", seconds=30)
-        assert late.error and "waited 5.0 s for the MCP server one to answer wait" in late.text
+        assert late.error and "waited 2.5 s for the MCP server one to answer wait" in late.text
         gone = await called(tools, "mcp__one__die")
         assert gone.error and "MCP server one" in gone.text
         assert (await called(tools, "mcp__one__environment", name="NO")).text == "unset"
 
-    with_tools(McpConfig(servers={"one": stdio(call_s=5.0)}), use)
+    with_tools(McpConfig(servers={"one": stdio(call_s=2.5)}), use)
 
 
 def test_a_server_that_cannot_be_had_takes_only_its_own_tools() -> None:
