@@ -24,6 +24,7 @@ def refused(done, *words, code=1):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof(4)
 def test_a_wrong_key_is_named(tmp_path):
     done = run(tmp_path / "run", "trainer.loss.bnad=0.1")
     refused(done, "trainer.loss.bnad: unknown key", "band", code=42)

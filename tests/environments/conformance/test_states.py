@@ -171,7 +171,7 @@ def test_a_paused_sandbox_can_be_destroyed(run):
 def test_a_time_out_still_comes_after_a_pause(run):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
-        command = asyncio.ensure_future(box.exec("echo > begun; sleep 600", timeout_s=4.0))
+        command = asyncio.ensure_future(box.exec("echo > begun; sleep 600", timeout_s=2.5))
         await box.exec("until [ -e begun ]; do sleep 0.01; done")
         await box.pause()
         await asyncio.sleep(0.2)
