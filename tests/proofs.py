@@ -7,8 +7,9 @@ seed it had. Where tests are asked for by name, by a node id or by -k, all of th
 
 Every promise of a room keeps a real test that is always played: of what is asked of many backends, shapes, formats or
 attacks alike, the first of each kind (`one_of_each`), so that no way of doing it is left to chance; of what is one long
-story, another test of the same promise, which the proof then is the long form of. The two runs of e2e/test_run.py are
-always played. A test that asks the same thing many times, for which few are enough as a rule, says so by `often`.
+story, another test of the same promise, which the proof then is the long form of. A whole run, killed and gone on with,
+is always played: e2e/test_run.py. A test that asks the same thing many times, for which few are enough as a rule, says
+so by `often`.
 """
 
 import os

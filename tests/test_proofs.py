@@ -110,7 +110,6 @@ def test_what_is_wrong_is_said(made, tmp_path):
     assert done.returncode == 4 and "test_c.py::test_too_long: proof(seconds)" in done.stdout + done.stderr
 
 
-def test_two_whole_runs_are_always_played(tmp_path):
+def test_a_whole_run_that_is_killed_and_goes_on_is_always_played(tmp_path):
     done = run(tmp_path, "-p", "pytest_timeout", "--collect-only", "-m", "not proof", ROOT / "tests/e2e/test_run.py")
-    for name in ("test_rollouts_rewards_updates_and_swaps_all_happen", "test_a_killed_run_goes_on_where_it_was"):
-        assert name in done.stdout
+    assert "test_a_killed_run_goes_on_where_it_was" in done.stdout

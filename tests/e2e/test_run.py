@@ -15,10 +15,8 @@ from etude.weights.opening import open_store
 pytestmark = pytest.mark.timeout(420)
 
 
-def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
-    done = run(tmp_path / "run", "rollouts.max_steps=3", "rollouts.max_minutes=5")
-    assert done.returncode == 0, done.stderr[-2000:]
-    summary = json.loads(done.stdout.splitlines()[-1])
+def all_happened(out, summary):
+    """Rollouts, rewards, updates and swaps, in a run of three steps; returns the deliveries to its engine."""
     counters = summary["counters"]
     for feature in (
         "tool_calls", "parallel_turns", "session_cache_tokens", "prefix_hit_tokens", "routes_given",
@@ -28,21 +26,33 @@ def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
     assert summary["steps"] == 3
     assert counters["infra_failed"] == 0
     assert 0 <= summary["base_pass1"] <= 1
-    trained = steps(tmp_path / "run")
-    assert [line["version"] for line in trained] == [1, 2, 3]
-    delivered = lines(tmp_path / "run", "delivery")
-    assert [line["version"] for line in delivered] == [1, 2, 3]
-    assert len({line["root"] for line in delivered}) == counters["deltas_published"] == 3
-    assert sum(line["delta_bytes"] for line in delivered) == counters["delta_bytes_published"]
+    trained = steps(out)
+    assert [(line["step"], line["version"]) for line in trained] == [(1, 1), (2, 2), (3, 3)]
+    delivered = lines(out, "delivery")
+    versions = [line["version"] for line in delivered]
+    assert counters["deltas_published"] == versions[-1] == 3
+    assert versions == sorted(set(versions)) and len({line["root"] for line in delivered}) == len(versions)
     assert all(line["lag_ms"] > line["publish_ms"] > 0 < line["pause_ms"] for line in delivered)
     assert summary["delivery"]["publish_stall_ms"] == 0.0 < summary["delivery"]["snapshot_ms"]
     assert trained[0]["matched_tokens"] == trained[0]["trained_tokens"]
     assert trained[0]["max_abs_dlogp"] == 0.0
     assert all(line["max_age"] <= 4 for line in trained)
-    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
+    assert "<svg" in (out / "report.html").read_text()
     assert left() == []
-    again = run(tmp_path / "run")
+    again = run(out)
     assert (again.returncode, "--resume" in again.stderr) == (42, True)
+    return delivered
+
+
+@pytest.mark.proof(75)
+def test_rollouts_rewards_updates_and_swaps_all_happen(tmp_path):
+    """Undisturbed, each version reaches the engine; the rest is always asked of the run below."""
+    done = run(tmp_path / "run", "rollouts.max_steps=3", "rollouts.max_minutes=5")
+    assert done.returncode == 0, done.stderr[-2000:]
+    summary = json.loads(done.stdout.splitlines()[-1])
+    delivered = all_happened(tmp_path / "run", summary)
+    assert [line["version"] for line in delivered] == [1, 2, 3]
+    assert sum(line["delta_bytes"] for line in delivered) == summary["counters"]["delta_bytes_published"]
 
 
 @pytest.mark.proof(25)
@@ -62,6 +72,7 @@ def test_a_run_multiplies_its_experts_in_low_precision(tmp_path):
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
+    """Its life before the kill is a whole run's, too: it began with nothing."""
     out = tmp_path / "run"
     limits = ("rollouts.max_steps=3", "rollouts.max_minutes=10")
     process = subprocess.Popen(
@@ -76,12 +87,10 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     process.wait()
     done = run(out, *limits, resume=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert [(line["step"], line["version"]) for line in steps(out)] == [(1, 1), (2, 2), (3, 3)]
     summary = json.loads(done.stdout.splitlines()[-1])
+    all_happened(out, summary)
     counters, samples = summary["counters"], summary["samples"]
-    assert counters["deltas_published"] == 3
     assert counters["trained_rollouts"] == sum(line["trained_rollouts"] for line in steps(out)) == samples["trained"]
     assert counters["samples_restored"] > 0
     assert (summary["lost"], summary["trained_twice"]) == (0, 0)
     assert samples["samples"] == samples["trained"] + sum(samples["dropped"].values())
-    assert left() == []

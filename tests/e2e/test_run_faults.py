@@ -24,6 +24,7 @@ def refused(done, *words, code=1):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof(4)
 def test_a_wrong_key_is_named(tmp_path):
     done = run(tmp_path / "run", "trainer.loss.bnad=0.1")
     refused(done, "trainer.loss.bnad: unknown key", "band", code=42)
@@ -41,6 +42,7 @@ def test_a_corrupt_model_is_named(tmp_path):
     refused(run(tmp_path / "run", f"model.path={model}"), "model.safetensors")
 
 
+@pytest.mark.proof(8)
 def test_a_missing_binary_is_named_with_what_to_run(tmp_path):
     guest_program(default_cache_dir())  # so that nothing but bubblewrap is missing
     done = run(tmp_path / "run", PATH=str(Path(sys.executable).parent))

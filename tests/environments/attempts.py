@@ -45,6 +45,11 @@ asking.connect(("127.0.0.53", 53))
 asking.send(bytes.fromhex("000101000001000000000000076578616d706c6503636f6d0000010001"))
 asking.recv(512)'"""
 
+JOIN_A_CGROUP = r"""while read -r _ at kind _; do
+case $kind in cgroup*) find "$(printf %b "$at")" -name cgroup.procs -writable;; esac
+done < /proc/self/mounts 2>/dev/null | grep ."""
+"""Looked for where control groups are mounted: a workspace over the user's own files has all of theirs to search."""
+
 ESCAPES = {
     "a capability": "grep -q 'Cap[IPEBA].*:.*[1-9a-f]' /proc/self/status",
     "unfiltered system calls": "grep -q 'Seccomp:.*[01]$' /proc/self/status",
@@ -61,7 +66,7 @@ ESCAPES = {
     "sysrq": "echo h > /proc/sysrq-trigger",
     "the kernel's memory": "head -c 1 /proc/kcore || head -c 1 /dev/mem || head -c 1 /dev/kmsg",
     "what others are charged": "echo 1 > /proc/1/oom_score_adj || echo 0 > /proc/1/loginuid",
-    "its own limits": "find / -path /usr -prune -o -name cgroup.procs -writable -print 2>/dev/null | grep .",
+    "its own limits": JOIN_A_CGROUP,
     "processes of the host": "nsenter -t 1 -p true || [ $(ls -d /proc/[0-9]* | wc -l) -gt 5 ]",
     "kill the agent": "kill -9 1; kill -STOP 1; kill -TERM 1; sleep 0.1; false",
     "the agent's descriptors": "readlink /proc/1/fd/3 || cat /proc/1/environ || ls /proc/1/root/",

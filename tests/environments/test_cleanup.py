@@ -275,7 +275,7 @@ def test_groups_that_lie_elsewhere_are_found_by_what_their_instance_noted(tmp_pa
 
 def test_several_sweeps_of_the_same_tree_all_end_well(tmp_path):
     """Whoever opens a backend sweeps what dead processes left; two that open at once meet in the same directories."""
-    for attempt in range(often(8, 20)):
+    for attempt in range(often(3, 20)):
         tree = tmp_path / f"tree-{attempt}"
         for directory in range(30):
             (tree / f"{directory}").mkdir(parents=True)

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.proof(4)
 @pytest.mark.timeout(300)
 def test_the_benchmark_of_sandboxes():
     command = [sys.executable, str(ROOT / "benchmarks" / "environments.py")]

@@ -33,7 +33,7 @@ from etude.rewards.verifier import verify
 DONE = SessionResult("s", (), (), "finished", {})
 SLOW = ("inodes", "fill", "memory", "deep", "entries", "links_many")
 """Left to the proof."""
-STATES = often(6, 50)
+STATES = often(4, 50)
 """On each backend."""
 
 

@@ -178,7 +178,8 @@ def _command(process):
         return ""
 
 
-def test_what_cannot_be_had_is_said(machines, machine_config, monkeypatch, tmp_path):
+@pytest.mark.proof(5)
+def test_what_no_machine_has_is_said(machines):
     async def scenario(backend):
         box = await backend.create(SandboxSpec())
         frozen = await box.snapshot()
@@ -190,6 +191,8 @@ def test_what_cannot_be_had_is_said(machines, machine_config, monkeypatch, tmp_p
 
     machines(scenario)
 
+
+def test_what_cannot_be_had_is_said(machine_config, monkeypatch, tmp_path):
     async def opened(config):
         backend = QemuBackend(config)
         try:
@@ -242,6 +245,7 @@ class CalledBackend(QemuBackend):
         return Called(name, shape, self.program, disk.fd, log, self.config.file_timeout_s)
 
 
+@pytest.mark.proof(3)
 def test_a_guest_whose_line_is_vsock_boots_until_it_waits_for_a_call(machine_config, tmp_path):
     async def scenario():
         backend = CalledBackend(machine_config.model_copy(update={"state_dir": tmp_path / "state"}))

@@ -4,6 +4,7 @@ import asyncio
 import os
 
 import pytest
+from proofs import often
 
 from etude.environments.backends import open_backend
 from etude.environments.base import Resources, SandboxSpec
@@ -100,7 +101,7 @@ def test_who_starts_processes_all_the_time_is_stopped_all_the_same(run):
         box = await backend.create(SandboxSpec())
         for _ in range(4):
             await box.start("while true; do ls a; done", timeout_s=None)
-        for _ in range(300):
+        for _ in range(often(100, 300)):
             await box.pause()
             await box.resume()
 

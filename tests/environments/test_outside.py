@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import structlog
 from guarded_workspace import within
+from proofs import one_of_each
 from pydantic import ValidationError
 
 from etude.environments.base import Sandbox
@@ -99,7 +100,7 @@ def test_more_is_shown_where_the_user_says_so(home: Path) -> None:
             WorkspaceConfig(shown=(wrong,))
 
 
-@pytest.mark.parametrize("network", ["none", "full"])
+@pytest.mark.parametrize("network", one_of_each(2, ["full", "none"]))
 def test_sockets_of_the_machine_are_not_reached_and_those_of_commands_are(home: Path, network: Any) -> None:
     places = (home / ".newtool" / "agent", home / "data" / "docker.sock", home / "project" / "server", home / ".x11")
     listening = [socket.socket(socket.AF_UNIX) for _ in places]

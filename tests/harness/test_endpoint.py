@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from proofs import one_of_each
+from proofs import often, one_of_each
 from pydantic import ValidationError
 from scripted_openai import Json, Reply, ScriptedServer
 
@@ -272,6 +272,7 @@ def test_what_a_server_does_not_know_is_left_out(dialect: str, complaint: str, k
     assert dialect != "chat" or key != "max_tokens" or server.bodies[2]["max_completion_tokens"] == 50
 
 
+@settings(max_examples=often(30, 100))
 @given(st.data())
 def test_no_event_makes_a_reader_fail_otherwise_than_it_says(data: st.DataObject) -> None:
     words = st.sampled_from(
@@ -308,8 +309,8 @@ BROKEN = {
     "nothing": Reply(events=[]),
     "error": Reply(events=[{"type": "error", "error": {"message": "overloaded", "code": "overloaded_error"}}]),
     "code": Reply(events=[{"type": "error", "error": {"message": "busy", "code": 503}}]),
-    "silent": Reply("late", stall_s=1.5),
-    "stalls": Reply("late, and later", drop_after=2, stall_s=1.5),
+    "silent": Reply("late", stall_s=0.9),
+    "stalls": Reply("late, and later", drop_after=2, stall_s=0.9),
 }
 BREAKS = [(dialect, how) for how in BROKEN for dialect in ("chat", "responses")]
 
@@ -319,7 +320,7 @@ def test_a_message_that_broke_is_asked_for_anew(dialect: str, how: str) -> None:
     told: list[Delta] = []
     broken = BROKEN[how]
     script = itertools.chain([broken], itertools.repeat(GOOD))
-    patience = Timeouts(silence_s=1.0 if broken.stall_s else 60.0)
+    patience = Timeouts(silence_s=0.5 if broken.stall_s else 60.0)
     [said], server, endpoint = asked(script, dialect=dialect, told=told, patience=patience)
     assert said.text == "I look." and len(said.calls) == 2
     assert len(server.requests) - 1 == endpoint.counters["retries"] >= 1
@@ -341,10 +342,10 @@ def test_who_fails_always_is_given_up(dialect: str) -> None:
 
 def test_every_wait_has_a_deadline_that_says_what_for() -> None:
     silent = r"waited .* for http://.*/chat/completions to write a message: silence for 0.2 s, after 2 attempts"
-    refused(lambda _: Reply("x", stall_s=1.0), DeadlineExceeded, silent, patience=Timeouts(silence_s=0.2), attempts=2)
-    whole = r"waited 3.0 s for .* to write a message: status 503"
-    refused(lambda _: Reply(status=503, headers={"retry-after": "0"}, stall_s=0.4), DeadlineExceeded, whole,
-            patience=Timeouts(message_s=3.0), attempts=1000)  # fmt: skip
+    refused(lambda _: Reply("x", stall_s=0.4), DeadlineExceeded, silent, patience=Timeouts(silence_s=0.2), attempts=2)
+    whole = r"waited 1.5 s for .* to write a message: status 503"
+    refused(lambda _: Reply(status=503, headers={"retry-after": "0"}, stall_s=0.1), DeadlineExceeded, whole,
+            patience=Timeouts(message_s=1.5), attempts=1000)  # fmt: skip
     pause = [Reply(status=429, headers={"retry-after": "3600"})]  # refused without waiting: a test has less time
     refused(pause, DeadlineExceeded, "asks for a pause of 3600 s", patience=Timeouts(message_s=3000))
 
@@ -355,11 +356,11 @@ def test_a_stream_that_trickles_is_not_silent() -> None:
     class Slow(ScriptedServer):
         async def _stream(self, reply: Reply, told: Sequence[Json | str], last: str) -> Any:
             async for event in super()._stream(reply, told, last):
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.15)
                 yield event
 
     async def whole(server: ScriptedServer) -> Completion:
-        endpoint = Endpoint(EndpointConfig(url=server.url, model="m", attempts=1), patience=Timeouts(silence_s=2.0))
+        endpoint = Endpoint(EndpointConfig(url=server.url, model="m", attempts=1), patience=Timeouts(silence_s=1.0))
         try:
             return await endpoint.ask([], [], 5, "s", silence)
         finally:

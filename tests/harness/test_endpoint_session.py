@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proofs import one_of_each
 from scripted_openai import Json, Reply, ScriptedServer
 
 from etude.environments.base import Sandbox
@@ -174,12 +175,15 @@ def test_native_calls_that_are_wrong_are_answered(play: Play, dialect: str) -> N
     assert raws == [f"{name}({arguments})" for name, arguments in wrong], "the raw text is lost"
 
 
-@BOTH
-@pytest.mark.parametrize(
-    "arguments",
-    ['{"path": "a.py", "start": 1.0}', '{"path": "a.py", "start": "1"}', '"{\\"path\\": \\"a.py\\"}"',
-     "{'path': 'a.py'}", '{"path": "a.py", "end": null}', '{}{"path": "a.py"}', '{"path": "a.py",}'],
-)  # fmt: skip
+NEARLY = [
+    (dialect, arguments)
+    for arguments in ['{"path": "a.py", "start": 1.0}', '{"path": "a.py", "start": "1"}', '"{\\"path\\": \\"a.py\\"}"',
+     "{'path': 'a.py'}", '{"path": "a.py", "end": null}', '{}{"path": "a.py"}', '{"path": "a.py",}']
+    for dialect in ("chat", "responses")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "arguments"), one_of_each(0.3, NEARLY, lambda dialect, arguments: arguments))
 def test_native_calls_that_are_nearly_right_are_run(play: Play, dialect: str, arguments: str) -> None:
     played = play([Reply("", [("functions.read_file", arguments)]), Reply("Done.")], dialect=dialect)
     assert results_in(played.bodies[1]) == ["x = 1\n"]
@@ -204,8 +208,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("calls", ["text", "native"])
+READERS = [(fault, calls) for fault in FAULTS for calls in ("text", "native")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "calls"),
+    one_of_each(0.3, READERS, lambda fault, calls: fault if calls == "text" else calls),
+)
 def test_calls_in_the_text_are_read_whatever_is_wrong_with_them(play: Play, fault: str, calls: str) -> None:
     """In `native` they stand there because the server's own reader missed them."""
     played = play([Reply(FAULTS[fault], piece=5), Reply("Done.")], calls=calls)

@@ -142,12 +142,12 @@ def test_a_server_is_told_where_the_workspace_is(tmp_path: Path) -> None:
 def test_a_call_has_a_deadline_and_a_server_that_ended_is_started_again() -> None:
     async def use(tools: McpTools) -> None:
         late = await called(tools, "mcp__one__wait", seconds=30)
-        assert late.error and "waited 5.0 s for the MCP server one to answer wait" in late.text
+        assert late.error and "waited 2.5 s for the MCP server one to answer wait" in late.text
         gone = await called(tools, "mcp__one__die")
         assert gone.error and "MCP server one" in gone.text
         assert (await called(tools, "mcp__one__environment", name="NO")).text == "unset"
 
-    with_tools(McpConfig(servers={"one": stdio(call_s=5.0)}), use)
+    with_tools(McpConfig(servers={"one": stdio(call_s=2.5)}), use)
 
 
 def test_a_server_that_cannot_be_had_takes_only_its_own_tools() -> None:
@@ -176,8 +176,8 @@ def test_a_server_that_says_nothing_has_a_deadline() -> None:
     async def use(tools: McpTools) -> str:
         return tools.failed["mute"]
 
-    said = with_tools(McpConfig(servers={"mute": stdio("--silent", connect_s=2.0)}), use)
-    assert said.startswith("waited 2.0 s for the MCP server mute (") and said.endswith("to answer: see its connect_s")
+    said = with_tools(McpConfig(servers={"mute": stdio("--silent", connect_s=0.5)}), use)
+    assert said.startswith("waited 0.5 s for the MCP server mute (") and said.endswith("to answer: see its connect_s")
 
 
 def test_servers_over_http(address: str) -> None:
@@ -185,10 +185,13 @@ def test_servers_over_http(address: str) -> None:
         assert not tools.failed and len(tools.tools) == 8
         both = await asyncio.gather(*(called(tools, "mcp__web__add", a=n, b=1) for n in range(5)))
         assert [result.text for result in both] == ["1", "2", "3", "4", "5"]
-        late = await called(tools, "mcp__web__wait", seconds=15)
-        assert late.error and "waited 10.0 s" in late.text
 
-    with_tools(McpConfig(servers={"web": ServerConfig(url=address, call_s=10.0, connect_s=PATIENCE_S)}), use)
+    async def wait(tools: McpTools) -> None:
+        late = await called(tools, "mcp__web__wait", seconds=15)
+        assert late.error and "waited 0.5 s" in late.text
+
+    for call_s, each in ((10.0, use), (0.5, wait)):
+        with_tools(McpConfig(servers={"web": ServerConfig(url=address, call_s=call_s, connect_s=PATIENCE_S)}), each)
 
 
 def test_published_servers(tmp_path: Path) -> None:

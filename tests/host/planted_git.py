@@ -210,7 +210,7 @@ class Planted:
         self.root, self.canary, self.trap = outer / "project", outer / "canary", trap
         self.root.mkdir()
         program = outer / "program"
-        program.write_text(f"#!/bin/sh\ntouch {self.canary}\n[ ! -p /dev/stdin ] || timeout 2 cat\n")
+        program.write_text(f"#!/bin/sh\ntouch {self.canary}\n[ ! -p /dev/stdin ] || timeout 0.5 cat\n")
         program.chmod(0o755)
         git(self.root, "init", "-q")
         (self.root / "sub").mkdir()

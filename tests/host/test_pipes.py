@@ -13,8 +13,15 @@ from users_git import git
 from etude.errors import ConfigError
 from etude.harness.fleet.repository import Repository
 from etude.harness.shadow import Shadow
+from etude.host import git as host_git
 from etude.host.git import GitContext, run_git_now
 from etude.host.repository import PrivateGitDir, find
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long git is waited for before anybody looks for pipes."""
+    monkeypatch.setattr(host_git, "_PATIENCE_S", 0.3)
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from proofs import one_of_each
 from users_git import git
 
 from etude.environments.local import WorkspaceConfig, open_workspace
@@ -113,14 +115,21 @@ def asked_and_run(project: Path, line: str) -> tuple[Decision, str, int]:
     return asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("line", WRITES)
+def verb(line: str) -> str:
+    """What git is asked to do."""
+    found = re.search(r"git (?:-C \S+ )?(\S+)", line)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("line", one_of_each(0.45, WRITES, verb))
 def test_what_would_write_a_listed_file_is_denied_before_it_begins(project: Path, line: str) -> None:
     decision, printed, _ = asked_and_run(project, line)
     assert f"only the user may write it: {LISTED}" in printed, "the guard does stop it"
     assert decision.verdict == "deny" and LISTED in decision.explain(), decision.explain()
 
 
-@pytest.mark.parametrize("line", STASHES)
+@pytest.mark.parametrize("line", one_of_each(0.45, STASHES, verb))
 def test_what_would_put_back_a_change_of_the_users_is_denied_before_it_begins(project: Path, line: str) -> None:
     (project / LISTED).write_text('{"mine": 1}\n')
     (project / "a.txt").write_text("mine\n")
@@ -131,7 +140,10 @@ def test_what_would_put_back_a_change_of_the_users_is_denied_before_it_begins(pr
 
 @pytest.mark.parametrize(
     "line",
-    ["git stash pop stash@{1}", "git stash apply -q 1", "git stash pop --index 1", "git stash branch b stash@{1}"],
+    one_of_each(
+        0.45,
+        ["git stash pop stash@{1}", "git stash apply -q 1", "git stash pop --index 1", "git stash branch b stash@{1}"],
+    ),
 )
 def test_any_stash_that_holds_a_listed_file_is_looked_at(project: Path, line: str) -> None:
     for name in (LISTED, "a.txt"):
@@ -143,7 +155,10 @@ def test_any_stash_that_holds_a_listed_file_is_looked_at(project: Path, line: st
 
 
 @pytest.mark.parametrize(
-    "line", ["git merge -q", "git rebase -q", "git rebase -q -f", "git pull -q", "git pull -q --rebase"]
+    "line",
+    one_of_each(
+        0.45, ["git merge -q", "git rebase -q", "git rebase -q -f", "git pull -q", "git pull -q --rebase"], verb
+    ),
 )
 @pytest.mark.parametrize(("follows", "verdict"), [("vs", "deny"), ("other", "allow")])
 def test_what_a_branch_follows_is_looked_at_where_none_is_named(
@@ -155,7 +170,7 @@ def test_what_a_branch_follows_is_looked_at_where_none_is_named(
     assert decision.verdict == verdict, decision.explain()
 
 
-@pytest.mark.parametrize("line", FINE)
+@pytest.mark.parametrize("line", one_of_each(0.4, FINE, verb))
 def test_what_writes_no_listed_file_is_let_be(project: Path, line: str) -> None:
     decision, printed, code = asked_and_run(project, line)
     assert decision.verdict == "allow", decision.explain()

@@ -90,8 +90,8 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
-SORTS = {"absolute": "link", "nested": "link", "through-proc": "link", "zero": "endless", "git-link-to-zero": "endless"}
-SORTS |= {"sparse": "endless", "git-link-to-pipe": "pipe"}
+SORTS = dict.fromkeys(("key", "absolute", "nested", "directory", "through-proc"), "link")
+SORTS |= dict.fromkeys(("zero", "git-link-to-zero", "sparse"), "endless") | {"git-link-to-pipe": "pipe"}
 
 
 def sort_of(how: str) -> str:
@@ -166,6 +166,7 @@ def all_at_once(project: Path) -> None:
     link(project / "deep" / "AGENTS.md", "/dev/zero")
 
 
+@pytest.mark.proof(2)
 def test_an_editors_first_request(project: Path) -> None:
     all_at_once(project)
 
@@ -182,6 +183,7 @@ def test_an_editors_first_request(project: Path) -> None:
     assert "Say please." in said and not [secret for secret in SECRETS if secret in said]
 
 
+@pytest.mark.proof(2)
 def test_a_pages_first_request(project: Path) -> None:
     all_at_once(project)
     with ScriptedServer([Reply("Done.")]) as server:

@@ -186,6 +186,7 @@ def test_a_session_from_beginning_to_end(root: Path) -> None:
         assert [each["id"] for each in listed["sessions"]] == [forked["id"]] and listed["total"] == 2
 
 
+@pytest.mark.proof(2)
 def test_what_the_guard_refuses_is_no_question(root: Path) -> None:
     plant = ("write_file", {"path": ".idea/workspace.xml", "content": "x"})
     with serving(root, [Reply("", [plant, run("echo x > .idea/y")]), Reply("Well.")]) as here:

@@ -163,6 +163,7 @@ PLANTS = (
 )
 
 
+@pytest.mark.proof(3)
 def test_what_the_guard_refuses_is_said_and_not_asked(here: Setting) -> None:
     """No answer would help: the user is told the one thing that does, and it does."""
     config = here.root / "config" / "etude" / "agent.toml"

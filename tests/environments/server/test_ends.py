@@ -86,6 +86,7 @@ def test_on_a_full_disk_a_sandbox_ends_and_its_record_after_it(make_server, smal
     assert server.left() == []
 
 
+@pytest.mark.proof(11)
 def test_a_sandbox_that_is_not_removed_is_said_to_be_there_and_removed_later(make_server):
     server = make_server(constants={"stop_timeout_s": 0.9})
 
