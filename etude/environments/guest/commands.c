@@ -264,8 +264,10 @@ static void kill_command(const struct command *command) {
 
 void command_cancel(const struct request *request) {
     struct command *command = find(request);
-    if (command && !command->answered)
-        kill_command(command);
+    if (!command || command->answered)
+        return;
+    kill_command(command);
+    await_session_end(command->leader); /* whoever gave it up goes on when it is gone, and its children with it */
 }
 
 /* Sends what it has printed until now, its first half only where that is no longer whole, and then as it comes. */

@@ -75,6 +75,7 @@ size_t guard_says(pid_t leader, char *text, size_t size);
 /* processes.c: what runs here. */
 void processes_start(void); /* from here on, metrics count */
 void kill_session(pid_t session);
+void await_session_end(pid_t session);
 void stop_everyone(const struct request *request);
 void continue_everyone(const struct request *request);
 void metrics(const struct request *request);

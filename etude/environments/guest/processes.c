@@ -93,6 +93,22 @@ void kill_session(pid_t session) {
     kill(-session, SIGKILL);
 }
 
+static void note_if_of(struct process *process, void *session) {
+    if (process->session == *(pid_t *)session && process->state != 'Z' && process->state != 'X')
+        *(pid_t *)session = 0;
+}
+
+/* Killed processes are there until the kernel has ended them: a moment, unless a disk holds them. */
+void await_session_end(pid_t session) {
+    for (int tries = 0; tries < 100; tries++) {
+        pid_t sought = session;
+        each_process(note_if_of, &sought);
+        if (sought == session)
+            return;
+        usleep(1000);
+    }
+}
+
 static void note_if_stopped(struct process *process, void *context) {
     (void)context;
     if (process->state != 'T')
