@@ -1,16 +1,9 @@
 """Code under test that speaks in place of what runs it, or changes the tests' own names: no forgery is paid."""
 
-from pathlib import Path
-
 import pytest
+from judging import judged, pytest_form, suite_form
 from proofs import one_of_each
 
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.records import Task
-from etude.rewards.verifier import verify
-from etude.tasks.verifiers import PytestRun, pytest_verifier, suite_verifier
-
-SITE = str(Path(pytest.__file__).parents[1])
 SUITE = """
 import contextlib
 import unittest
@@ -188,48 +181,26 @@ part = unittest.case._Outcome.testPartExecutor
 part.__closure__[0].cell_contents = quiet.__wrapped__
 """ + WRONG,
 }  # fmt: skip
-VERIFIERS = {
-    "suite": suite_verifier(SOURCES["suite"], "test_m", NAMES, 10.0),
-    "pytest": pytest_verifier(
-        PytestRun(SITE, {"test_m.py": SOURCES["pytest"].encode()}, ("test_m.py",)),
-        [f"test_m.py::{test.replace('.', '::')}" for test in NAMES], 20.0,
-    ),
-}  # fmt: skip
+VERIFIERS = {"suite": suite_form(SOURCES["suite"], NAMES), "pytest": pytest_form(SOURCES["pytest"], NAMES)}
 FORMS = ("suite", "pytest")
 
 
-@pytest.fixture
-def judged(run):
-    def judge(verifier, text):
-        async def scenario(_):
-            backend = NamespaceBackend(NamespaceConfig(binds={SITE: SITE}))
-            try:
-                return await verify(Task("reports", "", {"m.py": b""}, verifier), {"m.py": text.encode()}, backend)
-            finally:
-                await backend.close()
-
-        return run(scenario)
-
-    return judge
-
-
 @pytest.mark.parametrize("form", one_of_each(3.4, FORMS))
-def test_the_right_answer_is_paid(judged, form):
-    verdict = judged(VERIFIERS[form], RIGHT)
-    assert verdict.reason == "passed", verdict
-    assert judged(VERIFIERS[form], WRONG).reason == "failed"
+def test_the_right_answer_is_paid(form):
+    right, wrong = judged(VERIFIERS[form], RIGHT, WRONG)
+    assert (right.reason, wrong.reason) == ("passed", "failed"), right
 
 
 @pytest.mark.parametrize("form", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_forgery_is_not_paid(judged, cheat, form):
-    verdict = judged(VERIFIERS[form], CHEATS[cheat])
+def test_a_forgery_is_not_paid(cheat, form):
+    [verdict] = judged(VERIFIERS[form], CHEATS[cheat])
     assert verdict.reward == 0.0, verdict
 
 
 @pytest.mark.parametrize("form", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", CHANGES)
-def test_what_was_changed_is_named(judged, cheat, form):
+def test_what_was_changed_is_named(cheat, form):
     """By the parent, whatever else fails."""
-    verdict = judged(VERIFIERS[form], CHANGES[cheat])
+    [verdict] = judged(VERIFIERS[form], CHANGES[cheat])
     assert "tools" in eval(verdict.detail.rpartition("wrong: ")[2]), verdict

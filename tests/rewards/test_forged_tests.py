@@ -3,17 +3,12 @@
 The tests of one module run under both forms, as a suite and under pytest; each cheat gives a wrong answer.
 """
 
-from pathlib import Path
-
 import pytest
+from judging import both_forms, judged, pytest_form, suite_form
 from proofs import one_of_each
 
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.records import Task
-from etude.rewards.verifier import verify
-from etude.tasks.verifiers import PytestRun, current_verifier, pytest_verifier, suite_verifier
+from etude.tasks.verifiers import current_verifier
 
-SITE = str(Path(pytest.__file__).parents[1])
 SUITE = """
 import unittest
 from fractions import Fraction
@@ -327,53 +322,31 @@ def ready():
 """,
 }
 VERIFIERS = {
-    "suite": suite_verifier(SUITE, "test_m", TESTS, 10.0),
-    "pytest": pytest_verifier(
-        PytestRun(SITE, {"test_m.py": SUITE.encode()}, ("test_m.py",)),
-        [f"test_m.py::{test.replace('.', '::')}" for test in TESTS], 20.0,
-    ),
-    "suite, named": suite_verifier(NAMED, "test_m", NAMED_TESTS, 10.0),
-    "pytest, named": pytest_verifier(
-        PytestRun(SITE, {"test_m.py": (NAMED + NEAR).encode()}, ("test_m.py",)),
-        [f"test_m.py::{test}" for test in (*NAMED_TESTS, "test_near")], 20.0,
-    ),
-}  # fmt: skip
+    **both_forms(SUITE, TESTS),
+    "suite, named": suite_form(NAMED, NAMED_TESTS),
+    "pytest, named": pytest_form(NAMED + NEAR, (*NAMED_TESTS, "test_near")),
+}
 FORMS = one_of_each(4, ("suite", "pytest"))
 
 
-@pytest.fixture
-def judged(run):
-    def judge(verifier, text):
-        async def scenario(_):
-            backend = NamespaceBackend(NamespaceConfig(binds={SITE: SITE}))
-            try:
-                return await verify(Task("forged", "", {"m.py": b""}, VERIFIERS[verifier]), {"m.py": text}, backend)
-            finally:
-                await backend.close()
-
-        return run(scenario, deadline_s=200.0)  # a cheat may run until its verifier's own deadline, on a busy machine
-
-    return judge
-
-
 @pytest.mark.parametrize("verifier", FORMS)
-def test_the_right_answer_is_paid(judged, verifier):
-    assert judged(verifier, RIGHT.encode()).reason == "passed"
-    assert judged(verifier, WRONG.encode()).reason == "failed"
+def test_the_right_answer_is_paid(verifier):
+    right, wrong = judged(VERIFIERS[verifier], RIGHT, WRONG)
+    assert (right.reason, wrong.reason) == ("passed", "failed"), right
 
 
 @pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_forgery_is_not_paid(judged, cheat, verifier):
-    verdict = judged(verifier, CHEATS[cheat].encode())
+def test_a_forgery_is_not_paid(cheat, verifier):
+    [verdict] = judged(VERIFIERS[verifier], CHEATS[cheat])
     assert verdict.reward == 0.0, verdict
 
 
 @pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(1.5))])
 @pytest.mark.parametrize("cheat", RICH)
-def test_a_value_of_the_solutions_own_type_passes_no_test(judged, cheat, verifier):
+def test_a_value_of_the_solutions_own_type_passes_no_test(cheat, verifier):
     """Not one of them, whatever it answers to `==`: of several that fail, one alone would keep the reward."""
-    verdict = judged(verifier, RICH[cheat].encode())
+    [verdict] = judged(VERIFIERS[verifier], RICH[cheat])
     wrong = eval(verdict.detail.rpartition("wrong: ")[2])
     assert set(wrong) >= set(range(len(TESTS)) if verifier == "pytest" else TESTS), verdict
 
@@ -393,15 +366,16 @@ def wrong_in(verdict, verifier):
 
 
 @pytest.mark.parametrize("verifier", FORMS)
-def test_what_a_name_stands_for_is_not_where_the_code_runs(judged, verifier):
-    assert judged(f"{verifier}, named", NAMED_RIGHT.encode()).reward == 1.0
-    verdict = judged(f"{verifier}, named", NAMED_CHEATS["reads its caller's names"].encode())
+def test_what_a_name_stands_for_is_not_where_the_code_runs(verifier):
+    cheat = NAMED_CHEATS["reads its caller's names"]
+    right, verdict = judged(VERIFIERS[f"{verifier}, named"], NAMED_RIGHT, cheat)
+    assert right.reward == 1.0, right
     near = {"test_near"} if verifier == "pytest" else set()
     assert {"test_named", "test_typed"} | near <= wrong_in(verdict, verifier), verdict
 
 
 @pytest.mark.parametrize("verifier", FORMS)
-def test_a_test_that_was_emptied_was_not_run_to_its_end(judged, verifier):
+def test_a_test_that_was_emptied_was_not_run_to_its_end(verifier):
     """Also where a function in it returns."""
-    verdict = judged(f"{verifier}, named", NAMED_CHEATS["empties the tests that come"].encode())
+    [verdict] = judged(VERIFIERS[f"{verifier}, named"], NAMED_CHEATS["empties the tests that come"])
     assert "test_helped" in wrong_in(verdict, verifier), verdict

@@ -1,16 +1,11 @@
 """Tests that are written in rows, and unittest's comparisons: what they want is with the judge alone."""
 
-from pathlib import Path
-
 import pytest
+from judging import judged, pytest_form, suite_form
 
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.records import Task
-from etude.rewards.verifier import verify
 from etude.tasks.outside import split_expectations
-from etude.tasks.verifiers import HeldOutCalls, PytestRun, pytest_verifier, suite_verifier, unasked_tests, with_unseen
+from etude.tasks.verifiers import HeldOutCalls, suite_verifier, unasked_tests, with_unseen
 
-SITE = str(Path(pytest.__file__).parents[1])
 SUITE = """
 import unittest
 import m
@@ -91,36 +86,13 @@ OTHERWISE = """
 def close(): return 10**4000
 def both(): return (4824, 4823)
 """
-VERIFIERS = {
-    "suite": suite_verifier(SUITE.replace("second=48.2501", "48.2501"), "test_m", TESTS, 10.0),
-    "pytest": pytest_verifier(
-        PytestRun(SITE, {"test_m.py": (SUITE.replace("second=48.2501", "48.2501") + ROWS).encode()}, ("test_m.py",)),
-        [f"test_m.py::{test.replace('.', '::')}" for test in (*TESTS, *ROW_TESTS)], 20.0,
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture
-def judged(run):
-    """What verdicts say of several solutions."""
-
-    def judge(verifier, texts):
-        async def scenario(_):
-            backend = NamespaceBackend(NamespaceConfig(binds={SITE: SITE}))
-            task = Task("values", "", {"m.py": b""}, VERIFIERS[verifier])
-            try:
-                return [await verify(task, {"m.py": text.encode()}, backend) for text in texts]
-            finally:
-                await backend.close()
-
-        return run(scenario)
-
-    return judge
+PLAIN = SUITE.replace("second=48.2501", "48.2501")
+VERIFIERS = {"suite": suite_form(PLAIN, TESTS), "pytest": pytest_form(PLAIN + ROWS, (*TESTS, *ROW_TESTS))}
 
 
 @pytest.mark.parametrize("form", ["suite", pytest.param("pytest", marks=pytest.mark.proof(6))])
-def test_the_right_answer_is_paid_and_a_wrong_one_fails_its_tests(judged, form):
-    right, *others = judged(form, [RIGHT, RIGHT + WRONG, RIGHT + OTHERWISE])
+def test_the_right_answer_is_paid_and_a_wrong_one_fails_its_tests(form):
+    right, *others = judged(VERIFIERS[form], RIGHT, RIGHT + WRONG, RIGHT + OTHERWISE)
     assert right.reason == "passed", right
     asked = (*TESTS, *ROW_TESTS) if form == "pytest" else TESTS
     right_by_chance = {"test_listed[a-wanted0]", "test_totalled[one]", "test_by_its_value[items0-4816]"}

@@ -1,15 +1,8 @@
 """Tests whose two sides both come about beside the code under test, in types of its own: no forgery there is paid."""
 
-from pathlib import Path
-
 import pytest
+from judging import both_forms, judged
 
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.records import Task
-from etude.rewards.verifier import verify
-from etude.tasks.verifiers import PytestRun, pytest_verifier, suite_verifier
-
-SITE = str(Path(pytest.__file__).parents[1])
 SUITE = """
 import m
 
@@ -108,40 +101,16 @@ def total(items):
     return Money(-1)
 """,
 }  # fmt: skip
-VERIFIERS = {
-    "suite": suite_verifier(SUITE, "test_m", TESTS, 10.0),
-    "pytest": pytest_verifier(
-        PytestRun(SITE, {"test_m.py": SUITE.encode()}, ("test_m.py",)),
-        [f"test_m.py::{test}" for test in TESTS], 20.0,
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture
-def judged(run):
-    """The rewards of several solutions."""
-
-    def judge(verifier, texts):
-        async def scenario(_):
-            backend = NamespaceBackend(NamespaceConfig(binds={SITE: SITE}))
-            task = Task("same", "", {"m.py": b""}, VERIFIERS[verifier])
-            try:
-                return {name: (await verify(task, {"m.py": text.encode()}, backend)).reward for name, text in texts}
-            finally:
-                await backend.close()
-
-        return run(scenario)
-
-    return judge
+VERIFIERS = both_forms(SUITE, TESTS)
 
 
 @pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(19))])
-def test_types_of_the_solutions_own_are_paid(judged, verifier):
-    paid = judged(verifier, [(name, text + TOTAL) for name, text in HONEST.items()])
-    assert [name for name, reward in paid.items() if reward != 1.0] == []
+def test_types_of_the_solutions_own_are_paid(verifier):
+    verdicts = judged(VERIFIERS[verifier], *(text + TOTAL for text in HONEST.values()))
+    assert [name for name, verdict in zip(HONEST, verdicts, strict=True) if verdict.reward != 1.0] == []
 
 
 @pytest.mark.parametrize("verifier", ["suite", pytest.param("pytest", marks=pytest.mark.proof(19))])
-def test_a_type_that_equals_whatever_it_meets_is_not_paid(judged, verifier):
-    paid = judged(verifier, CHEATS.items())
-    assert [name for name, reward in paid.items() if reward != 0.0] == []
+def test_a_type_that_equals_whatever_it_meets_is_not_paid(verifier):
+    verdicts = judged(VERIFIERS[verifier], *CHEATS.values())
+    assert [name for name, verdict in zip(CHEATS, verdicts, strict=True) if verdict.reward != 0.0] == []

@@ -1,16 +1,9 @@
 """Files of the workspace that would stand in for what runs its tests, or be run before it is known: none is paid."""
 
-from pathlib import Path
-
 import pytest
+from judging import both_forms, judged
 from proofs import one_of_each
 
-from etude.environments.namespace import NamespaceBackend, NamespaceConfig
-from etude.records import Task
-from etude.rewards.verifier import verify
-from etude.tasks.verifiers import PytestRun, pytest_verifier, suite_verifier
-
-SITE = str(Path(pytest.__file__).parents[1])
 SUITE = """
 import unittest
 import m
@@ -73,48 +66,26 @@ CHEATS = {
         "what a plug-in imports": {"fractions.py": REAL},
     },
 }  # fmt: skip
-VERIFIERS = {
-    "suite": suite_verifier(SUITE, "test_m", TESTS, 10.0),
-    "pytest": pytest_verifier(
-        PytestRun(SITE, {"test_m.py": SUITE.encode()}, ("test_m.py",)),
-        [f"test_m.py::{test.replace('.', '::')}" for test in TESTS], 20.0,
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture
-def judged(run):
-    def judge(verifier, files):
-        async def scenario(_):
-            backend = NamespaceBackend(NamespaceConfig(binds={SITE: SITE}))
-            state = {path: text.encode() for path, text in files.items()}
-            try:
-                return await verify(Task("shadowed", "", {"m.py": b""}, VERIFIERS[verifier]), state, backend)
-            finally:
-                await backend.close()
-
-        return run(scenario)
-
-    return judge
+VERIFIERS = both_forms(SUITE, TESTS)
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-def test_the_right_answer_is_paid(judged, verifier):
-    assert judged(verifier, {"m.py": RIGHT}).reward == 1.0
-    assert judged(verifier, {"m.py": WRONG}).reward == 0.0
+def test_the_right_answer_is_paid(verifier):
+    assert [verdict.reward for verdict in judged(VERIFIERS[verifier], RIGHT, WRONG)] == [1.0, 0.0]
 
 
 PAIRS = [(form, cheat) for form, cheats in CHEATS.items() for cheat in cheats]
 
 
 @pytest.mark.parametrize(("verifier", "cheat"), one_of_each(2.5, PAIRS, lambda form, cheat: form))
-def test_what_stands_in_for_the_test_framework_is_not_paid(judged, verifier, cheat):
-    verdict = judged(verifier, {"m.py": WRONG, **CHEATS[verifier][cheat]})
+def test_what_stands_in_for_the_test_framework_is_not_paid(verifier, cheat):
+    [verdict] = judged(VERIFIERS[verifier], {"m.py": WRONG, **CHEATS[verifier][cheat]})
     assert (verdict.reward, verdict.reason) == (0.0, "failed"), verdict
 
 
 @pytest.mark.parametrize("verifier", one_of_each(1.7, VERIFIERS))
-def test_a_module_of_the_workspace_is_the_one_that_is_tested(judged, verifier):
+def test_a_module_of_the_workspace_is_the_one_that_is_tested(verifier):
     """Also where the test framework has imported another of its name."""
     files = {"fractions.py": RIGHT, "m.py": "from fractions import total\n"}
-    assert judged(verifier, files).reward == 1.0
+    [verdict] = judged(VERIFIERS[verifier], files)
+    assert verdict.reward == 1.0, verdict
