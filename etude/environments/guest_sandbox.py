@@ -13,10 +13,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from etude.deadlines import scaled
 from etude.environments.base import WORKSPACE, Backend, Sandbox, SandboxSpec, Snapshot, TarChunk
 from etude.environments.channel import Channel
 from etude.environments.verbs import WHILE_PAUSED
 from etude.errors import ConfigError, SandboxError
+
+SLOWEST_MB_S = 1.0
+"""Of a disk that is read for others too. As much as a sandbox may leave is waited for at this speed: a policy must not
+be able to make its own final state the one that nobody waits for."""
 
 
 class GuestSandbox(Sandbox):
@@ -129,7 +134,9 @@ class GuestSandbox(Sandbox):
             raise
 
     async def _pack(self, path: str, skip: int) -> TarChunk:
-        return await self._channel.call("part", self._wait_s, path=path, skip=skip, resources=self._spec.resources)
+        resources = self._spec.resources
+        wait_s = self._wait_s + scaled(resources.state_mb / SLOWEST_MB_S)
+        return await self._channel.call("part", wait_s, path=path, skip=skip, resources=resources)
 
     def _copier(self) -> Backend:
         if self._backend is None:

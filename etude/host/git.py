@@ -23,6 +23,7 @@ import os
 import signal
 import stat
 import subprocess
+from asyncio.subprocess import Process
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,23 +106,33 @@ async def run_git(
     """Run git to its end; `given` is its stdin. Raises MissingDependency and DeadlineExceeded; whoever is cancelled
     leaves no process."""
     argv, variables = _command(words, at, env)
-    process = await asyncio.create_subprocess_exec(
-        *argv, cwd=at.directory, env=variables, start_new_session=True,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *argv, cwd=at.directory, env=variables, start_new_session=True,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )
     )  # fmt: skip
-    told = asyncio.ensure_future(process.communicate(given))
+    told = asyncio.ensure_future(_told(starting, given))
     try:
         async with asyncio.timeout(deadline_s):
             if not (await asyncio.wait({told}, timeout=_PATIENCE_S))[0]:
                 await asyncio.to_thread(_refuse_pipes, at)
-            output, said = await told
+            return await asyncio.shield(told)
     except TimeoutError:
         raise _late(words, at, deadline_s) from None
     finally:
-        if process.returncode is None:
-            _kill(process.pid)
-            await process.wait()
-        await asyncio.wait({told})
+        # Neither is cancelled: asyncio can wait for ever for a process whose start was given up (python/cpython#103847)
+        # and for one that has more to say than a pipe holds and is not read any more.
+        if not told.done():
+            await asyncio.wait({starting})
+            if starting.exception() is None:
+                _kill(starting.result().pid)
+            await asyncio.wait({told})
+
+
+async def _told(starting: asyncio.Future[Process], given: bytes) -> GitResult:
+    process = await asyncio.shield(starting)
+    output, said = await process.communicate(given)
     assert process.returncode is not None, "it has been waited for"
     return GitResult(process.returncode, output, said)
 

@@ -11,6 +11,7 @@ from scenarios import within
 
 from etude.environments.base import Resources, SandboxSpec
 from etude.environments.docker.backend import DockerBackend
+from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.environments.qemu.backend import QemuBackend
 from etude.errors import DeadlineExceeded, SandboxSpoiled
 
@@ -74,6 +75,19 @@ def test_in_a_machine(machine_config, whose):
         assert is_theirs(await late(backend))
 
     within(280, lambda: QemuBackend(hurried(machine_config, 2.0)), scenario)
+
+
+def test_what_a_sandbox_may_leave_is_waited_for():
+    """However long a file is: a slow disk, or one that others use, must not make a rollout nobody's."""
+
+    async def scenario(backend):
+        box = await backend.create(SandboxSpec())
+        await box.exec("yes | head -c 40000000 > a")
+        with pytest.raises(DeadlineExceeded):
+            await box.write_file("/tmp/large", LARGE)
+        assert len((await box.part("/workspace")).tar) > 40_000_000
+
+    within(60, lambda: NamespaceBackend(hurried(NamespaceConfig(), 0.001)), scenario)
 
 
 WITHOUT_ROOT = """

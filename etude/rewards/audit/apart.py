@@ -102,7 +102,7 @@ class Auditor:
         if worker is not None and worker.returncode is None:
             worker.kill()
         if worker is not None:
-            await worker.wait()
+            await worker.communicate()  # not `wait`: of one whose pipe is full asyncio never says that it has ended
 
 
 async def _asked(worker: Process, question: bytes) -> Report | str:

@@ -206,7 +206,7 @@ async def _pip(place: Path, action: str, *words: str) -> str:
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            await process.communicate()  # what is left is read: asyncio never sees the end of one whose pipe is full
     if process.returncode:
         said = err.decode("utf-8", "replace").strip()[-300:]
         for number in SICK:
