@@ -5,6 +5,7 @@ proofs.py says."""
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on CPU; read when Triton is first imported, by whomever
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is below a script's `make test &`, and in all we start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RAY = ("environments/cluster/", "e2e/")
 MACHINES = tuple(f"environments/test_{name}.py" for name in ("machines", "firecracker", "machine_postgres"))
