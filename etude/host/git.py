@@ -131,7 +131,7 @@ async def run_git(
 
 
 async def _told(starting: asyncio.Future[Process], given: bytes) -> GitResult:
-    process = await asyncio.shield(starting)
+    process = await starting
     output, said = await process.communicate(given)
     assert process.returncode is not None, "it has been waited for"
     return GitResult(process.returncode, output, said)
