@@ -20,8 +20,8 @@ from etude.environments.verbs import WHILE_PAUSED
 from etude.errors import ConfigError, SandboxError
 
 SLOWEST_MB_S = 1.0
-"""Of a disk that is read for others too. As much as a sandbox may leave is waited for at this speed: a policy must not
-be able to make its own final state the one that nobody waits for."""
+"""Of a disk that is used by others too. What is taken out of a sandbox, and laid down in another, is waited for at this
+speed: a policy must not be able to make its own final state the one that nobody waits for."""
 
 
 class GuestSandbox(Sandbox):
@@ -48,7 +48,7 @@ class GuestSandbox(Sandbox):
         if verb not in WHILE_PAUSED:
             await self._awake()
         match verb:
-            case "part" | "snapshot" | "fork" | "pause" | "resume" | "destroy":
+            case "upload" | "part" | "snapshot" | "fork" | "pause" | "resume" | "destroy":
                 return await getattr(self, f"_{verb}")(**arguments)
         return await self._channel.call(verb, self._wait_s, **arguments)
 
@@ -56,11 +56,15 @@ class GuestSandbox(Sandbox):
         """Unpack what its workspace begins with."""
         try:
             for archive in archives:
-                await self._channel.call("upload", self._wait_s, path=WORKSPACE, archive=archive)
+                await self._upload(WORKSPACE, archive)
         except OSError as error:
             raise SandboxError(f"sandbox {self.id}: cannot unpack its files: {error}") from error
 
     # what a backend has a part in ---------------------------------------------------------------------------------
+
+    async def _upload(self, path: str, archive: bytes) -> None:
+        wait_s = self._wait_s + scaled(len(archive) / 1e6 / SLOWEST_MB_S)
+        await self._channel.call("upload", wait_s, path=path, archive=archive)
 
     async def _part(self, path: str, skip: int) -> TarChunk:
         async with self._still:

@@ -57,6 +57,22 @@ def test_commands_run_where_the_user_is(project: Path, monkeypatch: pytest.Monke
     within(project, scenario, env={"GIVEN": "1"})
 
 
+def test_a_command_given_up_while_it_starts_does_not_go_on(project: Path) -> None:
+    async def scenario(workspace: Sandbox) -> None:
+        for moment in range(12):
+            running = asyncio.ensure_future(workspace.start(f"sleep 1; touch late-{moment}"))
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            running.cancel()
+            await asyncio.wait({running})
+            if not running.cancelled():
+                await running.result().kill()
+        await workspace.exec("sleep 2")
+
+    within(project, scenario)
+    assert not list(project.glob("late-*"))
+
+
 def test_a_command_that_overstays_is_killed_with_its_group(project: Path) -> None:
     async def scenario(workspace: Sandbox) -> None:
         done = await workspace.exec("echo before; (sleep 60; touch late) & sleep 60", timeout_s=2.0)

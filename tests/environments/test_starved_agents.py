@@ -77,7 +77,7 @@ def test_in_a_machine(machine_config, whose):
     within(280, lambda: QemuBackend(hurried(machine_config, 2.0)), scenario)
 
 
-def test_what_a_sandbox_may_leave_is_waited_for():
+def test_what_a_sandbox_may_leave_is_waited_for_and_so_is_laying_it_down():
     """However long a file is: a slow disk, or one that others use, must not make a rollout nobody's."""
 
     async def scenario(backend):
@@ -85,7 +85,11 @@ def test_what_a_sandbox_may_leave_is_waited_for():
         await box.exec("yes | head -c 40000000 > a")
         with pytest.raises(DeadlineExceeded):
             await box.write_file("/tmp/large", LARGE)
-        assert len((await box.part("/workspace")).tar) > 40_000_000
+        left = (await box.part("/workspace")).tar
+        assert len(left) > 40_000_000
+        fresh = await backend.create(SandboxSpec())
+        await fresh.upload(left, "/workspace")
+        assert (await fresh.exec("stat -c %s a")).output == b"40000000\n"
 
     within(60, lambda: NamespaceBackend(hurried(NamespaceConfig(), 0.001)), scenario)
 

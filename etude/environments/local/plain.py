@@ -24,6 +24,7 @@ from etude.environments.base import WORKSPACE, DirEntry, ExecResult, ProcessInfo
 from etude.environments.local.config import WorkspaceConfig
 from etude.environments.process import BroadcastOutput
 from etude.errors import ConfigError, DeadlineExceeded
+from etude.host.processes import start_process
 
 _LOG_MAX = 16 << 20
 _REMEMBERED = 16
@@ -217,20 +218,21 @@ class PlainWorkspace(Sandbox):
 
     async def _spawn(self, command: str, cwd: str, env: Mapping[str, str], max_output_bytes: int) -> PlainProcess:
         number, (read, write) = next(self._numbers), os.pipe()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                "sh", "-c", command, cwd=self._at(cwd), env={**self._env, **env}, start_new_session=True,
-                stdin=asyncio.subprocess.DEVNULL, stdout=write, stderr=asyncio.subprocess.STDOUT,
-            )  # fmt: skip
-        except BaseException:
-            os.close(read)
-            raise
+        reader = asyncio.StreamReader()
+        try:  # the pipe first: once the process is there nothing may be waited for, else nobody knows of it
+            pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
+            )
+            try:
+                process = await start_process(
+                    "sh", "-c", command, cwd=self._at(cwd), env={**self._env, **env}, start_new_session=True,
+                    stdin=asyncio.subprocess.DEVNULL, stdout=write, stderr=asyncio.subprocess.STDOUT,
+                )  # fmt: skip
+            except BaseException:
+                pipe.close()
+                raise
         finally:
             os.close(write)
-        reader = asyncio.StreamReader()
-        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read, "rb", 0)
-        )
         log = self._logs / f"exec-{number}.log"
         self._processes[number] = PlainProcess(number, command, process, (reader, pipe), log, max_output_bytes)
         return self._processes[number]

@@ -24,6 +24,7 @@ from dataclasses import asdict
 
 from etude.environments.base import WORKSPACE
 from etude.errors import SandboxError
+from etude.host.processes import start_process
 from etude.records import Event, Task
 from etude.rewards.audit import audit
 from etude.rewards.audit.findings import Finding, Report
@@ -90,7 +91,7 @@ class Auditor:
         if self._worker is None or self._worker.returncode is not None:
             command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
             try:
-                self._worker = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+                self._worker = await start_process(*command, stdin=PIPE, stdout=PIPE)
             except OSError as error:
                 raise SandboxError(f"the auditor's process cannot be started: {error}") from error
             if self._worker.stdout is None or await self._worker.stdout.readline() != _READY:

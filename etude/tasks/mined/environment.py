@@ -26,6 +26,7 @@ from etude.durable import SICK
 from etude.environments.build import default_cache_dir
 from etude.errors import ConfigError, DeadlineExceeded
 from etude.host.lock import share, try_hold
+from etude.host.processes import start_process
 
 PLACE = "/opt/etude/environments"
 """Where a sandbox finds the environments."""
@@ -192,7 +193,7 @@ async def _pip(place: Path, action: str, *words: str) -> str:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", action, *words]
     variables = {**os.environ, "PYTHONNOUSERSITE": "1"}
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await start_process(
             *command, env=variables, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE, cwd=tempfile.gettempdir(),
         )  # fmt: skip
