@@ -23,14 +23,14 @@ from etude.harness.cost import Price
 from etude.harness.dialogue import Dialogue
 from etude.harness.endpoint import Endpoint, EndpointConfig
 from etude.harness.endpoint.dialogue import EndpointDialogue
-from etude.harness.prompt import render_call
+from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Chat, Sampler
 from etude.harness.scripted import ScriptedSampler
 from etude.harness.session import SessionResult, run_dialogue, token_dialogue
 from etude.records import Event, Task
 from etude.rewards.judge import JudgeConfig
 from etude.rewards.judge.config import MAX_ANSWER_TOKENS, MAX_CHARS
-from etude.tasks.expert import CLEAN, FAREWELL, Expert, ExpertConfig
+from etude.tasks.expert import FAREWELL, RUN_CHECK
 
 AnyPolicy = CheckpointPolicy | EndpointPolicy | AcpPolicy | SolutionPolicy
 
@@ -130,7 +130,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
 
             def sampler(task: Task, attempt: int) -> Sampler:
                 skilled = random.Random(f"solution {seed} {task.id} {attempt}").random() < config.skill
-                return ScriptedSampler(solving(task) if skilled else giving_up(task), chat)
+                return ScriptedSampler(solving(task) if skilled else giving_up(), chat)
 
             yield SamplerPlayer(sampler, chat, harness, 1.0)
 
@@ -213,24 +213,20 @@ Script = Callable[[Sequence[str]], str]
 
 
 def solving(task: Task) -> Script:
-    """Plays the solution: on the ladder as the expert does, else it writes the solution's files."""
-    if task.provenance.get("family") == "ladder":
-        return _told(Expert(task, CLEAN, 0).next_message)
+    """Plays the solution: on the ladder the one edit and the check, else it writes the solution's files."""
+    facts = task.provenance
+    if facts.get("family") == "ladder":
+        edit = ("edit_file", {"path": facts["path"], "old": facts["old"], "new": facts["new"]})
+        return _script([render_calls([edit, RUN_CHECK]), FAREWELL])
     if not task.solution:
         raise ConfigError(f"policy.kind: {task.id} has no solution that could be played")
     messages = [render_call("write_file", {"path": path, "content": _text(task, path)}) for path in task.solution]
     return _script([*messages, FAREWELL])
 
 
-def giving_up(task: Task) -> Script:
+def giving_up() -> Script:
     """Looks around and leaves everything as it was."""
-    if task.provenance.get("family") == "ladder":
-        return _told(Expert(task, ExpertConfig(quit=1.0), 0).next_message)
     return _script([render_call("list_dir", {"path": "."}), FAREWELL])
-
-
-def _told(next_message: Callable[[list[str]], str]) -> Script:
-    return lambda results: next_message(list(results))
 
 
 def _script(messages: Sequence[str]) -> Script:

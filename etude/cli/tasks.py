@@ -65,7 +65,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     generate.add_argument("--out", type=Path, required=True, help="directory that gets one directory a task")
     generate.add_argument("--count", type=int, default=1, help="tasks of each kind (and level, where some are named)")
     generate.add_argument("--seed", type=int, default=0, help="the same seed makes the same tasks")
-    generate.add_argument("--rung", type=int, choices=range(1, 6), help="of the ladder (default: 1)")
+    generate.add_argument("--rung", type=int, choices=range(1, 9), help="of the ladder (default: 1)")
     generate.add_argument("--split", choices=["train", "eval", "heldout"], help="of the ladder (default: train)")
     generate.add_argument("--kind", action="append", choices=[*REPOSITORY_KINDS, "migration"], default=[])
     generate.add_argument("--level", action="append", type=int, choices=range(1, 6), default=[], help="how hard")

@@ -102,7 +102,7 @@ class RolloutConfig(Config):
     family: Annotated[str, named("families", Family)] = "ladder"
     """What is trained on and evaluated: `ladder`, `trail`, which outgrows its context, or another of the group
     `etude.families`, or package.module:attribute."""
-    rungs: tuple[int, ...] = Field((1, 2, 3, 4, 5), min_length=1)
+    rungs: tuple[int, ...] = Field((1, 2, 3, 4, 5, 6, 7, 8), min_length=1)
     """Which rungs of the family training tasks come from, in turns; repeat one to weigh it more."""
     tasks: tuple[Path, ...] = ()
     """Harbor task directories, or directories of such, whose tasks of the split "train" are trained on in place of the

@@ -40,35 +40,46 @@ CASES = [
 ]
 
 failed = 0
-for function, arguments, checksum in CASES:
+for function, arguments, {kept} in CASES:
     try:
         got = function(*arguments)
     except Exception as error:
         got = error
-    if zlib.crc32(repr(got).encode()) != checksum:
+{judged}
         failed += 1
         if failed <= 2:
             shown = ", ".join(map(repr, arguments))
-            print(f"FAIL {{function.__name__}}({{shown}}) = {{got!r}}")
+            print(f"FAIL {{function.__name__}}({{shown}}) = {{got!r}}{said}")
 print("failed" if failed else "passed")
 raise SystemExit(failed > 0)
 '''
+_BY_CHECKSUM = "    if zlib.crc32(repr(got).encode()) != checksum:"
+_BY_SIZE = '''\
+    right = sealed ^ zlib.crc32(repr((function.__name__, arguments)).encode())
+    if got != right:
+        size = "" if isinstance(got, Exception) else ", too low" if got < right else ", too high"'''
 
 
 def visible_check(cases: Sequence[CheckCase]) -> str:
     """A script that calls every case, prints the first two that fail, and exits 1 if any did."""
-    imports = "\n".join(f"import {module}" for module in sorted({case.module for case in cases}))
-    rows = "\n".join(f"    ({case.module}.{case.function}, {case.arguments!r}, {_checksum(case)})," for case in cases)
-    return _VISIBLE.format(imports=imports, cases=rows)
+    return _script([(case, zlib.crc32(repr(case.expected).encode())) for case in cases], "checksum", _BY_CHECKSUM, "")
 
 
-def printed_failure(function: str, arguments: Sequence[Any], got: Any) -> str:
+def compared_check(cases: Sequence[CheckCase]) -> str:
+    """The same, of calls that return numbers: it also says whether what failed is too low or too high."""
+    sealed = [(case, case.expected ^ zlib.crc32(repr((case.function, case.arguments)).encode())) for case in cases]
+    return _script(sealed, "sealed", _BY_SIZE, "{size}")
+
+
+def _script(cases: Sequence[tuple[CheckCase, int]], kept: str, judged: str, said: str) -> str:
+    imports = "\n".join(f"import {module}" for module in sorted({case.module for case, _ in cases}))
+    rows = "\n".join(f"    ({case.module}.{case.function}, {case.arguments!r}, {value})," for case, value in cases)
+    return _VISIBLE.format(imports=imports, cases=rows, kept=kept, judged=judged, said=said)
+
+
+def printed_failure(function: str, arguments: Sequence[Any], got: Any, size: str = "") -> str:
     """What the script prints when one case fails, for those who speak of a check without running one."""
-    return f"FAIL {function}({', '.join(map(repr, arguments))}) = {got!r}\nfailed\n"
-
-
-def _checksum(case: CheckCase) -> int:
-    return zlib.crc32(repr(case.expected).encode())
+    return f"FAIL {function}({', '.join(map(repr, arguments))}) = {got!r}{size}\nfailed\n"
 
 
 def verifier_for(cases: Sequence[CheckCase]) -> Verifier:

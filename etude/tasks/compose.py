@@ -1,20 +1,23 @@
 """Function shapes without end: expressions put together at random, with the comment that says them.
 
-Owns `random_shape`. Drills use it beside the ladder's own shapes, so that a line must be copied and a comment read, not
-recalled. A shape that is held out stays out: the hash rule decides about each structure, and none that has the form of
-a held-out shape of the ladder is ever made, whatever its variables and constants.
+Owns `random_shape`, which drills use beside the ladder's own shapes, so that a line must be copied and a comment read,
+not recalled, and `number_shape`, which the ladder's upper rungs are made of. A shape that is held out stays out: the
+hash rule decides about each structure, and none that has the form of a held-out shape of the ladder is ever trained on,
+whatever its variables and constants.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from etude.tasks.grammar import BUILTIN_PAIRS, METHOD_PAIRS, SHAPES, Shape, skeleton
 from etude.tasks.holdout import is_held_out
 
 _SIGNATURES = ("int", "int int", "int int", "int int int", "list", "list int", "list int", "list list", "str str")
+_NUMBERS_AND_LISTS = _SIGNATURES[:-1]
 _MAXMIN, _ALLANY, _SUMLEN = BUILTIN_PAIRS
 
 
@@ -35,13 +38,27 @@ _HELD_OUT_FORMS = {skeleton(shape.code) for shape in SHAPES if shape.held_out}
 
 def random_shape(rng: random.Random) -> Shape:
     """A shape that may be trained on. Its name is its form."""
+    return _drawn(rng, _SIGNATURES, lambda composer: composer.body(), held_out=False)
+
+
+def number_shape(rng: random.Random, held_out: bool = False) -> Shape:
+    """The same, of a function that returns a number; or one that may not be trained on."""
+    return _drawn(rng, _NUMBERS_AND_LISTS, lambda composer: composer.number_body(), held_out)
+
+
+def _drawn(
+    rng: random.Random,
+    signatures: tuple[str, ...],
+    body: Callable[[_Composer], tuple[str, str]],
+    held_out: bool,
+) -> Shape:
     while True:
-        params = tuple(rng.choice(_SIGNATURES).split())
+        params = tuple(rng.choice(signatures).split())
         composer = _Composer(rng, params)
-        code, doc = composer.body()
+        code, doc = body(composer)
         used = all(f"{{v{index}}}" in code for index in range(1, len(params) + 1))
         name = skeleton(code)
-        if used and name not in _HELD_OUT_FORMS and not is_held_out("shape", name):
+        if used and is_held_out("shape", name) == held_out and (held_out or name not in _HELD_OUT_FORMS):
             return Shape(name, params, doc, code, composer.pairs)
 
 
@@ -82,6 +99,18 @@ class _Composer:
             return f"return {phrase.code}", phrase.doc
         phrase = self.truth(1)
         return f"return {phrase.code}", f"whether {phrase.doc}"
+
+    def number_body(self) -> tuple[str, str]:
+        """The same, of what returns a number."""
+        roll = self.rng.random()
+        if roll < 0.25:
+            return self.two_steps()
+        if roll < 0.5:
+            return self.branch()
+        if self.lists and roll < 0.75:
+            return self.loop()
+        phrase = self.number(2)
+        return f"return {phrase.code}", phrase.doc
 
     def two_steps(self) -> tuple[str, str]:
         first, then, o = self.number(1), self.other(Phrase("r", "r")), self.slot("o")

@@ -1,8 +1,9 @@
 """Dense exercises for mid-training: single skills of the ladder, many to a document.
 
-Owns four kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken
-functions, an edit for each), *locate* (what the check names), *trace* (from a failing check to the definition) and
-*code* (right functions as plain text). Identifiers are often made up, and shapes are often put together at random
+Owns five kinds of drill, all made from training shapes, bugs and words only: *repair* (a file with several broken
+functions, an edit for each), *locate* (what the check names), *trace* (from a failing check to the definition), *tries*
+(what no comment tells, one plausible mend after the other) and *code* (right functions as plain text). None knows what
+a player could not know. Identifiers are often made up, and shapes are often put together at random
 (`compose`), so that names and lines must be copied and not recalled. No sandbox runs here: a drill is written, not
 recorded; sessions are recorded by the expert through the real harness.
 """
@@ -16,9 +17,21 @@ from typing import Any, Literal
 
 from etude.harness.prompt import render_calls, render_result, render_results
 from etude.tasks.check import printed_failure
-from etude.tasks.compose import random_shape
-from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call
-from etude.tasks.grammar import Function, break_it, bug_names, draw_arguments, from_shape, make_function
+from etude.tasks.compose import number_shape, random_shape
+from etude.tasks.expert import FAREWELL, RUN_CHECK, WINDOW, Call, Mend, edits_between
+from etude.tasks.generated import changed_line, define
+from etude.tasks.grammar import (
+    CHOICES,
+    Function,
+    break_it,
+    bug_names,
+    draw_arguments,
+    from_shape,
+    make_function,
+    mends,
+    with_slot,
+)
+from etude.tasks.hunt import UNTOLD
 from etude.tasks.words import training_name
 
 Role = Literal["user", "assistant", "observation", "text"]
@@ -27,13 +40,15 @@ Script = list[tuple[Role, str]]
 
 RANDOM_SHARE = 0.5
 """Functions of a random shape; the others have one of the ladder's."""
+MOST_TRIED = 6
+"""Mends in one drill of tries."""
 
 
 def drill(seed: int, index: int) -> Script:
     """The drill of that seed and index, the same on every machine; there is one for every index."""
-    rng = random.Random(f"etude drills v1 {seed} {index}")
-    kinds: list[Callable[[random.Random], Script]] = [repair, locate, trace, code]
-    [kind] = rng.choices(kinds, weights=(4, 5, 2, 2))
+    rng = random.Random(f"etude drills v2 {seed} {index}")
+    kinds: list[Callable[[random.Random], Script]] = [repair, locate, trace, tries, code]
+    [kind] = rng.choices(kinds, weights=(4, 4, 2, 3, 2))
     return kind(rng)
 
 
@@ -58,7 +73,7 @@ def repair(rng: random.Random) -> Script:
 def locate(rng: random.Random) -> Script:
     """A file with one to three broken functions; the check names one of them after the other."""
     path = f"{training_name(rng)}.py"
-    targets = [_specimen(rng, broken=True, vague=0.4) for _ in range(rng.randint(1, 3))]
+    targets = [_specimen(rng, broken=True) for _ in range(rng.randint(1, 3))]
     others = [_specimen(rng, broken=False) for _ in range(rng.randint(0, 4))]
     text = "\n".join(s.shown.render() for s in rng.sample([*targets, *others], len(targets) + len(others)))
     seen = [said for target in targets if (said := _failure(rng, target)) and text.count(target.old) == 1]
@@ -74,6 +89,85 @@ def locate(rng: random.Random) -> Script:
         script.append(("assistant", render_calls([edit, RUN_CHECK])))
         script.append(("observation", render_results(["ok", result])))
     return [*script, ("assistant", FAREWELL)]
+
+
+def tries(rng: random.Random) -> Script:
+    """A function whose comment does not tell what is right, or not all of it: plausible mends in any order, until the
+    check passes."""
+    path, hunted = f"{training_name(rng)}.py", rng.random() < 0.6
+    good, broken, forms = _untold(rng) if hunted else _vague(rng)
+    others = [_specimen(rng, broken=False).good for _ in range(rng.randint(0, 2))]
+    text = "\n".join(function.render() for function in rng.sample([broken, *others], 1 + len(others)))
+    seen = _failing(rng, good, [broken, *forms], sizes=hunted)
+    ways = [Mend(*changed_line(broken, form)) for form in forms]
+    if seen is None or any(text.count(way.old) != 1 or way.new in text for way in ways):
+        return tries(rng)
+    script: Script = [
+        ("user", f"python3 check.py fails: there is a bug in {path}. Fix it."),
+        ("assistant", render_calls([RUN_CHECK, _read(path)])),
+        ("observation", render_results([seen[0], text])),
+    ]
+    applied = None
+    for way, result in zip(ways, seen[1:], strict=True):
+        edits = edits_between(path, applied, way)
+        script.append(("assistant", render_calls([*edits, RUN_CHECK])))
+        script.append(("observation", render_results(["ok" for _ in edits] + [result])))
+        applied = way
+    return [*script, ("assistant", FAREWELL)]
+
+
+def _vague(rng: random.Random) -> tuple[Function, Function, list[Function]]:
+    """A function, its broken form, and every other operator for the one that the comment leaves open, the right one
+    last."""
+    while True:
+        good = _function(rng, vague=True)
+        broken = break_it(rng, good, "operator") if good.vague else None
+        if broken is not None:
+            others = [value for value in CHOICES["o"] if value != broken.slots[good.vague]]
+            forms = [with_slot(broken, good.vague, value) for value in rng.sample(others, len(others))]
+            return good, broken, _up_to(good, forms)
+
+
+def _untold(rng: random.Random) -> tuple[Function, Function, list[Function]]:
+    """The same of a function whose comment tells nothing, and of its plausible mends, of which there are few tried."""
+    while True:
+        good = replace(from_shape(rng, number_shape(rng), training_name(rng)), doc=UNTOLD)
+        ways = mends(good)
+        if ways:
+            _, broken = rng.choice(ways)
+            plausible = [form for _, form in mends(broken)]
+            tried = _up_to(good, rng.sample(plausible, len(plausible)))
+            if len(tried) <= MOST_TRIED:
+                return good, broken, tried
+
+
+def _up_to(good: Function, forms: list[Function]) -> list[Function]:
+    """The forms as far as the right one."""
+    return forms[: next(place for place, form in enumerate(forms, 1) if form.render() == good.render())]
+
+
+def _failing(rng: random.Random, good: Function, forms: list[Function], sizes: bool) -> list[str] | None:
+    """What one check prints of each form in turn, the last of which is right; None where it would pass before."""
+    right, calls = define(good.render(), good.name), [define(form.render(), form.name) for form in forms]
+    cases = [draw_arguments(rng, good.types) for _ in range(12)]
+    printed = []
+    for function in calls[:-1]:
+        failed = [(case, _call(function, case)) for case in cases]
+        failed = [(case, got) for case, got in failed if got != right(*case)]
+        if not failed:
+            return None
+        said = [
+            printed_failure(good.name, case, got, _size(got, right(*case)) if sizes else "").removesuffix("failed\n")
+            for case, got in failed[:2]
+        ]
+        printed.append("".join(said) + "failed\n[exit 1]")
+    return [*printed, "passed"]
+
+
+def _size(got: Any, right: Any) -> str:
+    if isinstance(got, Exception):
+        return ""
+    return ", too low" if got < right else ", too high"
 
 
 def trace(rng: random.Random) -> Script:
@@ -127,10 +221,10 @@ class Specimen:
     new: str = ""
 
 
-def _specimen(rng: random.Random, broken: bool, vague: float = 0.0) -> Specimen:
+def _specimen(rng: random.Random, broken: bool) -> Specimen:
     while True:
         bug = rng.choice(bug_names("train"))
-        good = _function(rng, vague=bug == "operator" and rng.random() < vague)
+        good = _function(rng, vague=False)
         if not broken:
             return Specimen(good, good)
         wrong = break_it(rng, good, bug)
@@ -149,19 +243,13 @@ def _function(rng: random.Random, vague: bool) -> Function:
 def _failure(rng: random.Random, specimen: Specimen) -> str | None:
     """What the check prints of the broken function (both forms are run); None if no case tells them apart."""
     good = specimen.good
-    right, wrong = _define(good.render(), good.name), _define(specimen.shown.render(), good.name)
+    right, wrong = define(good.render(), good.name), define(specimen.shown.render(), good.name)
     for _ in range(30):
         arguments = draw_arguments(rng, good.types)
         got = _call(wrong, arguments)
         if got != right(*arguments):
             return f"{printed_failure(good.name, arguments, got)}[exit 1]"
     return None
-
-
-def _define(source: str, name: str) -> Callable[..., Any]:
-    space: dict[str, Any] = {}
-    exec(source, space)
-    return space[name]
 
 
 def _call(function: Callable[..., Any], arguments: list[Any]) -> Any:

@@ -1,10 +1,12 @@
-"""A scripted expert that plays ladder tasks through the real harness, on purpose not perfectly.
+"""A scripted expert that plays ladder tasks through the real harness, and knows no more than a player could.
 
 Owns the two kinds of demonstration Etude learns from: sessions with slips (mid-training, so that the base model knows
-mistakes and, some of the time, the way out of them) and clean ones (the fine-tuning control). The expert reads the
-task's solution from its provenance, which no model ever sees; what it writes depends otherwise only on the observations
-it gets back.
+mistakes and the way out of them) and those of the fine-tuning control, without. Where a comment tells what is right,
+the expert mends by it. Where none does, it tries what is plausible, one after the other, until the check passes; the
+control's reads what each check prints and tries nothing that this refutes (`tasks.evidence`). It never ends a session
+before the check has passed, and never puts back what has failed.
 
+The task's provenance has the function to be found, what its comment tells, and else the plausible mends, in no order.
 A script is a generator: it yields the calls of a turn and receives the observations; when it returns, the session ends.
 """
 
@@ -12,20 +14,32 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from etude.config import Config
 from etude.harness.prompt import render_calls
 from etude.records import Task
-from etude.tasks.ladder import CHECK
+from etude.tasks.check import CHECK
+from etude.tasks.evidence import Evidence
+from etude.tasks.generated import define
 
 RUN_CHECK = ("run_terminal_cmd", {"command": f"python3 {CHECK}"})
 FAREWELL = "Done."
 WINDOW = 6  # lines read from a function's start; the longest generated function fits
 
+
+class Mend(NamedTuple):
+    """A line, and what is tried in its place."""
+
+    old: str
+    new: str
+
+
 Call = tuple[str, dict[str, str]]
 Turns = Generator[list[Call], list[str], None]
+Answered = Generator[list[Call], list[str], list[str]]
 
 
 class ExpertConfig(Config):
@@ -40,29 +54,19 @@ class ExpertConfig(Config):
     one_by_one: float = 0.0
     """Make parallel calls in turns of their own."""
     wrong_fix: float = 0.0
-    """Mend the right line wrongly."""
-    wrong_vague_fix: float = 0.0
-    """The same, where the comment does not say the operator."""
+    """Mend wrongly what the comment tells."""
     wrong_place: float = 0.0
     """Change another line instead."""
-    wrong_again: float = 0.0
-    """Mend it wrongly once more after the check has refused the first mend."""
-    put_back: float = 0.0
-    """That wrong mend is what stood there first, which the check has refused as well."""
-    blind: float = 0.0
-    """Edit without running the check afterwards."""
-    quit: float = 0.0
-    """End the session at the start of a turn, whatever the state."""
-    give_up: float = 0.0
-    """End the session after a check that failed; otherwise try again."""
     misspell: float = 0.0
     """Call a tool in a form that fails, then again in the right one."""
+    reads_checks: bool = True
+    """Where no comment tells what is right: try only what nothing that was printed refutes. Otherwise any plausible
+    mend may be next that was not tried yet."""
 
 
 CLEAN = ExpertConfig(search=1.0)
 NOISY = ExpertConfig(
-    search=0.75, idle_read=0.06, one_by_one=0.4, wrong_fix=0.5, wrong_vague_fix=0.7, wrong_again=0.75, put_back=0.5,
-    wrong_place=0.15, blind=0.3, quit=0.05, give_up=0.6, misspell=0.03,
+    search=0.75, idle_read=0.06, one_by_one=0.4, wrong_fix=0.25, wrong_place=0.1, misspell=0.03, reads_checks=False,
 )  # fmt: skip
 
 
@@ -92,12 +96,12 @@ class Expert:
 
     def _play(self) -> Turns:
         facts = self.task.provenance
-        if facts["rung"] == 1 and self.rng.random() >= self.config.search:
-            yield from self._parallel([RUN_CHECK, _read(facts["path"])])
+        if facts["path"] in self.task.instruction and self.rng.random() >= self.config.search:
+            said, _ = yield from self._together([RUN_CHECK, _read(facts["path"])])
         else:
-            yield [RUN_CHECK]
+            [said] = yield [RUN_CHECK]
             yield from self._follow_chain()
-        yield from self._mend()
+        yield from self._mend(said)
 
     def _follow_chain(self) -> Turns:
         """From the function the check names down to the one that is wrong, one definition at a time."""
@@ -114,59 +118,67 @@ class Expert:
         start = int(line.group(1)) if line else 1
         yield [("read_file", {"path": path, "start": str(start), "end": str(start + WINDOW)})]
 
-    def _mend(self) -> Turns:
-        """Edit and check until the check passes, or until a slip ends it."""
-        facts = self.task.provenance
-        path, current, right = facts["path"], facts["old"], facts["new"]
-        slip = self.config.wrong_vague_fix if facts["vague"] else self.config.wrong_fix
+    def _mend(self, said: str) -> Turns:
+        """Edit and check until the check passes."""
+        facts, evidence = self.task.provenance, Evidence()
+        mends = [Mend(*way) for way in facts["mends"]]
         if self.rng.random() < self.config.wrong_place:
-            yield from self._wrong_place(path)
-        for _ in range(4):
-            target = self._wrong_mend(current) if self.rng.random() < slip else right
-            edit = ("edit_file", {"path": path, "old": current, "new": target})
-            if self.rng.random() < self.config.blind:
-                yield [edit]
+            yield from self._wrong_place(facts["path"], {mend.old for mend in mends})
+        applied, may_slip = None, len(mends) == 1
+        while mends:
+            evidence.hear(said)
+            mend = self._next(mends, evidence)
+            if may_slip and self.rng.random() < self.config.wrong_fix:
+                mend, may_slip = Mend(mend.old, wrong_edit(self.rng, mend.old, mend.new)), False
+            else:
+                mends.remove(mend)
+            *_, said = yield from self._together([*edits_between(facts["path"], applied, mend), RUN_CHECK])
+            if said.startswith("passed"):
                 return
-            yield from self._parallel([edit, RUN_CHECK])
-            if target == right or self.rng.random() < self.config.give_up:
-                return
-            current, slip = target, self.config.wrong_again
+            applied = mend
 
-    def _wrong_mend(self, current: str) -> str:
+    def _next(self, mends: list[Mend], evidence: Evidence) -> Mend:
+        """Any of those that were not tried; of those that the evidence allows, if the expert reads it."""
+        if self.config.reads_checks and len(mends) > 1:
+            mends = [mend for mend in mends if evidence.allows(self._mended(mend))] or mends
+        return self.rng.choice(mends)
+
+    def _mended(self, mend: Mend) -> Callable[..., Any]:
+        """The function as it would be."""
         facts = self.task.provenance
-        if current != facts["old"] and self.rng.random() < self.config.put_back:
-            return facts["old"]
-        return wrong_edit(self.rng, current, facts["new"])
+        source = self.task.files[facts["path"]].decode().replace(mend.old, mend.new)
+        start = source.index(f"def {facts['function']}(")
+        return define(source[start:].split("\n\n")[0] + "\n", facts["function"])
 
-    def _wrong_place(self, path: str) -> Turns:
-        """Spoil another line of the file, see that it did not help, and take it back."""
+    def _wrong_place(self, path: str, plausible: set[str]) -> Turns:
+        """Spoil a line of the file that is none of the plausible ones, see that it did not help, and take it back."""
         text = self.task.files[path].decode()
         lines = [line.strip() for line in text.split("\n") if line.startswith("    return")]
-        lines = [line for line in lines if text.count(line) == 1 and line != self.task.provenance["old"]]
+        lines = [line for line in lines if text.count(line) == 1 and line not in plausible]
         if not lines:
             return
         line = self.rng.choice(lines)
         spoiled = wrong_edit(self.rng, line, line)
-        yield from self._parallel([("edit_file", {"path": path, "old": line, "new": spoiled}), RUN_CHECK])
-        yield [("edit_file", {"path": path, "old": spoiled, "new": line})]
+        yield from self._together([_edit(path, line, spoiled), RUN_CHECK])
+        yield [_edit(path, spoiled, line)]
         if self.rng.random() < self.config.search:
             yield from self._look_up(path, self.task.provenance["function"])
 
     # --- slips of form ------------------------------------------------------------------------------------------------
 
-    def _parallel(self, calls: list[Call]) -> Turns:
-        if self.rng.random() < self.config.one_by_one:
-            for call in calls:
-                yield [call]
-        else:
-            yield calls
+    def _together(self, calls: list[Call]) -> Answered:
+        """The calls in one turn, or each in its own; returns what they said."""
+        if self.rng.random() >= self.config.one_by_one:
+            return (yield calls)
+        said = []
+        for call in calls:
+            said += yield [call]
+        return said
 
     def _slipping(self, script: Turns) -> Turns:
-        """The script, with misspelt calls and early ends put in."""
+        """The script, with misspelt calls put in."""
         calls = next(script)
         while True:
-            if self.rng.random() < self.config.quit:
-                return
             if self.rng.random() < self.config.misspell:
                 yield [_misspelt(self.rng, calls[0])]
             observations = yield calls
@@ -178,6 +190,19 @@ class Expert:
 
 def _read(path: str) -> Call:
     return ("read_file", {"path": path})
+
+
+def edits_between(path: str, applied: Mend | None, mend: Mend) -> list[Call]:
+    """From what was tried last to the next; where that is another line, the first is as it was again."""
+    if applied is None:
+        return [_edit(path, mend.old, mend.new)]
+    if applied.old == mend.old:
+        return [_edit(path, applied.new, mend.new)]
+    return [_edit(path, applied.new, applied.old), _edit(path, mend.old, mend.new)]
+
+
+def _edit(path: str, old: str, new: str) -> Call:
+    return ("edit_file", {"path": path, "old": old, "new": new})
 
 
 def _misspelt(rng: random.Random, call: Call) -> Call:

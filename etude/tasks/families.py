@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from etude.plugins import find
 from etude.records import Task
-from etude.tasks.ladder import RUNGS, Split, ladder_task
+from etude.tasks.generated import Split
+from etude.tasks.ladder import RUNGS, ladder_task
 from etude.tasks.trail import MODULES, trail_task
 
 
@@ -33,5 +34,9 @@ def family(name: str) -> Family:
     return find("families", name, Family)
 
 
-LADDER = Family(RUNGS, ("1 function", "2 file", "3 files", "4 depth", "5 context"), ladder_task)
+LADDER = Family(
+    RUNGS,
+    ("1 function", "2 file", "3 files", "4 depth", "5 context", "6 hunt", "7 hunt in files", "8 hunt in depth"),
+    ladder_task,
+)
 TRAIL = Family(tuple(MODULES), tuple(f"{count} modules" for count in MODULES.values()), trail_task)

@@ -211,29 +211,38 @@ def _redraw(kind: str, choices: Callable[[str], tuple[str, ...]]) -> Mutation:
             return None
         name = rng.choice(names)
         others = [value for value in choices(function.slots[name]) if value != function.slots[name]]
-        return replace(function, slots={**function.slots, name: rng.choice(others)}) if others else None
+        return with_slot(function, name, rng.choice(others)) if others else None
 
     return mutate
 
 
+def with_slot(function: Function, slot: str, value: str) -> Function:
+    return replace(function, slots={**function.slots, slot: value})
+
+
+def _alike(function: Function) -> list[tuple[str, str]]:
+    """Pairs of two variables of one type, in both orders."""
+    names = [name for name in function.slots if name[0] == "v"]
+    return [(p, q) for p in names for q in names if p != q and _type(function, p) == _type(function, q)]
+
+
+def _swapped(function: Function, p: str, q: str) -> Function:
+    return replace(function, slots={**function.slots, p: function.slots[q], q: function.slots[p]})
+
+
 def _swap_variables(rng: random.Random, function: Function) -> Function | None:
     """Exchange two variables of one type, as in a - b for b - a."""
-    names = [name for name in function.slots if name[0] == "v"]
-    pairs = [(p, q) for p in names for q in names if p < q and _type(function, p) == _type(function, q)]
-    if not pairs:
-        return None
-    p, q = rng.choice(pairs)
-    return replace(function, slots={**function.slots, p: function.slots[q], q: function.slots[p]})
+    pairs = [(p, q) for p, q in _alike(function) if p < q]
+    return _swapped(function, *rng.choice(pairs)) if pairs else None
 
 
 def _wrong_variable(rng: random.Random, function: Function) -> Function | None:
     """Use one parameter where another of its type belongs."""
-    names = [name for name in function.slots if name[0] == "v"]
-    pairs = [(p, q) for p in names for q in names if p != q and _type(function, p) == _type(function, q)]
+    pairs = _alike(function)
     if not pairs:
         return None
     p, q = rng.choice(pairs)
-    return replace(function, slots={**function.slots, p: function.slots[q]})
+    return with_slot(function, p, function.slots[q])
 
 
 def _foreign_line(rng: random.Random, function: Function) -> Function | None:
@@ -262,20 +271,24 @@ def _opposite(value: str) -> tuple[str, ...]:
     ]
 
 
+REDRAWN: dict[str, tuple[str, Callable[[str], tuple[str, ...]]]] = {
+    "operator": ("o", lambda value: CHOICES["o"]),
+    "boundary": ("q", _boundary),
+    "opposite": ("q", _opposite),
+    "constant": ("k", lambda value: (str(int(value) - 1), str(int(value) + 1))),
+    "start": ("z", lambda value: CHOICES["z"]),
+    "builtin": ("f", lambda value: (PARTNER[value],)),
+    "method": ("m", lambda value: (PARTNER[value],)),
+    "end": ("i", lambda value: CHOICES["i"]),
+    "side": ("s", lambda value: CHOICES["s"]),
+    "connective": ("l", lambda value: CHOICES["l"]),
+    "direction": ("b", lambda value: CHOICES["b"]),
+    "negation": ("n", lambda value: CHOICES["n"]),
+    "sign": ("g", lambda value: CHOICES["g"]),
+}
+"""Bugs that give one slot another value: the slot's kind, and the values it may get instead of one."""
 BUGS: dict[str, Mutation] = {
-    "operator": _redraw("o", lambda value: CHOICES["o"]),
-    "boundary": _redraw("q", _boundary),
-    "opposite": _redraw("q", _opposite),
-    "constant": _redraw("k", lambda value: (str(int(value) - 1), str(int(value) + 1))),
-    "start": _redraw("z", lambda value: CHOICES["z"]),
-    "builtin": _redraw("f", lambda value: (PARTNER[value],)),
-    "method": _redraw("m", lambda value: (PARTNER[value],)),
-    "end": _redraw("i", lambda value: CHOICES["i"]),
-    "side": _redraw("s", lambda value: CHOICES["s"]),
-    "connective": _redraw("l", lambda value: CHOICES["l"]),
-    "direction": _redraw("b", lambda value: CHOICES["b"]),
-    "negation": _redraw("n", lambda value: CHOICES["n"]),
-    "sign": _redraw("g", lambda value: CHOICES["g"]),
+    **{name: _redraw(*how) for name, how in REDRAWN.items()},
     "swap": _swap_variables,
     "variable": _wrong_variable,
     "foreign": _foreign_line,
@@ -304,8 +317,40 @@ def neighbours(function: Function) -> list[Function]:
             others = [name for name, kind in pairs if kind == _type(function, slot)]
         else:
             others = [PARTNER[value]] if slot[0] in "fm" else [*CHOICES[slot[0]]]
-        found += [replace(function, slots={**function.slots, slot: other}) for other in others if other != value]
+        found += [with_slot(function, slot, other) for other in others if other != value]
     return found
+
+
+def mends(function: Function, fold: Fold = "train") -> list[tuple[str, Function]]:
+    """Every other form of it that one bug of the fold makes of it, or could have made it of, and the bug's name."""
+    found = [
+        (bug, with_slot(function, slot, other))
+        for bug, (kind, choices) in REDRAWN.items()
+        for slot, value in function.slots.items()
+        if slot[0] == kind
+        for other in choices(value)
+    ]
+    found += [("variable", with_slot(function, slot, name)) for slot, name in _other_variables(function)]
+    found += [("swap", _swapped(function, p, q)) for p, q in _alike(function) if p < q]
+    known, distinct = set(bug_names(fold)), {function.render()}
+    kept = []
+    for bug, form in found:
+        changed = sum(here != there for here, there in zip(function.body, form.body, strict=True))
+        if bug in known and changed == 1 and form.render() not in distinct:
+            distinct.add(form.render())
+            kept.append((bug, form))
+    return kept
+
+
+def _other_variables(function: Function) -> list[tuple[str, str]]:
+    """Slots of variables, each with every other parameter of its type."""
+    return [
+        (slot, name)
+        for slot in function.slots
+        if slot[0] == "v"
+        for name, kind in zip(function.params, function.types, strict=True)
+        if kind == _type(function, slot) and name != function.slots[slot]
+    ]
 
 
 # --- running a function -----------------------------------------------------------------------------------------------

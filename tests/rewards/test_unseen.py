@@ -11,8 +11,8 @@ from etude.records import Task
 from etude.rewards.unseen import changed_functions, unseen_calls
 from etude.rewards.verifier import verify
 from etude.tasks.check import CheckCase, verifier_for
+from etude.tasks.generated import distinguishing_cases
 from etude.tasks.grammar import break_it, bug_names, draw_wide_arguments, make_function, neighbours
-from etude.tasks.ladder import distinguishing_cases
 from etude.tasks.mined.environment import PLACE
 from etude.tasks.verifiers import HeldOutCalls, PytestRun, calls_verifier, current_verifier, suite_verifier, with_unseen
 

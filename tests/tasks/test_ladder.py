@@ -1,6 +1,7 @@
 """The generated ladder: the same everywhere, solvable, and with nothing held out in what trains."""
 
 import builtins
+import hashlib
 import keyword
 import random
 import re
@@ -14,7 +15,7 @@ from etude.tasks.drills import drill
 from etude.tasks.expert import wrong_edit
 from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, from_shape, skeleton
 from etude.tasks.holdout import is_held_out
-from etude.tasks.ladder import CHECK, LADDER, RUNGS, ladder_task
+from etude.tasks.ladder import CHECK, LOWER, RUNGS, ladder_task
 from etude.tasks.words import HELD_OUT_WORDS, TRAIN_WORDS, WORDS, training_name
 
 
@@ -77,16 +78,27 @@ def test_the_solution_is_one_line_of_one_file(rung):
         assert broken.replace(facts["old"], facts["new"]) == right
 
 
+def test_the_lower_rungs_are_what_they_were():
+    """The easy half of what is measured: figures of different releases are of the same tasks."""
+    whole = hashlib.sha256()
+    for rung in LOWER:
+        for split in ("train", "eval", "heldout"):
+            for seed in range(4):
+                task = ladder_task(rung, split, seed)
+                whole.update(repr((task.instruction, sorted(task.files.items()), task.verifier, task.limits)).encode())
+    assert whole.hexdigest()[:16] == "9a21d05712be6ba8"
+
+
 def test_rungs_grow_in_what_must_be_searched():
-    sizes = [sum(len(c) for name, c in ladder_task(r, "eval", 0).files.items() if name != CHECK) for r in RUNGS]
+    sizes = [sum(len(c) for name, c in ladder_task(r, "eval", 0).files.items() if name != CHECK) for r in LOWER]
     assert sizes[0] < sizes[1] < sizes[4]
-    assert [LADDER[r].chain for r in RUNGS] == [0, 0, 0, 1, 2]
+    assert [size.chain for size in LOWER.values()] == [0, 0, 0, 1, 2]
 
 
 def test_evaluation_sets_are_fixed_and_interleaved():
     tasks = families.LADDER.evaluation("eval", 2)
     assert [task.provenance["rung"] for task in tasks] == [*RUNGS, *RUNGS]
-    assert len({task.id for task in tasks}) == 10
+    assert len({task.id for task in tasks}) == 16
 
 
 def test_every_bug_applies_to_some_shape_and_changes_one_line():

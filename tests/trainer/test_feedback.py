@@ -70,7 +70,7 @@ def forgetful(chat):
 @pytest.fixture(scope="module")
 def clumsy(chat):
     """A ladder task whose first call is misspelt."""
-    result = session(CLUMSY, chat, ExpertConfig(misspell=1.0, quit=0.0), HarnessConfig())
+    result = session(CLUMSY, chat, ExpertConfig(misspell=1.0), HarnessConfig())
     return Trajectory("b", CLUMSY.id, "g", result.segments, result.events, Scored(0.0, {"tests": 0.0}))
 
 
