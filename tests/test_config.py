@@ -68,7 +68,7 @@ def test_a_key_of_one_kind_of_table_may_be_left_out_of_that_kind():
         (["environment=3"], "environment: must be a table"),
         (["rewards.effort.enabled=false", "rewards.effort.scale=1"],
          "rewards.effort.scale: has no effect with enabled = false; leave it out"),
-        (["rollouts.rungs=[9]"], "rollouts.rungs: no rung 9 in the ladder; there are (1, 2, 3, 4, 5)"),
+        (["rollouts.rungs=[9]"], "rollouts.rungs: no rung 9 in the ladder; there are (1, 2, 3, 4, 5, 6, 7, 8)"),
         (["name="], "name: must be given"),
         (["trainer.loss.band=[1, 2, 3]", "trainer.loss.mask=band"], "trainer.loss.band: "),
         (["faults.restart=1"], "faults.restart: unknown key (did you mean restarts?); known here: "),

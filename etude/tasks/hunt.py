@@ -95,7 +95,7 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
         split=split,
         provenance={
             "family": "ladder", "rung": rung, "shape": good.shape, "bug": bug, "vague": True, "path": path,
-            "function": good.name, "old": old, "new": new, "protected": [CHECK], "mends": ways,
+            "function": good.name, "old": old, "new": new, "protected": [CHECK], "mends": [list(way) for way in ways],
             "chain": [f"{module}.py:{function}" for module, function in chain], "difficulty": {"level": 5},
         },
     )  # fmt: skip

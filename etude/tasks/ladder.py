@@ -90,19 +90,19 @@ def _attempt(rng: random.Random, rung: int, split: Split, task_id: str) -> Task 
         split=split,
         provenance={
             "family": "ladder", "rung": rung, "shape": good.shape, "bug": bug, "vague": bool(good.vague), "path": path,
-            "function": good.name, "old": old, "new": new, "protected": [CHECK], "mends": plausible(broken, (old, new)),
+            "function": good.name, "old": old, "new": new, "protected": [CHECK], "mends": plausible(broken, old, new),
             "chain": [f"{module}.py:{function}" for module, function in chain],
         },
     )  # fmt: skip
 
 
-def plausible(broken: Function, told: tuple[str, str]) -> list[tuple[str, str]]:
+def plausible(broken: Function, old: str, new: str) -> list[list[str]]:
     """The lines and what could stand there, for somebody who has read the function and what the check prints: what its
     comment tells, or every other operator where it tells none."""
     if not broken.vague:
-        return [told]
+        return [[old, new]]
     others = [value for value in CHOICES["o"] if value != broken.slots[broken.vague]]
-    return [changed_line(broken, with_slot(broken, broken.vague, value)) for value in others]
+    return [[*changed_line(broken, with_slot(broken, broken.vague, value))] for value in others]
 
 
 def _draw_target(rng: random.Random, split: Split, name: str, rung: int) -> tuple[Function, Function, str]:

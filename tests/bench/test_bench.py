@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_known_skill_is_found_again(bench):
-    run = bench(tasks={"ladder": 4}, attempts=4, concurrency=16)
+    run = bench(tasks={"ladder": 3}, attempts=4, concurrency=16)
     found = summarise(run)["pass"]["1"]
-    assert len(run.attempts) == run.planned == 80
+    assert len(run.attempts) == run.planned == 96
     assert found["low"] <= 0.6 <= found["high"] and found["high"] - found["low"] < 0.3
     assert {attempt.why for attempt in run.attempts} == {"passed", "failed"}
     chance = summarise(run)["pass"]["4"]
@@ -46,9 +46,9 @@ def test_all_tasks_of_every_set_can_be_solved(bench):
 
 @pytest.mark.proof(8)
 def test_a_hundred_at_once_and_none_is_lost(bench):
-    run = bench(tasks={"ladder": 5}, attempts=4, concurrency=100, policy={"kind": "solution"})
+    run = bench(tasks={"ladder": 5}, attempts=3, concurrency=100, policy={"kind": "solution"})
     assert [attempt for attempt in run.attempts if not attempt.solved] == []
-    assert len(run.attempts) == 100
+    assert len(run.attempts) == 120
 
 
 def test_killed_and_resumed_it_is_the_same_file(bench, tmp_path):
@@ -154,10 +154,10 @@ def test_an_endpoint_that_is_down_ends_the_run_and_counts_nothing(bench, tmp_pat
 
 
 def test_two_runs_are_compared_task_by_task(bench):
-    weak = bench("weak", tasks={"ladder": 3}, attempts=2, policy={"kind": "solution", "skill": 0.3})
-    strong = bench("strong", tasks={"ladder": 3}, attempts=1, policy={"kind": "solution", "skill": 1.0})
+    weak = bench("weak", tasks={"ladder": 2}, attempts=2, policy={"kind": "solution", "skill": 0.3})
+    strong = bench("strong", tasks={"ladder": 2}, attempts=1, policy={"kind": "solution", "skill": 1.0})
     found = compare(weak, strong)
-    assert found["p"] < 0.01 and found["low"] > 0 and found["worse"] == [] and found["paired_tasks"] == 15
+    assert found["p"] < 0.01 and found["low"] > 0 and found["worse"] == [] and found["paired_tasks"] == 16
     assert compare(weak, weak)["p"] == 1.0 and compare(weak, weak)["difference"] == 0.0
     assert compare(strong, strong)["test"].startswith("McNemar")
     other = bench("other", tasks={"ladder": 1}, limits={"max_turns": 30})

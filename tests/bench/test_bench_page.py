@@ -47,5 +47,5 @@ def test_the_command_reports_what_was_played(bench, capsys):
     run = bench(tasks={"ladder": 1})
     assert main(["bench", "report", str(run.directory), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["judged"] == 5 and told["pass"] == summarise(run)["pass"]
+    assert told["judged"] == 8 and told["pass"] == summarise(run)["pass"]
     assert (run.directory / "report.html").stat().st_size > 2000
