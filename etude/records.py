@@ -143,9 +143,12 @@ class InfraFailed:
 
 @dataclass(frozen=True)
 class Cheated:
-    """The session broke the rules; `evidence` says how. Its reward is 0 whatever the tests said."""
+    """The session broke the rules; `evidence` says how."""
 
     evidence: str
+    reward: float = 0.0
+    """Whatever the tests said, the lowest that an honest rollout could have got (`rewards.reward`): cheating must never
+    pay more than failing. 0 in records that older versions have written."""
 
 
 Outcome: TypeAlias = Scored | Truncated | InfraFailed | Cheated
@@ -154,10 +157,8 @@ Outcome: TypeAlias = Scored | Truncated | InfraFailed | Cheated
 def reward_of(outcome: Outcome) -> float | None:
     """The scalar a group's baseline uses; None for a rollout that must not be scored."""
     match outcome:
-        case Scored(reward=reward) | Truncated(reward=reward):
+        case Scored(reward=reward) | Truncated(reward=reward) | Cheated(reward=reward):
             return reward
-        case Cheated():
-            return 0.0
         case InfraFailed():
             return None
 
