@@ -163,6 +163,17 @@ def reward_of(outcome: Outcome) -> float | None:
             return None
 
 
+def verdict_of(outcome: Outcome) -> float | None:
+    """What the verifier said, whatever else the reward is made of: 1 or 0, -1 for a cheat; None as for `reward_of`."""
+    match outcome:
+        case Scored(parts=parts) | Truncated(parts=parts):
+            return parts.get("tests", 0.0)
+        case Cheated():
+            return -1.0
+        case InfraFailed():
+            return None
+
+
 def solved(outcome: Outcome) -> bool:
     """Whether the verifier's tests passed, whatever the other parts of the reward say."""
     return isinstance(outcome, Scored | Truncated) and outcome.parts.get("tests", 0.0) >= 1.0

@@ -1,7 +1,7 @@
 """Keys that configs had and have no more: what to write in their place.
 
-Owns the one table of them, by the config's class, and that of the kinds of tables. `etude.config` refuses each by
-name, with what is said here.
+Owns the one table of them, by the config's class, that of the values that a key has no more, and that of the kinds of
+tables. `etude.config` refuses each by name, with what is said here.
 """
 
 from __future__ import annotations
@@ -165,5 +165,14 @@ RETIRED: dict[str, dict[str, str]] = {
 }
 """Class -> key -> what became of it, `table.key` where the table is a value now. Those of a class hold for all that
 inherit from it."""
+RETIRED_VALUES: dict[str, dict[str, dict[bool, str]]] = {
+    "GroupConfig": {
+        "drop_zero_variance": {
+            True: 'write "verdict", which drops groups whose verdicts are all alike, or "reward" for what true did',
+            False: 'write "never"',
+        }
+    }
+}
+"""Class -> key -> what it was -> what to write in its place."""
 RETIRED_KINDS = {"kata": "write qemu or firecracker, which make virtual machines too"}
 """What a `kind` of table was -> what to write in its place."""

@@ -8,7 +8,7 @@ is written into the ledger as it happens, and `restore` takes it up from there i
                                                                         │          │
                                                                         └──────────┴──► dropped, with its reason
 
-Reasons to drop a group: `zero_variance` (all members scored alike: nothing to compare), `too_few_scored`
+Reasons to drop a group: `zero_variance` (all members judged alike: nothing to compare), `too_few_scored`
 (infrastructure failed too often: never scored as zeros), `stale` (its oldest token is older than the staleness bound
 when it would be trained on). A dropped group's place is refilled by whoever dispatches. A group leaves `take` once.
 """
@@ -23,7 +23,7 @@ from typing import Literal
 from pydantic import Field
 
 from etude.config import Config
-from etude.records import InfraFailed, Task, Truncated, Version, reward_of
+from etude.records import InfraFailed, Task, Truncated, Version, reward_of, verdict_of
 from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, member_of, slot_id
@@ -57,8 +57,10 @@ class GroupConfig(Config):
     """A step takes no group but from this share of those under way, the oldest (never fewer than a step needs): what
     is over quickly would be trained on far more often than what takes long. 1: whatever is ready.
     """
-    drop_zero_variance: bool = True
-    """Whether a group whose rewards are all alike is dropped, and replaced: it has no gradient."""
+    drop_zero_variance: Literal["verdict", "reward", "never"] = "verdict"
+    """Which groups are dropped, and replaced: those whose verdicts are all alike, whatever effort or malformed calls
+    cost their members; only those whose rewards are, which have no gradient at all; or none.
+    """
     overlong: Literal["keep", "drop"] = "keep"
     """What becomes of a rollout that a limit of its task cut: it keeps its verdict, or leaves its group before the
     baseline, as infrastructure failures do.
@@ -210,8 +212,10 @@ class GroupPool:
     def _close_reason(self, members: tuple[Sample, ...]) -> str:
         if len(members) < MIN_SCORED:
             return "too_few_scored"
-        alike = len({reward_of(member.outcome) for member in members}) == 1
-        return "zero_variance" if alike and self.config.drop_zero_variance else "ready"
+        if self.config.drop_zero_variance == "never":
+            return "ready"
+        compared = verdict_of if self.config.drop_zero_variance == "verdict" else reward_of
+        return "zero_variance" if len({compared(member.outcome) for member in members}) == 1 else "ready"
 
     def _drop(self, index: int, members: tuple[Sample, ...], reason: DropReason) -> None:
         self.dropped[reason] += 1

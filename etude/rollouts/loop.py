@@ -8,7 +8,7 @@
 Rollouts are kept in flight while the trainer steps, in a process of its own, and publishes beside its next step.
 Engines take a version up between two decode steps. What bounds how far they drift apart is staleness: `take_groups`
 gives out no group whose oldest token is more than `groups.max_staleness` versions old. Nor does it give out one whose
-rewards are all alike.
+verdicts are all alike.
 
 One call away: how a rollout is played (`session.py`), which groups are closed, dropped and taken (`groups.py`), when a
 group may be opened (`schedule.py`), advantages (`trainer/credit.py`), and the forward, loss and optimizer of a step

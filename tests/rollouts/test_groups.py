@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from played import TASK, come_in, filled, pool_in, rollout, sent
 
-from etude.records import Truncated, reward_of
+from etude.records import Cheated, Scored, Truncated, reward_of
 
 WHOLE = 100  # a window that everything is within
 
@@ -51,12 +51,40 @@ def test_a_rollout_that_a_limit_cut_keeps_its_verdict_or_leaves_before_the_basel
     assert pool.slots.dropped["overlong"] == 4 - len(left)
 
 
-@pytest.mark.parametrize("drop", [True, False])
-def test_groups_without_variance_are_dropped_and_counted(pool_of, drop):
-    pool = pool_of(size=4, drop_zero_variance=drop)
-    filled(pool, 0, [1, 1, 1, 1])
-    assert pool.dropped["zero_variance"] == drop
-    assert names(pool.take(1, 0, WHOLE)) == (None if drop else ["g0"])
+def scored(tests, **beside):
+    return Scored(tests + sum(beside.values()), {"tests": tests, **beside})
+
+
+SOLVED_BY_EFFORT = [scored(1.0, effort=-0.01), scored(1.0, effort=-0.02)]
+FAILED_BY_FORM = [scored(0.0, malformed=-0.02), Truncated("turns", 0.0, {"tests": 0.0})]
+GROUPS = {
+    "alike in all": [scored(1.0), scored(1.0)],
+    "all solved": SOLVED_BY_EFFORT,
+    "none solved": FAILED_BY_FORM,
+    "all cheated": [Cheated("a", -0.1), Cheated("b", -0.1)],
+    "one cheated, one failed": [Cheated("a", -0.1), scored(0.0, malformed=-0.1)],
+    "one of each": [scored(0.0), scored(1.0, effort=-1.0)],  # alike by reward alone
+}
+
+
+@pytest.mark.parametrize(
+    ("which", "dropped"),
+    [
+        (None, {"alike in all", "all solved", "none solved", "all cheated"}),
+        ("verdict", {"alike in all", "all solved", "none solved", "all cheated"}),
+        ("reward", {"alike in all", "all cheated", "one cheated, one failed", "one of each"}),
+        ("never", set()),
+    ],
+)
+def test_groups_without_variance_are_dropped_and_counted(pool_of, which, dropped):
+    pool = pool_of(size=2, **({"drop_zero_variance": which} if which else {}))
+    for index, outcomes in enumerate(GROUPS.values()):
+        for slot, outcome in zip(sent(pool, index), outcomes, strict=True):
+            pool.slots.advance_to(slot, 1, "scored")
+            pool.add(replace(rollout(slot, 1.0), outcome=outcome), now=0.0)
+    assert pool.dropped["zero_variance"] == len(dropped)
+    left = [f"g{index}" for index, name in enumerate(GROUPS) if name not in dropped]
+    assert names(pool.take(len(left), 0, WHOLE) if left else []) == left
 
 
 def test_stale_groups_are_dropped_when_they_would_be_trained_on(pool_of):

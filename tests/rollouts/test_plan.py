@@ -11,7 +11,7 @@ import pytest
 from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError
-from etude.records import Event, Scored, Trajectory
+from etude.records import Cheated, Event, Scored, Trajectory
 from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.planner import lines_of, plan_of
 from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
@@ -108,7 +108,7 @@ def test_stragglers_are_left_behind_and_groups_alike_make_no_step():
         rates([(*quick, slow)]), recipe(*small, "groups.oversample=2", "groups.size=3", "groups.straggler_s=1e3")
     ).run(10)
     assert more.step_s < 10  # whoever comes last is not waited for
-    alike = tuple(played(1.0) for _ in range(4))
+    alike = tuple(replace(played(1.0 - at / 100), verdict=1.0) for at in range(4))  # they differ by effort alone
     mixed = Simulation(
         rates([alike, (*quick, played(0.0))]), recipe(*small, "groups.straggler_s=100.0"), seed=None
     ).run(10)
@@ -162,6 +162,8 @@ def test_a_rollouts_line_has_its_turns():
     line = rollout_line(sample_of(Trajectory("g3/1", "t", "g3", (), events, Scored(1.0, {}), seconds=4.0)))
     assert line["turns"] == [[100, 30, 0.8], [40, 10, 0.0]]
     assert (line["group"], line["reward"], line["session_s"], line["seconds"]) == ("g3", 1.0, 2.6, 4.0)
+    cheat = Trajectory("g3/1", "t", "g3", (), events, Cheated("it read the tests", -0.1))
+    assert [rollout_line(sample_of(cheat))[key] for key in ("reward", "verdict")] == [-0.1, -1.0]
 
 
 def write_metrics(directory):
