@@ -35,6 +35,8 @@ class Limits:
     max_context_tokens: int = 1024
     max_sampled_tokens: int = 512
     wall_s: float = 300.0
+    """Seconds in which a call of its tools runs. Waiting for the model, for a checkpoint or for a user's answer counts
+    for nobody: whoever is waited for has a deadline."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ neither torch nor Ray.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -210,7 +209,7 @@ class Session:
         self.checkpoints = Checkpointer(self.state, self._tools, snapshots, every)
         before_change, beginning = self.checkpoints.settle, self.checkpoints.baseline
         self._runner = TurnRunner(
-            self.state, self._tools, sandbox, config.tool, before_change, beginning, review, on_output
+            self.state, self._tools, sandbox, config.tool, limits.wall_s, before_change, beginning, review, on_output
         )
         self._summariser = Summariser(self.state, self._budget, sandbox, config.summary, self.checkpoints.changed)
 
@@ -222,7 +221,7 @@ class Session:
         """Play until the model answers without a call, or a limit; `last` seals the context after it."""
         if self._taken_up:
             self._go_on()
-        return await self._within_wall(self._prompted(text), last)
+        return await self._to_its_end(self._prompted(text), last)
 
     async def resume(self, *, last: bool = False) -> Stop:
         """Go on where the log ends; `last` as for a prompt. A prompt that had ended stays so."""
@@ -231,7 +230,7 @@ class Session:
         if self.state.stop is not None:
             return self.state.stop
         self._go_on()
-        return await self._within_wall(self._resumed(), last)
+        return await self._to_its_end(self._resumed(), last)
 
     def _go_on(self) -> None:
         """Say when; a log's own clock stands still between two processes."""
@@ -252,15 +251,9 @@ class Session:
 
     # --- one prompt -----------------------------------------------------------------------------------------------
 
-    async def _within_wall(self, work: Coroutine[Any, Any, Stop], last: bool) -> Stop:
-        deadline = asyncio.timeout(self.limits.wall_s)
+    async def _to_its_end(self, work: Coroutine[Any, Any, Stop], last: bool) -> Stop:
         try:
-            async with deadline:
-                stop = await work
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            stop = "wall"
+            stop = await work
         except SandboxSpoiled as error:
             if not last:
                 raise
@@ -325,7 +318,8 @@ class Session:
             turn = self.state.open_turn
             if not turn.calls and not turn.cut:
                 return "finished"
-            await self._runner.run(turn)
+            if not await self._runner.run(turn):
+                return "wall"
             await self.checkpoints.turn_over(turn)
             words = self._budget.fitted(turn.texts())
             if stop := self._budget.exhausted(words.tokens):

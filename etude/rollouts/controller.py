@@ -31,8 +31,9 @@ from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream
 
 BATCH_S = 700.0
-"""Longest wait for enough groups for one step: longer than the longest session of a task may take, and than a worker
-that hangs while it starts (`faults.Patience`), its replacement and a session together."""
+"""Longest wait for enough groups for one step, beside what the tools of a task may take (`Limits.wall_s`): longer than
+the longest session, and than a worker that hangs while it starts (`faults.Patience`), its replacement and a session
+together."""
 FAILURES = 10
 """Times `rollouts.attempts`: so many failures in a row are no accident, and end the run."""
 LOST_ATTEMPTS = 8
@@ -86,7 +87,7 @@ class Controller:
 
     async def take_groups(self) -> list[SampleGroup] | None:
         """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
-        deadline = time.monotonic() + scaled(BATCH_S)
+        began = time.monotonic()
         while True:
             if self.failure is not None:
                 raise self.failure
@@ -96,10 +97,12 @@ class Controller:
                 return groups
             if self.finished():
                 return None
-            if time.monotonic() > deadline:
+            patience_s = scaled(BATCH_S) + self.groups.longest_wall_s()
+            if time.monotonic() - began > patience_s:
                 counts = {name: count for name, count in self.slots.counts().items() if count}
                 state = f"{len(self.rollouts)} rollouts out, {len(self.groups.ready)} groups ready, slots {counts}"
-                raise DeadlineExceeded("enough scored groups for a step", scaled(BATCH_S), state)
+                held = f"; it waits for {', '.join(held)}, to be in a batch" if (held := self.groups.held_by()) else ""
+                raise DeadlineExceeded("enough scored groups for a step", patience_s, f"{state}{held}")
             await self.changes(1.0)
 
     async def step(self, groups: list[SampleGroup]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ async def train(controller: Controller) -> None:
     """Train until the budget is spent or somebody asks to stop."""
     controller.keep_going(make_groups(controller))
     while not controller.finished():
-        # Those that have closed; groups.py has dropped the ones without variance and the ones beyond max_staleness.
+        # Those that have closed: groups.py drops the ones judged alike, and lets none get beyond max_staleness.
         groups = await controller.take_groups()
         if groups is None:
             break  # asked to stop while waiting

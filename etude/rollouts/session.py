@@ -146,9 +146,7 @@ class _Player:
         return rollout
 
     async def session(self, kept: StoredTrajectory | None, up: Resumption | None) -> Sealed:
-        request, task, limits = self.request, self.request.task, self.request.task.limits
-        if up is not None:
-            limits = replace(limits, wall_s=max(1.0, limits.wall_s - up.at))
+        request, task = self.request, self.request.task
 
         async def session(sandbox: Sandbox) -> SessionResult:
             self.on_begin(request)
@@ -158,7 +156,7 @@ class _Player:
                 self.sampler,
                 self.chat,
                 self.config.harness,
-                limits,
+                task.limits,
                 session_id=request.id,
                 seed=request.seed,
                 temperature=request.temperature,

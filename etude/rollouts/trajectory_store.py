@@ -64,8 +64,6 @@ class Resumption:
 
     turn: int
     """After this one."""
-    at: float
-    """Seconds of the session's own clock that lie behind it."""
     start: Archive | None
     """What its sandbox holds; None: the task's own files."""
     memory: Snapshot | None = None
@@ -230,7 +228,7 @@ class StoredTrajectory:
         if self.snapshot != GIVEN:
             start = Archive.decoded((self.directory / self.snapshot).read_bytes())
         self.memory = _memory_in(self.directory / self.snapshot)
-        return Resumption(event.data["turn"], event.at, start, self.memory)
+        return Resumption(event.data["turn"], start, self.memory)
 
     def begin_anew(self) -> None:
         """Forget what was played."""

@@ -32,6 +32,7 @@ def recipe(*sets):
 
 SYNC = recipe()
 FREE = 'rollouts.schedule="free"'
+DROP = 'groups.when_stale="drop"'
 
 
 def played(reward, tools_s=0.1, tokens=20, turns=2):
@@ -77,9 +78,9 @@ def test_nothing_waits_in_a_free_schedule_and_no_sample_is_older_than_its_bound(
     known = rates(long_tailed(), TrainerRate(0.4, 0.0))
     sync = Simulation(known, SYNC).run(30)
     for bound in (0, 1, 4):
-        free = Simulation(known, recipe(FREE, f"groups.max_staleness={bound}")).run(30)
+        free = Simulation(known, recipe(FREE, DROP, f"groups.max_staleness={bound}")).run(30)
         assert max(free.ages) <= bound
-    held = Simulation(known, recipe(FREE, "groups.max_staleness=2", 'groups.when_stale="wait"')).run(30)
+    held = Simulation(known, recipe(FREE, "groups.max_staleness=2")).run(30)
     assert max(held.ages) <= 2
     assert "stale" not in held.dropped
     assert free.step_s < 0.3 * sync.step_s
@@ -99,7 +100,7 @@ def test_one_step_ahead_lies_between():
 
 def test_stragglers_are_left_behind_and_groups_alike_make_no_step():
     slow, quick = played(1.0, tools_s=60.0), [played(float(at % 2)) for at in range(3)]
-    small = (FREE, "rollouts.groups_per_step=1", "rollouts.concurrency=8")
+    small = (FREE, DROP, "rollouts.groups_per_step=1", "rollouts.concurrency=8")
     setup = recipe(*small, "groups.straggler_s=2.0")
     forecast = Simulation(rates([(*quick, slow)]), setup).run(10)
     assert forecast.samples == 30
