@@ -100,7 +100,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "RolloutConfig": {"reward_workers": "write workers, which says how many there are of both"}
     | _waits(sample_deadline_s=180, batch_deadline_s=300)
     | _fixed(
-        trajectory_every=(1, "a turn costs more than its checkpoint"),
+        trajectory_every=("10 s of a session", "to play these again costs less than a checkpoint each turn"),
         max_infra_failures=("ten times attempts", "what fails so often in a row is no accident"),
         lost_attempts=(8, "what always kills its process must not go on for ever"),
     ),

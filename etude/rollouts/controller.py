@@ -39,9 +39,9 @@ FAILURES = 10
 LOST_ATTEMPTS = 8
 """Attempts at a sample that may be lost with the process that had it, beside those that may fail: a death is nobody's
 verdict on the sample, but what always kills its process must not go on for ever."""
-CHECKPOINT_TURNS = 1
-"""Turns between two checkpoints of a session, from which another worker can go on with it: a turn costs
-more than one."""
+CHECKPOINT_S = 10.0
+"""How old a checkpoint of a session is, from which another worker can go on with it, before there is another: reading
+all files each turn costs far more than playing some seconds again where a worker has died."""
 
 
 class Controller:
@@ -278,7 +278,7 @@ class Controller:
             rollouts.temperature,
             attempt,
             self.cluster.trajectories.directory,
-            CHECKPOINT_TURNS,
+            CHECKPOINT_S,
         )
         sample = await self.cluster.play_and_judge(request, lambda at: self.slots.advance_to(slot.id, attempt, at))
         return None if sample is None else replace(sample, seconds=time.monotonic() - begun)

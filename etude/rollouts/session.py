@@ -48,8 +48,9 @@ class RolloutRequest:
     attempt: int = 1
     kept: Path | None = None
     """The directory of trajectories where this one is kept (`rollouts.trajectory_store`); None: it is not kept."""
-    every: int = 1
-    """Turns from one checkpoint of its sandbox to the next; 0: only its log is kept."""
+    checkpoint_s: float | None = 0.0
+    """How old, by the session's clock, a checkpoint of its sandbox is before a turn ends with another; 0: after every
+    turn; None: only its log is kept."""
 
 
 Order = RolloutRequest
@@ -161,7 +162,7 @@ class _Player:
                 seed=request.seed,
                 temperature=request.temperature,
                 on_event=lambda event: self.on_event(request, event),
-                persistence=kept.kept(sandbox, self.backend, request.every) if kept else None,
+                persistence=kept.kept(sandbox, self.backend, request.checkpoint_s) if kept else None,
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)

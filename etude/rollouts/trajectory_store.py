@@ -245,11 +245,10 @@ class StoredTrajectory:
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 
-    def kept(self, sandbox: Sandbox, backend: Backend, every: int) -> SessionPersistence:
-        """For `run_session` in this sandbox of that backend; with `every` 0 its log alone is kept."""
-        return SessionPersistence(
-            self.journal, _Files(self, sandbox, backend) if every else None, every or 1, self.routes
-        )
+    def kept(self, sandbox: Sandbox, backend: Backend, after_s: float | None) -> SessionPersistence:
+        """For `run_session` in this sandbox of that backend; without `after_s` its log alone is kept."""
+        files = None if after_s is None else _Files(self, sandbox, backend)
+        return SessionPersistence(self.journal, files, after_s or 0.0, self.routes)
 
     async def forget_memory(self, backend: Backend) -> None:
         """Nobody needs the snapshot with processes and memory any more."""
