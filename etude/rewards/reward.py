@@ -36,6 +36,7 @@ from etude.rewards.effort import EffortConfig, concave_cost, effort_in, effort_o
 from etude.rewards.judge import JudgeConfig, RubricJudge
 from etude.rewards.judgement import Judgement, Judges
 from etude.rewards.quality import Quality, QualityConfig
+from etude.rewards.verdicts import Verdicts
 
 
 class RewardConfig(Config):
@@ -52,6 +53,9 @@ class RewardConfig(Config):
     """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
     audit: Literal["off", "watch", "punish"] = "off"
     """Whether sessions are audited, and whether one that cheated is `Cheated` or only counted."""
+    keep: int = Field(4096, ge=0)
+    """Verdicts that a reward worker keeps for states that come again; a state is verified twice before its verdict is
+    used again. 0: each is verified."""
     quality: QualityConfig = QualityConfig()
     judge: JudgeConfig | None = None
     """The model that judges a solved rollout by its task's rubric; None: nobody does."""
@@ -83,7 +87,8 @@ class RewardConfig(Config):
         """Who is asked of each session. Call it on the event loop that judges; close the judge at its end."""
         rubric = None if self.judge is None else RubricJudge(self.judge)
         parts = {name: find("rewards", name) for name in self.parts}
-        return Judges(self.audit != "off", quality=self.quality, rubric=rubric, parts=parts)
+        verdicts = Verdicts(self.keep) if self.keep else None
+        return Judges(self.audit != "off", quality=self.quality, verdicts=verdicts, rubric=rubric, parts=parts)
 
 
 def score(
