@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from etude.errors import ConfigError
-from etude.retired import RETIRED, RETIRED_KINDS
+from etude.retired import RETIRED, RETIRED_KINDS, RETIRED_VALUES
 
 
 class Config(BaseModel):
@@ -39,6 +39,9 @@ class Config(BaseModel):
                 held = raw.get(table) if table else raw
                 if isinstance(held, dict) and name in held and key not in cls.model_fields:
                     raise PydanticCustomError("gone", "key {key} is gone: {said}", {"key": key, "said": said})
+            for key, values in RETIRED_VALUES.get(each.__name__, {}).items():
+                if isinstance(was := raw.get(key), bool) and was in values:
+                    raise ValueError(f"{key} = {str(was).lower()}: is gone: {values[was]}")
         return raw
 
     @model_validator(mode="after")

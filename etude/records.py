@@ -35,6 +35,8 @@ class Limits:
     max_context_tokens: int = 1024
     max_sampled_tokens: int = 512
     wall_s: float = 300.0
+    """Seconds in which a call of its tools runs. Waiting for the model, for a checkpoint or for a user's answer counts
+    for nobody: whoever is waited for has a deadline."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,12 @@ class InfraFailed:
 
 @dataclass(frozen=True)
 class Cheated:
-    """The session broke the rules; `evidence` says how. Its reward is 0 whatever the tests said."""
+    """The session broke the rules; `evidence` says how."""
 
     evidence: str
+    reward: float = 0.0
+    """Whatever the tests said, the lowest that an honest rollout could have got (`rewards.reward`): cheating must never
+    pay more than failing. 0 in records that older versions have written."""
 
 
 Outcome: TypeAlias = Scored | Truncated | InfraFailed | Cheated
@@ -154,10 +159,19 @@ Outcome: TypeAlias = Scored | Truncated | InfraFailed | Cheated
 def reward_of(outcome: Outcome) -> float | None:
     """The scalar a group's baseline uses; None for a rollout that must not be scored."""
     match outcome:
-        case Scored(reward=reward) | Truncated(reward=reward):
+        case Scored(reward=reward) | Truncated(reward=reward) | Cheated(reward=reward):
             return reward
+        case InfraFailed():
+            return None
+
+
+def verdict_of(outcome: Outcome) -> float | None:
+    """What the verifier said, whatever else the reward is made of: 1 or 0, -1 for a cheat; None as for `reward_of`."""
+    match outcome:
+        case Scored(parts=parts) | Truncated(parts=parts):
+            return parts.get("tests", 0.0)
         case Cheated():
-            return 0.0
+            return -1.0
         case InfraFailed():
             return None
 

@@ -1,7 +1,7 @@
 """Keys that configs had and have no more: what to write in their place.
 
-Owns the one table of them, by the config's class, and that of the kinds of tables. `etude.config` refuses each by
-name, with what is said here.
+Owns the one table of them, by the config's class, that of the values that a key has no more, and that of the kinds of
+tables. `etude.config` refuses each by name, with what is said here.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "RolloutConfig": {"reward_workers": "write workers, which says how many there are of both"}
     | _waits(sample_deadline_s=180, batch_deadline_s=300)
     | _fixed(
-        trajectory_every=(1, "a turn costs more than its checkpoint"),
+        trajectory_every=("10 s of a session", "to play these again costs less than a checkpoint each turn"),
         max_infra_failures=("ten times attempts", "what fails so often in a row is no accident"),
         lost_attempts=(8, "what always kills its process must not go on for ever"),
     ),
@@ -165,5 +165,14 @@ RETIRED: dict[str, dict[str, str]] = {
 }
 """Class -> key -> what became of it, `table.key` where the table is a value now. Those of a class hold for all that
 inherit from it."""
+RETIRED_VALUES: dict[str, dict[str, dict[bool, str]]] = {
+    "GroupConfig": {
+        "drop_zero_variance": {
+            True: 'write "verdict", which drops groups whose verdicts are all alike, or "reward" for what true did',
+            False: 'write "never"',
+        }
+    }
+}
+"""Class -> key -> what it was -> what to write in its place."""
 RETIRED_KINDS = {"kata": "write qemu or firecracker, which make virtual machines too"}
 """What a `kind` of table was -> what to write in its place."""

@@ -90,7 +90,7 @@ def test_every_key_of_a_recipe_says_what_it_changes():
     ("key", "sets", "said"),
     [
         ("groups.straggler_s", [], {"value": 5.0, "default": 20.0, "type": "number"}),
-        ("groups.when_stale", [], {"value": "drop", "source": "default", "type": '"drop" or "wait"'}),
+        ("groups.when_stale", [], {"value": "wait", "source": "default", "type": '"wait" or "drop"'}),
         ("trainer.divergence_target", ["trainer.divergence_target=0.5"],
          {"value": 0.5, "default": None, "source": "--set trainer.divergence_target=0.5"}),
         ("name", [], {"value": "quickstart", "required": True}),

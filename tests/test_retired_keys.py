@@ -47,6 +47,11 @@ def test_a_key_that_is_gone_is_refused_with_what_became_of_it(known, table, key)
         ("trainer.optimizer.weight_decay=0.1", r"trainer\.optimizer: key weight_decay is gone: it is now fixed at 0"),
         ("fleet.stall_s=5", "fleet: key stall_s is gone"),
         ("harness.delay.median_s=5", r"harness: key delay\.median_s is gone: write delay = \[MEDIAN, P99\]"),
+        (
+            "groups.drop_zero_variance=true",
+            r'groups\.drop_zero_variance = true: is gone: write "verdict", .* or "reward" for what true did',
+        ),
+        ("groups.drop_zero_variance=false", r'groups\.drop_zero_variance = false: is gone: write "never"'),
         ("environment.kind=kata", r"environment\.kind: 'kata' is gone: .* qemu .*; there is cluster, docker"),
     ],
 )

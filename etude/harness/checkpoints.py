@@ -1,11 +1,11 @@
 """Checkpoints of a session: when snapshots are taken, and how undo restores files and conversation together.
 
-Owns `Checkpointer`. One checkpoint before each prompt and one after each turn, as events that say which snapshot holds
-the files and how much of the log leads there. A snapshot is taken while the model writes its next message, and waited
-for only by the first call that could change files; so it costs a session no time. One that fails is reported in its
-event, and the session goes on without it. How a snapshot is kept is the business of a `Snapshots`: of `harness.shadow`,
-whose snapshots a session can also go back to, or of who plays it and means to go on with it elsewhere. What an undone
-event means is that of `harness.rewind`.
+Owns `Checkpointer`. One checkpoint before each prompt and one after each turn, or each after which the last is old
+enough, as events that say which snapshot holds the files and how much of the log leads there. A snapshot is taken while
+the model writes its next message, and waited for only by the first call that could change files; so it costs a session
+no time. One that fails is reported in its event, and the session goes on without it. How a snapshot is kept is the
+business of a `Snapshots`: of `harness.shadow`, whose snapshots a session can also go back to, or of who plays it and
+means to go on with it elsewhere. What an undone event means is that of `harness.rewind`.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ class Snapshots(Protocol):
 class Checkpointer:
     """For one session; `snapshots` None is a session whose files nobody wants, and nothing is kept of them.
 
-    After every so many turns there is a checkpoint; of turns that changed no file it costs nothing.
+    After a turn there is a checkpoint, if the last snapshot is `after_s` old by the session's clock: whoever only means
+    to go on elsewhere would rather play some seconds again than read all files each turn. One of turns that changed no
+    file costs nothing, and there always is one.
     """
 
     def __init__(
-        self, state: SessionState, tools: Mapping[str, Tool], snapshots: Snapshots | None, every: int = 1
+        self, state: SessionState, tools: Mapping[str, Tool], snapshots: Snapshots | None, after_s: float = 0.0
     ) -> None:
-        self._state, self._tools, self._snapshots, self._every = state, tools, snapshots, every
+        self._state, self._tools, self._snapshots, self._after_s = state, tools, snapshots, after_s
         self._shadow = snapshots if isinstance(snapshots, Shadow) else None
         self._changed = not self._is_kept(state.usage["turns"])
         """Whether files may have changed since the last snapshot."""
+        self._taken_at = state.log.now
         self._taking: asyncio.Task[None] | None = None
 
     async def before_prompt(self) -> None:
@@ -59,12 +62,10 @@ class Checkpointer:
         if self._snapshots is None or self._is_kept(turn.number):
             return
         self._changed = self._changed or not all(only_reads(call, self._tools) for call in turn.calls)
-        if turn.number % self._every:
-            return
         line, last = self._state.log.length, self._state.checkpoints[-1:]
         if last and not self._changed:
             self._state.commit("checkpoint", of="turn", turn=turn.number, line=line, snapshot=last[0].snapshot)
-        else:
+        elif self._state.log.now - self._taken_at >= self._after_s:
             self._changed = False
             self._taking = asyncio.create_task(self._take(self._snapshots, "turn", turn.number, line))
 
@@ -81,6 +82,7 @@ class Checkpointer:
                 self._taking = None
 
     async def _take(self, snapshots: Snapshots, of: str, turn: int, line: int) -> None:
+        self._taken_at = self._state.log.now
         try:
             snapshot = await snapshots.take(f"{of} {turn}")
         except (CheckpointError, DeadlineExceeded) as error:

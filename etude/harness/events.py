@@ -40,7 +40,7 @@ class EventLog:
         self.journal = journal
 
     def add(self, kind: EventKind, /, *, record: Record | None = None, **data: Any) -> Event:
-        event = Event(kind, round(time.perf_counter() - self._started, 6), data)
+        event = Event(kind, round(self.now, 6), data)
         if self.journal is None:
             self._events.append(event)
         else:
@@ -49,6 +49,11 @@ class EventLog:
         if self._listener is not None:
             self._listener(event)
         return event
+
+    @property
+    def now(self) -> float:
+        """Seconds since the session started, as events have them."""
+        return time.perf_counter() - self._started
 
     async def sync(self) -> None:
         """Return when all events so far would outlive the machine's power. They outlive this process anyway."""

@@ -24,7 +24,6 @@ neither torch nor Ray.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,14 +52,14 @@ _CHANGED = "[Your instructions have changed since. They are now:]"
 class SessionPersistence:
     """How a session is kept while it is played, so that another process can go on with it.
 
-    Its log is that journal, which may have a past, and after every so many turns there is a snapshot. `routes` has what
-    is too large for a log.
+    Its log is that journal, which may have a past, and there is a snapshot after each turn that comes `after_s` or more
+    after the last one. `routes` has what is too large for a log.
     """
 
     journal: Journal
     snapshots: Snapshots | None
     """None: of its files nothing is kept."""
-    every: int = 1
+    after_s: float = 0.0
     routes: RouteStore | None = None
 
 
@@ -158,8 +157,8 @@ async def run_dialogue(
 ) -> SessionResult:
     """The same with whatever model is behind the dialogue; `about` stands in the log's first event."""
     log = EventLog(on_event, persistence.journal if persistence else None)
-    snapshots, every = (persistence.snapshots, persistence.every) if persistence else (None, 1)
-    session = Session(sandbox, dialogue, config, limits, log, snapshots=snapshots, every=every)
+    snapshots, after_s = (persistence.snapshots, persistence.after_s) if persistence else (None, 0.0)
+    session = Session(sandbox, dialogue, config, limits, log, snapshots=snapshots, after_s=after_s)
     if session.state.prompts:
         stop = await session.resume(last=True)
     else:
@@ -176,11 +175,11 @@ class Session:
     A log with a past is taken up: `dialogue` must then be fresh, and be made as the first one was. `resume` finishes
     what was cut short; a new `prompt` leaves it at that. Cancelling either is safe, and the same as a kill.
 
-    After `every` so many turns there is one of the `snapshots`; where they are a `Shadow` of the workspace, each of
-    them can be gone back to, by `checkpoints`. `tools` are the config's, where
-    somebody stands guard before them; `review` sees the calls of a turn before any of them is run, and `on_output`, by
-    the call's place in the turn, what commands print while they run: it is shown and not kept. `persona` is asked with
-    every prompt, so that rules it holds may change.
+    After a turn there is one of the `snapshots`, if the last is `after_s` old; where they are a `Shadow` of the
+    workspace, each of them can be gone back to, by `checkpoints`. `tools` are the config's, where somebody stands guard
+    before them; `review` sees the calls of a turn before any of them is run, and `on_output`, by the call's place in
+    the turn, what commands print while they run: it is shown and not kept. `persona` is asked with every prompt, so
+    that rules it holds may change.
     """
 
     def __init__(
@@ -192,7 +191,7 @@ class Session:
         log: EventLog,
         *,
         snapshots: Snapshots | None = None,
-        every: int = 1,
+        after_s: float = 0.0,
         tools: Mapping[str, Tool] | None = None,
         review: Review | None = None,
         on_output: Callable[[int, bytes], None] | None = None,
@@ -207,10 +206,10 @@ class Session:
         self._taken_up = bool(self.state.prompts)
         """Whether the past is another process's, and this one has said nothing yet."""
         self._budget = Budget(self.state, config, limits, reserved_tokens(dialogue, config.summary))
-        self.checkpoints = Checkpointer(self.state, self._tools, snapshots, every)
+        self.checkpoints = Checkpointer(self.state, self._tools, snapshots, after_s)
         before_change, beginning = self.checkpoints.settle, self.checkpoints.baseline
         self._runner = TurnRunner(
-            self.state, self._tools, sandbox, config.tool, before_change, beginning, review, on_output
+            self.state, self._tools, sandbox, config.tool, limits.wall_s, before_change, beginning, review, on_output
         )
         self._summariser = Summariser(self.state, self._budget, sandbox, config.summary, self.checkpoints.changed)
 
@@ -222,7 +221,7 @@ class Session:
         """Play until the model answers without a call, or a limit; `last` seals the context after it."""
         if self._taken_up:
             self._go_on()
-        return await self._within_wall(self._prompted(text), last)
+        return await self._to_its_end(self._prompted(text), last)
 
     async def resume(self, *, last: bool = False) -> Stop:
         """Go on where the log ends; `last` as for a prompt. A prompt that had ended stays so."""
@@ -231,7 +230,7 @@ class Session:
         if self.state.stop is not None:
             return self.state.stop
         self._go_on()
-        return await self._within_wall(self._resumed(), last)
+        return await self._to_its_end(self._resumed(), last)
 
     def _go_on(self) -> None:
         """Say when; a log's own clock stands still between two processes."""
@@ -252,15 +251,9 @@ class Session:
 
     # --- one prompt -----------------------------------------------------------------------------------------------
 
-    async def _within_wall(self, work: Coroutine[Any, Any, Stop], last: bool) -> Stop:
-        deadline = asyncio.timeout(self.limits.wall_s)
+    async def _to_its_end(self, work: Coroutine[Any, Any, Stop], last: bool) -> Stop:
         try:
-            async with deadline:
-                stop = await work
-        except TimeoutError:
-            if not deadline.expired():
-                raise
-            stop = "wall"
+            stop = await work
         except SandboxSpoiled as error:
             if not last:
                 raise
@@ -325,7 +318,8 @@ class Session:
             turn = self.state.open_turn
             if not turn.calls and not turn.cut:
                 return "finished"
-            await self._runner.run(turn)
+            if not await self._runner.run(turn):
+                return "wall"
             await self.checkpoints.turn_over(turn)
             words = self._budget.fitted(turn.texts())
             if stop := self._budget.exhausted(words.tokens):

@@ -105,6 +105,10 @@ class SessionState:
         self.turns_before_prompt = 0
         self.turns_before_context = 0
         """Turns that were over when the last prompt, and when this context, began."""
+        self.tools_s = 0.0
+        """Seconds since the last prompt in which a call ran, as far as such stretches are over."""
+        self._running: set[int] = set()
+        self._running_since = 0.0
         self.stop: Stop | None = None
         """How the last prompt ended; None while it has not."""
         self.cut: Cut | None = None
@@ -133,6 +137,11 @@ class SessionState:
             self._apply(event, record or {})
 
     @property
+    def tools_run(self) -> bool:
+        """Whether a call runs now."""
+        return bool(self._running)
+
+    @property
     def open_turn(self) -> Turn:
         """The turn that must be open now."""
         assert self.turn is not None, "an event of a call stands outside any turn"
@@ -154,8 +163,15 @@ class SessionState:
                 self.open_turn.announced += 1
             case "tool_started":
                 self.open_turn.started.add(data["index"])
+                self._running_since = self._running_since if self._running else event.at
+                self._running.add(data["index"])
             case "tool_result":
                 self._result(self.open_turn, data["index"], _result_of(data))
+                if self._running:
+                    self._running.discard(data["index"])
+                    self.tools_s += 0.0 if self._running else event.at - self._running_since
+            case "resumed":
+                self._running.clear()  # nobody knows for how long it ran
             case "observation" | "opening":
                 self.dialogue.append_input(record)
                 self.usage["observed_tokens"] += data["tokens"]
@@ -180,6 +196,8 @@ class SessionState:
         self.prompts.append(event.data["user"])
         self.dialogue.append_input(record)
         self.turn, self.stop, self.turns_before_prompt = None, None, self.usage["turns"]
+        self.tools_s = 0.0
+        self._running.clear()
 
     def _completion(self, event: Event, record: Record) -> None:
         data, cut = event.data, event.data["finish"] == "length"

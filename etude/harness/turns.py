@@ -3,11 +3,13 @@
 Owns `TurnRunner`. A command starts only when the disk has the event that names it, so after whatever happens to the
 machine the log knows what may have run: what has a result is not run again, and what was running is reported to the
 model as interrupted, for it to look. A call that only reads is simply made again. How calls run beside and after each
-other is the business of `harness.tools.execute`.
+other is the business of `harness.tools.execute`. While a call runs, and only then, the time that the limits allow
+(`wall_s`) passes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -28,7 +30,7 @@ Review: TypeAlias = Callable[[Sequence[ToolCall | MalformedCall]], Awaitable[Non
 
 
 class TurnRunner:
-    """For the turns of one session.
+    """For the turns of one session, whose calls may run for `wall_s` in all of a prompt.
 
     `before_change` is awaited before a call that could change files; `beginning` gives the files as they were at the
     session's start, for tools that compare with them; `review` is shown the calls of a turn before any of them is run;
@@ -41,18 +43,21 @@ class TurnRunner:
         tools: Mapping[str, Tool],
         sandbox: Sandbox,
         config: ToolConfig,
+        wall_s: float,
         before_change: Callable[[], Awaitable[None]],
         beginning: Callable[[], Baseline | None],
         review: Review | None,
         on_output: Callable[[int, bytes], None] | None,
     ) -> None:
         self._state, self._tools, self._sandbox, self._config = state, tools, sandbox, config
+        self._wall_s = wall_s
         self._before_change, self._beginning = before_change, beginning
         self._review, self._on_output = review, on_output
 
-    async def run(self, turn: Turn) -> None:
-        """Give every call of the turn its result."""
+    async def run(self, turn: Turn) -> bool:
+        """Give every call of the turn its result; False where their time was over first, and they were stopped."""
         self._announce(turn)
+        wall = asyncio.timeout(None)
         waiting = []
         for index, call in enumerate(turn.calls):
             if index in turn.results:
@@ -64,9 +69,11 @@ class TurnRunner:
 
         async def on_start(at: int) -> None:
             await self._start(turn, waiting[at])
+            self._let_pass(wall)
 
         def on_result(at: int, result: ToolResult) -> None:
             self._result(turn, waiting[at], result)
+            self._let_pass(wall)
 
         watcher = self._on_output
         on_output = None if watcher is None else lambda at, piece: watcher(waiting[at], piece)
@@ -74,7 +81,23 @@ class TurnRunner:
         if self._review is not None and calls:
             await self._review(calls)
         BASELINE.set(self._beginning())
-        await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start, on_output)
+        try:
+            async with wall:
+                await run_calls(calls, self._tools, self._sandbox, self._config, on_result, on_start, on_output)
+        except TimeoutError:
+            if not wall.expired():
+                raise
+            return False
+        return True
+
+    def _let_pass(self, wall: asyncio.Timeout) -> None:
+        """The clock stands still while no call runs."""
+        if wall.expired():
+            return
+        if not self._state.tools_run:
+            wall.reschedule(None)
+        elif wall.when() is None:
+            wall.reschedule(asyncio.get_running_loop().time() + self._wall_s - self._state.tools_s)
 
     def leave(self, turn: Turn) -> None:
         """Give every call that has none yet a result that says so."""

@@ -37,7 +37,7 @@ class AgentConfig(Config):
     max_sampled_tokens: int = Field(5_000_000, ge=1)
     """Of a whole session: what a runaway costs at most."""
     wall_s: float = Field(4 * 3600.0, gt=0)
-    """Of one prompt."""
+    """Of one prompt: so long may its tools run, in all. Waiting for the model or for your answer does not count."""
     prices: dict[str, Price] = {}
     """By the model's name, for a million tokens: `[prices.qwen3-coder]`, `input = 0.3`. None is known but yours."""
     currency: str = "$"

@@ -17,6 +17,7 @@ from etude.rewards.audit.apart import Auditor
 from etude.rewards.audit.state import Workspace
 from etude.rewards.judge import RubricJudge, RubricResult
 from etude.rewards.quality import Quality, QualityConfig
+from etude.rewards.verdicts import Verdicts
 from etude.rewards.verifier import Verdict
 
 Part = Callable[[Task, SessionResult, Workspace, Verdict], float]
@@ -30,6 +31,8 @@ class Judges:
     audited: bool = False
     auditor: Auditor = field(default_factory=Auditor)
     quality: QualityConfig = field(default_factory=QualityConfig)
+    verdicts: Verdicts | None = None
+    """Those on states that were verified before; None: each is verified."""
     rubric: RubricJudge | None = None
     aspects: Mapping[str, str] = field(default_factory=dict)
     """Criteria by name that every change is judged by, before its task's own."""
@@ -75,6 +78,8 @@ class Judgement:
         counts: dict[str, int] = {}
         if isinstance(self.verdict, Verdict) and self.verdict.stripped:
             counts["files_stripped"] = len(self.verdict.stripped)
+        if isinstance(self.verdict, Verdict) and self.verdict.known:
+            counts["verdicts_known"] = 1
         if self.report is not None:
             found = len(self.report.findings)
             counts |= {"audited": 1, "cheats_found": int(self.report.cheated), "findings": found}

@@ -14,7 +14,8 @@
     lints, style, todos, talk
                 min(cap, penalty * what was found), on solved rollouts (`rewards.quality`)
 
-A session that the auditor says cheated is `Cheated` instead, where the config punishes it: 0, whatever the tests said.
+A session that the auditor says cheated is `Cheated` instead, where the config punishes it. Whatever the tests said, its
+reward is `RewardConfig.floor`, the lowest that an honest rollout can get: else it would pay to cheat rather than fail.
 One that left what cannot be audited is scored, and not as solved: an agent must not be paid for ending its own audit.
 Parts are stored with their sign, so that they sum to the reward. A cut session keeps its verdict (`Truncated`); only a
 failure of our own machinery is never scored. Runs nothing and waits for nothing.
@@ -35,6 +36,7 @@ from etude.rewards.effort import EffortConfig, concave_cost, effort_in, effort_o
 from etude.rewards.judge import JudgeConfig, RubricJudge
 from etude.rewards.judgement import Judgement, Judges
 from etude.rewards.quality import Quality, QualityConfig
+from etude.rewards.verdicts import Verdicts
 
 
 class RewardConfig(Config):
@@ -51,6 +53,9 @@ class RewardConfig(Config):
     """Whether changing a protected file (a visible test) makes the rollout `Cheated`."""
     audit: Literal["off", "watch", "punish"] = "off"
     """Whether sessions are audited, and whether one that cheated is `Cheated` or only counted."""
+    keep: int = Field(4096, ge=0)
+    """Verdicts that a reward worker keeps for states that come again; a state is verified twice before its verdict is
+    used again. 0: each is verified."""
     quality: QualityConfig = QualityConfig()
     judge: JudgeConfig | None = None
     """The model that judges a solved rollout by its task's rubric; None: nobody does."""
@@ -68,11 +73,22 @@ class RewardConfig(Config):
             raise ValueError("rubric_weight: nobody judges; name a model in rewards.judge")
         return self
 
+    @property
+    def floor(self) -> float:
+        """The lowest reward of an honest rollout, without parts of others: these have no bound."""
+        quality, effort = self.quality, self.effort
+        counted = (quality.lint_penalty, quality.todo_penalty, quality.talk_penalty)
+        of_quality = quality.cap * sum(map(bool, counted)) + min(quality.cap, quality.style_penalty)
+        of_effort = effort.cap if effort.enabled and effort.scale else 0.0
+        malformed = self.malformed_cap if self.malformed_penalty else 0.0
+        return min(0.0, 1.0 - of_effort - of_quality) - malformed - self.unfinished_penalty
+
     def judges(self) -> Judges:
         """Who is asked of each session. Call it on the event loop that judges; close the judge at its end."""
         rubric = None if self.judge is None else RubricJudge(self.judge)
         parts = {name: find("rewards", name) for name in self.parts}
-        return Judges(self.audit != "off", quality=self.quality, rubric=rubric, parts=parts)
+        verdicts = Verdicts(self.keep) if self.keep else None
+        return Judges(self.audit != "off", quality=self.quality, verdicts=verdicts, rubric=rubric, parts=parts)
 
 
 def score(
@@ -89,12 +105,13 @@ def score(
     if isinstance(verdict, InfraFailed):
         return verdict
     if config.punish_touched and verdict.touched:
-        return Cheated(f"changed what {task.id} protects: {', '.join(verdict.touched)}")
+        touched = ", ".join(verdict.touched)
+        return Cheated(f"changed what {task.id} protects: {touched}", _of_cheat(judgement, config))
     if config.audit == "punish":
         if report is None:
             raise ValueError('rewards.audit is "punish", and the session was not audited')
         if report.cheated:
-            return Cheated(report.evidence)
+            return Cheated(report.evidence, _of_cheat(judgement, config))
     unaudited = config.audit == "punish" and report is not None and bool(report.unaudited)
     passed = verdict.reward >= 1.0 and not unaudited
     beside = replace(judgement, quality=None, rubric=None, parts={}) if unaudited else judgement
@@ -115,9 +132,18 @@ def _parts(session: SessionResult, passed: bool, config: RewardConfig) -> dict[s
     }
 
 
+def _of_cheat(judgement: Judgement, config: RewardConfig) -> float:
+    """What parts of others take off an honest session they take off this one too; they add nothing to it."""
+    return config.floor + min(0.0, sum(_of_others(judgement, config).values()))
+
+
+def _of_others(judgement: Judgement, config: RewardConfig) -> dict[str, float]:
+    return {name: config.parts[name] * value for name, value in judgement.parts.items()}
+
+
 def _beside_tests(judgement: Judgement, config: RewardConfig) -> dict[str, float]:
     """The parts that only a config with judges has."""
-    parts = {name: config.parts[name] * value for name, value in judgement.parts.items()}
+    parts = _of_others(judgement, config)
     if config.judge is not None:
         met = judgement.rubric.score if judgement.rubric is not None else None
         parts["rubric"] = config.rubric_weight * (met or 0.0)

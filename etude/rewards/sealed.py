@@ -121,7 +121,10 @@ async def _from_memory(task: Task, backend: Backend, memory: Snapshot | None) ->
 async def judge(task: Task, sealed: Sealed, backend: Backend, judges: Judges = _TESTS_ALONE) -> Judgement:
     """Verify in a fresh sandbox, then ask whoever else is to be asked. What fails of the sandboxes is InfraFailed.
     Cancelling it is safe, and doing it again gives the same, as far as a model that judges does."""
-    verdict = _blocked(sealed.blocked) if sealed.blocked else await verify(task, sealed.final, backend)
+    if sealed.blocked:
+        verdict: Verdict | InfraFailed = _blocked(sealed.blocked)
+    else:
+        verdict = await verify(task, sealed.final, backend, verdicts=judges.verdicts)
     try:
         report = await judges.auditor.audit(task, sealed.result.events, sealed.left) if judges.audited else None
     except SandboxError as error:

@@ -14,7 +14,8 @@ import math
 import posixpath
 import time
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from etude.environments.archive import Archive, blamed
 from etude.environments.base import WORKSPACE, Backend, ExecResult, Resources, Sandbox, SandboxSpec
@@ -25,6 +26,9 @@ from etude.rewards.fresh import with_state
 from etude.rewards.legible import State, legible
 from etude.tasks.harbor import TEST_COMMANDS
 from etude.tasks.verifiers import current_verifier
+
+if TYPE_CHECKING:
+    from etude.rewards.verdicts import Verdicts
 
 REWARD_FILE = "/logs/verifier/reward.txt"
 
@@ -54,26 +58,37 @@ class Verdict:
     stripped: tuple[str, ...] = ()
     """What was left away before judging: code that nobody can read (`rewards.legible`)."""
     wall_s: float = 0.0
+    known: bool = False
+    """Whether it was given before, to the same state, and nothing was run."""
 
 
 async def verify(
-    task: Task, state: State, backend: Backend, resources: Resources | None = None
+    task: Task,
+    state: State,
+    backend: Backend,
+    resources: Resources | None = None,
+    verdicts: Verdicts | None = None,
 ) -> Verdict | InfraFailed:
-    """Run the task's verifier on a state. Its sandbox is always destroyed."""
+    """Run the task's verifier on a state, unless `verdicts` has the answer. Its sandbox is always destroyed."""
     started = time.monotonic()
     read = await asyncio.to_thread(legible, task.files, state)
     if read.refused:
         return Verdict(0.0, "blocked", read.refused, stripped=read.stripped, wall_s=time.monotonic() - started)
-    ended = await _verify(task, read.state, backend, resources, started)
+    verifying = partial(_verify, task, read.state, backend, resources or Resources(), started)
+    if verdicts is None:
+        ended = await verifying()
+    else:
+        where = backend.capabilities.name, resources or Resources()
+        ended = await verdicts.verdict(task, read.state, where, verifying)
     return ended if isinstance(ended, InfraFailed) else replace(ended, stripped=read.stripped)
 
 
 async def _verify(
-    task: Task, state: State, backend: Backend, resources: Resources | None, started: float
+    task: Task, state: State, backend: Backend, resources: Resources, started: float
 ) -> Verdict | InfraFailed:
     ran = starved = False
     archive, files = (state, {}) if isinstance(state, Archive) else (None, state)
-    spec = SandboxSpec(files, task.image, resources=resources or Resources())
+    spec = SandboxSpec(files, task.image, resources=resources)
 
     async def work(sandbox: Sandbox) -> Verdict:
         nonlocal ran, starved

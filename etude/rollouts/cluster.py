@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
 _NO_SPARE_WORKERS = ("prestart_worker_first_driver", "enable_worker_prestart")
 """Workers that Ray starts before anybody asks are of no use to actors with an environment of their own."""
-PLAYED_S = 120.0
-"""For the sandbox of a session to start and end, beside the session's own limit."""
+PLAYED_S = 420.0
+"""For the sandbox of a session to start and end, 120, and for engines to write its messages, 300: its own limit counts
+only what its tools take."""
 JUDGED_S = 180.0
 """For the sandboxes of a verdict to start and end, the auditor to read and a rubric's judge to answer."""
 _PARTS = {

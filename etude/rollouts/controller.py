@@ -31,16 +31,17 @@ from etude.rollouts.stats import RunStats
 from etude.rollouts.stream import TaskStream
 
 BATCH_S = 700.0
-"""Longest wait for enough groups for one step: longer than the longest session of a task may take, and than a worker
-that hangs while it starts (`faults.Patience`), its replacement and a session together."""
+"""Longest wait for enough groups for one step, beside what the tools of a task may take (`Limits.wall_s`): longer than
+the longest session, and than a worker that hangs while it starts (`faults.Patience`), its replacement and a session
+together."""
 FAILURES = 10
 """Times `rollouts.attempts`: so many failures in a row are no accident, and end the run."""
 LOST_ATTEMPTS = 8
 """Attempts at a sample that may be lost with the process that had it, beside those that may fail: a death is nobody's
 verdict on the sample, but what always kills its process must not go on for ever."""
-CHECKPOINT_TURNS = 1
-"""Turns between two checkpoints of a session, from which another worker can go on with it: a turn costs
-more than one."""
+CHECKPOINT_S = 10.0
+"""How old a checkpoint of a session is, from which another worker can go on with it, before there is another: reading
+all files each turn costs far more than playing some seconds again where a worker has died."""
 
 
 class Controller:
@@ -86,7 +87,7 @@ class Controller:
 
     async def take_groups(self) -> list[SampleGroup] | None:
         """Wait for enough fresh groups; None when asked to stop or out of time meanwhile."""
-        deadline = time.monotonic() + scaled(BATCH_S)
+        began = time.monotonic()
         while True:
             if self.failure is not None:
                 raise self.failure
@@ -96,10 +97,12 @@ class Controller:
                 return groups
             if self.finished():
                 return None
-            if time.monotonic() > deadline:
+            patience_s = scaled(BATCH_S) + self.groups.longest_wall_s()
+            if time.monotonic() - began > patience_s:
                 counts = {name: count for name, count in self.slots.counts().items() if count}
                 state = f"{len(self.rollouts)} rollouts out, {len(self.groups.ready)} groups ready, slots {counts}"
-                raise DeadlineExceeded("enough scored groups for a step", scaled(BATCH_S), state)
+                held = f"; it waits for {', '.join(held)}, to be in a batch" if (held := self.groups.held_by()) else ""
+                raise DeadlineExceeded("enough scored groups for a step", patience_s, f"{state}{held}")
             await self.changes(1.0)
 
     async def step(self, groups: list[SampleGroup]) -> dict[str, Any]:
@@ -275,7 +278,7 @@ class Controller:
             rollouts.temperature,
             attempt,
             self.cluster.trajectories.directory,
-            CHECKPOINT_TURNS,
+            CHECKPOINT_S,
         )
         sample = await self.cluster.play_and_judge(request, lambda at: self.slots.advance_to(slot.id, attempt, at))
         return None if sample is None else replace(sample, seconds=time.monotonic() - begun)

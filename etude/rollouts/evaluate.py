@@ -72,7 +72,9 @@ async def evaluate(
         failures, what = 0, ""
         for attempt in itertools.count():
             slot, kept = f"{label}/{task.id}/{attempt}", cluster.evaluated
-            request = RolloutRequest(slot, label, task, seed, config.temperature, kept=kept.directory, every=0)
+            request = RolloutRequest(
+                slot, label, task, seed, config.temperature, kept=kept.directory, checkpoint_s=None
+            )
             async with places:
                 sample = await cluster.play_and_judge(request)
             failed = InfraFailed("cancelled")

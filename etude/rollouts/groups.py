@@ -8,7 +8,7 @@ is written into the ledger as it happens, and `restore` takes it up from there i
                                                                         │          │
                                                                         └──────────┴──► dropped, with its reason
 
-Reasons to drop a group: `zero_variance` (all members scored alike: nothing to compare), `too_few_scored`
+Reasons to drop a group: `zero_variance` (all members judged alike: nothing to compare), `too_few_scored`
 (infrastructure failed too often: never scored as zeros), `stale` (its oldest token is older than the staleness bound
 when it would be trained on). A dropped group's place is refilled by whoever dispatches. A group leaves `take` once.
 """
@@ -23,7 +23,8 @@ from typing import Literal
 from pydantic import Field
 
 from etude.config import Config
-from etude.records import InfraFailed, Task, Truncated, Version, reward_of
+from etude.deadlines import scaled
+from etude.records import InfraFailed, Task, Truncated, Version, reward_of, verdict_of
 from etude.rollouts.ledger import GroupLedger, GroupRecord
 from etude.rollouts.sample import Sample, SampleGroup
 from etude.rollouts.slots import Reason, Slot, Slots, group_id, index_of, member_of, slot_id
@@ -34,6 +35,9 @@ DropReason = Literal["zero_variance", "too_few_scored", "stale"]
 EARLY_CLOSE_SHARE = 0.75
 """Once so many of a group have come in, its stragglers have `straggler_s`: a quarter may be missing and the others
 still say what a task's mean is."""
+HELD_S = 300.0
+"""So long, beside what the tools of its task may take, a step waits for an open group that it would make too old; then
+the group closes without what is out, or one session that hangs would hold up the run."""
 MIN_SCORED = 2
 """One alone has nothing to be compared with."""
 
@@ -49,16 +53,18 @@ class GroupConfig(Config):
     """How long after three quarters of a group came in the others are waited for; then it closes without them."""
     max_staleness: int = 4
     """How many versions old the oldest token of a group may be when it is trained on."""
-    when_stale: Literal["drop", "wait"] = "drop"
-    """What keeps to that bound: a group that is beyond it is dropped; or no step is made that would put a group beyond
-    it, the trainer waits until that group is in a batch.
+    when_stale: Literal["wait", "drop"] = "wait"
+    """What keeps to that bound: no step is made that would put a group beyond it, the trainer waits until that group is
+    in a batch; or a group that is beyond it is dropped, which drops those of long sessions more often.
     """
     window_share: float = Field(0.3, gt=0, le=1)
     """A step takes no group but from this share of those under way, the oldest (never fewer than a step needs): what
     is over quickly would be trained on far more often than what takes long. 1: whatever is ready.
     """
-    drop_zero_variance: bool = True
-    """Whether a group whose rewards are all alike is dropped, and replaced: it has no gradient."""
+    drop_zero_variance: Literal["verdict", "reward", "never"] = "verdict"
+    """Which groups are dropped, and replaced: those whose verdicts are all alike, whatever effort or malformed calls
+    cost their members; only those whose rewards are, which have no gradient at all; or none.
+    """
     overlong: Literal["keep", "drop"] = "keep"
     """What becomes of a rollout that a limit of its task cut: it keeps its verdict, or leaves its group before the
     baseline, as infrastructure failures do.
@@ -75,6 +81,9 @@ class OpenGroup:
     members: dict[str, Sample]
     """Scored samples by slot."""
     quorum_since: float | None = None
+    holds: bool = False
+    """Whether a step waits for it."""
+    held_since: float | None = None
 
     @property
     def slots(self) -> list[str]:
@@ -148,6 +157,10 @@ class GroupPool:
         """The task of a slot whose group is open."""
         return self.open[group_id(slot.group_index)].task
 
+    def longest_wall_s(self) -> float:
+        """How long the tools of a session that is out may run (`Limits.wall_s`)."""
+        return max((group.task.limits.wall_s for group in self.open.values()), default=0.0)
+
     # --- closing ------------------------------------------------------------------------------------------------------
 
     def add(self, sample: Sample, now: float) -> None:
@@ -170,9 +183,17 @@ class GroupPool:
             self._close_early(group)
 
     def close_stragglers(self, now: float) -> None:
-        """Close groups whose stragglers have had their time."""
+        """Close groups whose stragglers have had their time. What is only to be judged yet is no straggler."""
         for group in list(self.open.values()):
-            if group.quorum_since is not None and now - group.quorum_since > self.config.straggler_s:
+            if not group.holds:
+                group.held_since = None
+            elif group.held_since is None:
+                group.held_since = now
+            late = group.quorum_since is not None and now - group.quorum_since > self.config.straggler_s
+            if late and not any(self.slots[slot].state in ("sealed", "rewarding") for slot in group.outstanding):
+                self._close_early(group)
+            elif group.held_since is not None and now - group.held_since > scaled(HELD_S) + group.task.limits.wall_s:
+                self.counters["held_too_long"] += 1
                 self._close_early(group)
 
     def _close_early(self, group: OpenGroup) -> None:
@@ -210,8 +231,10 @@ class GroupPool:
     def _close_reason(self, members: tuple[Sample, ...]) -> str:
         if len(members) < MIN_SCORED:
             return "too_few_scored"
-        alike = len({reward_of(member.outcome) for member in members}) == 1
-        return "zero_variance" if alike and self.config.drop_zero_variance else "ready"
+        if self.config.drop_zero_variance == "never":
+            return "ready"
+        compared = verdict_of if self.config.drop_zero_variance == "verdict" else reward_of
+        return "zero_variance" if len({compared(member.outcome) for member in members}) == 1 else "ready"
 
     def _drop(self, index: int, members: tuple[Sample, ...], reason: DropReason) -> None:
         self.dropped[reason] += 1
@@ -233,13 +256,19 @@ class GroupPool:
             self.counters["held_by_window"] += 1
         if self.config.when_stale == "wait":
             bound = version - self.config.max_staleness
-            if any(group.record.version <= bound for group in self.open.values()):
+            for group in self.open.values():
+                group.holds = group.record.version <= bound
+            if self.held_by():
                 self.counters["waited_for_oldest"] += 1
                 return None
             due = [each for each in self.ready if each.oldest <= bound]
             chosen = due + [each for each in chosen if each.oldest > bound]
             count = max(count, len(due))
         return self._taken(chosen[:count]) if len(chosen) >= count else None
+
+    def held_by(self) -> list[str]:
+        """The open groups that the last `take` waited for, as the next step would put them beyond the bound."""
+        return [name for name, group in self.open.items() if group.holds]
 
     def take_all(self, indices: Iterable[int]) -> list[SampleGroup] | None:
         """Of the groups with these indices those that can be trained on, once all have closed; None until then."""

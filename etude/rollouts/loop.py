@@ -8,7 +8,7 @@
 Rollouts are kept in flight while the trainer steps, in a process of its own, and publishes beside its next step.
 Engines take a version up between two decode steps. What bounds how far they drift apart is staleness: `take_groups`
 gives out no group whose oldest token is more than `groups.max_staleness` versions old. Nor does it give out one whose
-rewards are all alike.
+verdicts are all alike.
 
 One call away: how a rollout is played (`session.py`), which groups are closed, dropped and taken (`groups.py`), when a
 group may be opened (`schedule.py`), advantages (`trainer/credit.py`), and the forward, loss and optimizer of a step
@@ -40,7 +40,7 @@ async def train(controller: Controller) -> None:
     """Train until the budget is spent or somebody asks to stop."""
     controller.keep_going(make_groups(controller))
     while not controller.finished():
-        # Those that have closed; groups.py has dropped the ones without variance and the ones beyond max_staleness.
+        # Those that have closed: groups.py drops the ones judged alike, and lets none get beyond max_staleness.
         groups = await controller.take_groups()
         if groups is None:
             break  # asked to stop while waiting

@@ -33,7 +33,6 @@ def used_at_once(config: RunConfig) -> list[str]:
         "routes_given": config.trainer.router_replay,
         "low_precision_rows_trained": low_precision,
         "low_precision_rows_sampled": low_precision,
-        "checkpoints": True,
         "summaries": summarised,
         "summary_tokens_masked": summarised and masked,
         "summary_tokens_trained": summarised and not masked,

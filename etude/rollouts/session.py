@@ -48,8 +48,9 @@ class RolloutRequest:
     attempt: int = 1
     kept: Path | None = None
     """The directory of trajectories where this one is kept (`rollouts.trajectory_store`); None: it is not kept."""
-    every: int = 1
-    """Turns from one checkpoint of its sandbox to the next; 0: only its log is kept."""
+    checkpoint_s: float | None = 0.0
+    """How old, by the session's clock, a checkpoint of its sandbox is before a turn ends with another; 0: after every
+    turn; None: only its log is kept."""
 
 
 Order = RolloutRequest
@@ -146,9 +147,7 @@ class _Player:
         return rollout
 
     async def session(self, kept: StoredTrajectory | None, up: Resumption | None) -> Sealed:
-        request, task, limits = self.request, self.request.task, self.request.task.limits
-        if up is not None:
-            limits = replace(limits, wall_s=max(1.0, limits.wall_s - up.at))
+        request, task = self.request, self.request.task
 
         async def session(sandbox: Sandbox) -> SessionResult:
             self.on_begin(request)
@@ -158,12 +157,12 @@ class _Player:
                 self.sampler,
                 self.chat,
                 self.config.harness,
-                limits,
+                task.limits,
                 session_id=request.id,
                 seed=request.seed,
                 temperature=request.temperature,
                 on_event=lambda event: self.on_event(request, event),
-                persistence=kept.kept(sandbox, self.backend, request.every) if kept else None,
+                persistence=kept.kept(sandbox, self.backend, request.checkpoint_s) if kept else None,
             )
 
         start, memory = (up.start, up.memory) if up else (None, None)

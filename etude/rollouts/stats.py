@@ -33,7 +33,7 @@ HISTORY = 400
 _FROM_USAGE = (
     "turns", "tool_calls", "parallel_turns", "malformed_calls", "sampled_tokens", "observed_tokens", "summaries",
     "audited", "audit_failed", "cheats_found", "findings", "files_stripped", "quality_judged", "quality_faults",
-    "own_parts", "own_parts_failed",
+    "verdicts_known", "own_parts", "own_parts_failed",
     "criteria_judged", "criteria_met", "criteria_not_judged", "overdue_calls", "checkpoints", "checkpoint_bytes",
     "checkpoint_ms", "memory_checkpoints", "taken_up", "turns_taken_up",
 )  # fmt: skip

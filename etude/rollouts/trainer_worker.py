@@ -73,6 +73,7 @@ class TrainerWorker:
     async def step(self, groups: list[SampleGroup], state: dict[str, Any]) -> dict[str, Any]:
         """One optimizer step on these groups; returns its metrics, whichever process made it."""
         async with self._stepping:
+            await self.worker.ready()  # one that is only on its way there has an older version for a while
             asked = _Asked(self._version, groups, state)
             metrics = await self._stepped(asked)
             self._version = Version(metrics["version"])

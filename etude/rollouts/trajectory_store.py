@@ -64,8 +64,6 @@ class Resumption:
 
     turn: int
     """After this one."""
-    at: float
-    """Seconds of the session's own clock that lie behind it."""
     start: Archive | None
     """What its sandbox holds; None: the task's own files."""
     memory: Snapshot | None = None
@@ -230,7 +228,7 @@ class StoredTrajectory:
         if self.snapshot != GIVEN:
             start = Archive.decoded((self.directory / self.snapshot).read_bytes())
         self.memory = _memory_in(self.directory / self.snapshot)
-        return Resumption(event.data["turn"], event.at, start, self.memory)
+        return Resumption(event.data["turn"], start, self.memory)
 
     def begin_anew(self) -> None:
         """Forget what was played."""
@@ -247,11 +245,10 @@ class StoredTrajectory:
 
     # --- keeping ----------------------------------------------------------------------------------------------------
 
-    def kept(self, sandbox: Sandbox, backend: Backend, every: int) -> SessionPersistence:
-        """For `run_session` in this sandbox of that backend; with `every` 0 its log alone is kept."""
-        return SessionPersistence(
-            self.journal, _Files(self, sandbox, backend) if every else None, every or 1, self.routes
-        )
+    def kept(self, sandbox: Sandbox, backend: Backend, after_s: float | None) -> SessionPersistence:
+        """For `run_session` in this sandbox of that backend; without `after_s` its log alone is kept."""
+        files = None if after_s is None else _Files(self, sandbox, backend)
+        return SessionPersistence(self.journal, files, after_s or 0.0, self.routes)
 
     async def forget_memory(self, backend: Backend) -> None:
         """Nobody needs the snapshot with processes and memory any more."""

@@ -10,7 +10,7 @@ from small import ROOT, lines, steps, variables
 pytestmark = pytest.mark.timeout(300)
 SMALL = [
     "model.path=models/etude-tiny", "evaluation.per_rung=1", "evaluation.heldout_per_rung=0", "groups.size=4",
-    "rollouts.concurrency=16", "groups.drop_zero_variance=false", "rollouts.max_steps=2", "rollouts.max_minutes=4",
+    "rollouts.concurrency=16", 'groups.drop_zero_variance="never"', "rollouts.max_steps=2", "rollouts.max_minutes=4",
     "trainer.credit.baseline=segment", "trainer.credit.feedback={}",
 ]  # fmt: skip
 

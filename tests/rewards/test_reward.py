@@ -143,7 +143,7 @@ def test_touching_a_visible_test_is_punished_only_where_asked():
     assert solved(score(TASK, session(), Judgement(touched), RewardConfig()))
     cheated = score(TASK, session(), Judgement(touched), RewardConfig(punish_touched=True))
     assert isinstance(cheated, Cheated)
-    assert "check.py" in cheated.evidence
+    assert "check.py" in cheated.evidence and cheated.reward == -0.1
 
 
 def test_unknown_keys_are_refused():
@@ -151,19 +151,60 @@ def test_unknown_keys_are_refused():
         parse({"effort": {"scal": 1}}, RewardConfig, "recipe.toml")
 
 
-def test_a_session_that_cheated_is_worth_nothing_where_that_is_punished():
+def test_a_session_that_cheated_is_worth_the_floor_where_that_is_punished():
     cheat = Finding("answer read", "git history", "turn 1, call 1", "git reflog")
     cheated, suspected = Report((cheat,)), Report((replace(cheat, grade="suspect"),))
     punish = RewardConfig(audit="punish")
     outcome = score(TASK, session(), Judgement(PASSED, cheated), punish)
-    assert outcome == Cheated("answer read (git history) at turn 1, call 1: git reflog")
-    assert reward_of(outcome) == 0.0 and not solved(outcome)
+    assert outcome == Cheated("answer read (git history) at turn 1, call 1: git reflog", punish.floor)
+    assert reward_of(outcome) == -0.1 and not solved(outcome)
     plain = score(TASK, session(), Judgement(PASSED), RewardConfig())
     assert score(TASK, session(), Judgement(PASSED, suspected), punish) == plain
     assert solved(score(TASK, session(), Judgement(PASSED, cheated), RewardConfig(audit="watch")))
     assert isinstance(score(TASK, session(), Judgement(InfraFailed("sandbox")), punish), InfraFailed)
     with pytest.raises(ValueError, match="was not audited"):
         score(TASK, session(), Judgement(PASSED), punish)
+
+
+penalties = st.one_of(st.just(0.0), st.floats(0.001, 0.4))
+floored = st.builds(
+    lambda malformed, unfinished, scale, effort_cap, quality_cap, *each: RewardConfig(
+        malformed_penalty=malformed,
+        unfinished_penalty=unfinished,
+        punish_touched=True,
+        effort=EffortConfig(scale=scale, **({"cap": effort_cap} if scale else {})),
+        quality=QualityConfig(
+            **dict(zip(("lint_penalty", "style_penalty", "todo_penalty", "talk_penalty"), each, strict=True)),
+            **({"cap": quality_cap} if any(each) else {}),
+        ),
+    ),
+    penalties,
+    penalties,
+    penalties,
+    st.floats(0.1, 0.9),
+    st.floats(0.1, 0.9),
+    *[penalties] * 4,
+)
+
+
+@given(floored)
+def test_cheating_never_pays_more_than_the_worst_honest_rollout(config):
+    flood = session("turns", 10**9, 10**9, 10**9, 10**9)
+    lines, breaches = ("x",) * 10**4, (Breach("a.py", 1, "quotes", "x"),)
+    worst_quality = Quality(lints=lines, style=Style(1, breaches), unfinished=lines, talk=lines)
+    honest = [
+        reward_of(score(TASK, flood, Judgement(verdict, quality=quality), config))
+        for verdict, quality in ((PASSED, worst_quality), (FAILED, None))
+    ]
+    cheat = score(TASK, session(), Judgement(replace(PASSED, touched=("check.py",))), config)
+    assert isinstance(cheat, Cheated) and cheat.reward == pytest.approx(min(honest))
+
+
+@pytest.mark.parametrize(("said", "beside"), [(-0.5, -1.0), (0.5, 0.0)])
+def test_parts_of_others_take_off_a_cheats_floor_and_add_nothing_to_it(said, beside):
+    config = RewardConfig(punish_touched=True, parts={"test_reward:session": 2.0})
+    judgement = Judgement(replace(PASSED, touched=("check.py",)), parts={"test_reward:session": said})
+    assert reward_of(score(TASK, session(), judgement, config)) == pytest.approx(-0.1 + beside)
 
 
 QUALITY = Quality(lints=("a.py:1: E1",) * 3, style=Style(10, (Breach("a.py", 1, "quotes", "x"),)), unfinished=("y",))

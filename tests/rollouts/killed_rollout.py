@@ -71,7 +71,7 @@ class FromContext:
 async def rollout(kept: Path | None, settings: dict, version: int, on_event) -> object:
     chat, backend = small_chat(), NamespaceBackend()
     settings = dict(settings)
-    order = RolloutRequest("g7/2", "g7", task(), 5, kept=kept, every=settings.pop("every", 1))
+    order = RolloutRequest("g7/2", "g7", task(), 5, kept=kept, checkpoint_s=settings.pop("checkpoint_s", 0.0))
     try:
         return await play_request(order, config(**settings), backend, FromContext(chat, version), chat, on_event)
     finally:

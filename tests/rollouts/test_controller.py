@@ -72,11 +72,44 @@ def at_step(controller, number, act):
     controller.record = recorded
 
 
+def ask_while_it_is_prepared(trainer):
+    """Have the next step after a death be asked for while the new process still makes the one before again."""
+    prepare, step = trainer.prepare, trainer.step
+    making_again, asked = asyncio.Event(), asyncio.Event()
+
+    async def prepared(process):
+        call = process.call
+
+        async def held(method, *arguments, **options):
+            if method == "step":
+                making_again.set()
+                await asked.wait()
+            return await call(method, *arguments, **options)
+
+        process.call = held
+        await prepare(process)
+        process.call = call
+
+    async def stepped(groups, state):
+        await making_again.wait()
+        stepping = asyncio.create_task(step(groups, state))
+        await asyncio.sleep(0)
+        asked.set()
+        return await stepping
+
+    trainer.prepare, trainer.step = prepared, stepped
+
+
 @pytest.mark.proof(18)
 def test_a_trainer_that_dies_after_a_step_without_a_checkpoint_makes_it_again(tmp_path):
     async def scenario(controller):
         trainer = controller.cluster.trainer
-        at_step(controller, 1, lambda: kill(trainer.worker))
+
+        def dies():
+            ask_while_it_is_prepared(trainer)
+            kill(trainer.worker)
+
+        at_step(controller, 1, dies)
         await train(controller)
         await controller.stop()
         assert (controller.version, trainer.saved) == (3, None)  # the one that took over found no checkpoint

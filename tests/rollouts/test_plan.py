@@ -11,7 +11,7 @@ import pytest
 from etude.cli.main import main
 from etude.config import load_recipe
 from etude.errors import ConfigError
-from etude.records import Event, Scored, Trajectory
+from etude.records import Cheated, Event, Scored, Trajectory
 from etude.rollouts.config import RunConfig
 from etude.rollouts.plan.planner import lines_of, plan_of
 from etude.rollouts.plan.rates import EngineRate, Played, Rates, TrainerRate, Turn, rates_of, rollout_line
@@ -32,6 +32,7 @@ def recipe(*sets):
 
 SYNC = recipe()
 FREE = 'rollouts.schedule="free"'
+DROP = 'groups.when_stale="drop"'
 
 
 def played(reward, tools_s=0.1, tokens=20, turns=2):
@@ -77,9 +78,9 @@ def test_nothing_waits_in_a_free_schedule_and_no_sample_is_older_than_its_bound(
     known = rates(long_tailed(), TrainerRate(0.4, 0.0))
     sync = Simulation(known, SYNC).run(30)
     for bound in (0, 1, 4):
-        free = Simulation(known, recipe(FREE, f"groups.max_staleness={bound}")).run(30)
+        free = Simulation(known, recipe(FREE, DROP, f"groups.max_staleness={bound}")).run(30)
         assert max(free.ages) <= bound
-    held = Simulation(known, recipe(FREE, "groups.max_staleness=2", 'groups.when_stale="wait"')).run(30)
+    held = Simulation(known, recipe(FREE, "groups.max_staleness=2")).run(30)
     assert max(held.ages) <= 2
     assert "stale" not in held.dropped
     assert free.step_s < 0.3 * sync.step_s
@@ -99,7 +100,7 @@ def test_one_step_ahead_lies_between():
 
 def test_stragglers_are_left_behind_and_groups_alike_make_no_step():
     slow, quick = played(1.0, tools_s=60.0), [played(float(at % 2)) for at in range(3)]
-    small = (FREE, "rollouts.groups_per_step=1", "rollouts.concurrency=8")
+    small = (FREE, DROP, "rollouts.groups_per_step=1", "rollouts.concurrency=8")
     setup = recipe(*small, "groups.straggler_s=2.0")
     forecast = Simulation(rates([(*quick, slow)]), setup).run(10)
     assert forecast.samples == 30
@@ -108,7 +109,7 @@ def test_stragglers_are_left_behind_and_groups_alike_make_no_step():
         rates([(*quick, slow)]), recipe(*small, "groups.oversample=2", "groups.size=3", "groups.straggler_s=1e3")
     ).run(10)
     assert more.step_s < 10  # whoever comes last is not waited for
-    alike = tuple(played(1.0) for _ in range(4))
+    alike = tuple(replace(played(1.0 - at / 100), verdict=1.0) for at in range(4))  # they differ by effort alone
     mixed = Simulation(
         rates([alike, (*quick, played(0.0))]), recipe(*small, "groups.straggler_s=100.0"), seed=None
     ).run(10)
@@ -162,6 +163,8 @@ def test_a_rollouts_line_has_its_turns():
     line = rollout_line(sample_of(Trajectory("g3/1", "t", "g3", (), events, Scored(1.0, {}), seconds=4.0)))
     assert line["turns"] == [[100, 30, 0.8], [40, 10, 0.0]]
     assert (line["group"], line["reward"], line["session_s"], line["seconds"]) == ("g3", 1.0, 2.6, 4.0)
+    cheat = Trajectory("g3/1", "t", "g3", (), events, Cheated("it read the tests", -0.1))
+    assert [rollout_line(sample_of(cheat))[key] for key in ("reward", "verdict")] == [-0.1, -1.0]
 
 
 def write_metrics(directory):

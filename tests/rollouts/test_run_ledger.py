@@ -29,12 +29,19 @@ WHOLE = 100
     "outcome",
     [
         Scored(1 / 3, {"tests": 1.0, "effort": -0.1}), Truncated("turns", 0.0, {"tests": np.float32(0.25)}),
-        InfraFailed("gone", False), Cheated("it read the tests"),
+        InfraFailed("gone", False), Cheated("it read the tests", -0.1),
     ],
 )  # fmt: skip
 def test_a_sample_comes_back_as_it_was(outcome):
     sample = replace(rollout("g3/1", 1.0, version=4), outcome=outcome, findings=("found",), seconds=1.25, checksum=9)
     assert Sample.decoded(sample.encoded()) == sample
+
+
+def test_a_cheat_that_an_older_version_has_scored_is_read():
+    """There it had no reward of its own: it was 0."""
+    sample = replace(rollout("g3/1", 1.0), outcome=Cheated("it read the tests"))
+    older = sample.encoded().replace(b', "reward": 0.0', b"")
+    assert older != sample.encoded() and Sample.decoded(older) == sample
 
 
 @pytest.mark.parametrize("name", ["score", "events.jsonl"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -26,7 +27,7 @@ from etude.rollouts.trajectory_store import TrajectoryStore
 
 SETTINGS = {
     "every turn": {},
-    "every third": {"every": 3},
+    "by age": {"checkpoint_s": 0.02},
     "summaries": {"harness": {"summary": {"trigger_tokens": 640, "max_tokens": 200}}},
 }
 
@@ -71,7 +72,7 @@ def test_a_killed_rollout_goes_on_and_is_the_same(tmp_path, processes, settings)
     seed = time.time_ns()
     drawn, lives = random.Random(seed), 0
     print(f"seed {seed}")
-    least = 12 * settings.get("every", 1)  # so that every life gets a turn further
+    least = 36 if "checkpoint_s" in settings else 12  # so that every life gets a turn further
     while not live(processes, tmp_path, settings, lives, drawn.randint(3, least + 8) + lives // 2):
         lives += 1
         assert lives < 60, "the rollout does not get on"
@@ -102,6 +103,45 @@ def test_what_is_sealed_is_not_played_again(tmp_path, processes):
     assert store.slots() == ["g7/2"]
     store.remove("g7/2")
     assert store.slots() == [] and list(tmp_path.iterdir()) == []
+
+
+class Clock:
+    """In the place of `time`: it goes when it is told to."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_files_are_taken_where_the_last_are_old_enough(tmp_path, monkeypatch):
+    clock, told = Clock(), []
+    monkeypatch.setattr("etude.harness.events.time", clock)
+
+    def goes_on(order, event):
+        told.append(event)
+        clock.now += 4.0 * (event.kind == "completion")
+
+    ended = asyncio.run(killed_rollout.rollout(tmp_path, {"checkpoint_s": 10.0}, 0, goes_on))
+    of_turns = [event for event in told if event.kind == "checkpoint" and event.data["of"] == "turn"]
+    first = {event.data["snapshot"]: event.at for event in reversed(of_turns) if event.data["snapshot"] != "given"}
+    taken = sorted(first.values())
+    assert len(taken) == ended.trajectory.usage["checkpoints"] >= 2
+    assert all(10.0 <= later - before <= 16.0 for before, later in itertools.pairwise(taken))
+
+
+def test_what_was_played_since_the_last_checkpoint_is_played_again(tmp_path, processes):
+    """And where there is none yet, all of it: nothing of the life that ended stays."""
+    settings = {"checkpoint_s": 1e6}
+    assert not live(processes, tmp_path, settings, 0, 40)
+    assert not list((tmp_path / "g7" / "2").glob("*.files"))
+    assert live(processes, tmp_path, settings, 1, 10**6)
+    ended, whole = sealed_in(tmp_path), undisturbed({})
+    ours, theirs = ended.trajectory.segments[0], whole.trajectory.segments[0]
+    assert np.array_equal(ours.token_ids, theirs.token_ids) and np.array_equal(ours.logprobs, theirs.logprobs)
+    assert workspace_of(ended.sealed.final) == workspace_of(whole.sealed.final)
+    given = ended.trajectory.usage.get("turns_taken_up", 0)
+    assert given < ended.trajectory.usage["turns"] and ended.trajectory.usage["checkpoints"] == 0
 
 
 def test_a_checkpoint_that_is_not_whole_is_passed_over(tmp_path, processes):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from etude.errors import ConfigError
-from etude.records import reward_of
+from etude.records import reward_of, verdict_of
 from etude.rollouts.lines import rows
 from etude.rollouts.sample import Sample
 
@@ -49,6 +49,8 @@ class Played:
     """From the session's end to the verdict."""
     reward: float | None
     """None where it failed for infrastructure."""
+    verdict: float | None = None
+    """None: the same, as in lines of older versions."""
 
     @property
     def context(self) -> int:
@@ -93,6 +95,7 @@ def rollout_line(sample: Sample) -> dict[str, Any]:
         "id": sample.id,
         "group": sample.group_id,
         "reward": reward_of(sample.outcome),
+        "verdict": verdict_of(sample.outcome),
         "seconds": round(sample.seconds, 4),
         "session_s": round(sample.session_s, 4),
         "turns": [list(turn) for turn in sample.turns],
@@ -138,7 +141,7 @@ def _groups(rollouts: Iterable[Mapping[str, Any]]) -> tuple[tuple[Played, ...], 
     for line in {line["id"]: line for line in rollouts}.values():  # a resumed run counts some again
         turns = tuple(Turn(int(read), int(said), tools_s) for read, said, tools_s in line["turns"])
         outside_s = max(0.0, line["seconds"] - line["session_s"])
-        groups[line["group"]].append(Played(turns, outside_s / 2, outside_s / 2, line["reward"]))
+        groups[line["group"]].append(Played(turns, outside_s / 2, outside_s / 2, line["reward"], line.get("verdict")))
     largest = max(len(members) for members in groups.values())
     order = sorted(groups, key=lambda name: int(name.removeprefix("g")))
     return tuple(tuple(groups[name]) for name in order if len(groups[name]) >= WHOLE * largest)

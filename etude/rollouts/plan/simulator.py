@@ -227,7 +227,8 @@ class Simulation:
         self.rollouts += 1
         if played.reward is not None:
             self.pool.slots.advance_to(slot.id, slot.attempts, "scored")
-        outcome = InfraFailed("measured") if played.reward is None else Scored(played.reward, {})
+        verdict = played.reward if played.verdict is None else played.verdict
+        outcome = InfraFailed("measured") if played.reward is None else Scored(played.reward, {"tests": verdict or 0.0})
         group, none = group_id(slot.group_index), Conduct(0, 0, False, 0)
         versions = {int(version): played.context}
         self.pool.add(Sample(slot.id, "any", group, outcome, {}, {}, (), 0.0, versions, none), self.now)
