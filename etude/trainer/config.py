@@ -151,6 +151,11 @@ class LossConfig(Config):
             raise ValueError(f'band = {self.band}: no probability moves as far; mask = "off" turns the mask off')
 
     @property
+    def trains_entropy(self) -> bool:
+        """Whether gradients are to flow through entropies: here by the bonus, and another formula may use them."""
+        return self.entropy_bonus != 0 or self.formula != "policy"
+
+    @property
     def limit(self) -> float:
         """How far the masks `tv` and `kl` let a token's probability move."""
         return self.band if isinstance(self.band, float) else {"kl": 0.05}.get(self.mask, 0.2)

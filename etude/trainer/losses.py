@@ -74,8 +74,7 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, co
     """The loss of a piece of a batch; the losses of all pieces add up to the batch's."""
     delta_S = (logps_S - sampled.behaviour_S).detach()
     drift_M = segment_means(delta_S, sampled.segments_S)
-    tokens_S = delta_S.exp()
-    weights_S = tokens_S if config.weight == "token" else drift_M.exp()[sampled.segments_S]
+    weights_S = delta_S.exp() if config.weight == "token" else drift_M.exp()[sampled.segments_S]
     gated_M = _gated_segments(drift_M, config)
     shares_S = sampled.shares_S * ~gated_M[sampled.segments_S]
     advantages_S = sampled.advantages_S - _reward_penalty(logps_S, sampled, config)
@@ -84,18 +83,10 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, co
     clamped_S = weights_S.clamp(config.importance_floor, config.importance_cap)
     loss = -(clamped_S * advantages_S * logps_S * ~dropped_S * shares_S).sum()
     loss = loss + _regularisers(logps_S, entropies_S, sampled, shares_S, config)
-    reference_S = sampled.reference_S
-    sums = {
-        "masked": float(dropped_S.sum()),
-        "masked_up": float((dropped_S & (advantages_S > 0)).sum()),
-        "masked_down": float((dropped_S & (advantages_S < 0)).sum()),
-        "capped": float((weights_S > config.importance_cap).sum()),
-        "floored": float((weights_S < config.importance_floor).sum()),
-        "reweighted": float((weights_S != tokens_S).sum()),
-        "gated": float(gated_M.sum()),
-        "reference_k1": 0.0 if reference_S is None else float((logps_S.detach() - reference_S).sum()),
-        "from_reference": 0.0 if reference_S is None else float((logps_S.detach() != reference_S).sum()),
-    }
+    sums = _acted(ratios, dropped_S, entropies_S, sampled, shares_S, config)
+    sums["gated"] = float(gated_M.sum())
+    if sampled.reference_S is not None:
+        sums["reference_k1"] = float((ratios.logps_S - sampled.reference_S).sum())
     return with_diagnostics(loss, logps_S, entropies_S, sampled, sums)
 
 
@@ -113,7 +104,6 @@ def with_diagnostics(
         "tokens": float(len(delta_S)),
         "segments": float(len(drift_M)),
         "entropy": float(entropies_S.detach().sum()),
-        "moved": float((delta_S != 0).sum()),
         "weight": float(weights_S.sum()),
         "weight_squared": float(weights_S.square().sum()),
         "k1": float(-delta_S.sum()),
@@ -172,6 +162,37 @@ def _reward_penalty(logps_S: Tensor, sampled: BehaviourData, config: LossConfig)
         return torch.zeros_like(sampled.advantages_S)
     assert sampled.reference_S is not None, "the trainer keeps a reference where the config has a KL"
     return config.kl.weight * (logps_S.detach() - sampled.reference_S)
+
+
+def _acted(
+    ratios: PolicyRatios,
+    dropped_S: Tensor,
+    entropies_S: Tensor,
+    sampled: BehaviourData,
+    shares_S: Tensor,
+    config: LossConfig,
+) -> dict[str, float]:
+    """At how many tokens each switch has changed what is trained: none where it is off, and none of those that weigh
+    nothing or that another switch has taken out.
+    """
+    trained_S, delta_S = shares_S > 0, ratios.logps_S - ratios.behaviour_S
+    none_S = torch.zeros_like(trained_S)
+    taught_S = trained_S & (ratios.signs_S != 0)
+    weighted_S = taught_S & ~dropped_S
+    pulled_S = none_S if sampled.reference_S is None else trained_S & (ratios.logps_S != sampled.reference_S)
+    if config.kl is not None and config.kl.estimator == "k1":
+        pulled_S = pulled_S & ~dropped_S
+    acted = {
+        "masked_up": dropped_S & taught_S & (ratios.signs_S > 0),
+        "masked_down": dropped_S & taught_S & (ratios.signs_S < 0),
+        "capped": weighted_S & (ratios.weights_S > config.importance_cap),
+        "floored": weighted_S & (ratios.weights_S < config.importance_floor),
+        "reweighted": weighted_S & (ratios.weights_S != delta_S.exp()),
+        "damped": trained_S & (delta_S != 0) if config.damping else none_S,
+        "broadened": trained_S & (entropies_S > 0) if config.entropy_bonus else none_S,
+        "from_reference": pulled_S,
+    }
+    return {name: float(tokens_S.sum()) for name, tokens_S in acted.items()}
 
 
 def _regularisers(

@@ -98,6 +98,7 @@ class Trainer:
             sums.update(result.sums)
             mismatch, drift = max(mismatch, result.mismatch), max(drift, result.drift)
             drifts.append(result.drift_M)
+        sums["by_own_formula"] = sums["tokens"] if self.config.loss.formula != "policy" else 0
         feedback = self.config.credit.feedback
         distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
         parity = self._parity_differences(batch)
@@ -127,7 +128,8 @@ class Trainer:
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None
         output, logprobs, logps = self._forward(self.policy, piece, replay)
-        entropies = -(logprobs.exp() * logprobs).sum(-1)
+        with torch.set_grad_enabled(self.config.loss.trains_entropy):  # a graph would hold [S, V] twice more
+            entropies = -(logprobs.exp() * logprobs).sum(-1)
         behaviour = torch.from_numpy(piece.behaviour_logprobs[piece.loss_mask])
         segments = torch.from_numpy(piece.segment_ids[piece.loss_mask]).long()
         sampled = BehaviourData(
@@ -259,7 +261,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "summary_tokens_trained": float((batch.summary_mask & batch.loss_mask).sum()),
         "summary_tokens_masked": float((batch.summary_mask & ~batch.loss_mask).sum()),
         "entropy": sums["entropy"] / tokens,
-        "masked_share": sums["masked"] / tokens,
+        "masked_share": (sums["masked_up"] + sums["masked_down"]) / tokens,
         "masked_up_share": sums["masked_up"] / tokens,
         "masked_down_share": sums["masked_down"] / tokens,
         "capped_share": sums["capped"] / tokens,
@@ -284,15 +286,15 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
 def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str, float]:
     """On how many tokens or segments each switch of the loss has acted: what `LossConfig.features` are proved by."""
     return {
-        "formula_tokens": sums["tokens"],
+        "formula_tokens": sums["by_own_formula"],
         "segment_weighted_tokens": sums["reweighted"],
         "capped_tokens": sums["capped"],
         "floored_tokens": sums["floored"],
-        "masked_tokens": sums["masked"],
+        "masked_tokens": sums["masked_up"] + sums["masked_down"],
         "gated_segments": sums["gated"],
-        "damped_tokens": sums["moved"],
+        "damped_tokens": sums["damped"],
         "reference_tokens": sums["from_reference"],
-        "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
+        "entropy_tokens": sums["broadened"],
         "reshared_tokens": sums["reshared"],
         "hints": distilled.get("hints", 0.0),
         "hint_tokens": distilled.get("hint_tokens", 0.0),

@@ -95,7 +95,7 @@ def test_value_and_gradient_are_as_plain_numpy_has_them(mask):
         assert terms.loss.item() == pytest.approx(loss, rel=2e-4, abs=1e-5), config
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-7, err_msg=str(config))
         if mask != "off" and config.weight == "token":  # geometric means of ten tokens stay within the widest band
-            assert 0 < terms.sums["masked"] < terms.sums["tokens"], config
+            assert 0 < terms.sums["masked_up"] + terms.sums["masked_down"] < terms.sums["tokens"], config
 
 
 def test_on_policy_the_gradient_is_minus_advantage_over_the_budget():
@@ -134,7 +134,39 @@ def test_a_sure_token_has_a_finite_divergence():
     values = ([0.0, 0.0, -1.0], [0.0, -1.0, 0.0], [1.0, 1.0, -1.0], [0, 0, 0], None)
     terms, gradient = torch_loss(values, [1.0] * 3, LossConfig(mask="kl"))
     assert np.isfinite(gradient).all()
-    assert terms.sums["masked"] == 2
+    assert (terms.sums["masked_up"], terms.sums["masked_down"]) == (1, 1)
+
+
+COUNTED = {
+    "capped": {"importance_cap": 1.5}, "floored": {"importance_floor": 0.5}, "reweighted": {"weight": "segment"},
+    "gated": {"gate": GateConfig(band=(0.9, 1.1))}, "damped": {"damping": 0.1}, "broadened": {"entropy_bonus": 0.1},
+    "from_reference": {"kl": KLConfig()}, "masked_up": {"mask": "tv"}, "masked_down": {"mask": "kl"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("counter", COUNTED)
+def test_a_switch_that_is_off_counts_nothing(counter):
+    off = {"importance_cap": math.inf, "mask": "off"}
+    values = policy_and_sampler()
+    terms, _ = torch_loss(values, np.ones(400), LossConfig(**(off | COUNTED[counter])))
+    counted = {name for name in COUNTED if terms.sums.get(name, 0) > 0}
+    assert counted - {"masked_up", "masked_down"} == {counter} - {"masked_up", "masked_down"}
+    assert (counter in counted) and ("masked_up" in counted) == counter.startswith("masked")
+
+
+def test_a_token_that_another_switch_took_out_or_that_teaches_nothing_is_not_counted():
+    """Tokens: capped; capped, but masked; capped, but worth nothing; capped, but of a segment that the gate rejects."""
+    behaviour = np.log([0.1, 0.5, 0.1, 0.1])
+    values = (behaviour + np.array([1.0, 0.6, 1.0, 3.0]), behaviour, [-1.0, 1.0, 0.0, -1.0], [0, 0, 0, 1], behaviour)
+    switches = LossConfig(importance_cap=1.5, gate=GateConfig(band=(0.1, 9)), damping=0.1, kl=KLConfig(), mask="tv")
+    terms, gradient = torch_loss(values, np.ones(4), switches)
+    names = ("capped", "masked_up", "masked_down", "gated", "damped", "from_reference")
+    assert {name: terms.sums[name] for name in names} == {
+        "capped": 2, "masked_up": 1, "masked_down": 0, "gated": 1, "damped": 3, "from_reference": 2,
+    }, "what k1 takes of an advantage makes the third token worth something"  # fmt: skip
+    assert gradient[3] == 0
+    without, _ = torch_loss((*values[:4], None), np.ones(4), switches.model_copy(update={"kl": None}))
+    assert without.sums["capped"] == 1
 
 
 def batch_of(lengths, trajectory_of, group_of):

@@ -229,6 +229,24 @@ def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeyp
     assert (other["used"]["reshared_tokens"], line["used"]["reshared_tokens"]) == (64, 0)
 
 
+@pytest.mark.parametrize(
+    ("loss", "graph"), [(LossConfig(), False), (LossConfig(entropy_bonus=0.1), True)], ids=["off", "on"]
+)
+def test_entropies_have_a_graph_and_are_counted_only_where_a_bonus_trains_them(loss, graph):
+    trainer, seen = policy(loss=loss), []
+    formula = trainer.loss
+
+    def watched(logps_S, entropies_S, *rest):
+        seen.append(entropies_S.requires_grad)
+        return formula(logps_S, entropies_S, *rest)
+
+    trainer.loss = watched
+    line = train_on(trainer, np.random.default_rng(0))[1]
+    assert seen == [graph] and line["entropy"] > 0
+    assert line["used"]["entropy_tokens"] == 64 * graph
+    assert line["used"]["formula_tokens"] == 0, "the formula is Etude's own"
+
+
 def test_the_reference_is_the_model_that_training_began_with():
     trainer = policy(loss=LossConfig(token_budget=64, kl=KLConfig(weight=10.0, estimator="k2")), router_replay=True)
     free, rng = policy(router_replay=True), np.random.default_rng(6)
