@@ -67,8 +67,8 @@ class KLConfig(Config):
     """How hard it pulls."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """With d = logp - reference logp. k1: d is taken from the token's advantage. k2: d^2 / 2 is added to the loss. k3:
-    exp(-d) - 1 + d is. On samples of the policy itself k1 and k2 have the gradient of the KL divergence, k3 has not.
-    """
+    exp(-d) - 1 + d is. All have the importance weights of the policy gradient: k1 and k2 have the gradient of the KL
+    divergence as far as these are not truncated, k3 that of the divergence the other way round."""
 
 
 MaskName = Literal["tv", "kl", "ratio", "band", "off"]

@@ -14,7 +14,8 @@ logp):
 - *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band ([0.99, 1.01]).
 - *Shares* (`shares_of`): by default one over a constant token budget (Dr. GRPO, arXiv 2503.20783), so that length is
   neither favoured nor punished.
-- *KL* to a frozen reference, damping towards the sampler, and an entropy bonus, all off by default.
+- *KL* to a frozen reference (k2 and k3 with the same truncated weight), damping towards the sampler, and an entropy
+  bonus, all off by default.
 
 Another formula is found by name (`etude.losses`): it has the arguments of `policy_loss`, and ends with
 `with_diagnostics`. Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens of a
@@ -82,7 +83,7 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, co
     dropped_S = MASKS[config.mask](ratios, config)
     clamped_S = weights_S.clamp(config.importance_floor, config.importance_cap)
     loss = -(clamped_S * advantages_S * logps_S * ~dropped_S * shares_S).sum()
-    loss = loss + _regularisers(logps_S, entropies_S, sampled, shares_S, config)
+    loss = loss + _regularisers(logps_S, entropies_S, sampled, clamped_S, shares_S, config)
     sums = _acted(ratios, dropped_S, entropies_S, sampled, shares_S, config)
     sums["gated"] = float(gated_M.sum())
     if sampled.reference_S is not None:
@@ -178,10 +179,10 @@ def _acted(
     trained_S, delta_S = shares_S > 0, ratios.logps_S - ratios.behaviour_S
     none_S = torch.zeros_like(trained_S)
     taught_S = trained_S & (ratios.signs_S != 0)
-    weighted_S = taught_S & ~dropped_S
     pulled_S = none_S if sampled.reference_S is None else trained_S & (ratios.logps_S != sampled.reference_S)
     if config.kl is not None and config.kl.estimator == "k1":
         pulled_S = pulled_S & ~dropped_S
+    weighted_S = (taught_S & ~dropped_S) | pulled_S
     acted = {
         "masked_up": dropped_S & taught_S & (ratios.signs_S > 0),
         "masked_down": dropped_S & taught_S & (ratios.signs_S < 0),
@@ -196,9 +197,16 @@ def _acted(
 
 
 def _regularisers(
-    logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, shares_S: Tensor, config: LossConfig
+    logps_S: Tensor,
+    entropies_S: Tensor,
+    sampled: BehaviourData,
+    clamped_S: Tensor,
+    shares_S: Tensor,
+    config: LossConfig,
 ) -> Tensor:
-    """The terms beside the policy gradient."""
+    """The terms beside the policy gradient. k2 and k3 are expectations under the policy and weigh the sampler's tokens
+    like the policy gradient, so that k2 pulls as k1 does; damping is defined on what was sampled.
+    """
     total = torch.zeros(())
     if config.damping:
         total = total + config.damping * 0.5 * ((logps_S - sampled.behaviour_S).square() * shares_S).sum()
@@ -209,7 +217,7 @@ def _regularisers(
         log_ratios_S = logps_S - sampled.reference_S
         k3_S = torch.expm1(-log_ratios_S) + log_ratios_S
         terms_S = 0.5 * log_ratios_S.square() if config.kl.estimator == "k2" else k3_S
-        total = total + config.kl.weight * (terms_S * shares_S).sum()
+        total = total + config.kl.weight * (clamped_S * terms_S * shares_S).sum()
     return total
 
 

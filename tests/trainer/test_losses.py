@@ -64,7 +64,8 @@ def plain_loss(values, shares, config):
             "band": not config.lowest <= w <= config.highest,
             "off": False,
         }[config.mask]
-        factor = 0 if drop else min(max(w, config.importance_floor), config.importance_cap) * advantage
+        w = min(max(w, config.importance_floor), config.importance_cap)
+        factor = 0 if drop else w * advantage
         loss -= factor * logps[t] * shares[t]
         gradient[t] -= factor * shares[t]
         loss += config.damping * 0.5 * (logps[t] - behaviour[t]) ** 2 * shares[t]
@@ -72,8 +73,8 @@ def plain_loss(values, shares, config):
         loss -= config.entropy_bonus * 0.7 * shares[t]
         if config.kl and config.kl.estimator != "k1":
             d, b = logps[t] - reference[t], config.kl.weight
-            loss += b * shares[t] * (d**2 / 2 if config.kl.estimator == "k2" else math.exp(-d) - 1 + d)
-            gradient[t] += b * shares[t] * (d if config.kl.estimator == "k2" else 1 - math.exp(-d))
+            loss += w * b * shares[t] * (d**2 / 2 if config.kl.estimator == "k2" else math.exp(-d) - 1 + d)
+            gradient[t] += w * b * shares[t] * (d if config.kl.estimator == "k2" else 1 - math.exp(-d))
     return loss, gradient
 
 
@@ -96,6 +97,25 @@ def test_value_and_gradient_are_as_plain_numpy_has_them(mask):
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-7, err_msg=str(config))
         if mask != "off" and config.weight == "token":  # geometric means of ten tokens stay within the widest band
             assert 0 < terms.sums["masked_up"] + terms.sums["masked_down"] < terms.sums["tokens"], config
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_off_policy_a_pull_is_the_gradient_of_the_divergence(estimator):
+    """In expectation over all tokens of a small vocabulary, by logits, in float64: KL(policy, reference) for k1 and k2,
+    KL(reference, policy) for k3, whoever sampled. Advantages are 0, and nothing is truncated."""
+    rng = np.random.default_rng(4)
+    logits_V, behaviour_V, reference_V = (torch.tensor(rng.normal(0, 1, 7)).log_softmax(0) for _ in range(3))
+    logits_V.requires_grad_()
+    logps_V = logits_V.log_softmax(0)
+    config = LossConfig(importance_cap=math.inf, mask="off", kl=KLConfig(weight=1.0, estimator=estimator))
+    none_V = torch.zeros(7, dtype=torch.float64)
+    sampled = BehaviourData(behaviour_V, none_V, behaviour_V.exp(), torch.arange(7), reference_V)
+    policy_loss(logps_V, none_V, sampled, config).loss.backward()
+    found = logits_V.grad.numpy().copy()
+    p, r = logps_V.detach().exp().numpy(), reference_V.exp().numpy()
+    d = np.log(p / r)
+    expected = p - r if estimator == "k3" else p * (d - (p * d).sum())
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_on_policy_the_gradient_is_minus_advantage_over_the_budget():
