@@ -263,7 +263,8 @@ class TrainerConfig(Config):
     """The learning rate falls linearly to this share of itself over the run's budget; 1 keeps it constant."""
     divergence_target: float | None = Field(None, gt=0)
     """A step on a batch whose k3 (an estimate of its divergence from what sampled it) is larger takes a learning
-    rate smaller in proportion: a policy that has run ahead waits for samples of its own. None: no step does."""
+    rate smaller in proportion: a policy that has run ahead waits for samples of its own. It is the mean without the
+    thousandth of the tokens that have the largest, as one token can outweigh all others. None: no step does."""
     piece_tokens: int = 8192
     """Tokens of one forward and backward."""
     parity_tokens: int = Field(1024, ge=0)

@@ -59,6 +59,8 @@ class LossTerms(NamedTuple):
     max_abs_dlogp: float
     drift_M: Tensor
     """Mean logp - behaviour logp of each segment: what the gate looks at."""
+    k3_S: Tensor
+    """Of each token: whose mean estimates the policy's divergence from the sampler."""
 
 
 class PolicyRatios(NamedTuple):
@@ -101,6 +103,7 @@ def with_diagnostics(
     """What every formula hands back: its loss, how far the policy stands from the sampler, and what it has counted."""
     delta_S = (logps_S - sampled.behaviour_S).detach()
     weights_S, drift_M = delta_S.exp(), segment_means(delta_S, sampled.segments_S)
+    k3_S = weights_S - 1 - delta_S
     metrics = {
         "tokens": float(len(delta_S)),
         "segments": float(len(drift_M)),
@@ -108,18 +111,24 @@ def with_diagnostics(
         "weight": float(weights_S.sum()),
         "weight_squared": float(weights_S.square().sum()),
         "k1": float(-delta_S.sum()),
-        "k3": float((weights_S - 1 - delta_S).sum()),
+        "k3": float(k3_S.sum()),
         "abs_dlogp": float(delta_S.abs().sum()),
         "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
     }
     largest = float(delta_S.abs().max()) if len(delta_S) else 0.0
-    return LossTerms(loss, metrics | dict(sums), largest, drift_M)
+    return LossTerms(loss, metrics | dict(sums), largest, drift_M, k3_S)
 
 
 def segment_means(values_S: Tensor, segments_S: Tensor) -> Tensor:
     """The mean of each segment's values."""
     counts_M = torch.bincount(segments_S)
     return torch.zeros(len(counts_M), dtype=values_S.dtype).index_add(0, segments_S, values_S) / counts_M
+
+
+def trimmed_mean(values: Floats, share: float) -> float:
+    """The mean of all values but the largest `share` of them, at least one; of a single value, that."""
+    kept = max(1, len(values) - math.ceil(len(values) * share))
+    return float(np.partition(values, kept - 1)[:kept].mean(dtype=np.float64))
 
 
 def shares_of(batch: Batch, config: LossConfig) -> Floats:

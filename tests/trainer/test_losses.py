@@ -11,7 +11,7 @@ from etude.config import parse
 from etude.errors import ConfigError
 from etude.records import Batch, Version
 from etude.trainer.config import GateConfig, KLConfig, LossConfig, TrainerConfig
-from etude.trainer.losses import MASKS, BehaviourData, policy_loss, reshared_tokens, shares_of
+from etude.trainer.losses import MASKS, BehaviourData, policy_loss, reshared_tokens, shares_of, trimmed_mean
 
 torch.set_num_threads(1)
 
@@ -255,3 +255,11 @@ def test_what_a_run_must_prove_is_what_was_switched_on():
         "damped_tokens", "reference_tokens", "entropy_tokens", "reshared_tokens",
     }  # fmt: skip
     assert LossConfig(band=0.1).features == ("masked_tokens",)
+
+
+def test_a_trimmed_mean_leaves_out_the_largest_and_is_never_of_nothing():
+    values = np.r_[np.ones(1999), 1e4, 1e5].astype(np.float32)
+    assert trimmed_mean(values, 0.001) == pytest.approx(1.0), "2.001 tokens are 3"
+    assert trimmed_mean(values[:10], 0.001) == 1.0
+    assert trimmed_mean(values[-1:], 0.001) == 1e5
+    assert trimmed_mean(np.array([3, 1, 2], np.float32), 0.3) == 1.5

@@ -208,6 +208,25 @@ def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
     assert scale == pytest.approx(0.01 / k3)
 
 
+def test_one_token_far_away_does_not_stop_the_step():
+    """Of 200, all others on policy; of three such tokens two are counted."""
+    trainer = policy(divergence_target=0.001)
+    rows = [row.segments[0] for seed in range(4) for group in rollouts(trainer, np.random.default_rng(seed), 20)
+            for row in group.trajectories][:200]  # fmt: skip
+
+    def line(far):
+        odd = [replace(row, logprobs=row.logprobs - np.float32(10 * (at < far))) for at, row in enumerate(rows)]
+        members = tuple(trajectory(str(at), Scored(1, {}), row) for at, row in enumerate(odd))
+        batch = build_batch([Group("g", TASK, members)], [np.zeros(200, np.float32)], trainer.version)
+        return trainer.step(batch)
+
+    one, three = line(1), line(3)
+    assert one["mismatch_k3"] == pytest.approx((np.exp(10) - 11) / 200, rel=1e-3)
+    assert (one["rate_scale"], one["shortened"]) == (1.0, False) and one["divergence"] < 1e-6
+    assert three["divergence"] == pytest.approx(2 * (np.exp(10) - 11) / 199, rel=1e-3)
+    assert three["rate_scale"] == pytest.approx(0.001 / three["divergence"])
+
+
 def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeypatch):
     monkeypatch.setattr(GateConfig, "patience", 2)
     gate = GateConfig(band=(0.9, 1.1))
