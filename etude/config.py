@@ -35,9 +35,12 @@ class Config(BaseModel):
         """Refuse a key that there was by saying what became of it."""
         for each in cls.__mro__ if isinstance(raw, dict) else ():
             for key, said in RETIRED.get(each.__name__, {}).items():
-                table, _, name = key.rpartition(".")
+                path, _, value = key.partition("=")
+                table, _, name = path.rpartition(".")
                 held = raw.get(table) if table else raw
-                if isinstance(held, dict) and name in held and key not in cls.model_fields:
+                if not isinstance(held, dict) or name not in held:
+                    continue
+                if held[name] == value if value else path not in cls.model_fields:
                     raise PydanticCustomError("gone", "key {key} is gone: {said}", {"key": key, "said": said})
         return raw
 

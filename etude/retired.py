@@ -138,7 +138,12 @@ RETIRED: dict[str, dict[str, str]] = {
     ),
     "AdvantageConfig": {"train_overlong": 'write overlong = "leave"'},
     "FeedbackConfig": _fixed(most=(8, "more hints only take longer; weight says what they are worth")),
-    "LossConfig": {"trust": "write band = the same number"},
+    "LossConfig": {
+        "trust": "write band = the same number",
+        "normaliser=tokens": 'write normaliser = "constant": both weigh all tokens of a batch alike, and neither '
+        "optimizer knows a scale",
+    }
+    | _fixed(token_budget=(8192, "it only scales the loss, and neither optimizer knows a scale")),
     "KLConfig": {"coefficient": "write weight"},
     "GateConfig": dict.fromkeys(("low", "high"), "write band = [low, high]")
     | _fixed(
@@ -147,7 +152,6 @@ RETIRED: dict[str, dict[str, str]] = {
     ),
     "TrainerConfig": {"witness_tokens": "write parity_tokens = the same number"}
     | _fixed(
-        gradient_clip=(1, "it is the field's habit"),
         witness_versions=(6, "samples are no older by default"),
         max_skipped=(3, "three steps in a row are no bad luck"),
     ),
@@ -163,7 +167,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "SubscriberConfig": _fixed(max_raw_bytes=("the machine's memory", "a replica must fit into it"))
     | _fixed(poll_s=("0.05 s", "a listing of a remote store takes about as long")),
 }
-"""Class -> key -> what became of it, `table.key` where the table is a value now. Those of a class hold for all that
-inherit from it."""
+"""Class -> key -> what became of it, `table.key` where the table is a value now, `key=value` where one value alone is
+gone. Those of a class hold for all that inherit from it."""
 RETIRED_KINDS = {"kata": "write qemu or firecracker, which make virtual machines too"}
 """What a `kind` of table was -> what to write in its place."""

@@ -33,9 +33,10 @@ def known():
 def test_a_key_that_is_gone_is_refused_with_what_became_of_it(known, table, key):
     having = [each for each in known if each.__name__ == table and key not in each.model_fields]
     assert having, f"no config is called {table}, or all of that name have {key}"
-    table, _, inner = key.rpartition(".")
+    path, _, value = key.partition("=")
+    table, _, inner = path.rpartition(".")
     with pytest.raises(ConfigError, match=rf"key {key} is gone: (it is now fixed at .* because|write )"):
-        parse({table: {inner: 1}} if table else {key: 1}, having[0], "test")
+        parse({table: {inner: 1}} if table else {inner: value or 1}, having[0], "test")
 
 
 @pytest.mark.parametrize(

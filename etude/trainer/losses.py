@@ -12,8 +12,8 @@ logp):
   first. `ratio` is PPO's clip, `band` IcePop's (arXiv 2510.18855). Default bands: `tv` 0.2, `kl` 0.05 nats, `ratio`
   [0.8, 1.28], `band` [0.5, 5].
 - *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band ([0.99, 1.01]).
-- *Shares* (`shares_of`): by default one over a constant token budget (Dr. GRPO, arXiv 2503.20783), so that length is
-  neither favoured nor punished.
+- *Shares* (`shares_of`): by default one over a constant (Dr. GRPO, arXiv 2503.20783), so that length is neither
+  favoured nor punished.
 - *KL* to a frozen reference (k2 and k3 with the same truncated weight), damping towards the sampler, and an entropy
   bonus, all off by default.
 
@@ -138,8 +138,6 @@ def shares_of(batch: Batch, config: LossConfig) -> Floats:
     match config.normaliser:
         case "constant":
             shares_M = np.full(len(tokens_M), 1 / config.token_budget)
-        case "tokens":
-            shares_M = np.full(len(tokens_M), 1 / tokens_M.sum())
         case "trajectory":
             shares_M = _equal_shares(tokens_M, batch.trajectory_of)
         case "prompt":

@@ -114,11 +114,11 @@ def build_optimizer(decoder: Decoder, config: OptimizerConfig) -> OptimizerSet:
         (matrices if is_matrix else others).append(parameter)
     if config.name == "adamw":
         return OptimizerSet(
-            [torch.optim.AdamW([*matrices, *others], config.lr, config.betas, weight_decay=config.weight_decay)]
+            [torch.optim.AdamW([*matrices, *others], config.lr, config.betas, config.eps, config.weight_decay)]
         )
     return OptimizerSet(
         [
             Muon(matrices, config.lr, config.momentum, config.weight_decay),
-            torch.optim.AdamW(others, config.scalar_lr, config.betas, weight_decay=config.weight_decay),
+            torch.optim.AdamW(others, config.scalar_lr, config.betas, config.eps, config.weight_decay),
         ]
     )

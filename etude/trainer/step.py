@@ -23,6 +23,7 @@ from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import round_to_bf16
 from etude.plugins import find
 from etude.records import Batch, Version
+from etude.trainer.clipping import Clipped, GradientClip
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import distil_hints
 from etude.trainer.feedback import HintExample
@@ -45,8 +46,6 @@ more: in the first steps of recipes/quickstart.toml the largest 1% of the tokens
 30%."""
 MAX_SKIPPED = 3
 """Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
-GRADIENT_CLIP = 1.0
-"""Largest norm of a gradient: the field's habit. Muon's steps do not depend on it, AdamW's only at spikes."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,7 @@ class Trainer:
         round_to_bf16(self.policy)
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.optimizer = build_optimizer(self.masters, config.optimizer)
+        self.clip = GradientClip(config.gradient_clip)
         self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
         self.version = Version(0)
         self.skipped = self.alarms = 0
@@ -115,11 +115,12 @@ class Trainer:
         gate = self._gate(torch.cat(drifts).numpy(), sums["gated"] / sums["segments"])
         divergence = trimmed_mean(torch.cat(k3s).numpy(), TRIMMED)
         lr_scale = self._kl_lr_scale(divergence)
-        norm = self._optimize(lr_scale * self._lr_schedule(progress))
+        gradient = self._optimize(lr_scale * self._lr_schedule(progress))
         compared = sums["matched_tokens"] + sums["parity_tokens"]
         differences = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
-        update = {"grad_norm": norm, "divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
-        update["version"] = self.version
+        sums["clipped"] = int(gradient.acted)
+        update = {"grad_norm": gradient.norm, "version": self.version}
+        update |= {"divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
         return {**_metrics(sums, batch), **gate, **differences, **update, **distilled, "used": _used(sums, distilled)}
 
     def _forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
@@ -208,17 +209,17 @@ class Trainer:
         warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
         return warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress))
 
-    def _optimize(self, scale: float) -> float:
-        """Gradients to the masters, one optimizer step, the policy rounded anew."""
+    def _optimize(self, scale: float) -> Clipped:
+        """Gradients to the masters, one optimizer step, the policy rounded anew. Returns what the clip has seen."""
         for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
             master.grad, parameter.grad = parameter.grad, None
-        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.parameters(), GRADIENT_CLIP))
-        if not np.isfinite(norm):
+        gradient = self.clip.cut(self.masters.parameters())
+        if not np.isfinite(gradient.norm):
             self.optimizer.zero_grad()
             self.skipped += 1
             if self.skipped >= MAX_SKIPPED:
                 raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
-            return norm
+            return gradient
         self.skipped = 0
         self.optimizer.set_scale(scale)
         self.optimizer.step()
@@ -228,7 +229,7 @@ class Trainer:
                 parameter.copy_(master.to(torch.bfloat16))
         self.version = Version(self.version + 1)
         self.parity_check.remember(self.version, self.policy)
-        return norm
+        return gradient
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of the weights to be served, in the arrays of an earlier one if given."""
@@ -239,6 +240,7 @@ class Trainer:
         return {
             "masters": self.masters.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "norms": self.clip.state_dict(),
             "version": int(self.version),
             "skipped": self.skipped,
             "alarms": self.alarms,
@@ -249,6 +251,7 @@ class Trainer:
         self.policy.load_state_dict(state["masters"])
         round_to_bf16(self.policy)
         self.optimizer.load_state_dict(state["optimizer"])
+        self.clip.load_state_dict(state["norms"])
         self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
         self.parity_check.remember(self.version, self.policy)
 
@@ -294,7 +297,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
 
 
 def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str, float]:
-    """On how many tokens or segments each switch of the loss has acted: what `LossConfig.features` are proved by."""
+    """On how many tokens or segments each switch has acted: what `TrainerConfig.features` are proved by."""
     return {
         "formula_tokens": sums["by_own_formula"],
         "segment_weighted_tokens": sums["reweighted"],
@@ -306,6 +309,7 @@ def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str
         "reference_tokens": sums["from_reference"],
         "entropy_tokens": sums["broadened"],
         "reshared_tokens": sums["reshared"],
+        "clipped_steps": sums["clipped"],
         "hints": distilled.get("hints", 0.0),
         "hint_tokens": distilled.get("hint_tokens", 0.0),
     }

@@ -206,7 +206,6 @@ def test_what_a_token_weighs_by_each_normaliser():
     """Two groups; the first has a trajectory of two segments, 6 sampled tokens, and one of 2; the second one of 4."""
     batch = batch_of([4, 4, 3, 5], [0, 0, 1, 2], [0, 0, 1])
     expected = {
-        "tokens": [1 / 12] * 4,
         "trajectory": [1 / 18, 1 / 18, 1 / 6, 1 / 12],
         "prompt": [1 / 16, 1 / 16, 1 / 16, 1 / 8],
     }
@@ -216,8 +215,8 @@ def test_what_a_token_weighs_by_each_normaliser():
         tokens = np.array([3, 3, 2, 4])
         assert (found * tokens).sum() == pytest.approx(1)
         assert reshared_tokens(batch, found, LossConfig(normaliser=normaliser)) == 12
-    constant = LossConfig(token_budget=50)
-    np.testing.assert_allclose(shares_of(batch, constant), [1 / 50] * 4)
+    constant = LossConfig()
+    np.testing.assert_allclose(shares_of(batch, constant), [1 / 8192] * 4)
     assert reshared_tokens(batch, shares_of(batch, constant), constant) == 0
     alike = np.array([1 / 8192, 1 / 8192, 1 / 6, 1 / 12], np.float32)
     assert reshared_tokens(batch, alike, LossConfig(normaliser="prompt")) == 6, (
@@ -235,7 +234,8 @@ def test_what_a_token_weighs_by_each_normaliser():
         ({"mask": "band", "band": [1.1, 2]}, "must hold 1"),
         ({"band": 1.0}, 'mask = "off"'),
         ({"importance_cap": 1.0, "importance_floor": 1.5}, "not below importance_cap"),
-        ({"normaliser": "prompt", "token_budget": 4096}, "token_budget: has no effect"),
+        ({"token_budget": 4096}, "key token_budget is gone: it is now fixed at 8192 because"),
+        ({"normaliser": "tokens"}, 'is gone: write normaliser = "constant"'),
         ({"gate": {"band": (1.2, 1.3)}}, "loss.gate.*must hold 1"),
     ],
 )
@@ -255,6 +255,8 @@ def test_what_a_run_must_prove_is_what_was_switched_on():
         "damped_tokens", "reference_tokens", "entropy_tokens", "reshared_tokens",
     }  # fmt: skip
     assert LossConfig(band=0.1).features == ("masked_tokens",)
+    assert TrainerConfig(gradient_clip=2).features == ("clipped_steps",)
+    assert TrainerConfig(gradient_clip=8).features == (), "set to act less, it may as well not act"
 
 
 def test_a_trimmed_mean_leaves_out_the_largest_and_is_never_of_nothing():
