@@ -46,7 +46,7 @@ from etude.models.layers import RMSNorm
 from etude.models.state import round_to_bf16
 from etude.records import Batch, Group, Scored, Segment, Task, Trajectory, Verifier, solved
 from etude.trainer.advantages import group_advantages
-from etude.trainer.config import AdvantageConfig, LossConfig, OptimizerConfig, TrainerConfig
+from etude.trainer.config import AdvantageConfig, OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch, segment_lengths
 from etude.trainer.step import Trainer
 from etude.trainer.supervised import load_balance
@@ -226,7 +226,6 @@ def table(base: Decoder, rollouts: int, margin: float) -> dict[str, dict[str, fl
 def trainer_of(base: Decoder, mode: str, margin: float) -> Trainer:
     config = TrainerConfig(
         optimizer=OptimizerConfig(name="adamw", lr=3e-4),
-        loss=LossConfig(token_budget=QUESTIONS * MEMBERS * (COUNT + 1)),
         router_replay=mode != "no replay",
         replay_margin=margin if mode == "filter" else math.inf,
     )

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from etude.errors import ConfigError
-from etude.retired import RETIRED, RETIRED_KINDS, RETIRED_VALUES
+from etude.retired import RETIRED, RETIRED_KINDS
 
 
 class Config(BaseModel):
@@ -35,13 +35,14 @@ class Config(BaseModel):
         """Refuse a key that there was by saying what became of it."""
         for each in cls.__mro__ if isinstance(raw, dict) else ():
             for key, said in RETIRED.get(each.__name__, {}).items():
-                table, _, name = key.rpartition(".")
+                path, _, value = key.partition("=")
+                table, _, name = path.rpartition(".")
                 held = raw.get(table) if table else raw
-                if isinstance(held, dict) and name in held and key not in cls.model_fields:
+                if not isinstance(held, dict) or name not in held:
+                    continue
+                was = str(held[name]).lower() if isinstance(held[name], bool) else held[name]
+                if was == value if value else path not in cls.model_fields:
                     raise PydanticCustomError("gone", "key {key} is gone: {said}", {"key": key, "said": said})
-            for key, values in RETIRED_VALUES.get(each.__name__, {}).items():
-                if isinstance(was := raw.get(key), bool) and was in values:
-                    raise ValueError(f"{key} = {str(was).lower()}: is gone: {values[was]}")
         return raw
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """Keys that configs had and have no more: what to write in their place.
 
-Owns the one table of them, by the config's class, that of the values that a key has no more, and that of the kinds of
-tables. `etude.config` refuses each by name, with what is said here.
+Owns the one table of them, by the config's class, and that of the kinds of tables. `etude.config` refuses each by name,
+with what is said here.
 """
 
 from __future__ import annotations
@@ -127,7 +127,12 @@ RETIRED: dict[str, dict[str, str]] = {
         steady_s=("5 s", "each server says with lending.quiet_s how soon it is quiet"),
     ),
     "EngineFleetConfig": _waits(deadline_s=240, load_deadline_s=180, stall_s=180),
-    "GroupConfig": {"drop_overlong": 'write overlong = "drop"'}
+    "GroupConfig": {
+        "drop_overlong": 'write overlong = "drop"',
+        "drop_zero_variance=true": 'write "verdict", which drops groups whose verdicts are all alike, or "reward" for '
+        "what true did",
+        "drop_zero_variance=false": 'write "never"',
+    }
     | _fixed(
         early_close_share=(0.75, "straggler_s says how long the rest is waited for"),
         min_scored=(2, "one alone has nothing to be compared with"),
@@ -138,7 +143,12 @@ RETIRED: dict[str, dict[str, str]] = {
     ),
     "AdvantageConfig": {"train_overlong": 'write overlong = "leave"'},
     "FeedbackConfig": _fixed(most=(8, "more hints only take longer; weight says what they are worth")),
-    "LossConfig": {"trust": "write band = the same number"},
+    "LossConfig": {
+        "trust": "write band = the same number",
+        "normaliser=tokens": 'write normaliser = "constant": both weigh all tokens of a batch alike, and neither '
+        "optimizer knows a scale",
+    }
+    | _fixed(token_budget=(8192, "it only scales the loss, and neither optimizer knows a scale")),
     "KLConfig": {"coefficient": "write weight"},
     "GateConfig": dict.fromkeys(("low", "high"), "write band = [low, high]")
     | _fixed(
@@ -147,7 +157,6 @@ RETIRED: dict[str, dict[str, str]] = {
     ),
     "TrainerConfig": {"witness_tokens": "write parity_tokens = the same number"}
     | _fixed(
-        gradient_clip=(1, "it is the field's habit"),
         witness_versions=(6, "samples are no older by default"),
         max_skipped=(3, "three steps in a row are no bad luck"),
     ),
@@ -163,16 +172,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "SubscriberConfig": _fixed(max_raw_bytes=("the machine's memory", "a replica must fit into it"))
     | _fixed(poll_s=("0.05 s", "a listing of a remote store takes about as long")),
 }
-"""Class -> key -> what became of it, `table.key` where the table is a value now. Those of a class hold for all that
-inherit from it."""
-RETIRED_VALUES: dict[str, dict[str, dict[bool, str]]] = {
-    "GroupConfig": {
-        "drop_zero_variance": {
-            True: 'write "verdict", which drops groups whose verdicts are all alike, or "reward" for what true did',
-            False: 'write "never"',
-        }
-    }
-}
-"""Class -> key -> what it was -> what to write in its place."""
+"""Class -> key -> what became of it, `table.key` where the table is a value now, `key=value` where one value alone is
+gone. Those of a class hold for all that inherit from it."""
 RETIRED_KINDS = {"kata": "write qemu or firecracker, which make virtual machines too"}
 """What a `kind` of table was -> what to write in its place."""

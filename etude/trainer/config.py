@@ -24,6 +24,8 @@ class OptimizerConfig(Config):
     """AdamW's learning rate for embeddings, norms and routers beside Muon."""
     momentum: float = 0.95
     """Muon's."""
+    eps: float = Field(1e-8, gt=0)
+    """AdamW's, of all that it trains, beside Muon too: a parameter whose gradients are mostly smaller moves less."""
     betas: ClassVar[tuple[float, float]] = (0.9, 0.98)
     """AdamW's: runs are short, and a second moment over a thousand steps would never settle."""
     weight_decay: ClassVar[float] = 0.0
@@ -67,8 +69,8 @@ class KLConfig(Config):
     """How hard it pulls."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """With d = logp - reference logp. k1: d is taken from the token's advantage. k2: d^2 / 2 is added to the loss. k3:
-    exp(-d) - 1 + d is. On samples of the policy itself k1 and k2 have the gradient of the KL divergence, k3 has not.
-    """
+    exp(-d) - 1 + d is. All have the importance weights of the policy gradient: k1 and k2 have the gradient of the KL
+    divergence as far as these are not truncated, k3 that of the divergence the other way round."""
 
 
 MaskName = Literal["tv", "kl", "ratio", "band", "off"]
@@ -88,8 +90,8 @@ class LossConfig(Config):
     """The switches of `losses.policy_loss`, whose docstring has the formula."""
 
     formula: Annotated[str, named("losses")] = "policy"
-    """The loss: `policy`, another of the group `etude.losses`, or package.module:function. Another reads `normaliser`,
-    `token_budget` and `options`, and refuses the switches of `policy`."""
+    """The loss: `policy`, another of the group `etude.losses`, or package.module:function. Another reads `normaliser`
+    and `options`, and refuses the switches of `policy`."""
     options: Annotated[Mapping[str, float], AfterValidator(LossOptions)] = LossOptions()
     """Numbers for a formula that is not Etude's own, by name; each formula says which it takes."""
     weight: Literal["token", "segment"] = "token"
@@ -106,11 +108,11 @@ class LossConfig(Config):
     `ratio` and `band`; None: 0.2, 0.05, (0.8, 1.28) and (0.5, 5)."""
     gate: GateConfig | None = None
     """Leaves whole segments out beside it; None: none."""
-    normaliser: Literal["constant", "tokens", "trajectory", "prompt"] = "constant"
-    """`tokens`: the batch's own count of sampled tokens. `trajectory`: every trajectory weighs the same, whatever its
-    length. `prompt`: every group does (ScaleRL, arXiv 2510.13786)."""
-    token_budget: int = Field(8192, ge=1)
-    """The constant normaliser: sampled tokens of a typical batch."""
+    normaliser: Literal["constant", "trajectory", "prompt"] = "constant"
+    """What weighs the same, however long it is: every token, every trajectory (`trajectory`), or every group (`prompt`;
+    ScaleRL, arXiv 2510.13786)."""
+    token_budget: ClassVar[int] = 8192
+    """What tokens that weigh the same are divided by: a scale, which neither optimizer knows."""
     damping: float = Field(0.0, ge=0)
     """Weight of (logp - behaviour logp)^2 / 2, a pull towards the sampler's policy."""
     kl: KLConfig | None = None
@@ -122,13 +124,11 @@ class LossConfig(Config):
         if self.formula == "policy":
             found = {"options": 'with formula = "policy", which has its switches beside it'}
         else:
-            others = LossConfig.model_fields.keys() - {"formula", "options", "normaliser", "token_budget"}
+            others = LossConfig.model_fields.keys() - {"formula", "options", "normaliser"}
             why = f"with formula = {self.formula!r}, whose own switches go under options"
             found = dict.fromkeys(sorted(others), why)
         if self.mask == "off":
             found.setdefault("band", 'with mask = "off"')
-        if self.normaliser != "constant":
-            found["token_budget"] = f"with normaliser = {self.normaliser!r}"
         return found
 
     @model_validator(mode="after")
@@ -149,6 +149,11 @@ class LossConfig(Config):
             raise ValueError(f"band = {self.band}: must be above 0")
         if self.mask == "tv" and self.limit >= 1:
             raise ValueError(f'band = {self.band}: no probability moves as far; mask = "off" turns the mask off')
+
+    @property
+    def trains_entropy(self) -> bool:
+        """Whether gradients are to flow through entropies: here by the bonus, and another formula may use them."""
+        return self.entropy_bonus != 0 or self.formula != "policy"
 
     @property
     def limit(self) -> float:
@@ -258,7 +263,11 @@ class TrainerConfig(Config):
     """The learning rate falls linearly to this share of itself over the run's budget; 1 keeps it constant."""
     divergence_target: float | None = Field(None, gt=0)
     """A step on a batch whose k3 (an estimate of its divergence from what sampled it) is larger takes a learning
-    rate smaller in proportion: a policy that has run ahead waits for samples of its own. None: no step does."""
+    rate smaller in proportion: a policy that has run ahead waits for samples of its own. It is the mean without the
+    thousandth of the tokens that have the largest, as one token can outweigh all others. None: no step does."""
+    gradient_clip: float = Field(4.0, gt=1)
+    """A gradient longer than so many times the median norm of the last 16 steps is cut to that; inf: none is. A fixed
+    limit would do nothing, as neither optimizer knows a gradient's scale."""
     piece_tokens: int = 8192
     """Tokens of one forward and backward."""
     parity_tokens: int = Field(1024, ge=0)
@@ -276,7 +285,8 @@ class TrainerConfig(Config):
     @property
     def features(self) -> tuple[str, ...]:
         """Counters that a run which changed the algorithm leaves at more than zero: an option without effect fails."""
-        return self.loss.features + self.advantages.features + self.credit.features
+        clipped = ("clipped_steps",) if self.gradient_clip < TrainerConfig().gradient_clip else ()
+        return self.loss.features + self.advantages.features + self.credit.features + clipped
 
 
 class FinetuneConfig(Config):
@@ -287,5 +297,6 @@ class FinetuneConfig(Config):
     warmup_share: float = 0.03
     balance: float = 0.01
     observation_weight: float = 0.0
-    gradient_clip: float = 1.0
+    gradient_clip: float = Field(4.0, gt=1)
+    """As `TrainerConfig.gradient_clip`."""
     threads: int = 2

@@ -13,6 +13,7 @@ import torch
 
 from etude.models.decoder import Decoder
 from etude.models.state import round_to_bf16
+from etude.trainer.clipping import GradientClip
 from etude.trainer.config import FinetuneConfig
 from etude.trainer.documents import Document, Mixture, ShuffledSource
 from etude.trainer.optimizers import build_optimizer
@@ -30,15 +31,16 @@ def finetune(
     """Train `decoder` in place until this process has spent `cpu_seconds`; warm-up, then linear decay to zero."""
     torch.set_num_threads(config.threads)
     optimizer = build_optimizer(decoder, config.optimizer)
+    clip = GradientClip(config.gradient_clip)
     mixture = Mixture({"demonstrations": ShuffledSource(documents, seed)}, seed)
     started = time.process_time()
-    steps = tokens = 0
+    steps = tokens = clipped = 0
     last: dict[str, float] = {}
     while (spent := (time.process_time() - started) / cpu_seconds) < 1.0:
         drawn = mixture.draw({"demonstrations": 1.0}, steps, config.tokens_per_step, decoder.config.max_context)
         losses = supervised_loss(decoder, drawn, config.observation_weight, config.balance)
         losses.total.backward()
-        torch.nn.utils.clip_grad_norm_(decoder.parameters(), config.gradient_clip)
+        clipped += clip.cut(decoder.parameters()).acted
         optimizer.set_scale(min(1.0, (spent + 1e-3) / config.warmup_share, (1 - spent) / (1 - config.warmup_share)))
         optimizer.step()
         optimizer.zero_grad()
@@ -48,6 +50,7 @@ def finetune(
             "said_loss": losses.next_token,
             "steps": float(steps),
             "tokens": float(tokens),
+            "clipped_steps": float(clipped),
             "cpu_s": spent * cpu_seconds,
         }
         on_step(last)

@@ -12,9 +12,10 @@ logp):
   first. `ratio` is PPO's clip, `band` IcePop's (arXiv 2510.18855). Default bands: `tv` 0.2, `kl` 0.05 nats, `ratio`
   [0.8, 1.28], `band` [0.5, 5].
 - *The sequence gate* drops a segment as a whole, when its geometric-mean weight has left a band ([0.99, 1.01]).
-- *Shares* (`shares_of`): by default one over a constant token budget (Dr. GRPO, arXiv 2503.20783), so that length is
-  neither favoured nor punished.
-- *KL* to a frozen reference, damping towards the sampler, and an entropy bonus, all off by default.
+- *Shares* (`shares_of`): by default one over a constant (Dr. GRPO, arXiv 2503.20783), so that length is neither
+  favoured nor punished.
+- *KL* to a frozen reference (k2 and k3 with the same truncated weight), damping towards the sampler, and an entropy
+  bonus, all off by default.
 
 Another formula is found by name (`etude.losses`): it has the arguments of `policy_loss`, and ends with
 `with_diagnostics`. Golden numbers for every switch in tests/trainer/test_losses.py. Shapes: S sampled tokens of a
@@ -58,6 +59,8 @@ class LossTerms(NamedTuple):
     max_abs_dlogp: float
     drift_M: Tensor
     """Mean logp - behaviour logp of each segment: what the gate looks at."""
+    k3_S: Tensor
+    """Of each token: whose mean estimates the policy's divergence from the sampler."""
 
 
 class PolicyRatios(NamedTuple):
@@ -74,8 +77,7 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, co
     """The loss of a piece of a batch; the losses of all pieces add up to the batch's."""
     delta_S = (logps_S - sampled.behaviour_S).detach()
     drift_M = segment_means(delta_S, sampled.segments_S)
-    tokens_S = delta_S.exp()
-    weights_S = tokens_S if config.weight == "token" else drift_M.exp()[sampled.segments_S]
+    weights_S = delta_S.exp() if config.weight == "token" else drift_M.exp()[sampled.segments_S]
     gated_M = _gated_segments(drift_M, config)
     shares_S = sampled.shares_S * ~gated_M[sampled.segments_S]
     advantages_S = sampled.advantages_S - _reward_penalty(logps_S, sampled, config)
@@ -83,19 +85,11 @@ def policy_loss(logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, co
     dropped_S = MASKS[config.mask](ratios, config)
     clamped_S = weights_S.clamp(config.importance_floor, config.importance_cap)
     loss = -(clamped_S * advantages_S * logps_S * ~dropped_S * shares_S).sum()
-    loss = loss + _regularisers(logps_S, entropies_S, sampled, shares_S, config)
-    reference_S = sampled.reference_S
-    sums = {
-        "masked": float(dropped_S.sum()),
-        "masked_up": float((dropped_S & (advantages_S > 0)).sum()),
-        "masked_down": float((dropped_S & (advantages_S < 0)).sum()),
-        "capped": float((weights_S > config.importance_cap).sum()),
-        "floored": float((weights_S < config.importance_floor).sum()),
-        "reweighted": float((weights_S != tokens_S).sum()),
-        "gated": float(gated_M.sum()),
-        "reference_k1": 0.0 if reference_S is None else float((logps_S.detach() - reference_S).sum()),
-        "from_reference": 0.0 if reference_S is None else float((logps_S.detach() != reference_S).sum()),
-    }
+    loss = loss + _regularisers(logps_S, entropies_S, sampled, clamped_S, shares_S, config)
+    sums = _acted(ratios, dropped_S, entropies_S, sampled, shares_S, config)
+    sums["gated"] = float(gated_M.sum())
+    if sampled.reference_S is not None:
+        sums["reference_k1"] = float((ratios.logps_S - sampled.reference_S).sum())
     return with_diagnostics(loss, logps_S, entropies_S, sampled, sums)
 
 
@@ -109,26 +103,32 @@ def with_diagnostics(
     """What every formula hands back: its loss, how far the policy stands from the sampler, and what it has counted."""
     delta_S = (logps_S - sampled.behaviour_S).detach()
     weights_S, drift_M = delta_S.exp(), segment_means(delta_S, sampled.segments_S)
+    k3_S = weights_S - 1 - delta_S
     metrics = {
         "tokens": float(len(delta_S)),
         "segments": float(len(drift_M)),
         "entropy": float(entropies_S.detach().sum()),
-        "moved": float((delta_S != 0).sum()),
         "weight": float(weights_S.sum()),
         "weight_squared": float(weights_S.square().sum()),
         "k1": float(-delta_S.sum()),
-        "k3": float((weights_S - 1 - delta_S).sum()),
+        "k3": float(k3_S.sum()),
         "abs_dlogp": float(delta_S.abs().sum()),
         "over_ln2": float((delta_S.abs() > math.log(2)).sum()),
     }
     largest = float(delta_S.abs().max()) if len(delta_S) else 0.0
-    return LossTerms(loss, metrics | dict(sums), largest, drift_M)
+    return LossTerms(loss, metrics | dict(sums), largest, drift_M, k3_S)
 
 
 def segment_means(values_S: Tensor, segments_S: Tensor) -> Tensor:
     """The mean of each segment's values."""
     counts_M = torch.bincount(segments_S)
     return torch.zeros(len(counts_M), dtype=values_S.dtype).index_add(0, segments_S, values_S) / counts_M
+
+
+def trimmed_mean(values: Floats, share: float) -> float:
+    """The mean of all values but the largest `share` of them, at least one; of a single value, that."""
+    kept = max(1, len(values) - math.ceil(len(values) * share))
+    return float(np.partition(values, kept - 1)[:kept].mean(dtype=np.float64))
 
 
 def shares_of(batch: Batch, config: LossConfig) -> Floats:
@@ -138,8 +138,6 @@ def shares_of(batch: Batch, config: LossConfig) -> Floats:
     match config.normaliser:
         case "constant":
             shares_M = np.full(len(tokens_M), 1 / config.token_budget)
-        case "tokens":
-            shares_M = np.full(len(tokens_M), 1 / tokens_M.sum())
         case "trajectory":
             shares_M = _equal_shares(tokens_M, batch.trajectory_of)
         case "prompt":
@@ -174,10 +172,48 @@ def _reward_penalty(logps_S: Tensor, sampled: BehaviourData, config: LossConfig)
     return config.kl.weight * (logps_S.detach() - sampled.reference_S)
 
 
+def _acted(
+    ratios: PolicyRatios,
+    dropped_S: Tensor,
+    entropies_S: Tensor,
+    sampled: BehaviourData,
+    shares_S: Tensor,
+    config: LossConfig,
+) -> dict[str, float]:
+    """At how many tokens each switch has changed what is trained: none where it is off, and none of those that weigh
+    nothing or that another switch has taken out.
+    """
+    trained_S, delta_S = shares_S > 0, ratios.logps_S - ratios.behaviour_S
+    none_S = torch.zeros_like(trained_S)
+    taught_S = trained_S & (ratios.signs_S != 0)
+    pulled_S = none_S if sampled.reference_S is None else trained_S & (ratios.logps_S != sampled.reference_S)
+    if config.kl is not None and config.kl.estimator == "k1":
+        pulled_S = pulled_S & ~dropped_S
+    weighted_S = (taught_S & ~dropped_S) | pulled_S
+    acted = {
+        "masked_up": dropped_S & taught_S & (ratios.signs_S > 0),
+        "masked_down": dropped_S & taught_S & (ratios.signs_S < 0),
+        "capped": weighted_S & (ratios.weights_S > config.importance_cap),
+        "floored": weighted_S & (ratios.weights_S < config.importance_floor),
+        "reweighted": weighted_S & (ratios.weights_S != delta_S.exp()),
+        "damped": trained_S & (delta_S != 0) if config.damping else none_S,
+        "broadened": trained_S & (entropies_S > 0) if config.entropy_bonus else none_S,
+        "from_reference": pulled_S,
+    }
+    return {name: float(tokens_S.sum()) for name, tokens_S in acted.items()}
+
+
 def _regularisers(
-    logps_S: Tensor, entropies_S: Tensor, sampled: BehaviourData, shares_S: Tensor, config: LossConfig
+    logps_S: Tensor,
+    entropies_S: Tensor,
+    sampled: BehaviourData,
+    clamped_S: Tensor,
+    shares_S: Tensor,
+    config: LossConfig,
 ) -> Tensor:
-    """The terms beside the policy gradient."""
+    """The terms beside the policy gradient. k2 and k3 are expectations under the policy and weigh the sampler's tokens
+    like the policy gradient, so that k2 pulls as k1 does; damping is defined on what was sampled.
+    """
     total = torch.zeros(())
     if config.damping:
         total = total + config.damping * 0.5 * ((logps_S - sampled.behaviour_S).square() * shares_S).sum()
@@ -188,7 +224,7 @@ def _regularisers(
         log_ratios_S = logps_S - sampled.reference_S
         k3_S = torch.expm1(-log_ratios_S) + log_ratios_S
         terms_S = 0.5 * log_ratios_S.square() if config.kl.estimator == "k2" else k3_S
-        total = total + config.kl.weight * (terms_S * shares_S).sum()
+        total = total + config.kl.weight * (clamped_S * terms_S * shares_S).sum()
     return total
 
 

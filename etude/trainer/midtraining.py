@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from etude.config import Config
 from etude.durable import append_whole, write_whole
 from etude.errors import CheckpointError, ConfigError
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
+from etude.trainer.clipping import GradientClip
 from etude.trainer.config import OptimizerConfig
 from etude.trainer.documents import Mixture, Source
 from etude.trainer.optimizers import build_optimizer
@@ -50,7 +51,8 @@ class MidtrainingConfig(Config):
     balance: float = 0.01
     further_weight: float = 0.0
     """Weight of the loss of the token after the next, for a model with `further_token`; 0 leaves it out."""
-    gradient_clip: float = 1.0
+    gradient_clip: float = Field(4.0, gt=1)
+    """As `TrainerConfig.gradient_clip`."""
     threads: int = 1
     checkpoint_every: int = 200
     """Steps."""
@@ -78,6 +80,7 @@ class Midtraining:
         if absent := sorted(wanted - sources.keys()):
             raise ConfigError(f"midtraining.stages: no source {absent[0]}; there are {', '.join(sorted(sources))}")
         self.optimizer = build_optimizer(self.decoder, config.optimizer)
+        self.clip = GradientClip(config.gradient_clip)
         self.mixture = Mixture(sources, config.seed)
         self.step_count = 0
         self.tokens = 0
@@ -109,14 +112,14 @@ class Midtraining:
             self.decoder, documents, config.observation_weight, config.balance, config.further_weight
         )
         losses.total.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.decoder.parameters(), config.gradient_clip)
+        gradient = self.clip.cut(self.decoder.parameters())
         self.optimizer.set_scale(scale)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step_count += 1
         self.tokens += sum(len(document.token_ids) for document in documents)
         metrics = {"loss": losses.total.item(), "said_loss": losses.next_token}
-        metrics |= {"grad_norm": float(norm), "lr_scale": scale}
+        metrics |= {"grad_norm": gradient.norm, "clipped": gradient.acted, "lr_scale": scale}
         return metrics | ({"further_loss": losses.further} if config.further_weight else {})
 
     def save(self, path: Path) -> None:
@@ -124,6 +127,7 @@ class Midtraining:
         state = {
             "decoder": self.decoder.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "norms": self.clip.state_dict(),
             "step_count": self.step_count,
             "tokens": self.tokens,
             "drawn": self.mixture.drawn,
@@ -137,6 +141,7 @@ class Midtraining:
             state = torch.load(path, weights_only=True)
             self.decoder.load_state_dict(state["decoder"])
             self.optimizer.load_state_dict(state["optimizer"])
+            self.clip.load_state_dict(state["norms"])
         except OSError:  # of the machine: the file may be whole, and is not to be deleted
             raise
         except Exception as error:  # torch raises many kinds for a torn file

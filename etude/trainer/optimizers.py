@@ -35,14 +35,19 @@ def newton_schulz(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, then orthogonalisation, of matrices [out, in] or stacks of matrices [E, in, out]."""
+    """Momentum, then orthogonalisation, of matrices [out, in] or stacks of matrices [E, in, out].
+
+    Orthogonalised, a trace of momentum makes as long a step as a gradient does. So a matrix whose gradient of a step is
+    exactly zero, as that of an expert which saw no token, stays where it is. Its momentum decays like all the others:
+    the longer it saw nothing, the less its past counts once it has a gradient again.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # ty: ignore[incompatible-method-override]
-        """One update from the gradients present; parameters without one are left alone."""
+        """One update from the gradients present; parameters without one are left alone, their momentum too."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -51,9 +56,19 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
                 buffer = state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
-                update = newton_schulz(parameter.grad + group["momentum"] * buffer)
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(update, alpha=-group["lr"] * _shape_scale(parameter))
+                mean = parameter.grad + group["momentum"] * buffer
+                _move(parameter, mean, group["lr"] * _shape_scale(parameter), group["lr"] * group["weight_decay"])
+
+
+def _move(parameter: Tensor, mean: Tensor, length: float, decay: float) -> None:
+    """Step by the orthogonalised mean, matrix by matrix, where there is a gradient."""
+    grad = parameter.grad
+    assert grad is not None
+    found_E = grad.reshape(-1, *grad.shape[-2:]).any(dim=2).any(dim=1)
+    if found_E.all():
+        parameter.mul_(1 - decay).add_(newton_schulz(mean), alpha=-length)
+    elif found_E.any():  # some experts of a stack
+        parameter[found_E] = parameter[found_E].mul_(1 - decay).add_(newton_schulz(mean[found_E]), alpha=-length)
 
 
 def _shape_scale(parameter: Tensor) -> float:
@@ -99,11 +114,11 @@ def build_optimizer(decoder: Decoder, config: OptimizerConfig) -> OptimizerSet:
         (matrices if is_matrix else others).append(parameter)
     if config.name == "adamw":
         return OptimizerSet(
-            [torch.optim.AdamW([*matrices, *others], config.lr, config.betas, weight_decay=config.weight_decay)]
+            [torch.optim.AdamW([*matrices, *others], config.lr, config.betas, config.eps, config.weight_decay)]
         )
     return OptimizerSet(
         [
             Muon(matrices, config.lr, config.momentum, config.weight_decay),
-            torch.optim.AdamW(others, config.scalar_lr, config.betas, weight_decay=config.weight_decay),
+            torch.optim.AdamW(others, config.scalar_lr, config.betas, config.eps, config.weight_decay),
         ]
     )

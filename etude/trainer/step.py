@@ -23,10 +23,11 @@ from etude.models.decoder import Decoder, DecoderOutput
 from etude.models.state import round_to_bf16
 from etude.plugins import find
 from etude.records import Batch, Version
+from etude.trainer.clipping import Clipped, GradientClip
 from etude.trainer.config import TrainerConfig
 from etude.trainer.distil import distil_hints
 from etude.trainer.feedback import HintExample
-from etude.trainer.losses import BehaviourData, LossTerms, reshared_tokens, shares_of
+from etude.trainer.losses import BehaviourData, LossTerms, reshared_tokens, shares_of, trimmed_mean
 from etude.trainer.optimizers import build_optimizer
 from etude.trainer.packing import segment_lengths, split
 from etude.trainer.replay import replay_counts, replayed_routes, require_routes
@@ -38,10 +39,13 @@ if TYPE_CHECKING:
 
 PARITY_VERSIONS = 6
 """How many versions the parity check keeps, at 2 bytes a parameter: more than samples may be old by default."""
+TRIMMED = 0.001
+"""The share of a batch's tokens, those with the largest k3, that `divergence_target` does not look at: k3 grows like
+exp(d), so that of 10,000 tokens a single one at d = 10 would make the mean 2.2 and a step 2,000 times shorter. Not
+more: in the first steps of recipes/quickstart.toml the largest 1% of the tokens held 70 to 90% of k3, these held 10 to
+30%."""
 MAX_SKIPPED = 3
 """Steps in a row that may be skipped for a gradient that is not finite: one is bad luck, three are no luck."""
-GRADIENT_CLIP = 1.0
-"""Largest norm of a gradient: the field's habit. Muon's steps do not depend on it, AdamW's only at spikes."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class _PieceResult:
     mismatch: float
     drift: float
     drift_M: Tensor
+    k3_S: Tensor
 
 
 class Trainer:
@@ -72,6 +77,7 @@ class Trainer:
         round_to_bf16(self.policy)
         self.loss: Callable[..., LossTerms] = find("losses", config.loss.formula)
         self.optimizer = build_optimizer(self.masters, config.optimizer)
+        self.clip = GradientClip(config.gradient_clip)
         self.parity_check = SamplerParityCheck(config.parity_tokens, PARITY_VERSIONS)
         self.version = Version(0)
         self.skipped = self.alarms = 0
@@ -93,22 +99,28 @@ class Trainer:
         sums: Counter[str] = Counter(reshared=reshared_tokens(batch, shares_M.numpy(), self.config.loss))
         mismatch = drift = 0.0
         drifts: list[Tensor] = []
+        k3s: list[Tensor] = []
         pieces = [piece for piece in split(batch, self.config.piece_tokens) if piece.loss_mask.any()]
         for result in self._forward_backward(pieces, shares_M):
             sums.update(result.sums)
             mismatch, drift = max(mismatch, result.mismatch), max(drift, result.drift)
             drifts.append(result.drift_M)
+            k3s.append(result.k3_S)
+        sums["by_own_formula"] = sums["tokens"] if self.config.loss.formula != "policy" else 0
         feedback = self.config.credit.feedback
         distilled = distil_hints(self.policy, hints, self.temperature, feedback.weight) if feedback is not None else {}
         parity = self._parity_differences(batch)
         sums.update({"parity_tokens": len(parity), "parity_abs_dlogp": parity.sum().item()})
         mismatch = max(mismatch, float(parity.max(initial=0.0)))
         gate = self._gate(torch.cat(drifts).numpy(), sums["gated"] / sums["segments"])
-        lr_scale = self._kl_lr_scale(sums["k3"] / sums["tokens"])
-        norm = self._optimize(lr_scale * self._lr_schedule(progress))
+        divergence = trimmed_mean(torch.cat(k3s).numpy(), TRIMMED)
+        lr_scale = self._kl_lr_scale(divergence)
+        gradient = self._optimize(lr_scale * self._lr_schedule(progress))
         compared = sums["matched_tokens"] + sums["parity_tokens"]
         differences = {"max_abs_dlogp": mismatch if compared else None, "max_abs_drift": drift}
-        update = {"grad_norm": norm, "rate_scale": lr_scale, "shortened": lr_scale < 1, "version": self.version}
+        sums["clipped"] = int(gradient.acted)
+        update = {"grad_norm": gradient.norm, "version": self.version}
+        update |= {"divergence": divergence, "rate_scale": lr_scale, "shortened": lr_scale < 1}
         return {**_metrics(sums, batch), **gate, **differences, **update, **distilled, "used": _used(sums, distilled)}
 
     def _forward_backward(self, pieces: list[Batch], shares_M: Tensor) -> Iterable[_PieceResult]:
@@ -118,7 +130,7 @@ class Trainer:
             terms, mismatch, replay = self._piece(piece, shares_M)
             terms.loss.backward()
             sums = {**terms.sums, **replay, "loss": terms.loss.item()}
-            return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M)
+            return _PieceResult(sums, mismatch, terms.max_abs_dlogp, terms.drift_M, terms.k3_S)
 
         if self.ranks is None:
             return map(work, pieces)
@@ -127,7 +139,8 @@ class Trainer:
     def _piece(self, piece: Batch, shares_M: Tensor) -> tuple[LossTerms, float, dict[str, float]]:
         replay = replayed_routes(piece) if self.config.router_replay else None
         output, logprobs, logps = self._forward(self.policy, piece, replay)
-        entropies = -(logprobs.exp() * logprobs).sum(-1)
+        with torch.set_grad_enabled(self.config.loss.trains_entropy):  # a graph would hold [S, V] twice more
+            entropies = -(logprobs.exp() * logprobs).sum(-1)
         behaviour = torch.from_numpy(piece.behaviour_logprobs[piece.loss_mask])
         segments = torch.from_numpy(piece.segment_ids[piece.loss_mask]).long()
         sampled = BehaviourData(
@@ -185,28 +198,28 @@ class Trainer:
         logps = self._forward(self.parity_check.decoder(version, self.policy), piece, replay)[2]
         return np.abs(logps.numpy() - piece.behaviour_logprobs[piece.loss_mask])
 
-    def _kl_lr_scale(self, k3: float) -> float:
+    def _kl_lr_scale(self, divergence: float) -> float:
         """What the learning rate is multiplied by, for a policy far from its samples. Muon's steps are equally long
         whatever the gradient, so that nothing else would slow it.
         """
         target = self.config.divergence_target
-        return 1.0 if target is None or k3 <= target else target / k3
+        return 1.0 if target is None or divergence <= target else target / divergence
 
     def _lr_schedule(self, progress: float) -> float:
         warmup = min(1.0, (self.version + 1) / max(1, self.config.warmup_steps))
         return warmup * (1 - (1 - self.config.final_lr_share) * min(1.0, progress))
 
-    def _optimize(self, scale: float) -> float:
-        """Gradients to the masters, one optimizer step, the policy rounded anew."""
+    def _optimize(self, scale: float) -> Clipped:
+        """Gradients to the masters, one optimizer step, the policy rounded anew. Returns what the clip has seen."""
         for master, parameter in zip(self.masters.parameters(), self.policy.parameters(), strict=True):
             master.grad, parameter.grad = parameter.grad, None
-        norm = float(torch.nn.utils.clip_grad_norm_(self.masters.parameters(), GRADIENT_CLIP))
-        if not np.isfinite(norm):
+        gradient = self.clip.cut(self.masters.parameters())
+        if not np.isfinite(gradient.norm):
             self.optimizer.zero_grad()
             self.skipped += 1
             if self.skipped >= MAX_SKIPPED:
                 raise EtudeError(f"the gradient was not finite {self.skipped} steps in a row; lower the learning rate")
-            return norm
+            return gradient
         self.skipped = 0
         self.optimizer.set_scale(scale)
         self.optimizer.step()
@@ -216,7 +229,7 @@ class Trainer:
                 parameter.copy_(master.to(torch.bfloat16))
         self.version = Version(self.version + 1)
         self.parity_check.remember(self.version, self.policy)
-        return norm
+        return gradient
 
     def export(self, into: Bits | None = None) -> Bits:
         """A copy of the weights to be served, in the arrays of an earlier one if given."""
@@ -227,6 +240,7 @@ class Trainer:
         return {
             "masters": self.masters.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "norms": self.clip.state_dict(),
             "version": int(self.version),
             "skipped": self.skipped,
             "alarms": self.alarms,
@@ -237,6 +251,7 @@ class Trainer:
         self.policy.load_state_dict(state["masters"])
         round_to_bf16(self.policy)
         self.optimizer.load_state_dict(state["optimizer"])
+        self.clip.load_state_dict(state["norms"])
         self.version, self.skipped, self.alarms = Version(state["version"]), state["skipped"], state["alarms"]
         self.parity_check.remember(self.version, self.policy)
 
@@ -259,7 +274,7 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
         "summary_tokens_trained": float((batch.summary_mask & batch.loss_mask).sum()),
         "summary_tokens_masked": float((batch.summary_mask & ~batch.loss_mask).sum()),
         "entropy": sums["entropy"] / tokens,
-        "masked_share": sums["masked"] / tokens,
+        "masked_share": (sums["masked_up"] + sums["masked_down"]) / tokens,
         "masked_up_share": sums["masked_up"] / tokens,
         "masked_down_share": sums["masked_down"] / tokens,
         "capped_share": sums["capped"] / tokens,
@@ -282,18 +297,19 @@ def _metrics(sums: Mapping[str, float], batch: Batch) -> dict[str, float]:
 
 
 def _used(sums: Mapping[str, float], distilled: Mapping[str, float]) -> dict[str, float]:
-    """On how many tokens or segments each switch of the loss has acted: what `LossConfig.features` are proved by."""
+    """On how many tokens or segments each switch has acted: what `TrainerConfig.features` are proved by."""
     return {
-        "formula_tokens": sums["tokens"],
+        "formula_tokens": sums["by_own_formula"],
         "segment_weighted_tokens": sums["reweighted"],
         "capped_tokens": sums["capped"],
         "floored_tokens": sums["floored"],
-        "masked_tokens": sums["masked"],
+        "masked_tokens": sums["masked_up"] + sums["masked_down"],
         "gated_segments": sums["gated"],
-        "damped_tokens": sums["moved"],
+        "damped_tokens": sums["damped"],
         "reference_tokens": sums["from_reference"],
-        "entropy_tokens": sums["tokens"] if sums["entropy"] > 0 else 0.0,
+        "entropy_tokens": sums["broadened"],
         "reshared_tokens": sums["reshared"],
+        "clipped_steps": sums["clipped"],
         "hints": distilled.get("hints", 0.0),
         "hint_tokens": distilled.get("hint_tokens", 0.0),
     }

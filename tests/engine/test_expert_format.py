@@ -20,7 +20,7 @@ from etude.models.decoder import Decoder
 from etude.models.expert_format import set_expert_format
 from etude.models.state import export_bits, round_to_bf16
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier
-from etude.trainer.config import LossConfig, OptimizerConfig, TrainerConfig
+from etude.trainer.config import OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch
 from etude.trainer.step import Trainer
 
@@ -66,7 +66,7 @@ def batch_of(engine, trainer):
 
 
 def trainer_of(decoder):
-    settings = {"optimizer": OptimizerConfig(name="adamw", lr=0.01), "loss": LossConfig(token_budget=96)}
+    settings = {"optimizer": OptimizerConfig(name="adamw", lr=0.01)}
     return Trainer(decoder, TrainerConfig(**settings))
 
 

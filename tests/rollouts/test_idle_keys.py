@@ -22,7 +22,6 @@ IDLE = [
     ("rewards.effort.scale=0", "rewards.effort.q=1", "q"),
     ("rewards.malformed_penalty=0", "rewards.malformed_cap=0.2", "malformed_cap"),
     ("rewards.quality.todo_penalty=0", "rewards.quality.cap=0.2", "cap"),
-    ("trainer.loss.normaliser=tokens", "trainer.loss.token_budget=8192", "token_budget"),
     ("trainer.loss.mask=off", "trainer.loss.band=0.2", "band"),
     ('rollouts.tasks=["mine"]', "rollouts.rungs=[1, 2, 3, 4, 5]", "rungs"),
     ("harness.toolset=small", "harness.tool.overlong=stop", "tool.overlong"),

@@ -11,7 +11,7 @@ from etude.config import parse
 from etude.errors import ConfigError
 from etude.records import Batch, Version
 from etude.trainer.config import GateConfig, KLConfig, LossConfig, TrainerConfig
-from etude.trainer.losses import MASKS, BehaviourData, policy_loss, reshared_tokens, shares_of
+from etude.trainer.losses import MASKS, BehaviourData, policy_loss, reshared_tokens, shares_of, trimmed_mean
 
 torch.set_num_threads(1)
 
@@ -64,7 +64,8 @@ def plain_loss(values, shares, config):
             "band": not config.lowest <= w <= config.highest,
             "off": False,
         }[config.mask]
-        factor = 0 if drop else min(max(w, config.importance_floor), config.importance_cap) * advantage
+        w = min(max(w, config.importance_floor), config.importance_cap)
+        factor = 0 if drop else w * advantage
         loss -= factor * logps[t] * shares[t]
         gradient[t] -= factor * shares[t]
         loss += config.damping * 0.5 * (logps[t] - behaviour[t]) ** 2 * shares[t]
@@ -72,8 +73,8 @@ def plain_loss(values, shares, config):
         loss -= config.entropy_bonus * 0.7 * shares[t]
         if config.kl and config.kl.estimator != "k1":
             d, b = logps[t] - reference[t], config.kl.weight
-            loss += b * shares[t] * (d**2 / 2 if config.kl.estimator == "k2" else math.exp(-d) - 1 + d)
-            gradient[t] += b * shares[t] * (d if config.kl.estimator == "k2" else 1 - math.exp(-d))
+            loss += w * b * shares[t] * (d**2 / 2 if config.kl.estimator == "k2" else math.exp(-d) - 1 + d)
+            gradient[t] += w * b * shares[t] * (d if config.kl.estimator == "k2" else 1 - math.exp(-d))
     return loss, gradient
 
 
@@ -95,7 +96,26 @@ def test_value_and_gradient_are_as_plain_numpy_has_them(mask):
         assert terms.loss.item() == pytest.approx(loss, rel=2e-4, abs=1e-5), config
         np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-7, err_msg=str(config))
         if mask != "off" and config.weight == "token":  # geometric means of ten tokens stay within the widest band
-            assert 0 < terms.sums["masked"] < terms.sums["tokens"], config
+            assert 0 < terms.sums["masked_up"] + terms.sums["masked_down"] < terms.sums["tokens"], config
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_off_policy_a_pull_is_the_gradient_of_the_divergence(estimator):
+    """In expectation over all tokens of a small vocabulary, by logits, in float64: KL(policy, reference) for k1 and k2,
+    KL(reference, policy) for k3, whoever sampled. Advantages are 0, and nothing is truncated."""
+    rng = np.random.default_rng(4)
+    logits_V, behaviour_V, reference_V = (torch.tensor(rng.normal(0, 1, 7)).log_softmax(0) for _ in range(3))
+    logits_V.requires_grad_()
+    logps_V = logits_V.log_softmax(0)
+    config = LossConfig(importance_cap=math.inf, mask="off", kl=KLConfig(weight=1.0, estimator=estimator))
+    none_V = torch.zeros(7, dtype=torch.float64)
+    sampled = BehaviourData(behaviour_V, none_V, behaviour_V.exp(), torch.arange(7), reference_V)
+    policy_loss(logps_V, none_V, sampled, config).loss.backward()
+    found = logits_V.grad.numpy().copy()
+    p, r = logps_V.detach().exp().numpy(), reference_V.exp().numpy()
+    d = np.log(p / r)
+    expected = p - r if estimator == "k3" else p * (d - (p * d).sum())
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_on_policy_the_gradient_is_minus_advantage_over_the_budget():
@@ -134,7 +154,39 @@ def test_a_sure_token_has_a_finite_divergence():
     values = ([0.0, 0.0, -1.0], [0.0, -1.0, 0.0], [1.0, 1.0, -1.0], [0, 0, 0], None)
     terms, gradient = torch_loss(values, [1.0] * 3, LossConfig(mask="kl"))
     assert np.isfinite(gradient).all()
-    assert terms.sums["masked"] == 2
+    assert (terms.sums["masked_up"], terms.sums["masked_down"]) == (1, 1)
+
+
+COUNTED = {
+    "capped": {"importance_cap": 1.5}, "floored": {"importance_floor": 0.5}, "reweighted": {"weight": "segment"},
+    "gated": {"gate": GateConfig(band=(0.9, 1.1))}, "damped": {"damping": 0.1}, "broadened": {"entropy_bonus": 0.1},
+    "from_reference": {"kl": KLConfig()}, "masked_up": {"mask": "tv"}, "masked_down": {"mask": "kl"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("counter", COUNTED)
+def test_a_switch_that_is_off_counts_nothing(counter):
+    off = {"importance_cap": math.inf, "mask": "off"}
+    values = policy_and_sampler()
+    terms, _ = torch_loss(values, np.ones(400), LossConfig(**(off | COUNTED[counter])))
+    counted = {name for name in COUNTED if terms.sums.get(name, 0) > 0}
+    assert counted - {"masked_up", "masked_down"} == {counter} - {"masked_up", "masked_down"}
+    assert (counter in counted) and ("masked_up" in counted) == counter.startswith("masked")
+
+
+def test_a_token_that_another_switch_took_out_or_that_teaches_nothing_is_not_counted():
+    """Tokens: capped; capped, but masked; capped, but worth nothing; capped, but of a segment that the gate rejects."""
+    behaviour = np.log([0.1, 0.5, 0.1, 0.1])
+    values = (behaviour + np.array([1.0, 0.6, 1.0, 3.0]), behaviour, [-1.0, 1.0, 0.0, -1.0], [0, 0, 0, 1], behaviour)
+    switches = LossConfig(importance_cap=1.5, gate=GateConfig(band=(0.1, 9)), damping=0.1, kl=KLConfig(), mask="tv")
+    terms, gradient = torch_loss(values, np.ones(4), switches)
+    names = ("capped", "masked_up", "masked_down", "gated", "damped", "from_reference")
+    assert {name: terms.sums[name] for name in names} == {
+        "capped": 2, "masked_up": 1, "masked_down": 0, "gated": 1, "damped": 3, "from_reference": 2,
+    }, "what k1 takes of an advantage makes the third token worth something"  # fmt: skip
+    assert gradient[3] == 0
+    without, _ = torch_loss((*values[:4], None), np.ones(4), switches.model_copy(update={"kl": None}))
+    assert without.sums["capped"] == 1
 
 
 def batch_of(lengths, trajectory_of, group_of):
@@ -154,7 +206,6 @@ def test_what_a_token_weighs_by_each_normaliser():
     """Two groups; the first has a trajectory of two segments, 6 sampled tokens, and one of 2; the second one of 4."""
     batch = batch_of([4, 4, 3, 5], [0, 0, 1, 2], [0, 0, 1])
     expected = {
-        "tokens": [1 / 12] * 4,
         "trajectory": [1 / 18, 1 / 18, 1 / 6, 1 / 12],
         "prompt": [1 / 16, 1 / 16, 1 / 16, 1 / 8],
     }
@@ -164,8 +215,8 @@ def test_what_a_token_weighs_by_each_normaliser():
         tokens = np.array([3, 3, 2, 4])
         assert (found * tokens).sum() == pytest.approx(1)
         assert reshared_tokens(batch, found, LossConfig(normaliser=normaliser)) == 12
-    constant = LossConfig(token_budget=50)
-    np.testing.assert_allclose(shares_of(batch, constant), [1 / 50] * 4)
+    constant = LossConfig()
+    np.testing.assert_allclose(shares_of(batch, constant), [1 / 8192] * 4)
     assert reshared_tokens(batch, shares_of(batch, constant), constant) == 0
     alike = np.array([1 / 8192, 1 / 8192, 1 / 6, 1 / 12], np.float32)
     assert reshared_tokens(batch, alike, LossConfig(normaliser="prompt")) == 6, (
@@ -183,7 +234,8 @@ def test_what_a_token_weighs_by_each_normaliser():
         ({"mask": "band", "band": [1.1, 2]}, "must hold 1"),
         ({"band": 1.0}, 'mask = "off"'),
         ({"importance_cap": 1.0, "importance_floor": 1.5}, "not below importance_cap"),
-        ({"normaliser": "prompt", "token_budget": 4096}, "token_budget: has no effect"),
+        ({"token_budget": 4096}, "key token_budget is gone: it is now fixed at 8192 because"),
+        ({"normaliser": "tokens"}, 'is gone: write normaliser = "constant"'),
         ({"gate": {"band": (1.2, 1.3)}}, "loss.gate.*must hold 1"),
     ],
 )
@@ -203,3 +255,13 @@ def test_what_a_run_must_prove_is_what_was_switched_on():
         "damped_tokens", "reference_tokens", "entropy_tokens", "reshared_tokens",
     }  # fmt: skip
     assert LossConfig(band=0.1).features == ("masked_tokens",)
+    assert TrainerConfig(gradient_clip=2).features == ("clipped_steps",)
+    assert TrainerConfig(gradient_clip=8).features == (), "set to act less, it may as well not act"
+
+
+def test_a_trimmed_mean_leaves_out_the_largest_and_is_never_of_nothing():
+    values = np.r_[np.ones(1999), 1e4, 1e5].astype(np.float32)
+    assert trimmed_mean(values, 0.001) == pytest.approx(1.0), "2.001 tokens are 3"
+    assert trimmed_mean(values[:10], 0.001) == 1.0
+    assert trimmed_mean(values[-1:], 0.001) == 1e5
+    assert trimmed_mean(np.array([3, 1, 2], np.float32), 0.3) == 1.5

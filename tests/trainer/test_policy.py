@@ -84,7 +84,6 @@ def policy(shape=CONFIG, **changes):
     settings = {
         "router_replay": False,
         "optimizer": OptimizerConfig(name="adamw", lr=0.01),
-        "loss": LossConfig(token_budget=64),
     }
     return Trainer(decoder, TrainerConfig(**(settings | changes)))
 
@@ -112,9 +111,9 @@ def rollouts(trainer, rng, wanted):
     return groups
 
 
-def train_on(trainer, rng, wanted=20):
+def train_on(trainer, rng, wanted=20, scale=1):
     groups = rollouts(trainer, rng, wanted)
-    values = [group_advantages(group, AdvantageConfig()) for group in groups]
+    values = [group_advantages(group, AdvantageConfig()) * scale for group in groups]
     reward = np.mean([m.outcome.reward for g in groups for m in g.trajectories])
     return reward, trainer.step(build_batch(groups, values, trainer.version))
 
@@ -208,6 +207,25 @@ def test_a_policy_that_ran_ahead_of_its_samples_takes_smaller_steps():
     assert scale == pytest.approx(0.01 / k3)
 
 
+def test_one_token_far_away_does_not_stop_the_step():
+    """Of 200, all others on policy; of three such tokens two are counted."""
+    trainer = policy(divergence_target=0.001)
+    rows = [row.segments[0] for seed in range(4) for group in rollouts(trainer, np.random.default_rng(seed), 20)
+            for row in group.trajectories][:200]  # fmt: skip
+
+    def line(far):
+        odd = [replace(row, logprobs=row.logprobs - np.float32(10 * (at < far))) for at, row in enumerate(rows)]
+        members = tuple(trajectory(str(at), Scored(1, {}), row) for at, row in enumerate(odd))
+        batch = build_batch([Group("g", TASK, members)], [np.zeros(200, np.float32)], trainer.version)
+        return trainer.step(batch)
+
+    one, three = line(1), line(3)
+    assert one["mismatch_k3"] == pytest.approx((np.exp(10) - 11) / 200, rel=1e-3)
+    assert (one["rate_scale"], one["shortened"]) == (1.0, False) and one["divergence"] < 1e-6
+    assert three["divergence"] == pytest.approx(2 * (np.exp(10) - 11) / 199, rel=1e-3)
+    assert three["rate_scale"] == pytest.approx(0.001 / three["divergence"])
+
+
 def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeypatch):
     monkeypatch.setattr(GateConfig, "patience", 2)
     gate = GateConfig(band=(0.9, 1.1))
@@ -225,12 +243,30 @@ def test_the_gate_reports_what_it_rejects_and_ends_a_run_that_it_starves(monkeyp
     with pytest.raises(EtudeError, match=r"rejected more than 5% of the segments 2 steps in a row.*trainer.loss.gate"):
         trainer.step(batch)
     assert "gate_alarm" not in policy().step(batch)
-    other = policy(loss=LossConfig(normaliser="tokens")).step(batch)
+    other = policy(loss=LossConfig(normaliser="prompt")).step(batch)
     assert (other["used"]["reshared_tokens"], line["used"]["reshared_tokens"]) == (64, 0)
 
 
+@pytest.mark.parametrize(
+    ("loss", "graph"), [(LossConfig(), False), (LossConfig(entropy_bonus=0.1), True)], ids=["off", "on"]
+)
+def test_entropies_have_a_graph_and_are_counted_only_where_a_bonus_trains_them(loss, graph):
+    trainer, seen = policy(loss=loss), []
+    formula = trainer.loss
+
+    def watched(logps_S, entropies_S, *rest):
+        seen.append(entropies_S.requires_grad)
+        return formula(logps_S, entropies_S, *rest)
+
+    trainer.loss = watched
+    line = train_on(trainer, np.random.default_rng(0))[1]
+    assert seen == [graph] and line["entropy"] > 0
+    assert line["used"]["entropy_tokens"] == 64 * graph
+    assert line["used"]["formula_tokens"] == 0, "the formula is Etude's own"
+
+
 def test_the_reference_is_the_model_that_training_began_with():
-    trainer = policy(loss=LossConfig(token_budget=64, kl=KLConfig(weight=10.0, estimator="k2")), router_replay=True)
+    trainer = policy(loss=LossConfig(kl=KLConfig(weight=10.0, estimator="k2")), router_replay=True)
     free, rng = policy(router_replay=True), np.random.default_rng(6)
     first, free_rng = train_on(trainer, rng)[1], np.random.default_rng(6)
     train_on(free, free_rng)
@@ -239,7 +275,7 @@ def test_the_reference_is_the_model_that_training_began_with():
         held, left = train_on(trainer, rng)[1], train_on(free, free_rng)
     assert held["used"]["reference_tokens"] > 0
     assert left[1]["reference_k1"] == 0  # there is none
-    resumed = policy(loss=LossConfig(token_budget=64, kl=KLConfig()), router_replay=True)
+    resumed = policy(loss=LossConfig(kl=KLConfig()), router_replay=True)
     resumed.load_state_dict(trainer.state_dict())
     group = rollouts(resumed, np.random.default_rng(7), 20)[:1]
     line = resumed.step(build_batch(group, [np.ones(8, np.float32)], resumed.version))
@@ -287,20 +323,50 @@ def test_the_parity_check_takes_beginnings_of_one_older_version_in_the_order_of_
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_spike_moves_the_policy_no_further_than_its_clip_lets_it(optimizer):
+    """The fifth batch has advantages a thousand times as large; what it leaves in the momentum is seen in the sixth."""
+
+    def after(multiple, spike):
+        trainer = policy(optimizer=OptimizerConfig(name=optimizer, lr=0.01), gradient_clip=multiple)
+        used = [
+            train_on(trainer, np.random.default_rng(step), scale=scale)[1]["used"]["clipped_steps"]
+            for step, scale in enumerate([1, 1, 1, 1, spike, 1])
+        ]
+        return used[4], torch.cat([each.detach().flatten() for each in trainer.masters.parameters()])
+
+    (never, usual), (free, wild), (once, held) = after(4.0, 1), after(float("inf"), 1000), after(4.0, 1000)
+    assert (never, free, once) == (0, 0, 1)
+    assert (held - usual).norm() < 0.8 * (wild - usual).norm()
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_adamws_eps_is_a_key(optimizer):
+    """Beside Muon for all but the matrices."""
+    moved = []
+    for eps in (1e-8, 1.0):
+        trainer = policy(optimizer=OptimizerConfig(name=optimizer, eps=eps))
+        norm = trainer.masters.norm
+        before = norm.weight.detach().clone()
+        train_on(trainer, np.random.default_rng(0))
+        moved.append(float((norm.weight.detach() - before).norm()))
+    assert moved[1] < moved[0] / 100
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_resumed_trainer_equals_one_that_never_stopped(tmp_path, optimizer):
+    """The last batch is a spike, which is cut to the norms of the steps before: the resumed one must know them."""
     changes = {"optimizer": OptimizerConfig(name=optimizer, lr=0.01)}
-    straight, first = policy(**changes), policy(**changes)
+    straight, first, second = policy(**changes), policy(**changes), policy(**changes)
+    scales, rng = [1, 1, 1, 1, 1, 50], np.random.default_rng(1)
+    expected = [train_on(straight, rng, scale=scale)[1] for scale in scales]
     rng = np.random.default_rng(1)
-    for _ in range(6):
-        train_on(straight, rng)
-    rng = np.random.default_rng(1)
-    for _ in range(3):
-        train_on(first, rng)
+    found = [train_on(first, rng, scale=scale)[1] for scale in scales[:3]]
     checkpoint.save(tmp_path, first.version, {"trainer": first.state_dict()})
-    second = policy(**changes)
     second.load_state_dict(checkpoint.load_latest(tmp_path)["trainer"])
-    for _ in range(3):
-        train_on(second, rng)
+    found += [train_on(second, rng, scale=scale)[1] for scale in scales[3:]]
+    for name in ("loss", "grad_norm", "divergence", "used"):
+        assert [line[name] for line in found] == [line[name] for line in expected]
+    assert [line["used"]["clipped_steps"] for line in found] == [0, 0, 0, 0, 0, 1]
     assert all(
         torch.equal(a, b) for a, b in zip(straight.masters.parameters(), second.masters.parameters(), strict=True)
     )

@@ -11,7 +11,7 @@ from etude.engine.served import export_served
 from etude.errors import EtudeError
 from etude.models.checkpoint import load_checkpoint
 from etude.records import Group, Scored, Segment, Task, Trajectory, Verifier, Version
-from etude.trainer.config import LossConfig, OptimizerConfig, TrainerConfig
+from etude.trainer.config import OptimizerConfig, TrainerConfig
 from etude.trainer.packing import build_batch, split
 from etude.trainer.ranks import Setup, open_ranks, tensors_of_rank
 from etude.trainer.step import Trainer
@@ -25,7 +25,6 @@ from etude.weights.subscriber import Subscriber
 SHIPPED = Path(__file__).parents[2] / "models" / "etude-tiny"
 CONFIG = TrainerConfig(
     optimizer=OptimizerConfig(name="adamw", lr=1e-4),
-    loss=LossConfig(token_budget=64),
     router_replay=False,
     piece_tokens=40,
     ranks=2,

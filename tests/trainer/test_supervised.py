@@ -86,6 +86,7 @@ def test_midtraining_learns_and_resumes_as_if_it_had_never_stopped(tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(straight.decoder.parameters(), second.decoder.parameters(), strict=True)
     )
+    assert second.clip.state_dict() == straight.clip.state_dict(), "13 of these 16 norms are of its own life"
 
 
 def test_pretrain_logs_and_a_torn_checkpoint_is_named(tmp_path):
@@ -160,7 +161,7 @@ def test_the_control_learns_within_its_budget():
     settings = FinetuneConfig(tokens_per_step=128, threads=1, optimizer=OptimizerConfig(lr=0.02))
     losses = []
     metrics = finetune(
-        decoder, documents(), settings, cpu_seconds=2.0, on_step=lambda line: losses.append(line["said_loss"])
+        decoder, documents(), settings, cpu_seconds=4.0, on_step=lambda line: losses.append(line["said_loss"])
     )
     assert losses[-1] < losses[0] / 2
     assert metrics["steps"] == len(losses)
