@@ -1,0 +1,88 @@
+"""What of the world's Python no training data may hold, since the real-code tasks are made of it.
+
+Owns `KeptOut`: by place, whole packages and modules of the standard library, wherever they are copied to; by content,
+every function of a task's source, whatever it lies in. Both follow from the records of `tasks.realcode` and
+`tasks.realcalls`, of both sets, so that a task that is added is kept out with nothing more said.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import PurePath
+
+from etude.tasks.realcalls import call_records
+from etude.tasks.realcode import real_records
+
+STDLIB = "stdlib"
+LEAST_CHARS = 120
+"""A function with less than this in its body is anybody's, unless a task is about it."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+Print = tuple[str, str]
+"""A function's name, and the hash of its body without documentation, annotations and layout."""
+
+
+@dataclass(frozen=True)
+class KeptOut:
+    packages: frozenset[str]
+    """Directories and modules, by the name they are imported by."""
+    stdlib: frozenset[str]
+    """Top-level modules and packages of the standard library."""
+    prints: frozenset[Print]
+
+    def place(self, path: PurePath, stdlib: bool) -> bool:
+        """Whether a file is kept out; `path` is relative to the standard library, or to a directory of packages."""
+        parts = [*path.parts[:-1], path.stem]
+        if "site-packages" in parts:
+            parts, stdlib = parts[parts.index("site-packages") + 1 :], False
+        return (stdlib and parts[0] in self.stdlib) or any(part in self.packages for part in parts)
+
+    def content(self, node: ast.AST) -> bool:
+        """Whether a definition is, or holds, a function of a task's source."""
+        named = (each for each in ast.walk(node) if isinstance(each, Function) and each.name in self.names)
+        return any(print_of(each)[0] in self.prints for each in named)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.prints)
+
+
+@cache
+def kept_out() -> KeptOut:
+    """Of all records there are."""
+    called, tested = call_records(), real_records()
+    packages = {record.home for record in called if record.package != STDLIB} | {each.package for each in tested}
+    prints: set[Print] = set()
+    for record in (*called, *tested):
+        for path, text in record.files.items():
+            suite = getattr(record, "test_module", "")
+            if path != f"{suite}.py":
+                prints |= set(_telling(text, record.function))
+    stdlib = {record.home for record in called if record.package == STDLIB}
+    return KeptOut(frozenset(packages), frozenset(stdlib), frozenset(prints))
+
+
+def print_of(function: Function) -> tuple[Print, int]:
+    """Its print, and how many characters its body has when a parser has written it: comments and layout are gone."""
+    body = "\n".join(map(ast.unparse, _undocumented(function.body)))
+    arguments = ",".join(argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg))
+    digest = hashlib.sha256(f"{arguments}\n{body}".encode("utf-8", "backslashreplace")).hexdigest()[:24]
+    return (function.name, digest), len(body)
+
+
+def _telling(text: str, function: str) -> Iterator[Print]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, Function):
+            found, length = print_of(node)
+            if length >= LEAST_CHARS or node.name == function:
+                yield found
+
+
+def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return body[1:] if documented else body
