@@ -40,9 +40,9 @@ LEFT_TO_TRAINING = frozenset({"transformers", "openai", "ray", "huggingface_hub"
 _TEXTS = re.compile(r"^_?(s|st|text|string|str|name|path|url|uri|line|key|word|prefix|suffix|pattern|sep|host\w*|file\w*|"
                     r"header\w*|content_type|charset|encoding|value|source|src|data|msg|message|label|tag|title|version|"
                     r"part|chars?|fmt|format|spec|domain|token|raw|input|body|query|lang\w*)$")  # fmt: skip
-_NUMBERS = re.compile(r"^_?(n|k|m|i|j|p|q|r|num\w*|count|size|width|height|length|base|bits|prec|level|depth|start|stop|"
+_NUMBERS = re.compile(r"^_?(n|k|m|i|j|p|q|r|a|b|c|h|l|num\w*|count|size|width|height|length|base|bits|prec|level|depth|start|stop|"
                       r"end|year|month|day|index|pos|offset|limit|max\w*|min\w*|total|col\w*|x|y|z|number)$")  # fmt: skip
-_LISTS = re.compile(r"^_?(items|seq\w*|iter\w*|lst|l|xs|args|values|lines|words|parts|elements|data|arr\w*|a|b|f|g|names|"
+_LISTS = re.compile(r"^_?(items|seq\w*|iter\w*|lst|xs|args|values|lines|words|parts|elements|data|arr\w*|names|"
                     r"keys|list\w*|perm\w*|tuple\w*|ranges?|intervals?|groups?)$")  # fmt: skip
 TEXTS, WHOLE = ("str", "word"), ("int", "size", "natural")
 LISTS = ("list_int", "list_str", "list_word", "list_pair", "list_natural", "tuple_int", "list_list_int", "list_span")
@@ -152,10 +152,11 @@ def _simple(node: ast.FunctionDef) -> bool:
 
 
 def _sliced(source: Source, package: SourcePackage, module: SourceModule, node: ast.FunctionDef) -> Iterator[Found]:
-    if module.binders.get(node.name) is not node:
+    text = module.source_of(node)
+    if len(text) > MOST_CHARS or module.binders.get(node.name) is not node or not _harmless({"": text}, source.home):
         return
     try:
-        files = slice_of(package, [(module.name, node.name)])
+        files = slice_of(package, [(module.name, node.name)], MOST_CHARS)
     except (NotSliceable, RecursionError, AssertionError, OSError, SyntaxError, UnicodeDecodeError):
         return
     files = {path: text for path, text in files.items() if "/" in path or text.strip()}

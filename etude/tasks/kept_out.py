@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import PurePath
 
-from etude.tasks.realcalls import call_records
-from etude.tasks.realcode import real_records
+from etude.tasks.realcalls import CallRecord, call_records
+from etude.tasks.realcode import RealRecord, real_records
 
 STDLIB = "stdlib"
 LEAST_CHARS = 120
@@ -56,14 +56,15 @@ def kept_out() -> KeptOut:
     """Of all records there are."""
     called, tested = call_records(), real_records()
     packages = {record.home for record in called if record.package != STDLIB} | {each.package for each in tested}
-    prints: set[Print] = set()
-    for record in (*called, *tested):
-        for path, text in record.files.items():
-            suite = getattr(record, "test_module", "")
-            if path != f"{suite}.py":
-                prints |= set(_telling(text, record.function))
     stdlib = {record.home for record in called if record.package == STDLIB}
-    return KeptOut(frozenset(packages), frozenset(stdlib), frozenset(prints))
+    return KeptOut(frozenset(packages), frozenset(stdlib), prints_in(called) | prints_in(tested))
+
+
+def prints_in(records: Iterable[CallRecord | RealRecord]) -> frozenset[Print]:
+    """Of the functions of their source, tests aside."""
+    texts = [(text, each.function) for each in records for path, text in each.files.items()
+             if not isinstance(each, RealRecord) or path != f"{each.test_module}.py"]  # fmt: skip
+    return frozenset(found for text, function in texts for found in _telling(text, function))
 
 
 def print_of(function: Function) -> tuple[Print, int]:
