@@ -25,15 +25,16 @@ import structlog
 
 from etude.environments.backends import open_backend
 from etude.environments.base import Backend, SandboxSpec
-from etude.errors import EtudeError, SandboxError
+from etude.errors import EtudeError
 from etude.plain import say
+from etude.rewards.callcard import write_card
 from etude.rewards.pure import Found, functions_in, sources
 from etude.rewards.validate import validate
 from etude.tasks import realcalls
 from etude.tasks.kept_out import STDLIB, Function, Print, print_of, prints_in
 from etude.tasks.mutate import Mutation, mutations_of
-from etude.tasks.realcode import real_records
 from etude.tasks.realcalls import CallRecord, Case, Split, packed, task_of
+from etude.tasks.realcode import real_records
 
 SIZES: dict[Split, int] = {"eval": 60, "exam": 300}
 EVAL_SHARE = 0.22
@@ -44,10 +45,10 @@ TRIED_OF_PACKAGE, TRIED_OF_MODULE = 60, 8
 """Functions that are tried, by hash."""
 SHOWN, HIDDEN = 4, 12
 LEAST_FAILING, LEAST_VALUES = 4, 4
-AT_ONCE = 24
+AT_ONCE = 12
 """Functions explored in one sandbox."""
 CONCURRENT = 2
-DEADLINE_S = 300.0
+DEADLINE_S = 120.0
 _RUN = "mkdir -p /logs; exec env PYTHONHASHSEED=1 python3 -s -S -B /tests/explore.py"
 """With one seed for hashes, to be the same again; `validate` then runs all it keeps with seeds of chance."""
 
@@ -109,8 +110,16 @@ async def explored(group: Sequence[Found], backend: Backend) -> list[tuple[list[
         await sandbox.write_file("/tests/request", lines.encode())
         await sandbox.write_file("/tests/explore.py", (files("etude.tasks") / "inside" / "explore.py").read_bytes())
         done = await sandbox.exec(_RUN, timeout_s=DEADLINE_S)
-        if done.exit_code != 0:
-            raise SandboxError(f"exploring {group[0].module} and others: {done.output[-500:]}")
+        if done.exit_code != 0 and len(group) == 1:
+            log.info(
+                "given up",
+                module=group[0].module,
+                function=group[0].name,
+                why=done.output[-200:] or "its process was ended",
+            )
+            return [([], {})]
+        if done.exit_code != 0:  # one of them takes the process with it, by its memory or by a wait in C
+            return [answer for each in group for answer in await explored([each], backend)]
         said = (await sandbox.read_file("/logs/explored", 64 << 20)).decode()
     finally:
         await sandbox.destroy()
@@ -134,19 +143,41 @@ def candidates(found: Found, calls: list[Call], judged: dict[str, str]) -> Itera
     source = found.source
     for number, bug in _bugs(found).items():
         flags = judged.get(number, "~")
-        failing = [place for place in exact if flags[place : place + 1] == "x"]
-        passing = [place for place in exact if flags[place : place + 1] == "="]
-        if "~" in flags or len(failing) < LEAST_FAILING or len(exact) < SHOWN + HIDDEN // 2:
+        if "~" in flags:
             continue
-        shown = [*sorted(failing, key=lambda place: len(calls[place][0]))[:2], *_various(calls, passing)[: SHOWN - 2]]
-        rest = [[place for place in side if place not in shown] for side in (failing, passing)]
-        wrong, right = (_various(calls, side) for side in rest)
-        hidden = [*wrong[: HIDDEN - min(len(right), HIDDEN // 3)], *right][:HIDDEN]
+        cases = _dealt(calls, flags, _usual(calls, exact)) or _dealt(calls, flags, exact)
+        if cases is None:
+            continue
+        shown, hidden = cases
         yield CallRecord(
             split=split_of(found.module), package=source.package, version=source.version, licence=source.licence,
             home=source.home, function=found.name, path=found.path, bug=bug.bug, line=bug.line, right=bug.right,
             wrong=bug.wrong, files=found.files, shown=_cases(calls, shown), hidden=_cases(calls, hidden),
         )  # fmt: skip
+
+
+def _dealt(calls: list[Call], flags: str, places: list[int]) -> tuple[list[int], list[int]] | None:
+    """Of these calls those that are shown and those that are hidden; None where there are too few."""
+    failing = [place for place in places if flags[place] == "x"]
+    passing = [place for place in places if flags[place] == "="]
+    if len(failing) < LEAST_FAILING or len(places) < SHOWN + HIDDEN // 2:
+        return None
+    shown = [*sorted(failing, key=lambda place: len(calls[place][0]))[:2], *_various(calls, passing)[: SHOWN - 2]]
+    rest = [[place for place in side if place not in shown] for side in (failing, passing)]
+    wrong, right = (_various(calls, side) for side in rest)
+    return shown, [*wrong[: HIDDEN - min(len(right), HIDDEN // 3)], *right][:HIDDEN]
+
+
+def _usual(calls: list[Call], places: list[int]) -> list[int]:
+    """The calls whose arguments are all of the type that is most often there, or None: a function that takes anything
+    with a length is mostly meant for one kind of thing."""
+    given = {place: [type(each).__name__ for each in ast.literal_eval(calls[place][0])] for place in places}
+    longest = max(map(len, given.values()))
+    at = [Counter(types[n] for types in given.values() if n < len(types) and types[n] != "NoneType")
+          for n in range(longest)]  # fmt: skip
+    usual = [max(sorted(each), key=each.__getitem__) if each else "" for each in at]
+    return [place for place, types in given.items()
+            if all(name in ("NoneType", usual[n]) for n, name in enumerate(types))]  # fmt: skip
 
 
 def _various(calls: list[Call], places: list[int]) -> list[int]:
@@ -181,7 +212,9 @@ def choose(records: Sequence[CallRecord], split: Split, size: int) -> list[CallR
     chosen: list[CallRecord] = []
     left = [record for record in records if record.split == split]
     while left and len(chosen) < size:
-        best = min(left, key=lambda item: (bugs[item.bug], modules[item.module], homes[_home(item)] // 4, _hash(item.id)))
+        best = min(
+            left, key=lambda item: (bugs[item.bug], modules[item.module], homes[_home(item)] // 4, _hash(item.id))
+        )
         chosen.append(best)
         bugs[best.bug] += 1
         homes[_home(best)] += 1
@@ -231,20 +264,27 @@ async def build(found: Sequence[Found], sizes: dict[Split, int]) -> list[CallRec
         groups = [found[at : at + AT_ONCE] for at in range(0, len(found), AT_ONCE)]
         records = [record for group in await asyncio.gather(*map(gated, groups)) for record in group]
         log.info("told apart", functions=len({(each.module, each.function) for each in records}), bugs=len(records))
-        return [record for split, size in sizes.items() for record in await _filled(records, split, size, backend)]
+        return await filled(records, sizes, backend)
     finally:
         await backend.close()
 
 
-async def _filled(records: Sequence[CallRecord], split: Split, size: int, backend: Backend) -> list[CallRecord]:
-    known: dict[str, bool] = {}
-    while True:
-        chosen = choose([record for record in records if known.get(record.id, True)], split, size)
-        new = [record for record in chosen if record.id not in known]
-        if not new:
-            return chosen
-        sound = {record.id for record in await _sound(new, backend)}
-        known |= {record.id: record.id in sound for record in new}
+async def filled(records: Sequence[CallRecord], sizes: dict[Split, int], backend: Backend) -> list[CallRecord]:
+    """The sets, one after the other; no function's name is in two. What does not validate is replaced by the next."""
+    done: list[CallRecord] = []
+    for split, size in sizes.items():
+        names = {each.function for each in (*done, *real_records())}
+        left = [record for record in records if record.function not in names]
+        known: dict[str, bool] = {}
+        while True:
+            chosen = choose([record for record in left if known.get(record.id, True)], split, size)
+            new = [record for record in chosen if record.id not in known]
+            if not new:
+                break
+            sound = {record.id for record in await _sound(new, backend)}
+            known |= {record.id: record.id in sound for record in new}
+        done += chosen
+    return done
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -259,6 +299,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     text = packed(records)
     options.out.write_bytes(lzma.compress(text))
+    write_card(records, options.out.parent)
     log.info("written", out=str(options.out), tasks=len(records), SHA256=hashlib.sha256(text).hexdigest())
     return 0
 

@@ -13,11 +13,13 @@ import importlib.metadata
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from etude.rewards.callcard import licence_texts
 from etude.tasks.kept_out import STDLIB
 from etude.tasks.slices import NotSliceable, SourceModule, SourcePackage, slice_of
 
@@ -25,25 +27,35 @@ MOST_CHARS = 2400
 LINES = range(4, 41)
 MOST_PARAMETERS = 5
 IMPORTS = frozenset(
-    "__future__ abc array ast base64 binascii bisect calendar collections colorsys contextlib copy dataclasses datetime "
-    "decimal enum fnmatch fractions functools hashlib heapq html itertools json keyword math numbers operator posixpath "
-    "re shlex string struct textwrap types typing urllib warnings zlib".split()
+    """
+    __future__ abc array ast base64 binascii bisect calendar collections colorsys contextlib copy dataclasses
+    datetime decimal enum fnmatch fractions functools hashlib heapq html itertools json keyword math numbers
+    operator posixpath re shlex string struct textwrap types typing urllib warnings zlib
+    """.split()  # noqa: SIM905
 )
 NEVER = frozenset(
-    "open exec eval compile __import__ input print globals locals vars id hash breakpoint exit quit now today utcnow "
-    "gmtime localtime environ getenv urlopen random object super __file__".split()
+    """
+    open exec eval compile __import__ input print globals locals vars id hash breakpoint exit quit now today
+    utcnow gmtime localtime environ getenv urlopen random object super __file__
+    """.split()  # noqa: SIM905
 )
 LICENCES = re.compile(r"^(MIT|BSD|Apache|PSF|Python Software)", re.IGNORECASE)
 OTHERS = re.compile(r"GPL|MPL|Mozilla", re.IGNORECASE)
 LEFT_TO_TRAINING = frozenset({"transformers", "openai", "ray", "huggingface_hub", "moto", "boto3"})
 """Packages that are not asked: the definitions that the base model reads have to come from somewhere."""
-_TEXTS = re.compile(r"^_?(s|st|text|string|str|name|path|url|uri|line|key|word|prefix|suffix|pattern|sep|host\w*|file\w*|"
-                    r"header\w*|content_type|charset|encoding|value|source|src|data|msg|message|label|tag|title|version|"
-                    r"part|chars?|fmt|format|spec|domain|token|raw|input|body|query|lang\w*)$")  # fmt: skip
-_NUMBERS = re.compile(r"^_?(n|k|m|i|j|p|q|r|a|b|c|h|l|num\w*|count|size|width|height|length|base|bits|prec|level|depth|start|stop|"
-                      r"end|year|month|day|index|pos|offset|limit|max\w*|min\w*|total|col\w*|x|y|z|number)$")  # fmt: skip
-_LISTS = re.compile(r"^_?(items|seq\w*|iter\w*|lst|xs|args|values|lines|words|parts|elements|data|arr\w*|names|"
-                    r"keys|list\w*|perm\w*|tuple\w*|ranges?|intervals?|groups?)$")  # fmt: skip
+_TEXTS = re.compile(
+    r"^_?(s|st|text|string|str|name|path|url|uri|line|key|word|prefix|suffix|pattern|sep|host\w*|file\w*|header\w*|"
+    r"content_type|charset|encoding|value|source|src|data|msg|message|label|tag|title|version|part|chars?|fmt|format|"
+    r"spec|domain|token|raw|input|body|query|lang\w*)$"
+)
+_NUMBERS = re.compile(
+    r"^_?(n|k|m|i|j|p|q|r|a|b|c|h|l|num\w*|count|size|width|height|length|base|bits|prec|level|depth|start|stop|end|"
+    r"year|month|day|index|pos|offset|limit|max\w*|min\w*|total|col\w*|x|y|z|number)$"
+)
+_LISTS = re.compile(
+    r"^_?(items|seq\w*|iter\w*|lst|xs|args|values|lines|words|parts|elements|data|arr\w*|names|keys|list\w*|perm\w*|"
+    r"tuple\w*|ranges?|intervals?|groups?)$"
+)
 TEXTS, WHOLE = ("str", "word"), ("int", "size", "natural")
 LISTS = ("list_int", "list_str", "list_word", "list_pair", "list_natural", "tuple_int", "list_list_int", "list_span")
 MAPS = ("dict_int", "dict_str")
@@ -85,8 +97,8 @@ def sources(constraints: Path) -> list[Source]:
     for name in sorted(sys.stdlib_module_names - {"this", "antigravity", "idlelib", "turtledemo", "lib2to3", "test"}):
         tree = library / name
         paths = [library / f"{name}.py"] if not tree.is_dir() else sorted(tree.rglob("*.py"))
-        inside = tuple(path.relative_to(library).as_posix() for path in paths if path.is_file())
-        if inside and not any(part in ("test", "tests") for path in inside for part in path.split("/")[:1]):
+        inside = _untested(path.relative_to(library).as_posix() for path in paths if path.is_file())
+        if inside:
             version = ".".join(map(str, sys.version_info[:3]))
             found.append(Source(STDLIB, version, "PSF-2.0", name, library, inside))
     for line in constraints.read_text().splitlines():
@@ -104,21 +116,25 @@ def _installed(name: str, version: str) -> Iterator[Source]:
     pure = "Root-Is-Purelib: true" in (there.read_text("WHEEL") or "")
     if there.version != version or not pure or name in LEFT_TO_TRAINING:
         return
-    if not LICENCES.match(licence) or OTHERS.search(licence):
+    if not LICENCES.match(licence) or OTHERS.search(licence) or not licence_texts(name).strip():
         return
     paths = sorted(str(path) for path in there.files or () if path.suffix == ".py" and ".." not in path.parts)
     root = Path(str(there.locate_file("")))
     tops = {path.split("/")[0].removesuffix(".py") for path in paths}
     for top in sorted(tops):
         inside = [path for path in paths if path.split("/")[0].removesuffix(".py") == top]
-        kept = tuple(path for path in inside if not re.search(r"(^|/)(_?vendor\w*|tests?|testing)/", path))
-        yield Source(name, version, licence, top, root, kept)
+        yield Source(name, version, licence, top, root, _untested(inside))
+
+
+def _untested(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(path for path in paths if not re.search(r"(^|/)(_?vendor\w*|tests?|testing)/", path))
 
 
 def licence_of(there: importlib.metadata.Distribution) -> str:
-    about = there.metadata
-    classified = [each.split("::")[-1].strip() for each in about.get_all("Classifier", []) if "License" in each]
-    return about.get("License-Expression") or "; ".join(sorted(classified)) or str(about.get("License") or "")[:40]
+    said = [each for field in ("License-Expression", "License") for each in there.metadata.get_all(field) or ()]
+    classes = [each for each in there.metadata.get_all("Classifier") or () if each.startswith("License")]
+    named = "; ".join(sorted(each.split("::")[-1].strip() for each in classes))
+    return said[0] if "License-Expression" in there.metadata else named or said[0][:40] if said else named
 
 
 def functions_in(source: Source) -> Iterator[Found]:
@@ -241,9 +257,8 @@ def _examples(node: ast.FunctionDef, names: list[str]) -> Iterator[list[Any]]:
         except (SyntaxError, ValueError):
             continue
         for call in ast.walk(tree):
-            named = isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == node.name
-            if isinstance(call, ast.Call) and named and call.args and len(call.args) <= len(names) and not call.keywords:
-                try:
-                    yield [ast.literal_eval(argument) for argument in call.args]
-                except (ValueError, TypeError, SyntaxError):
-                    continue
+            match call:
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[_, *_] as given, keywords=[]):
+                    if name == node.name and len(given) <= len(names):
+                        with suppress(ValueError, TypeError, SyntaxError):
+                            yield [ast.literal_eval(argument) for argument in given]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -20,6 +21,7 @@ from etude.tasks.realcode import RealRecord, real_records
 STDLIB = "stdlib"
 LEAST_CHARS = 120
 """A function with less than this in its body is anybody's, unless a task is about it."""
+_DEFINED = re.compile(r"\bdef\s+(\w+)")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 Print = tuple[str, str]
@@ -39,12 +41,14 @@ class KeptOut:
         parts = [*path.parts[:-1], path.stem]
         if "site-packages" in parts:
             parts, stdlib = parts[parts.index("site-packages") + 1 :], False
-        return (stdlib and parts[0] in self.stdlib) or any(part in self.packages for part in parts)
+        return (stdlib and parts[0] in self.stdlib) or not self.packages.isdisjoint(parts)
 
-    def content(self, node: ast.AST) -> bool:
-        """Whether a definition is, or holds, a function of a task's source."""
-        named = (each for each in ast.walk(node) if isinstance(each, Function) and each.name in self.names)
-        return any(print_of(each)[0] in self.prints for each in named)
+    def content(self, definition: str) -> bool:
+        """Whether the source of a definition is, or holds, a function of a task's source."""
+        if self.names.isdisjoint(_DEFINED.findall(definition)):  # as nearly all are, and parsing costs
+            return False
+        named = [node for node in ast.walk(ast.parse(definition)) if isinstance(node, Function)]
+        return any(print_of(node)[0] in self.prints for node in named)
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Tasks on real code: the set that choices are made on, and the exam.
 
-Owns `real_tasks`. The development set `eval` has the bugs that packages' own tests show (`tasks.realcode`) and some that
-calls show (`tasks.realcalls`); `exam` has calls alone, and no function, module or test of the other. The exam is for the
+Owns `real_tasks`. The development set `eval` has the bugs that packages' own tests show (`tasks.realcode`) and some
+that calls show (`tasks.realcalls`); `exam` has calls alone, and no module or function of the other. The exam is for the
 end: whoever looks at a result on it and then changes something has used it up.
 """
 

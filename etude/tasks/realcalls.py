@@ -121,7 +121,7 @@ def task_of(record: CallRecord) -> Task:
 
 @cache
 def call_records() -> tuple[CallRecord, ...]:
-    """All records of both sets, in their fixed order. Raises ConfigError when the file is not the one that was sealed."""
+    """All records of both sets, in their fixed order. Raises ConfigError when the file is not the sealed one."""
     text = lzma.decompress((files("etude.tasks") / "data" / DATA).read_bytes())
     if hashlib.sha256(text).hexdigest() != SHA256:
         raise ConfigError(

@@ -93,14 +93,7 @@ def python_definitions(seed: int, count: int) -> list[str]:
     """Top-level functions and classes of the interpreter's standard library and installed packages, drawn by seed;
     without all that real-code tasks are made of (`tasks.kept_out`), whose copies other packages carry too.
     """
-    kept = kept_out()
-    stdlib, packages = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
-    files = sorted(
-        path
-        for root in (stdlib, packages)
-        for path in root.rglob("*.py")
-        if "test" not in path.parts and not kept.place(path.relative_to(root), root == stdlib)
-    )
+    kept, files = kept_out(), python_files()
     rng = random.Random(seed)
     rng.shuffle(files)
     texts: list[str] = []
@@ -109,6 +102,16 @@ def python_definitions(seed: int, count: int) -> list[str]:
         if len(texts) >= count:
             break
     return texts[:count]
+
+
+def python_files() -> list[Path]:
+    """The files that definitions are drawn from, sorted."""
+    kept, found = kept_out(), []
+    stdlib, packages = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
+    for root in (stdlib, packages):
+        paths = (path for path in root.rglob("*.py") if "test" not in path.parts)
+        found += [path for path in paths if not kept.place(path.relative_to(root), root == stdlib)]
+    return sorted(found)
 
 
 def python_documents(encode: Callable[[str], list[int]], texts: Iterable[str], max_tokens: int = 512) -> list[Document]:
@@ -125,8 +128,10 @@ def _definitions(path: Path, kept: KeptOut) -> Iterable[str]:
         return  # packages ship deliberately broken sources for their own tests
     lines = text.split("\n")
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not kept.content(node):
-            yield "\n".join(lines[node.lineno - 1 : node.end_lineno]) + "\n"
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            source = "\n".join(lines[node.lineno - 1 : node.end_lineno]) + "\n"
+            if not kept.content(source):
+                yield source
 
 
 def write_documents(path: Path, documents: Sequence[Document]) -> None:

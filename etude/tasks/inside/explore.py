@@ -27,7 +27,8 @@ WORDS = (
     "key=value; q=0.5", "/usr/lib/../share/a.txt", "dir/file.tar.gz", "http://user@host:8080/p/a?q=1&r=2#top",
     "example.com", "10.0.0.1", "text/html; charset=utf-8", "1.2.3", "1.10rc1", "42", "-7", "0x1F", "3.5", "2024-02-29",
     "12:30:05", "  padded  ", "line one\nline two\n", "a\tb", "<b>bold & more</b>", '"quoted"', "it's", "(a (b) c)",
-    "a.b.c", "%41%20b", "HELLO WORLD", "aaabbc", "\u00fcber", "caf\u00e9 \u4e2d", "don't stop", "tail\\", "{name}", "*.py", "@user",
+    "a.b.c", "%41%20b", "HELLO WORLD", "aaabbc", "\u00fcber", "caf\u00e9 \u4e2d", "don't stop",
+    "tail\\", "{name}", "*.py", "@user",
 )  # fmt: skip
 
 
