@@ -21,14 +21,14 @@ _TEXT = re.compile(r"(^|/)(licen[cs]e|copying|notice|authors)[^/]*$", re.IGNOREC
 _CARD = """\
 # The real-code sets that calls judge
 
-`realcalls.jsonl.xz` holds {tasks} tasks: one small bug each in a function of the standard library of Python {python} or of a
-package that `constraints.txt` pinned when it was made. {sets} No module and no function's name is in two sets. A line is
-a record of `etude/tasks/realcalls.py`, which also has the SHA-256 of the unpacked text. `python -m etude.rewards.callset` made
-it, and makes it again where Python and the packages are the same.
+`realcalls.jsonl.xz` holds {tasks} tasks: one small bug each in a function of the standard library of Python {python} or
+of a package that `constraints.txt` pinned when it was made. {sets} No module and no function's name is in two sets. A
+line is a record of `etude/tasks/realcalls.py`, which also has the SHA-256 of the unpacked text. To make it again, with
+the same Python and packages: `python -m etude.rewards.callset`.
 
-Source lines are unchanged but for the bug; only what a function needs of its module is there. It may be passed on under
-the licences below, whose texts are in [licenses](licenses). Training data holds none of these packages and modules, and no
-copy of these functions: `etude/tasks/kept_out.py` sees to it.
+Source lines are unchanged but for the bug; only what a function needs of its module is there. It may be passed on
+under the licences below, whose texts are in [licenses](licenses). Training data holds none of these packages and
+modules, and no copy of these functions: `etude/tasks/kept_out.py` sees to it.
 
 | package | version | licence | eval | exam |
 |---|---|---|---|---|
