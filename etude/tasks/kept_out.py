@@ -30,6 +30,8 @@ Print = tuple[str, str]
 
 @dataclass(frozen=True)
 class KeptOut:
+    """What is kept out: places and prints."""
+
     packages: frozenset[str]
     """Directories and modules, by the name they are imported by."""
     stdlib: frozenset[str]
