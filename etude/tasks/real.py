@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from etude.records import Task
 from etude.tasks.realcalls import Split, called_tasks
-from etude.tasks.realcode import tested_tasks
+from etude.tasks.realcode import suite_tasks
 
 
 def real_tasks(split: Split = "eval") -> list[Task]:
     """One of the two sets, always the same in the same order. Neither is ever trained on."""
-    return called_tasks("exam") if split == "exam" else [*tested_tasks(), *called_tasks("eval")]
+    return called_tasks("exam") if split == "exam" else [*suite_tasks(), *called_tasks("eval")]

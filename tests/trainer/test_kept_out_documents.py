@@ -26,7 +26,7 @@ def test_no_document_is_of_a_package_or_module_that_real_tasks_are_made_of():
     assert not [path for path in drawn if any(top in path for top in tops) or path.startswith(tuple(modules))]
 
 
-@pytest.mark.proof(30)
+@pytest.mark.proof(40)
 def test_no_definition_of_the_base_model_is_a_copy_of_a_real_task():
     base = load_recipe(Path("recipes/base.toml"), BaseConfig)
     wanted = {each for records in (call_records(), real_records()) for each in prints_in(records)}
