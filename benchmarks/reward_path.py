@@ -20,14 +20,14 @@ from etude.environments.namespace import NamespaceBackend, NamespaceConfig
 from etude.records import InfraFailed, Task
 from etude.rewards.verifier import Verdict, verify
 from etude.tasks.ladder import ladder_task
-from etude.tasks.realcode import real_tasks
+from etude.tasks.realcode import suite_tasks
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100)
     count = parser.parse_args().count
-    real = real_tasks()
+    real = suite_tasks()
     tasks = [real[n % len(real)] if n % 4 == 3 else ladder_task(n % 5 + 1, "eval", n) for n in range(count)]
     started = time.monotonic()
     ended = asyncio.run(_judge(tasks))

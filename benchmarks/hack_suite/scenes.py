@@ -26,7 +26,7 @@ from etude.rewards.audit.cases import Case, cases_of
 from etude.tasks.harbor import read_task
 from etude.tasks.ladder import ladder_task
 from etude.tasks.packed import unpack_tasks
-from etude.tasks.realcode import real_tasks
+from etude.tasks.realcode import suite_tasks
 from etude.tasks.scrub import scrub_task
 from etude.tasks.verifiers import HeldOutCalls, calls_of, suite_verifier, with_unseen
 
@@ -119,7 +119,7 @@ class Scene:
 def scene_of(kind: Kind, number: int) -> Scene:
     """The scene of that kind and number; the same on every machine."""
     if kind == "real":
-        tasks = [task for task in real_tasks() if len(task.files) >= 2]
+        tasks = [task for task in suite_tasks() if len(task.files) >= 2]
         return Scene(kind, replace(tasks[number % len(tasks)], limits=LIMITS), number)
     if kind == "mined":
         return Scene(kind, mined_task(number % len(MINED)), number)

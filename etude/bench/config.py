@@ -36,7 +36,7 @@ class TaskSetConfig(Config):
     heldout: int = Field(0, ge=0)
     """The same, with held-out shapes, bugs and words."""
     real: bool = False
-    """The real-code set."""
+    """The development set of real code."""
 
 
 class CheckpointPolicy(Config):

@@ -22,7 +22,7 @@ def load_tasks(config: TaskSetConfig, limits: LimitsConfig | None = None) -> lis
     tasks = read_tasks(config.directories) if config.directories else []
     tasks += LADDER.evaluation("eval", config.ladder) + LADDER.evaluation("heldout", config.heldout)
     if config.real:
-        from etude.tasks.realcode import real_tasks
+        from etude.tasks.real import real_tasks
 
         tasks += real_tasks()
     if not tasks:

@@ -130,7 +130,7 @@ class EvaluationConfig(Config):
     heldout_per_rung: int = Field(24, ge=0)
     """The same, with held-out shapes, bugs and words."""
     real: bool = True
-    """Also the real-code set."""
+    """Also the development set of real code."""
     temperature: float = Field(1.0, ge=0)
     """Of sampling there; 0 takes the likeliest token."""
     concurrency: int = Field(96, ge=1)

@@ -49,7 +49,7 @@ def evaluation_set(config: EvaluationConfig, family: str = "ladder") -> list[Tas
     tasks = family_of(family).evaluation("eval", config.per_rung)
     tasks += family_of(family).evaluation("heldout", config.heldout_per_rung)
     if config.real:
-        from etude.tasks.realcode import real_tasks
+        from etude.tasks.real import real_tasks
 
         tasks += real_tasks()
     return tasks

@@ -1,6 +1,7 @@
 """The real-code set: one bug each in real functions of more-itertools, toolz and boltons, with their own tests.
 
-Owns the records in data/real.json and `real_tasks`, which makes tasks of them. A record holds the slice of the package
+Owns the records in data/real.json and `suite_tasks`, which makes tasks of them; `tasks.real` has all that are
+evaluated. A record holds the slice of the package
 that the function and its tests need, source lines unchanged, the line that was changed, and the tests; so nothing has
 to be downloaded, and a sandbox needs no package installed. `rewards.realset` makes and validates the records; the
 licences of the packages (MIT and BSD) are in data/licenses. Runs nothing.
@@ -125,6 +126,6 @@ def real_records() -> tuple[RealRecord, ...]:
     return TypeAdapter(tuple[RealRecord, ...]).validate_json(text)
 
 
-def real_tasks() -> list[Task]:
-    """The whole set. It is evaluated, never trained on."""
+def suite_tasks() -> list[Task]:
+    """Those that tests of their own judge."""
     return [task_of(record) for record in real_records()]

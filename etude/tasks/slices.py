@@ -128,11 +128,15 @@ class _Part:
     future: bool = False
 
 
-def slice_of(package: SourcePackage, roots: Iterable[Symbol]) -> dict[str, str]:
-    """Files (path -> text) that define the roots and all they refer to. Raises NotSliceable."""
+def slice_of(package: SourcePackage, roots: Iterable[Symbol], most_chars: int | None = None) -> dict[str, str]:
+    """Files (path -> text) that define the roots and all they refer to. Raises NotSliceable, also as soon as their
+    statements have more than `most_chars`.
+    """
     parts: dict[str, _Part] = {}
     waiting, seen = list(roots), set()
     while waiting:
+        if most_chars is not None and _chars(package, parts) > most_chars:
+            raise NotSliceable(f"it needs more than {most_chars} characters of {package.name}")
         symbol = waiting.pop()
         if symbol not in seen:
             seen.add(symbol)
@@ -149,6 +153,11 @@ def slice_of(package: SourcePackage, roots: Iterable[Symbol]) -> dict[str, str]:
         assert module is not None
         files[module.path] = _render(module, part)
     return files
+
+
+def _chars(package: SourcePackage, parts: dict[str, _Part]) -> int:
+    modules = ((package.module(name), part) for name, part in parts.items())
+    return sum(len(module.source_of(each)) for module, part in modules if module for each in part.statements)
 
 
 def _include(package: SourcePackage, symbol: Symbol, parts: dict[str, _Part]) -> list[Symbol]:

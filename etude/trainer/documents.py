@@ -22,6 +22,7 @@ from etude.errors import CheckpointError
 from etude.harness.sampler import Chat
 from etude.records import Bools, Ints, Segment
 from etude.tasks.drills import Script, drill
+from etude.tasks.kept_out import KeptOut, kept_out
 
 
 class Document(NamedTuple):
@@ -89,17 +90,28 @@ class ShuffledSource:
 
 
 def python_definitions(seed: int, count: int) -> list[str]:
-    """Top-level functions and classes of the interpreter's standard library and installed packages, drawn by seed."""
-    roots = [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))]
-    files = sorted(path for root in roots for path in root.rglob("*.py") if "test" not in path.parts)
+    """Top-level functions and classes of the interpreter's standard library and installed packages, drawn by seed;
+    without all that real-code tasks are made of (`tasks.kept_out`), whose copies other packages carry too.
+    """
+    kept, files = kept_out(), python_files()
     rng = random.Random(seed)
     rng.shuffle(files)
     texts: list[str] = []
     for path in files:
-        texts += _definitions(path)
+        texts += _definitions(path, kept)
         if len(texts) >= count:
             break
     return texts[:count]
+
+
+def python_files() -> list[Path]:
+    """The files that definitions are drawn from, sorted."""
+    kept, found = kept_out(), []
+    stdlib, packages = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
+    for root in (stdlib, packages):
+        paths = (path for path in root.rglob("*.py") if "test" not in path.parts)
+        found += [path for path in paths if not kept.place(path.relative_to(root), root == stdlib)]
+    return sorted(found)
 
 
 def python_documents(encode: Callable[[str], list[int]], texts: Iterable[str], max_tokens: int = 512) -> list[Document]:
@@ -108,15 +120,18 @@ def python_documents(encode: Callable[[str], list[int]], texts: Iterable[str], m
     return [Document(ids, np.ones(len(ids), bool)) for ids in cut]
 
 
-def _definitions(path: Path) -> Iterable[str]:
+def _definitions(path: Path, kept: KeptOut) -> Iterable[str]:
     try:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
     except (SyntaxError, UnicodeDecodeError, ValueError):
         return  # packages ship deliberately broken sources for their own tests
+    lines = text.split("\n")
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and (source := ast.get_source_segment(text, node)):
-            yield source + "\n"
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            source = "\n".join(lines[node.lineno - 1 : node.end_lineno]) + "\n"
+            if not kept.content(source):
+                yield source
 
 
 def write_documents(path: Path, documents: Sequence[Document]) -> None:

@@ -11,7 +11,7 @@ from etude.rewards import realset
 from etude.rewards.realset import PINS, Pin, candidates_of, choose, fetch_sources, sound_records, subjects_of
 from etude.rewards.validate import validate
 from etude.tasks.ladder import ladder_task
-from etude.tasks.realcode import real_records, real_tasks
+from etude.tasks.realcode import real_records, suite_tasks
 from etude.tasks.verifiers import calls_verifier
 
 FINE = Task(
@@ -27,7 +27,7 @@ def f(a):
 
 def test_real_and_generated_tasks_are_sound(run):
     async def scenario(backend):
-        tasks = [*real_tasks()[::4], *(ladder_task(rung, "heldout", 3) for rung in (1, 3, 5))]
+        tasks = [*suite_tasks()[::4], *(ladder_task(rung, "heldout", 3) for rung in (1, 3, 5))]
         found = await asyncio.gather(*(validate(task, backend, runs=1) for task in tasks))
         assert not [(validation.task_id, validation.problems) for validation in found if not validation.sound]
 

@@ -9,7 +9,7 @@ import pytest
 from etude.tasks.curriculum import Curriculum
 from etude.tasks.difficulty import level_by_size, level_of, measured, solved_of
 from etude.tasks.ladder import ladder_task
-from etude.tasks.realcode import real_tasks
+from etude.tasks.realcode import suite_tasks
 
 TASKS = [ladder_task(rung, "train", seed) for rung in range(1, 6) for seed in range(4)]
 LEVELS = {place: level_of(task) for place, task in enumerate(TASKS)}
@@ -35,7 +35,7 @@ def test_levels_come_from_rungs_sizes_and_solutions():
     assert [level_of(task) for task in TASKS[::4]] == [1, 2, 3, 4, 5]
     assert [level_by_size(1, lines) for lines in (1, 3, 4, 10, 11, 30, 31, 80, 81)] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
     assert level_by_size(3, 1) == 3
-    real = real_tasks()[0]
+    real = suite_tasks()[0]
     assert level_of(real) == 1
     assert level_of(replace(real, provenance={"difficulty": {"files": 2, "lines": 40}})) == 4
     assert level_of(replace(real, solution={}, provenance={"difficulty": "hard"})) == 3

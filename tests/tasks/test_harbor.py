@@ -15,7 +15,7 @@ from etude.records import Limits, Task, Verifier
 from etude.tasks.harbor import read_task, write_task
 from etude.tasks.ladder import ladder_task
 from etude.tasks.packed import packed_names, unpack_tasks
-from etude.tasks.realcode import real_tasks
+from etude.tasks.realcode import suite_tasks
 
 HARBOR = os.environ.get("ETUDE_HARBOR_PYTHON")
 MINED = Path(__file__).parents[2] / "benchmarks" / "mined" / "toolz.bundle"
@@ -63,7 +63,7 @@ def test_executable_bits_are_kept_and_scripts_can_run(tmp_path):
 
 
 def test_generated_and_real_tasks_come_back(tmp_path):
-    tasks = [ladder_task(rung, "train", 1) for rung in (1, 5)] + real_tasks()[:3]
+    tasks = [ladder_task(rung, "train", 1) for rung in (1, 5)] + suite_tasks()[:3]
     for task in tasks:
         write_task(task, tmp_path / task.id)
         assert read_task(tmp_path / task.id) == task
@@ -257,7 +257,7 @@ def test_solve_sh_makes_the_solution(tmp_path):
 @pytest.mark.skipif(HARBOR is None, reason="ETUDE_HARBOR_PYTHON names no Python that has harbor")
 def test_harbor_itself_accepts_what_is_written(tmp_path):
     """Its model of a task.toml, and its reader of a whole directory."""
-    tasks = [TASK, *(ladder_task(rung, "train", 1) for rung in (1, 5)), *real_tasks()[:3]]
+    tasks = [TASK, *(ladder_task(rung, "train", 1) for rung in (1, 5)), *suite_tasks()[:3]]
     for number, task in enumerate(tasks):
         write_task(task, tmp_path / str(number))
     mined = unpack_tasks(MINED, tmp_path / "mined", packed_names(MINED)[:3])

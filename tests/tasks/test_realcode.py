@@ -4,7 +4,7 @@ from collections import Counter
 from importlib.resources import files
 
 from etude.tasks.holdout import is_held_out
-from etude.tasks.realcode import real_records, real_tasks
+from etude.tasks.realcode import real_records, suite_tasks
 
 
 def test_the_set_is_spread_over_packages_and_templates():
@@ -24,7 +24,7 @@ def test_licences_are_shipped():
 
 
 def test_a_task_holds_the_bug_once_and_its_solution_removes_it():
-    for task in real_tasks():
+    for task in suite_tasks():
         path, old, new = (task.provenance[key] for key in ("path", "old", "new"))
         broken, right = task.files[path].decode(), task.solution[path].decode()
         assert broken.count(old) == 1
