@@ -35,8 +35,8 @@ def test_a_key_that_is_gone_is_refused_with_what_became_of_it(known, table, key)
     assert having, f"no config is called {table}, or all of that name have {key}"
     path, _, value = key.partition("=")
     table, _, inner = path.rpartition(".")
+    was = {"true": True, "false": False, "": 1}.get(value, value)
     with pytest.raises(ConfigError, match=rf"key {key} is gone: (it is now fixed at .* because|write )"):
-        was = {"true": True, "false": False, "": 1}.get(value, value)
         parse({table: {inner: was}} if table else {inner: was}, having[0], "test")
 
 
