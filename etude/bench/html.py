@@ -28,6 +28,7 @@ table { border-collapse: collapse; margin: .6rem 0 }
 td, th { padding: .15rem .9rem .15rem 0; text-align: left; vertical-align: top; font-weight: 400 }
 th { color: var(--faint) } td.n { font-variant-numeric: tabular-nums } .faint { color: var(--faint) }
 .big { display: flex; gap: 2.5rem; flex-wrap: wrap; margin-top: 1rem } .big b { font-size: 1.8rem; display: block }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1.5rem } .pair > div { min-width: 0 } h3 { font-size: 1rem }
 .plots { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem } svg { width: 100%; height: auto }
 .tasks { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .1rem 1.5rem }
 .tasks div { display: flex; justify-content: space-between; gap: 1rem; overflow: hidden }

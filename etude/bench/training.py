@@ -1,8 +1,8 @@
 """The page of a training run: one HTML file with everything in it.
 
 Owns what report.html says of a run of `etude train`; it is made from the files a run leaves (summary.json,
-metrics.jsonl, evaluation-*.json, examples.json) and can be made again from them. Computes no figure that the summary
-has.
+metrics.jsonl, evaluation-*.json, examples.json, pair.json) and can be made again from them. Computes no figure that
+the summary has.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def write_report(directory: Path) -> Path:
         if (path := directory / f"evaluation-{label}.json").exists()
     }
     family = recipe["rollouts"]["family"]
-    path = directory / "examples.json"
-    examples = json.loads(path.read_text()) if path.exists() else {}
+    examples = _read(directory / "examples.json")
     parts = [
         f"<h1>Etude · {text(recipe['name'])} · seed {recipe['seed']}</h1>",
         _headline(summary),
         "<h2>Held-out tasks, rung by rung</h2>" + _rungs_plot(results, family) + _table_of_sets(results, family),
         "<h2>Training</h2><div class=plots>" + _curves(steps) + _ages_plot(summary) + _cpu_plot(summary) + "</div>",
         "<h2>What changed in how it works</h2>" + _behaviour(results),
+        shown_side_by_side(_read(directory / "pair.json")),
         "<h2>Three sessions</h2>" + "".join(_example(title, example) for title, example in examples.items()),
         "<h2>Use counts</h2>" + _used(summary["counters"]),
         "<h2>Recipe</h2><details><summary>every key</summary><pre>"
@@ -49,6 +49,10 @@ def write_report(directory: Path) -> Path:
         + "</pre></details>",
     ]
     return write_html(directory / "report.html", "Etude run", parts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _headline(summary: dict[str, Any]) -> str:
@@ -169,6 +173,24 @@ def _behaviour(results: dict[str, list[Judged]]) -> str:
         ["cut by a limit", *(mean(s, lambda one: one.outcome == "Truncated") for s in sets)],
     ]
     return table(["per session", *(LABELS[label] for label in results)], rows)
+
+
+def shown_side_by_side(pair: dict[str, Any]) -> str:
+    """One task, played by the trained policy and by its control, in two columns."""
+    if not pair:
+        return ""
+    head = "<h2>The same task, after reinforcement learning and after fine-tuning</h2>"
+    said = (
+        f"<p>Of the tasks that both played, {pair['gained']} were solved only after reinforcement learning, and "
+        f"{pair['lost']} only by the control.</p>"
+    )
+    if "task" not in pair:
+        return head + said
+    columns = "".join(
+        f"<div><h3>{LABELS[label]}</h3>{''.join(map(_event, events))}</div>"
+        for label, events in pair["sessions"].items()
+    )
+    return head + said + f"<p>{text(pair['task'])}</p><div class=pair>{columns}</div>"
 
 
 def _example(title: str, example: dict[str, Any]) -> str:

@@ -17,12 +17,13 @@ from typing import Any
 
 from etude.durable import write_whole
 from etude.errors import ConfigError, Interrupted
-from etude.records import Task, Version, solved
+from etude.records import Task, Version
 from etude.rollouts.cluster import Cluster, cpu_by_part
 from etude.rollouts.config import RunConfig
 from etude.rollouts.control import ControlActor
 from etude.rollouts.controller import Controller
 from etude.rollouts.evaluate import Judged, as_json, evaluate, evaluation_set, from_json, pass_rate, summarise
+from etude.rollouts.examples import side_by_side, three_sessions
 from etude.rollouts.faults import restarts_of
 from etude.rollouts.fleet import FLEET
 from etude.rollouts.ledger import GroupLedger
@@ -131,6 +132,8 @@ class Run:
         await self._engines_at_newest()
         after = await self._evaluated("after", tasks)
         control = await self._controlled(tasks, training["cpu_s"])
+        if control:
+            _write(self.directory / "pair.json", side_by_side(after, control, self.cluster.evaluated))
         summary = await self._summary(base, after, control, training, time.monotonic() - started)
         _write(self.directory / "summary.json", summary)
         return summary
@@ -155,28 +158,14 @@ class Run:
             self.view.state.evaluated += 1
 
         results, samples = await evaluate(self.cluster, tasks, self.config.evaluation, label, count)
-        self._keep_examples(label, samples)
+        if label == "after":
+            _write(self.directory / "examples.json", three_sessions(samples, self.cluster.evaluated))
         self.stats.write("evaluation", {"label": label, "seconds": time.monotonic() - started})
         _write(path, as_json(results))
         passed, played = pass_rate(results, split="eval")
         self.view.state.figures[f"{label} pass@1"] = passed / max(1, played)
         self.view.line(f"{label}: {passed} of {played} {self.config.rollouts.family} tasks solved")
         return results
-
-    def _keep_examples(self, label: str, samples: list[Sample]) -> None:
-        """Three sessions to read in the report: a short success, a long one, a failure."""
-        if label != "after":
-            return
-        won = sorted((each for each in samples if solved(each.outcome)), key=lambda each: each.usage["turns"])
-        lost = [each for each in samples if not solved(each.outcome)]
-        chosen = {"the shortest success": won[:1], "the longest success": won[1:][-1:], "a failure": lost[:1]}
-        logs = self.cluster.evaluated
-        examples = {
-            title: {"task": found[0].task_id, "events": [{"kind": e.kind, **e.data} for e in logs.events(found[0].id)]}
-            for title, found in chosen.items()
-            if found
-        }
-        _write(self.directory / "examples.json", examples)
 
     def _budget(self, elapsed_s: float, evaluation_s: float) -> RunConfig:
         """The recipe with the minutes there are for training: worked out once, so that a resumed run has the same."""

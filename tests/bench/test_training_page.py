@@ -2,8 +2,10 @@
 
 import json
 
-from etude.bench.training import write_report
+from etude.bench.training import shown_side_by_side, write_report
 from etude.rollouts.evaluate import Judged, as_json, summarise
+from etude.rollouts.examples import side_by_side
+from etude.rollouts.trajectory_store import TrajectoryStore
 
 USAGE = {
     "turns": 3, "tool_calls": 4, "parallel_turns": 1, "error_observations": 0, "malformed_calls": 0,
@@ -28,10 +30,28 @@ def test_the_report_holds_everything_and_fetches_nothing(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("\n".join(json.dumps(step | {"elapsed_s": n}) for n in (60, 120)))
     edit = {"kind": "tool_call", "name": "edit_file", "arguments": {"path": "a.py", "old": "<b>x</b>", "new": "y"}}
     (tmp_path / "examples.json").write_text(json.dumps({"a failure": {"task": "t", "events": [edit]}}))
+    pair = {"gained": 3, "lost": 1, "task": "eval8", "sessions": {"after": [edit], "control": [edit]}}
+    (tmp_path / "pair.json").write_text(json.dumps(pair))
     text = write_report(tmp_path).read_text()
     assert text.count("<svg") == 5
-    for part in ("small", "seed 3", "a failure", "&lt;b&gt;x&lt;/b&gt;", "40.0%", "held-out ladder", "tool_calls"):
+    for part in (
+        "small",
+        "seed 3",
+        "a failure",
+        "&lt;b&gt;x&lt;/b&gt;",
+        "40.0%",
+        "held-out ladder",
+        "tool_calls",
+        "eval8",
+    ):
         assert part in text
     assert "<b>x</b>" not in text
     assert "src=" not in text
     assert "https://" not in text.replace("https://matplotlib.org", "")
+
+
+def test_a_run_without_a_task_that_only_training_solved_says_so(tmp_path):
+    same = [judged("eval", rung, rung < 3) for rung in (1, 2, 3)]
+    told = side_by_side(same, same, TrajectoryStore(tmp_path))
+    assert told == {"gained": 0, "lost": 0}
+    assert "0 were solved only after" in shown_side_by_side(told)
