@@ -1,17 +1,20 @@
 """The verifiers Etude writes itself: hidden calls with values, a module of tests, a repository's tests, a database.
 
 Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`, `with_unseen`, which has a verifier
-ask calls beside its tests, `current_verifier`, the form they are run in, and `unasked_tests`. All put a trusted
-parent (`inside.guard`) between the code under test and the reward. Runs nothing; `rewards.verifier` does.
+ask calls beside its tests, `current_verifier`, what they ask today, `compiled_verifier`, the form they are run in, and
+`unasked_tests`. All put a trusted parent (`inside.guard`) between the code under test and the reward. Runs nothing;
+`rewards.verifier` does.
 """
 
 from __future__ import annotations
 
 import ast
+import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib.resources import files
+from importlib.util import MAGIC_NUMBER
 from typing import Any
 
 from etude.records import Verifier
@@ -154,6 +157,32 @@ def current_verifier(verifier: Verifier) -> Verifier:
     if not ours or (whole := _armed(secret)) is None:
         return verifier
     return replace(verifier, files={**verifier.files, "/tests/guard.py": _inside("guard"), "/tests/secret": whole})
+
+
+def compiled_verifier(verifier: Verifier) -> Verifier:
+    """The current verifier in the form that is run: its guard and programs as code, and the secret marshalled, which
+    Python reads in a hundredth of the time of their text. One with a command of its own keeps the text."""
+    current = current_verifier(verifier)
+    if current is verifier or verifier.command != GUARD_COMMAND:
+        return current
+    compiled = _compiled(current.files["/tests/secret"])
+    return replace(current, files={**current.files, "/tests/guard.py": _inside("start"), **compiled})
+
+
+@lru_cache(256)
+def _compiled(secret: bytes) -> dict[str, bytes]:
+    told = ast.literal_eval(secret.decode())
+    runs = [told, *([told["unseen"]] if "unseen" in told else [])]
+    for run in runs:
+        run["program"] = _code_of(run["program"], "child")
+    guard = (*_code_of(_inside("guard").decode(), "guard"), len(runs))
+    return {"/tests/guard.code": marshal.dumps(guard), "/tests/secret": b"\0" + marshal.dumps(told)}
+
+
+@lru_cache(16)
+def _code_of(source: str, name: str) -> tuple[bytes, bytes, str]:
+    """See `inside.guard`."""
+    return MAGIC_NUMBER, marshal.dumps(compile(source, name, "exec", dont_inherit=True, optimize=0)), source
 
 
 def unasked_tests(verifier: Verifier) -> int:
