@@ -153,10 +153,10 @@ def current_verifier(verifier: Verifier) -> Verifier:
     taken out of them (see `tasks.outside`). One that Etude did not write is handed back as it is.
     """
     secret = verifier.files.get("/tests/secret")
-    ours = secret is not None and "/tests/guard.py" in verifier.files
-    if not ours or (whole := _armed(secret)) is None:
+    if secret is None or "/tests/guard.py" not in verifier.files or (told := _armed(secret)) is None:
         return verifier
-    return replace(verifier, files={**verifier.files, "/tests/guard.py": _inside("guard"), "/tests/secret": whole})
+    text = repr(told).encode()
+    return replace(verifier, files={**verifier.files, "/tests/guard.py": _inside("guard"), "/tests/secret": text})
 
 
 def compiled_verifier(verifier: Verifier) -> Verifier:
@@ -165,18 +165,22 @@ def compiled_verifier(verifier: Verifier) -> Verifier:
     current = current_verifier(verifier)
     if current is verifier or verifier.command != GUARD_COMMAND:
         return current
-    compiled = _compiled(current.files["/tests/secret"])
-    return replace(current, files={**current.files, "/tests/guard.py": _inside("start"), **compiled})
+    return replace(current, files={**current.files, **_compiled(verifier.files["/tests/secret"])})
 
 
 @lru_cache(256)
 def _compiled(secret: bytes) -> dict[str, bytes]:
-    told = ast.literal_eval(secret.decode())
-    runs = [told, *([told["unseen"]] if "unseen" in told else [])]
-    for run in runs:
-        run["program"] = _code_of(run["program"], "child")
-    guard = (*_code_of(_inside("guard").decode(), "guard"), len(runs))
-    return {"/tests/guard.code": marshal.dumps(guard), "/tests/secret": b"\0" + marshal.dumps(told)}
+    armed = _armed(secret)
+    assert armed is not None, "only a secret of our making is compiled"
+    told = {**armed, "program": _code_of(armed["program"], "child")}
+    if "unseen" in told:
+        told["unseen"] = {**told["unseen"], "program": _code_of(told["unseen"]["program"], "child")}
+    guard = (*_code_of(_inside("guard").decode(), "guard"), 1 + ("unseen" in told))
+    return {
+        "/tests/guard.py": _inside("start"),
+        "/tests/guard.code": marshal.dumps(guard),
+        "/tests/secret": b"\0" + marshal.dumps(told),
+    }
 
 
 @lru_cache(16)
@@ -215,7 +219,8 @@ def _sealed(secret: dict[str, Any], timeout_s: float) -> Verifier:
 
 
 @lru_cache(256)
-def _armed(secret: bytes) -> bytes | None:
+def _armed(secret: bytes) -> dict[str, Any] | None:
+    """What a verifier's secret is today; nobody may change it."""
     try:
         told = ast.literal_eval(secret.decode())
         request, expected = told["request"], told["expected"]
@@ -226,7 +231,7 @@ def _armed(secret: bytes) -> bytes | None:
         return None  # not of our making
     if not (suite or pytest):
         program = "databases" if "queries" in request else "calls"
-        return repr({**told, "program": _program(program)}).encode()
+        return {**told, "program": _program(program)}
     told |= {"program": _program("suite" if suite else "pytests"), "expected": {**expected, **WHOLE}}
     files = {"": request["source"].encode()} if suite else request["files"]
     texts = {path: files[path] for path in ([""] if suite else request["modules"]) if path in files}
@@ -243,7 +248,7 @@ def _armed(secret: bytes) -> bytes | None:
         numbers = {test: number for number, test in enumerate(request["tests"])}  # one may be named twice
         ids = {number: test.partition("[")[0].split("::") for test, number in numbers.items()}
         must = {number: taken[path].passed_by(names) for number, (path, *names) in ids.items() if path in taken}
-    return repr({**told, "request": request, "asked": asked, "must": must}).encode()
+    return {**told, "request": request, "asked": asked, "must": must}
 
 
 def _check_literal(value: Any) -> None:
