@@ -45,7 +45,7 @@ def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0, away: Sequenc
     """All calls must return their value (reward 1), else the reward is 0; files of the workspace that are `away` cannot
     be read by then.
 
-    Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts. About 10 ms.
+    Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts.
     """
     return _sealed(_unseen_request(HeldOutCalls(calls, away)), timeout_s)
 
