@@ -76,8 +76,9 @@ class Launcher:
         for number in range(len(_SHARE)):
             (root / "stage" / f"tmpfs-{number}").mkdir()
         self._guest = ["-b", str(program), "stage/guest"]
-        self._added = self._stage(added, 0)
-        self._tools = self._stage(tools, len(added))
+        self._added = self._stage(added)
+        shown = (("skeleton", ""), (program, "/guest/guest"), *tools)
+        self._host = [part for source, inside in shown for part in ("-b", str(source), f"skeleton{inside}")]
         self._isolation = _isolation()
         self._overlay = _OVERLAY_ROOT if os.geteuid() == 0 else _OVERLAY_USER
         self._start = [str(program), "launch", str(os.getpid())]
@@ -127,11 +128,11 @@ class Launcher:
     def _on_host(self, disk: int, owner: tuple[int, int], users: list[str], ways: Mapping[str, str]) -> list[str]:
         """What is seen of the host, and the workspace; and the variables that tell of the ways out."""
         user = ["--unshare-user", "--disable-userns", "--uid", str(SANDBOX_UID), "--gid", str(SANDBOX_UID)]
-        writable = _writable(disk, owner)
-        argv = [*self._guest, *self._added.stages, *self._tools.stages, *writable.stages, *users]
+        writable = _writable(disk, owner, "skeleton")
+        argv = [*self._host, *self._added.stages, *writable.stages, *users]
         argv += ["--", self._bwrap, *self._isolation, *user]
-        argv += ["--ro-bind", f"{_SEEN}/skeleton", "/", *proc(), "--dev", "/dev", *writable.visible]
-        argv += [*self._tools.visible, *self._added.visible, *_GUEST, "--bind", f"{_SEEN}/merged", WORKSPACE]
+        argv += ["--bind", f"{_SEEN}/skeleton", "/", *proc(), "--dev", "/dev", *writable.visible]
+        argv += [*self._added.visible, "--bind", f"{_SEEN}/merged", WORKSPACE]
         env = {**ENVIRONMENT, "PATH": self._view.toolchain.path, **ways, **self._view.env}
         return [*argv, *_enter(WORKSPACE, env)]
 
@@ -153,9 +154,9 @@ class Launcher:
             argv += ["--bind", f"{_SEEN}/merged", place]
         return [*argv, *_enter(WORKSPACE, {**root.variables, **ways, **self._view.env})]
 
-    def _stage(self, binds: Sequence[tuple[Path, str]], first: int) -> _Binds:
+    def _stage(self, binds: Sequence[tuple[Path, str]]) -> _Binds:
         stages, visible = [], []
-        for number, (source, inside) in enumerate(binds, first):
+        for number, (source, inside) in enumerate(binds):
             (self._directory / "stage" / str(number)).mkdir()
             stages += ["-b", str(source), f"stage/{number}"]
             visible += ["--ro-bind", f"{_SEEN}/stage/{number}", inside]
@@ -208,12 +209,15 @@ def _tmpfs(size: int, mode: int) -> str:
     return f"size={size},nr_inodes={size // _BYTES_PER_INODE},mode={mode:o}"
 
 
-def _writable(disk: int, owner: tuple[int, int]) -> _Binds:
+def _writable(disk: int, owner: tuple[int, int], within: str = "") -> _Binds:
+    """Mounted at once `within` the directory that becomes the root, but for what lies in a /dev that is made later."""
     stages, visible = [], []
     for number, (place, share) in enumerate(_SHARE.items()):
         options = _tmpfs(disk // share, 0o1777 if place == "/tmp" else 0o755)
-        stages += ["-t", f"{options},uid={owner[0]},gid={owner[1]}", f"stage/tmpfs-{number}"]
-        visible += ["--bind", f"{_SEEN}/stage/tmpfs-{number}", place]
+        stage = f"{within}{place}" if within and not place.startswith("/dev/") else f"stage/tmpfs-{number}"
+        stages += ["-t", f"{options},uid={owner[0]},gid={owner[1]}", stage]
+        if stage != f"{within}{place}":
+            visible += ["--bind", f"{_SEEN}/{stage}", place]
     return _Binds(stages, visible)
 
 

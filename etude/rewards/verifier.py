@@ -25,7 +25,7 @@ from etude.rewards.audit.protected import touched_protected
 from etude.rewards.fresh import with_state
 from etude.rewards.legible import State, legible
 from etude.tasks.harbor import TEST_COMMANDS
-from etude.tasks.verifiers import current_verifier
+from etude.tasks.verifiers import compiled_verifier
 
 if TYPE_CHECKING:
     from etude.rewards.verdicts import Verdicts
@@ -114,7 +114,7 @@ async def _judge(task: Task, sandbox: Sandbox, started: float, limit_s: float) -
     def verdict(reward: float, reason: Reason, detail: str) -> Verdict:
         return Verdict(reward, reason, detail, touched, wall_s=time.monotonic() - started)
 
-    for path, content in current_verifier(task.verifier).files.items():
+    for path, content in compiled_verifier(task.verifier).files.items():
         try:
             await sandbox.write_file(path, content)
         except OSError as error:

@@ -1,17 +1,20 @@
 """The verifiers Etude writes itself: hidden calls with values, a module of tests, a repository's tests, a database.
 
 Owns `calls_verifier`, `suite_verifier`, `pytest_verifier` and `database_verifier`, `with_unseen`, which has a verifier
-ask calls beside its tests, `current_verifier`, the form they are run in, and `unasked_tests`. All put a trusted
-parent (`inside.guard`) between the code under test and the reward. Runs nothing; `rewards.verifier` does.
+ask calls beside its tests, `current_verifier`, what they ask today, `compiled_verifier`, the form they are run in, and
+`unasked_tests`. All put a trusted parent (`inside.guard`) between the code under test and the reward. Runs nothing;
+`rewards.verifier` does.
 """
 
 from __future__ import annotations
 
 import ast
+import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from importlib.resources import files
+from importlib.util import MAGIC_NUMBER
 from typing import Any
 
 from etude.records import Verifier
@@ -42,7 +45,7 @@ def calls_verifier(calls: Sequence[Call], timeout_s: float = 10.0, away: Sequenc
     """All calls must return their value (reward 1), else the reward is 0; files of the workspace that are `away` cannot
     be read by then.
 
-    Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts. About 10 ms.
+    Arguments and values are Python literals: numbers, strings, bytes, None, lists, tuples, sets, dicts.
     """
     return _sealed(_unseen_request(HeldOutCalls(calls, away)), timeout_s)
 
@@ -150,10 +153,40 @@ def current_verifier(verifier: Verifier) -> Verifier:
     taken out of them (see `tasks.outside`). One that Etude did not write is handed back as it is.
     """
     secret = verifier.files.get("/tests/secret")
-    ours = secret is not None and "/tests/guard.py" in verifier.files
-    if not ours or (whole := _armed(secret)) is None:
+    if secret is None or "/tests/guard.py" not in verifier.files or (told := _armed(secret)) is None:
         return verifier
-    return replace(verifier, files={**verifier.files, "/tests/guard.py": _inside("guard"), "/tests/secret": whole})
+    text = repr(told).encode()
+    return replace(verifier, files={**verifier.files, "/tests/guard.py": _inside("guard"), "/tests/secret": text})
+
+
+def compiled_verifier(verifier: Verifier) -> Verifier:
+    """The current verifier in the form that is run: its guard and programs as code, and the secret marshalled, which
+    Python reads in a hundredth of the time of their text. One with a command of its own keeps the text."""
+    current = current_verifier(verifier)
+    if current is verifier or verifier.command != GUARD_COMMAND:
+        return current
+    return replace(current, files={**current.files, **_compiled(verifier.files["/tests/secret"])})
+
+
+@lru_cache(256)
+def _compiled(secret: bytes) -> dict[str, bytes]:
+    armed = _armed(secret)
+    assert armed is not None, "only a secret of our making is compiled"
+    told = {**armed, "program": _code_of(armed["program"], "child")}
+    if "unseen" in told:
+        told["unseen"] = {**told["unseen"], "program": _code_of(told["unseen"]["program"], "child")}
+    guard = (*_code_of(_inside("guard").decode(), "guard"), 1 + ("unseen" in told))
+    return {
+        "/tests/guard.py": _inside("start"),
+        "/tests/guard.code": marshal.dumps(guard),
+        "/tests/secret": b"\0" + marshal.dumps(told),
+    }
+
+
+@lru_cache(16)
+def _code_of(source: str, name: str) -> tuple[bytes, bytes, str]:
+    """See `inside.guard`."""
+    return MAGIC_NUMBER, marshal.dumps(compile(source, name, "exec", dont_inherit=True, optimize=0)), source
 
 
 def unasked_tests(verifier: Verifier) -> int:
@@ -186,7 +219,8 @@ def _sealed(secret: dict[str, Any], timeout_s: float) -> Verifier:
 
 
 @lru_cache(256)
-def _armed(secret: bytes) -> bytes | None:
+def _armed(secret: bytes) -> dict[str, Any] | None:
+    """What a verifier's secret is today; nobody may change it."""
     try:
         told = ast.literal_eval(secret.decode())
         request, expected = told["request"], told["expected"]
@@ -197,7 +231,7 @@ def _armed(secret: bytes) -> bytes | None:
         return None  # not of our making
     if not (suite or pytest):
         program = "databases" if "queries" in request else "calls"
-        return repr({**told, "program": _program(program)}).encode()
+        return {**told, "program": _program(program)}
     told |= {"program": _program("suite" if suite else "pytests"), "expected": {**expected, **WHOLE}}
     files = {"": request["source"].encode()} if suite else request["files"]
     texts = {path: files[path] for path in ([""] if suite else request["modules"]) if path in files}
@@ -214,7 +248,7 @@ def _armed(secret: bytes) -> bytes | None:
         numbers = {test: number for number, test in enumerate(request["tests"])}  # one may be named twice
         ids = {number: test.partition("[")[0].split("::") for test, number in numbers.items()}
         must = {number: taken[path].passed_by(names) for number, (path, *names) in ids.items() if path in taken}
-    return repr({**told, "request": request, "asked": asked, "must": must}).encode()
+    return {**told, "request": request, "asked": asked, "must": must}
 
 
 def _check_literal(value: Any) -> None:

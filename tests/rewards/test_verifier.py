@@ -1,12 +1,14 @@
 """Verdicts: what counts as solved, what as a failure of the code, what as a failure of ours."""
 
+import marshal
+
 import pytest
 
 from etude.environments.archive import Archive, take_out
 from etude.environments.base import WORKSPACE, Resources, SandboxSpec
 from etude.records import InfraFailed, Task, Verifier
 from etude.rewards.verifier import verify
-from etude.tasks.verifiers import calls_verifier
+from etude.tasks.verifiers import HeldOutCalls, calls_verifier, compiled_verifier, with_unseen
 
 GOOD = {"m.py": b"def add(a, b):\n    return a + b\n"}
 BAD = {"m.py": b"def add(a, b):\n    return a - b\n"}
@@ -27,6 +29,35 @@ def test_right_and_wrong_code(run):
         assert (right.reward, right.reason) == (1.0, "passed")
         assert (wrong.reward, wrong.reason) == (0.0, "failed")
         assert "passed 0 of 5" in wrong.detail
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("form", ["code", "source"])
+@pytest.mark.parametrize("unseen", [(), (("m", "add", [3, 4], 7),)])
+def test_a_verifier_runs_from_its_code_where_that_fits_the_interpreter_and_else_from_its_source(run, form, unseen):
+    """Whichever is not to be run says nothing, so that no reward can have come of it."""
+    verifier = compiled_verifier(with_unseen(adding().verifier, HeldOutCalls(unseen)))
+
+    def one_form(magic, code, source):
+        return (magic, code, "") if form == "code" else (b"none", marshal.dumps(compile("", "", "exec")), source)
+
+    *guard, runs = marshal.loads(verifier.files["/tests/guard.code"])
+    secret = marshal.loads(verifier.files["/tests/secret"][1:])
+    for told in (secret, *([secret["unseen"]] if unseen else [])):
+        told["program"] = one_form(*told["program"])
+    assert runs == 1 + len(unseen)
+    files = {**verifier.files, "/tests/guard.code": marshal.dumps((*one_form(*guard), runs))}
+    files["/tests/secret"] = b"\0" + marshal.dumps(secret)
+
+    async def scenario(backend):
+        for state, reward in ((GOOD, b"1.0"), (BAD, b"0.0")):
+            sandbox = await backend.create(SandboxSpec(state))
+            for path, content in files.items():
+                await sandbox.write_file(path, content)
+            done = await sandbox.exec(verifier.command)
+            assert done.exit_code == 0, done.output
+            assert await sandbox.read_file("/logs/verifier/reward.txt") == reward
 
     run(scenario)
 

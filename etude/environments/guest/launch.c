@@ -11,17 +11,19 @@
  *
  * Paths are relative to DIRECTORY; the tmpfs lands on `scratch`, the overlay on `merged`. -c groups are joined here; -j
  * groups are opened for the guest, which puts each command into them: the guest itself stays outside the limits of its
- * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE, and
- * each -t STAGE gets a tmpfs of its own: bubblewrap's have a size, but no limit on the number of files.
+ * commands, so that it can still answer when they have used up everything. Each -b SOURCE is bound on its STAGE,
+ * read-only with all below it, and each -t STAGE gets a tmpfs of its own: bubblewrap's have a size, but no limit on the
+ * number of files.
  * A sandbox's users are the host's from FIRST on: each -l TREE is mounted on its STAGE as owned by such. One on an image
  * starts from the mount namespace MOUNTS of `hold`, -r lays a read-only overlay of its trees on `root`, and -i lets it run
  * among its users as UID and GID (the first two then only own its overlay).
- * All of DIRECTORY is then bound on /tmp, in this namespace: bubblewrap runs as a user who may not be able to reach the
- * real places, below somebody's home say. */
+ * All of DIRECTORY is then moved to /tmp, in this namespace: bubblewrap runs as a user who may not be able to reach the
+ * real places, below somebody's home say. It lists every mount for each that it makes, so there are as few as can be. */
 #include "host.h"
 
 #include <grp.h>
 #include <linux/keyctl.h>
+#include <linux/mount.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -70,6 +72,21 @@ void private_mounts(void) {
     }
     if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
         fail("make private", "/");
+}
+
+/* DIRECTORY becomes a mount of its own, so that it can be moved with all that is mounted in it. */
+static void mount_directory(const char *directory) {
+    umount2("/sys", MNT_DETACH); /* which may be a dozen mounts; nobody here looks at it */
+    if (mount(".", ".", NULL, MS_BIND | MS_REC, NULL) || chdir(directory))
+        fail("bind", directory);
+}
+
+static void show(const char *source, const char *stage) {
+    struct mount_attr attributes = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
+    if (mount(source, stage, NULL, MS_BIND | MS_REC, NULL))
+        fail("bind", source);
+    if (mount_setattr(AT_FDCWD, stage, AT_RECURSIVE, &attributes, sizeof attributes))
+        fail("make read-only", source);
 }
 
 static void mount_workspace(uid_t uid, gid_t gid, const char *tmpfs, const char *overlay) {
@@ -137,9 +154,9 @@ int launch(int argc, char **argv) {
         at += 2;
     }
     private_mounts();
+    mount_directory(argv[3]);
     for (; at + 2 < argc && !strcmp(argv[at], "-b"); at += 3)
-        if (mount(argv[at + 1], argv[at + 2], NULL, MS_BIND | MS_REC, NULL))
-            fail("bind", argv[at + 1]);
+        show(argv[at + 1], argv[at + 2]);
     for (; at + 2 < argc && !strcmp(argv[at], "-t"); at += 3)
         if (mount("tmpfs", argv[at + 2], "tmpfs", MS_NOSUID | MS_NODEV, argv[at + 1]))
             fail("mount a tmpfs with", argv[at + 1]);
@@ -147,8 +164,8 @@ int launch(int argc, char **argv) {
     at = map_users(argc, argv, at, &users);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* which a change of user has undone */
     mount_workspace(uid, gid, argv[4], argv[5]);
-    if (mount(".", "/tmp", NULL, MS_BIND | MS_REC, NULL))
-        fail("bind", argv[3]);
+    if (mount(".", "/tmp", NULL, MS_MOVE, NULL))
+        fail("move", argv[3]);
     if (at + 1 >= argc || strcmp(argv[at], "--"))
         return 2;
     while (users.range >= 0 && waitpid(-1, NULL, 0) > 0)
