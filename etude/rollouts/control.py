@@ -64,11 +64,11 @@ def fine_tuned_control(
 
     decoder, tokenizer = load_checkpoint(config.model.path)
     set_expert_format(decoder, config.model.expert_format)
-    started = _cpu_seconds()
+    started = cpu_spent()
     documents = asyncio.run(
         _demonstrations(config, ChatRenderer(tokenizer), RECORDING_SHARE * cpu_seconds, read or _whole)
     )
-    spent = _cpu_seconds() - started
+    spent = cpu_spent() - started
     metrics = finetune(
         decoder,
         documents,
@@ -81,7 +81,7 @@ def fine_tuned_control(
     return export_bits(decoder), metrics | {"demonstrations": float(len(documents)), "recording_cpu_s": spent}
 
 
-def _cpu_seconds() -> float:
+def cpu_spent() -> float:
     """Of this process and of the sandboxes it has seen end."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
@@ -108,9 +108,9 @@ async def _demonstrations(
 
 def _tasks(config: RunConfig, cpu_seconds: float) -> Iterator[Task]:
     """As many as are begun within the time, one at least."""
-    end = _cpu_seconds() + cpu_seconds
+    end = cpu_spent() + cpu_seconds
     for index in range(DEMONSTRATIONS):
-        if index and _cpu_seconds() >= end:
+        if index and cpu_spent() >= end:
             return
         yield control_task(config, index)
 
