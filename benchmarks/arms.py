@@ -1,4 +1,4 @@
-"""What reinforcement learning is worth beside its rivals: from one base, at equal CPU time, on tasks none has trained on.
+"""What reinforcement learning is worth beside its rivals: from one base, at equal CPU time, on tasks new to all.
 
     python benchmarks/arms.py [--seeds 0 1 2] [--minutes 6] [--arms rl sft ...] [--per-rung 100] [--out runs/arms]
     python benchmarks/arms.py --report
@@ -21,9 +21,9 @@ makes it faster and costs more CPU time a token; at most 30% of its time is reco
 `rft` are a first guess, and have not been tuned.
 
 Each arm's last checkpoint plays every task once at temperature 1, with --greedy at 0 too, by the same draws as every
-other's. Tasks are the ladder's splits `eval` and `heldout` from number --first on, --per-rung of each, and the real-code
-set. Checkpoints on the way, at quarters of the time or after rounds of `rft`, play a small set of their own for the
-curves. Neither evaluations nor these count as an arm's time.
+other's. Tasks are the ladder's splits `eval` and `heldout` from number --first on, --per-rung of each, and the
+real-code set. Checkpoints on the way, at quarters of the time or after rounds of `rft`, play a small set of their own
+for the curves. No evaluation counts as an arm's time.
 
 OUT/records has one small file an arm and seed, written when it is done. What is there is not done again, so a second
 call goes on; records of several machines are copied into one directory, and --report makes the figures and curves.svg
@@ -55,7 +55,7 @@ PREFIXES = ("all", "rl", "sft_rl", "sft", "rft")
 
 
 @dataclass(frozen=True)
-class Exam:
+class Evaluation:
     """What every checkpoint plays: any list of tasks, and a small one for curves."""
 
     tasks: Sequence[Task]
@@ -71,18 +71,18 @@ class Exam:
         return Point(made.cpu_s, made.samples, sum(solved.values()), len(solved))
 
 
-def record(plan: Plan, exam: Exam, settings: Settings, arm: str, seed: int, trained: Trained) -> Record:
+def record(plan: Plan, evaluation: Evaluation, settings: Settings, arm: str, seed: int, trained: Trained) -> Record:
     """Everything that is kept of an arm."""
     torch.set_num_threads(1)
-    curve = tuple(exam.point(plan, made) for made in (*trained.way, trained.last)) if exam.curve else ()
+    curve = tuple(evaluation.point(plan, made) for made in (*trained.way, trained.last)) if evaluation.curve else ()
     return Record(
         arm=arm,
         seed=seed,
         settings=settings,
         cpu_s=trained.last.cpu_s,
         samples=trained.last.samples,
-        outcomes=exam.outcomes(plan, trained.last.model, 1.0),
-        greedy=exam.outcomes(plan, trained.last.model, 0.0) if exam.greedy else None,
+        outcomes=evaluation.outcomes(plan, trained.last.model, 1.0),
+        greedy=evaluation.outcomes(plan, trained.last.model, 0.0) if evaluation.greedy else None,
         curve=curve,
         notes=trained.notes,
         commit=_commit(),
@@ -90,9 +90,9 @@ def record(plan: Plan, exam: Exam, settings: Settings, arm: str, seed: int, trai
     )
 
 
-def compare(plan: Plan, exam: Exam, arms: Sequence[str], seeds: Sequence[int]) -> None:
+def compare(plan: Plan, evaluation: Evaluation, arms: Sequence[str], seeds: Sequence[int]) -> None:
     """Train and evaluate whatever has no record yet; the base first, once, as if it were an arm."""
-    settings = settings_of(plan, exam)
+    settings = settings_of(plan, evaluation)
     base = Trained(Checkpoint(plan.base, 0.0, 0), (), {})
     for arm, seed in [("base", 0), *((arm, seed) for seed in seeds for arm in ARMS if arm in arms)]:
         path = records.path_of(plan.out, arm, seed)
@@ -102,7 +102,7 @@ def compare(plan: Plan, exam: Exam, arms: Sequence[str], seeds: Sequence[int]) -
             continue
         began = time.monotonic()
         trained = base if arm == "base" else train(plan, arm, seed)
-        made = record(plan, exam, settings, arm, seed, trained)
+        made = record(plan, evaluation, settings, arm, seed, trained)
         records.write(plan.out, made)
         everything = "".join(made.outcomes.values())
         solved = f"{everything.count('1')} of {len(everything)} tasks solved"
@@ -110,11 +110,11 @@ def compare(plan: Plan, exam: Exam, arms: Sequence[str], seeds: Sequence[int]) -
         print(f"{arm} {seed}: {told} ({time.monotonic() - began:.0f} s)", flush=True)
 
 
-def settings_of(plan: Plan, exam: Exam) -> Settings:
+def settings_of(plan: Plan, evaluation: Evaluation) -> Settings:
     weights = hashlib.sha256()
     for path in sorted(plan.base.glob("*.safetensors")):
         weights.update(path.read_bytes())
-    tasks = records.digest([*exam.tasks, *exam.curve]) + ("+greedy" if exam.greedy else "")
+    tasks = records.digest([*evaluation.tasks, *evaluation.curve]) + ("+greedy" if evaluation.greedy else "")
     return Settings(weights.hexdigest()[:16], tasks, plan.minutes, plan.cpu_seconds, plan.overrides)
 
 
@@ -149,8 +149,8 @@ def main() -> None:
             parser.error(f"{base}: no model there")
         plan = Plan(out, base, options.minutes, options.cpu_seconds, tuple(sorted(options.set)))
         tasks = records.development_tasks(options.first, options.per_rung, not options.no_real)
-        exam = Exam(tasks, records.curve_tasks(options.curve_per_rung), options.greedy)
-        compare(plan, exam, options.arms, options.seeds)
+        evaluation = Evaluation(tasks, records.curve_tasks(options.curve_per_rung), options.greedy)
+        compare(plan, evaluation, options.arms, options.seeds)
     found = records.read_all(out)
     figures = report(found)
     print(table(figures, COLOURS))

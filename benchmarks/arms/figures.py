@@ -1,10 +1,11 @@
 """What is made of the records: rates and differences with their intervals, and the curves.
 
 Owns the bootstrap. Outcomes of an arm are a matrix, seeds by tasks; a difference between two arms is that of their
-matrices, over the seeds that both have, so it is paired by task and by seed. Every draw takes seeds and tasks anew, with
-replacement: the same tasks for all seeds, and as many of each group as there are (Owen, arXiv 0712.1111). Plain draws of
-S seeds vary too little, by the factor (S - 1) / S; how far each draw's weights lie from equal is widened by its root. Of
-a single seed, tasks alone are drawn, and the interval says nothing of other seeds. Trains and plays nothing.
+matrices, over the seeds that both have, so it is paired by task and by seed. Every draw takes seeds and tasks anew,
+with replacement: the same tasks for all seeds, and as many of each group as there are (Owen, arXiv 0712.1111). Plain
+draws of S seeds vary too little, by the factor (S - 1) / S; how far each draw's weights lie from equal is widened by
+the root of that. Of a single seed, tasks alone are drawn, and the interval says nothing of other seeds. Trains and
+plays nothing.
 """
 
 from __future__ import annotations

@@ -55,9 +55,7 @@ class RejectionConfig(Config):
     @model_validator(mode="after")
     def _fits(self) -> RejectionConfig:
         if (taken := self.sampling_share + (self.rounds - 1) * self.round_share) >= 0.95:
-            raise ValueError(
-                f"sampling_share and round_share: they leave {1 - taken:.0%} of the time to the last round"
-            )
+            raise ValueError(f"sampling_share and round_share: they leave {1 - taken:.0%} of the time at the end")
         return self
 
 
@@ -125,12 +123,17 @@ async def _sample(
     end: float,
     kept: dict[int, list[Document]],
 ) -> int:
-    """Play until the CPU time is `end`; what is under way then is played to its end, and counted."""
+    """Play until the CPU time is about `end`. What is under way is played to its end, and counted: so none is begun
+    once the time there is would go into that, at half of a rollout's time each.
+    """
     of_task: Counter[str] = Counter()
-    count = 0
+    begun = count = 0
+    start = cpu_spent()
 
     def in_time() -> Iterator[RolloutRequest]:
-        while cpu_spent() < end:
+        nonlocal begun
+        while (now := cpu_spent()) + (begun - count) / 2 * (now - start) / max(1, (begun + count) / 2) < end:
+            begun += 1
             yield next(requests)
 
     async for request, trajectory in played(model, config, in_time()):

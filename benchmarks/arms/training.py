@@ -227,14 +227,10 @@ def confirmed(result: SessionResult) -> list[Document]:
     """All that an expert said but for messages with an edit that the check of the same message refuted: hindsight tells
     that these were wrong guesses, and guessing wrong is not to be learned.
     """
-    edited = {
-        event.data["turn"] for event in result.events if event.kind == "tool_call" and event.data["name"] in EDITS
-    }
-    passed = {
-        event.data["turn"]
-        for event in result.events
-        if event.kind == "tool_result" and event.data["text"].startswith("passed")
-    }
+    calls = [event.data for event in result.events if event.kind == "tool_call"]
+    edited = {call["turn"] for call in calls if call["name"] in EDITS}
+    results = [event.data for event in result.events if event.kind == "tool_result"]
+    passed = {each["turn"] for each in results if each["text"].startswith("passed")}
     documents, turn = [], 0
     for segment in result.segments:
         begins = segment.sampled & ~np.concatenate([[False], segment.sampled[:-1]])
