@@ -2,10 +2,9 @@
 
 Owns the bootstrap. Outcomes of an arm are a matrix, seeds by tasks; a difference between two arms is that of their
 matrices, over the seeds that both have, so it is paired by task and by seed. Every draw takes seeds and tasks anew,
-with replacement: the same tasks for all seeds, and as many of each group as there are (Owen, arXiv 0712.1111). Plain
-draws of S seeds vary too little, by the factor (S - 1) / S; how far each draw's weights lie from equal is widened by
-the root of that. Of a single seed, tasks alone are drawn, and the interval says nothing of other seeds. Trains and
-plays nothing.
+with replacement, and the same tasks for all seeds (Owen, arXiv 0712.1111). Plain draws of S seeds vary too little, by
+the factor (S - 1) / S of the variance; how far each draw's weights lie from equal is widened to make up for it. Of a
+single seed, tasks alone are drawn, and the interval says nothing of other seeds. Trains and plays nothing.
 """
 
 from __future__ import annotations
@@ -53,13 +52,10 @@ SETS = {
 # --- the bootstrap ----------------------------------------------------------------------------------------------------
 
 
-def interval(values_ST: Matrix, strata_T: Sequence[str], draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
-    """95%, of the mean of `values_ST`, where tasks are drawn within their strata."""
+def interval(values_ST: Matrix, draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
+    """95%, of the mean of `values_ST`."""
     rng, (seeds, tasks) = np.random.default_rng(seed), values_ST.shape
-    by_task_DT = np.empty((draws, tasks))
-    for stratum in sorted(set(strata_T)):
-        columns = [place for place, each in enumerate(strata_T) if each == stratum]
-        by_task_DT[:, columns] = rng.multinomial(len(columns), [1 / len(columns)] * len(columns), draws) / tasks
+    by_task_DT = rng.multinomial(tasks, np.full(tasks, 1 / tasks), draws) / tasks
     by_seed_DS = np.full((draws, seeds), 1 / seeds)
     if seeds > 1:
         drawn_DS = rng.multinomial(seeds, by_seed_DS[0], draws) / seeds
@@ -71,31 +67,26 @@ def interval(values_ST: Matrix, strata_T: Sequence[str], draws: int = DRAWS, see
 
 def rate(outcomes: Sequence[Outcomes], belongs: Callable[[str], bool]) -> dict[str, Any] | None:
     """Of all seeds together; None where no task belongs to it."""
-    values_ST, strata_T = matrix(outcomes, belongs)
-    if not strata_T:
+    values_ST = matrix(outcomes, belongs)
+    if not (tasks := values_ST.shape[1]):
         return None
-    mean, tasks = float(values_ST.mean()), len(strata_T)
+    mean = float(values_ST.mean())
     if mean in (0.0, 1.0):  # no draw would differ, and yet other tasks might
         return {"rate": mean, "interval": wilson(mean * tasks, tasks), "tasks": tasks}
-    low, high = interval(values_ST, strata_T)
+    low, high = interval(values_ST)
     return {"rate": mean, "interval": (max(0.0, low), min(1.0, high)), "tasks": tasks}
 
 
 def difference(ours: Sequence[Outcomes], others: Sequence[Outcomes], belongs: Callable[[str], bool]) -> dict[str, Any]:
     """The mean of `ours` less that of `others`, seed by seed."""
-    ours_ST, strata_T = matrix(ours, belongs)
-    others_ST, _ = matrix(others, belongs)
-    return {
-        "difference": float((ours_ST - others_ST).mean()), "interval": interval(ours_ST - others_ST, strata_T),
-        "seeds": len(ours_ST),
-    }  # fmt: skip
+    values_ST = matrix(ours, belongs) - matrix(others, belongs)
+    return {"difference": float(values_ST.mean()), "interval": interval(values_ST), "seeds": len(values_ST)}
 
 
-def matrix(outcomes: Sequence[Outcomes], belongs: Callable[[str], bool]) -> tuple[Matrix, list[str]]:
-    """[seeds, tasks] of 0 and 1, and the group of each task."""
+def matrix(outcomes: Sequence[Outcomes], belongs: Callable[[str], bool]) -> Matrix:
+    """Of 0 and 1."""
     groups = [group for group in outcomes[0] if belongs(group)]
-    rows = [[float(each) for group in groups for each in seed[group]] for seed in outcomes]
-    return np.asarray(rows), [group for group in groups for _ in outcomes[0][group]]
+    return np.asarray([[float(each) for group in groups for each in seed[group]] for seed in outcomes])
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
