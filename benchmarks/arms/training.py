@@ -163,7 +163,7 @@ def _reinforced(plan: Plan, seed: int, directory: Path, model: Path, minutes: fl
     overrides = [part for each in (*sets, *plan.of("all"), *changes) for part in ("--set", each)]
     resume = ["--resume"] if (directory / "recipe.json").exists() else []
     command = [sys.executable, "-m", "etude.cli.main", "train", str(RECIPE), "--out", str(directory), "--json"]
-    if subprocess.run([*command, *overrides, *resume], cwd=ROOT, stdout=sys.stderr).returncode:
+    if subprocess.run([*command, *overrides, *resume], cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
         raise SystemExit(f"{directory}: the run failed; what it said is above, and this command goes on with it")
     training = json.loads((directory / "training.json").read_text())
     last = Checkpoint(directory / "model", training["cpu_s"], training["rollouts"])
