@@ -20,23 +20,18 @@ import argparse
 import asyncio
 import json
 import math
-import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from playing import played, request_of
 
 from etude.config import load_recipe
-from etude.engine.torch_engine import TorchEngine
-from etude.environments.backends import open_backend
-from etude.models.chat import ChatRenderer
-from etude.models.checkpoint import load_checkpoint
-from etude.records import InfraFailed, Task, Trajectory, solved
+from etude.records import Task, Trajectory, solved
 from etude.rewards.rates import wilson
 from etude.rollouts.config import RunConfig
-from etude.rollouts.session import RolloutRequest, play
 from etude.tasks.trail import trail_task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,22 +79,10 @@ def trained(out: Path, arm: str, seed: int, model: Path, minutes: float) -> Path
 # --- held-out tasks ---------------------------------------------------------------------------------------------------
 
 
-async def played(model: Path, config: RunConfig, tasks: list[Task]) -> list[Trajectory]:
+async def trajectories(model: Path, config: RunConfig, tasks: list[Task]) -> dict[str, Trajectory]:
     """Each task once, by draws of its own: the same for every policy."""
-    decoder, tokenizer = load_checkpoint(model)
-    engine, chat = TorchEngine(decoder, config.engine), ChatRenderer(tokenizer)
-    backend, places = open_backend(config.environment), asyncio.Semaphore(config.rollouts.concurrency)
-
-    async def one(task: Task) -> Trajectory:
-        order = RolloutRequest(task.id, "longhorizon", task, random.Random(f"longhorizon {task.id}").getrandbits(40))
-        async with places:
-            return await play(order, config, backend, engine, chat, lambda *_: None)
-
-    try:
-        return list(await asyncio.gather(*map(one, tasks)))
-    finally:
-        engine.close()
-        await backend.close()
+    requests = [request_of(task, "longhorizon") for task in tasks]
+    return {request.task.id: trajectory async for request, trajectory in played(model, config, requests)}
 
 
 def measured(model: Path, config: RunConfig, count: int, name: str) -> dict[str, Any]:
@@ -107,9 +90,7 @@ def measured(model: Path, config: RunConfig, count: int, name: str) -> dict[str,
     sets = {(split, rung): [trail_task(rung, split, FIRST + at) for at in range(count)]
             for split in ("eval", "heldout") for rung in (2, 3)}  # fmt: skip
     tasks = [task for each in sets.values() for task in each]
-    found = dict(zip((task.id for task in tasks), asyncio.run(played(model, config, tasks)), strict=True))
-    if broken := [each.outcome.what for each in found.values() if isinstance(each.outcome, InfraFailed)]:
-        raise SystemExit(f"{name}: {len(broken)} sessions failed for infrastructure, the first: {broken[0]}")
+    found = asyncio.run(trajectories(model, config, tasks))
     figures: dict[str, Any] = {}
     for (split, rung), members in sets.items():
         won = sum(solved(found[task.id].outcome) for task in members)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,16 @@ from etude.tasks.ladder import ladder_task
 from etude.trainer.config import FinetuneConfig
 
 if TYPE_CHECKING:
+    from etude.harness.session import SessionResult
     from etude.models.chat import ChatRenderer
+    from etude.models.decoder import Decoder
     from etude.models.state import Bits
     from etude.trainer.documents import Document
 
 DEMONSTRATIONS = 1500
-"""Clean sessions that are recorded: more than the control has time for, so that none is seen often."""
+"""Clean sessions that are recorded at most: more than the control has time for, so that none is seen often."""
+RECORDING_SHARE = 0.3
+"""And of the control's time at most so much goes into them, which is about one epoch: a short control needs fewer."""
 
 
 @actor(num_cpus=0)
@@ -39,9 +44,17 @@ class ControlActor:
         return fine_tuned_control(self.config, cpu_seconds, directory)
 
 
-def fine_tuned_control(config: RunConfig, cpu_seconds: float, directory: Path) -> tuple[Bits, dict[str, float]]:
+def fine_tuned_control(
+    config: RunConfig,
+    cpu_seconds: float,
+    directory: Path,
+    finetuning: FinetuneConfig | None = None,
+    read: Callable[[SessionResult], list[Document]] | None = None,
+    on_step: Callable[[Decoder, dict[str, float]], None] = lambda decoder, metrics: None,
+) -> tuple[Bits, dict[str, float]]:
     """The control's weights, which are also saved to `directory`, and its metrics. Recording counts against the budget,
-    as rollouts count against reinforcement learning's; saving does not.
+    as rollouts count against reinforcement learning's; saving does not. `read` makes documents of a session: by
+    default, all that the expert said is learned.
     """
     from etude.models.chat import ChatRenderer
     from etude.models.checkpoint import load_checkpoint, save_checkpoint
@@ -51,37 +64,55 @@ def fine_tuned_control(config: RunConfig, cpu_seconds: float, directory: Path) -
 
     decoder, tokenizer = load_checkpoint(config.model.path)
     set_expert_format(decoder, config.model.expert_format)
-    started = _cpu_seconds()
-    documents = asyncio.run(_demonstrations(config, ChatRenderer(tokenizer)))
-    spent = _cpu_seconds() - started
-    metrics = finetune(decoder, documents, FinetuneConfig(), cpu_seconds - spent, config.seed)
+    started = cpu_spent()
+    documents = asyncio.run(
+        _demonstrations(config, ChatRenderer(tokenizer), RECORDING_SHARE * cpu_seconds, read or _whole)
+    )
+    spent = cpu_spent() - started
+    metrics = finetune(
+        decoder,
+        documents,
+        finetuning or FinetuneConfig(),
+        cpu_seconds - spent,
+        config.seed,
+        lambda line: on_step(decoder, line),
+    )
     save_checkpoint(decoder, directory, tokenizer)
     return export_bits(decoder), metrics | {"demonstrations": float(len(documents)), "recording_cpu_s": spent}
 
 
-def _cpu_seconds() -> float:
+def cpu_spent() -> float:
     """Of this process and of the sandboxes it has seen end."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
-async def _demonstrations(config: RunConfig, chat: ChatRenderer) -> list[Document]:
-    from etude.trainer.demonstrations import record
+def _whole(result: SessionResult) -> list[Document]:
     from etude.trainer.documents import document_of
 
-    backend = open_backend(config.environment)
+    return [document_of(segment) for segment in result.segments]
+
+
+async def _demonstrations(
+    config: RunConfig, chat: ChatRenderer, cpu_seconds: float, read: Callable[[SessionResult], list[Document]]
+) -> list[Document]:
+    from etude.trainer.demonstrations import record
+
+    backend, tasks = open_backend(config.environment), _tasks(config, cpu_seconds)
     try:
-        played = record(
-            [control_task(config, index) for index in range(DEMONSTRATIONS)],
-            backend,
-            chat,
-            CLEAN,
-            config.harness,
-            seed=config.seed,
-        )
-        return [document_of(segment) async for _, result in played for segment in result.segments]
+        played = record(tasks, backend, chat, CLEAN, config.harness, seed=config.seed)
+        return [document async for _, result in played for document in read(result)]
     finally:
         await backend.close()
+
+
+def _tasks(config: RunConfig, cpu_seconds: float) -> Iterator[Task]:
+    """As many as are begun within the time, one at least."""
+    end = cpu_spent() + cpu_seconds
+    for index in range(DEMONSTRATIONS):
+        if index and cpu_spent() >= end:
+            return
+        yield control_task(config, index)
 
 
 def control_task(config: RunConfig, index: int) -> Task:

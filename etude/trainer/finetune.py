@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from etude.errors import ConfigError
 from etude.models.decoder import Decoder
 from etude.models.state import round_to_bf16
 from etude.trainer.clipping import GradientClip
@@ -28,7 +29,11 @@ def finetune(
     seed: int = 0,
     on_step: Callable[[dict[str, float]], None] = lambda metrics: None,
 ) -> dict[str, float]:
-    """Train `decoder` in place until this process has spent `cpu_seconds`; warm-up, then linear decay to zero."""
+    """Train `decoder` in place until this process has spent `cpu_seconds`; warm-up, then linear decay to zero. Raises
+    ConfigError where there are none to spend.
+    """
+    if cpu_seconds <= 0:
+        raise ConfigError("fine-tuning: its demonstrations have used up its CPU time; give it more seconds")
     torch.set_num_threads(config.threads)
     optimizer = build_optimizer(decoder, config.optimizer)
     clip = GradientClip(config.gradient_clip)
@@ -51,6 +56,7 @@ def finetune(
             "steps": float(steps),
             "tokens": float(tokens),
             "clipped_steps": float(clipped),
+            "documents": float(min(mixture.drawn["demonstrations"], len(documents))),
             "cpu_s": spent * cpu_seconds,
         }
         on_step(last)

@@ -7,6 +7,8 @@ import sys
 import pytest
 from small import ROOT, variables
 
+from etude.tasks.ladder import RUNGS
+
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -50,8 +52,29 @@ def test_the_codecs_on_the_updates_of_a_run():
 def test_the_base_plays_every_rung():
     model = str(ROOT / "models" / "etude-tiny")
     figures = last_line("rungs.py", model, "--per-rung", "6")
-    assert len(figures[model]["rates"]) == 5
-    assert 0 < sum(figures[model]["rates"]) < 5
+    assert len(figures[model]["rates"]) == len(RUNGS)
+    assert 0 < sum(figures[model]["rates"]) < len(RUNGS)
+
+
+@pytest.mark.proof(60)
+def test_arms_are_trained_evaluated_and_not_trained_again(tmp_path):
+    small = (
+        "--out", str(tmp_path), "--arms", "sft", "rft", "sft_masked", "--seeds", "0", "--cpu-seconds", "24",
+        "--per-rung", "1", "--no-real", "--curve-per-rung", "1", "--greedy",
+        "--set", "all.rollouts.concurrency=8", "--set", "rft.rounds=2",
+    )  # fmt: skip
+    figures = last_line("arms.py", *small)
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    assert sorted(path.stem for path in made) == ["base-0", "rft-0", "sft-0", "sft_masked-0"]
+    for arm in ("base", "rft", "sft", "sft_masked"):
+        assert figures[arm]["ladder"]["tasks"] == figures[arm]["heldout"]["tasks"] == len(RUNGS)
+        assert 0 <= figures[arm]["greedy"]["ladder"]["rate"] <= 1
+    assert 12 <= figures["cpu_s"]["sft"] < 24 <= figures["cpu_s"]["rft"] < 36
+    assert all(count > 0 for count in figures["samples"].values())
+    assert all(len(json.loads(path.read_text())["curve"]) >= 2 for path in made if path.stem != "base-0")
+    assert (tmp_path / "curves.svg").read_text().count("<svg") == 1
+    assert last_line("arms.py", *small) == last_line("arms.py", "--out", str(tmp_path), "--report") == figures
+    assert made == {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
 
 
 @pytest.mark.proof(15)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from etude.errors import CheckpointError
+from etude.errors import CheckpointError, ConfigError
 from etude.models.config import ModelConfig
 from etude.models.decoder import Decoder
 from etude.trainer.config import FinetuneConfig, OptimizerConfig
@@ -165,7 +165,10 @@ def test_the_control_learns_within_its_budget():
     )
     assert losses[-1] < losses[0] / 2
     assert metrics["steps"] == len(losses)
+    assert metrics["documents"] == 40, "each was seen"
     assert all(torch.equal(p, p.bfloat16().float()) for p in decoder.parameters())
+    with pytest.raises(ConfigError, match="used up"):  # it would never end
+        finetune(decoder, documents(), settings, cpu_seconds=0.0)
 
 
 def test_the_token_after_the_next_is_predicted_from_its_own_document_alone():
