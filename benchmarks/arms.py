@@ -22,8 +22,9 @@ makes it faster and costs more CPU time a token; at most 30% of its time is reco
 
 Each arm's last checkpoint plays every task once at temperature 1, with --greedy at 0 too, by the same draws as every
 other's. Tasks are the ladder's splits `eval` and `heldout` from number --first on, --per-rung of each, and the
-real-code set. Checkpoints on the way, at quarters of the time or after rounds of `rft`, play a small set of their own
-for the curves. No evaluation counts as an arm's time.
+real-code set; with --exam those of `etude/tasks/exam.py`, which is for the end and for no choice. Checkpoints on the
+way, at quarters of the time or after rounds of `rft`, play a small set of their own for the curves. No evaluation
+counts as an arm's time.
 
 OUT/records has one small file an arm and seed, written when it is done. What is there is not done again, so a second
 call goes on; records of several machines are copied into one directory, and --report makes the figures and curves.svg
@@ -134,6 +135,7 @@ def main() -> None:
     parser.add_argument("--cpu-seconds", type=float, help="T of the other arms, in place of what rl takes")
     parser.add_argument("--per-rung", type=int, default=100, help="tasks of each rung and split")
     parser.add_argument("--first", type=int, default=1000, help="number of the first task")
+    parser.add_argument("--exam", action="store_true", help="evaluate on the exam instead: when all choices are made")
     parser.add_argument("--no-real", action="store_true", help="leave the real-code set out")
     parser.add_argument("--curve-per-rung", type=int, default=16, help="tasks of each rung for curves; 0: no curves")
     parser.add_argument("--greedy", action="store_true", help="evaluate at temperature 0 too")
@@ -148,7 +150,12 @@ def main() -> None:
         if not (base / "config.json").exists():
             parser.error(f"{base}: no model there")
         plan = Plan(out, base, options.minutes, options.cpu_seconds, tuple(sorted(options.set)))
-        tasks = records.development_tasks(options.first, options.per_rung, not options.no_real)
+        real = not options.no_real
+        tasks = (
+            records.final_tasks(real)
+            if options.exam
+            else records.development_tasks(options.first, options.per_rung, real)
+        )
         evaluation = Evaluation(tasks, records.curve_tasks(options.curve_per_rung), options.greedy)
         compare(plan, evaluation, options.arms, options.seeds)
     found = records.read_all(out)

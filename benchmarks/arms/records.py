@@ -15,8 +15,9 @@ from pathlib import Path
 
 from etude.durable import write_whole
 from etude.records import Task
+from etude.tasks.exam import exam_tasks
 from etude.tasks.ladder import RUNGS, ladder_task
-from etude.tasks.realcode import real_tasks
+from etude.tasks.real import real_tasks
 
 Outcomes = dict[str, str]
 """Group → a 0 or 1 for each of its tasks."""
@@ -109,6 +110,11 @@ def development_tasks(first: int, per_rung: int, real: bool) -> list[Task]:
     numbers = range(first, first + per_rung)
     ladder = [ladder_task(rung, split, n) for split in ("eval", "heldout") for n in numbers for rung in RUNGS]
     return ladder + (real_tasks() if real else [])
+
+
+def final_tasks(real: bool) -> list[Task]:
+    """The exam's."""
+    return [task for part in ("ladder", "heldout", *(["real"] if real else [])) for task in exam_tasks(part)]
 
 
 def curve_tasks(per_rung: int) -> list[Task]:

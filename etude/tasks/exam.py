@@ -1,13 +1,13 @@
 """The exam: generated tasks that no choice was made on, and the real code that goes with them.
 
-Owns `exam_tasks` and `SEAL`. What is measured there is for the README and for releases: whoever looks at a result on it
-and then changes something has used it up. Choices are made on development tasks: the evaluation's own, and those of any
-other number below `FIRST`. A commit made the seal that no later one may change (tests/tasks/test_exam.py), so every
-release answers the same questions.
+Owns `exam_tasks` and `seal_of`. What is measured there is for the README and for releases: whoever looks at a result
+on it and then changes something has used it up. Choices are made on development tasks: the evaluation's own, and those
+of any other number below `FIRST`. It is sealed when the ladder's rungs are final; until then it is nobody's figure.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Literal
@@ -36,9 +36,13 @@ def exam_tasks(part: Part) -> Iterator[Task]:
 
 
 def seal_of(tasks: Iterable[Task]) -> str:
-    """The SHA-256 of all that a session and its verdict depend on."""
+    """The SHA-256 of what is asked: instructions, files, limits, and what a verifier asks and expects, but not the
+    programs by which it does, which are mended from time to time.
+    """
     whole = hashlib.sha256()
     for task in tasks:
-        told = (task.id, task.instruction, sorted(task.files.items()), task.verifier, task.limits)
+        secret = ast.literal_eval(task.verifier.files["/tests/secret"].decode())
+        asked = {key: value for key, value in secret.items() if key != "program"}
+        told = (task.id, task.instruction, sorted(task.files.items()), asked, task.verifier.timeout_s, task.limits)
         whole.update(hashlib.sha256(repr(told).encode()).digest())
     return whole.hexdigest()
