@@ -48,7 +48,7 @@ COMMON = [
     "harness.delay=[0.1, 3.0]", "evaluation.per_rung=1", "evaluation.heldout_per_rung=0",
     "evaluation.real=false", "control.enabled=false", "rollouts.total_minutes=1000.0", "groups.straggler_s=",
 ]  # fmt: skip
-SYNC = ['rollouts.schedule="lockstep"', "rollouts.lag=0", "groups.window_share="]
+SYNC = ['rollouts.schedule="lockstep"', "rollouts.lag=0", "rollouts.by_difficulty=false", "groups.window_share="]
 
 
 def train(sets: list[str], directory: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ SETS = {
     "places": ['environment={kind="routed", places=[{kind="remote", url="http://127.0.0.1:1"}]}'],
     "idle": [
         "rollouts.schedule=lockstep",
+        "rollouts.by_difficulty=false",
         "groups.straggler_s=",
         "groups.window_share=",
         "trainer.optimizer.name=adamw",

@@ -38,6 +38,8 @@ class EngineConfig(EngineTable):
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Counters that a whole run leaves at more than zero."""
-        guesses = ("guessed_right",) * bool(self.lookup_tokens) + ("further_right",) * bool(self.further_tokens)
+        """Counters that a whole run leaves at more than zero. Lookups stop where they are seldom right: that some were
+        tried is enough.
+        """
+        guesses = ("guessed_tokens",) * bool(self.lookup_tokens) + ("further_right",) * bool(self.further_tokens)
         return ("session_cache_tokens", "prefix_hit_tokens", *guesses)

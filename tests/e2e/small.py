@@ -15,7 +15,9 @@ SMALL = [
     "groups.size=4", "rollouts.groups_per_step=2", "rollouts.concurrency=16", "rollouts.rungs=[1, 3]",
 ]  # fmt: skip
 
-LOCKSTEP = ("rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share=")
+LOCKSTEP = (
+    "rollouts.schedule=lockstep", "rollouts.by_difficulty=false", "groups.straggler_s=", "groups.window_share=",
+)  # fmt: skip
 """Without what the quickstart gives that lockstep has no use for."""
 
 

@@ -13,6 +13,9 @@ from etude.rollouts.live import LIVE, Changes, ControlSocket, ask
 from etude.rollouts.run import Run
 
 RECIPE = load_recipe(Path(__file__).parents[2] / "recipes" / "quickstart.toml", RunConfig)
+LOCKSTEP = [
+    "rollouts.schedule=lockstep", "rollouts.by_difficulty=false", "groups.straggler_s=", "groups.window_share=",
+]  # fmt: skip
 
 
 def test_a_change_is_checked_kept_and_there_again_after_a_death(tmp_path):
@@ -44,7 +47,10 @@ def test_what_cannot_change_is_refused_and_changes_nothing(tmp_path, change, sai
 
 
 def test_lockstep_keeps_the_samples_it_began_with(tmp_path):
-    lockstep = overridden(RECIPE, ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share="])
+    lockstep = overridden(
+        RECIPE,
+        ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share=", "rollouts.by_difficulty=false"],
+    )
     changes = Changes(lockstep, tmp_path)
     for key in ("groups.size=4", "rollouts.rungs=[1]"):
         with pytest.raises(ConfigError, match="cannot change in lockstep"):
@@ -54,7 +60,10 @@ def test_lockstep_keeps_the_samples_it_began_with(tmp_path):
 
 def test_a_run_that_an_earlier_version_began_is_gone_on_with(tmp_path):
     """It took keys that change nothing in lockstep, from the recipe and from operators, and wrote them down."""
-    lockstep = overridden(RECIPE, ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share="])
+    lockstep = overridden(
+        RECIPE,
+        ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share=", "rollouts.by_difficulty=false"],
+    )
     written = lockstep.model_dump(mode="json")
     written["groups"] |= {"straggler_s": 5.0, "window_share": 1.0}
     (tmp_path / "recipe.json").write_text(json.dumps(written))
@@ -68,7 +77,10 @@ def test_a_run_that_an_earlier_version_began_is_gone_on_with(tmp_path):
 
 @pytest.mark.parametrize("change", ["seed=1", "rewards.effort.enabled=false", "rollouts.schedule=free"])
 def test_a_run_is_not_gone_on_with_by_another_recipe(tmp_path, change):
-    lockstep = overridden(RECIPE, ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share="])
+    lockstep = overridden(
+        RECIPE,
+        ["rollouts.schedule=lockstep", "groups.straggler_s=", "groups.window_share=", "rollouts.by_difficulty=false"],
+    )
     Run(lockstep, tmp_path, resume=False)
     Run(lockstep, tmp_path, resume=True)
     with pytest.raises(ConfigError, match="was started with another recipe"):

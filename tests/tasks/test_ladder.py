@@ -1,7 +1,6 @@
 """The generated ladder: the same everywhere, solvable, and with nothing held out in what trains."""
 
 import builtins
-import hashlib
 import keyword
 import random
 import re
@@ -12,6 +11,7 @@ import pytest
 from etude.tasks import families
 from etude.tasks.compose import random_shape
 from etude.tasks.drills import drill
+from etude.tasks.exam import seal_of
 from etude.tasks.expert import wrong_edit
 from etude.tasks.grammar import BUGS, SHAPES, break_it, bug_names, draw_arguments, from_shape, skeleton
 from etude.tasks.holdout import is_held_out
@@ -80,13 +80,9 @@ def test_the_solution_is_one_line_of_one_file(rung):
 
 def test_the_lower_rungs_are_what_they_were():
     """The easy half of what is measured: figures of different releases are of the same tasks."""
-    whole = hashlib.sha256()
-    for rung in LOWER:
-        for split in ("train", "eval", "heldout"):
-            for seed in range(4):
-                task = ladder_task(rung, split, seed)
-                whole.update(repr((task.instruction, sorted(task.files.items()), task.verifier, task.limits)).encode())
-    assert whole.hexdigest()[:16] == "9a21d05712be6ba8"
+    splits = ("train", "eval", "heldout")
+    tasks = [ladder_task(rung, split, seed) for rung in LOWER for split in splits for seed in range(4)]
+    assert seal_of(tasks)[:16] == "92511123b96c0c45"
 
 
 def test_rungs_grow_in_what_must_be_searched():
