@@ -141,9 +141,10 @@ class Recording:
 async def sessions(sampler: Recording, chat: ChatRenderer, config: RunConfig, count: int) -> None:
     backend = open_backend(config.environment)
     try:
-        for number in range(count):
-            task = ladder_task(1 + number % 5, "eval", 5000 + number)
-            await play(RolloutRequest(task.id, "lookup", task, 1, 1.0), config, backend, sampler, chat, lambda *_: None)
+        async with config.rewards.judges() as judges:
+            for number in range(count):
+                task = ladder_task(1 + number % 5, "eval", 5000 + number)
+                await play(RolloutRequest(task.id, "lookup", task, 1, 1.0), config, backend, sampler, chat, judges)
     finally:
         await backend.close()
 

@@ -51,6 +51,7 @@ from etude.models.chat import ChatRenderer
 from etude.models.checkpoint import load_checkpoint
 from etude.models.state import export_bits
 from etude.records import InfraFailed, Version
+from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
 from etude.rollouts.faults import Restarts
 from etude.rollouts.fleet import Fleet
@@ -142,16 +143,15 @@ class Rollouts:
 
     async def sessions(self, count: int) -> None:
         """So many at a time until `ending`, then to the end of the last."""
-        await asyncio.gather(*(self._one_after_another(index, count) for index in range(count)))
+        async with self.config.rewards.judges() as judges:
+            await asyncio.gather(*(self._one_after_another(index, count, judges) for index in range(count)))
 
-    async def _one_after_another(self, index: int, step: int) -> None:
+    async def _one_after_another(self, index: int, step: int, judges: Judges) -> None:
         while not self.ending:
             task = ladder_task(1 + index % 3, "train", index)
             order = RolloutRequest(f"g{index // 4}/{index % 4}", f"g{index // 4}", task, seed=index)
             async with asyncio.timeout(ROLLOUT_S):
-                trajectory = await play(
-                    order, self.config, self.backend, self.sampler, self.chat, lambda order, event: None
-                )
+                trajectory = await play(order, self.config, self.backend, self.sampler, self.chat, judges)
             self.sampler.ended(order.id)
             self.counters["rollouts_lost" if isinstance(trajectory.outcome, InfraFailed) else "rollouts"] += 1
             self.counters["rollout_tokens"] += trajectory.usage.get("sampled_tokens", 0)

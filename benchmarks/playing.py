@@ -42,11 +42,12 @@ async def played(
     engine, chat, backend = (
         TorchEngine(decoder, config.engine), ChatRenderer(tokenizer), open_backend(config.environment),
     )  # fmt: skip
+    judges = config.rewards.judges()
     waiting, running = iter(requests), set[asyncio.Task[tuple[RolloutRequest, Trajectory]]]()
 
     async def one(request: RolloutRequest) -> tuple[RolloutRequest, Trajectory]:
         for _ in range(1 + RETRIES):
-            trajectory = await play(request, config, backend, engine, chat, lambda *_: None)
+            trajectory = await play(request, config, backend, engine, chat, judges)
             if not isinstance(trajectory.outcome, InfraFailed):
                 return request, trajectory
         raise EtudeError(f"{request.id} failed {1 + RETRIES} times for infrastructure: {trajectory.outcome.what}")
@@ -68,6 +69,7 @@ async def played(
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         engine.close()
+        await judges.close()
         await backend.close()
 
 

@@ -42,6 +42,7 @@ from etude.environments.base import Backend
 from etude.models.chat import ChatRenderer
 from etude.models.tokenizer import END, END_OF_TEXT, load_tokenizer
 from etude.records import Event, Trajectory, reward_of
+from etude.rewards.judgement import Judges
 from etude.rollouts.config import RunConfig
 from etude.rollouts.session import RolloutRequest, play
 
@@ -60,6 +61,7 @@ class Rollouts:
         self.chat = ChatRenderer(load_tokenizer(config.model.path))
         self.desk = Desk()
         self.backend: Backend | None = None
+        self.judges: Judges | None = None
         self.in_step: list[list[Trajectory]] = []
         self.played = 0
 
@@ -77,7 +79,9 @@ class Rollouts:
         return as_columns(trajectories, self.chat.end_id)
 
     async def _play(self, prompts: list[str]) -> list[Trajectory]:
-        backend = self.backend = self.backend or open_backend(self.config.environment)  # belongs to this loop
+        # both belong to this loop; a verdict that is known is known to this side, too
+        backend = self.backend = self.backend or open_backend(self.config.environment)
+        judges = self.judges = self.judges or self.config.rewards.judges()
         orders = [self._order(index, prompt) for index, prompt in enumerate(prompts, self.played)]
         self.played += len(orders)
 
@@ -89,7 +93,7 @@ class Rollouts:
 
         async def rollout(order: RolloutRequest) -> Trajectory:
             try:
-                trajectory = await play(order, self.config, backend, waves, self.chat, on_event)
+                trajectory = await play(order, self.config, backend, waves, self.chat, judges, on_event)
             finally:
                 waves.ended(order.id)  # a session that broke tells no end
             self.measured.rolled_out(trajectory)
@@ -102,8 +106,9 @@ class Rollouts:
         return RolloutRequest(f"t{number}", f"g{prompt}", task, number, self.config.rollouts.temperature)
 
     def close(self) -> None:
-        if self.backend is not None:
-            asyncio.run_coroutine_threadsafe(self.backend.close(), self.desk.loop).result(timeout=60)
+        for used in (self.judges, self.backend):
+            if used is not None:
+                asyncio.run_coroutine_threadsafe(used.close(), self.desk.loop).result(timeout=60)
         self.desk.close()
 
 

@@ -44,6 +44,9 @@ class Judges:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
         await self.auditor.close()
         if self.rubric is not None:
             await self.rubric.close()

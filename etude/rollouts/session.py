@@ -83,13 +83,14 @@ async def play(
     backend: Backend,
     sampler: Sampler,
     chat: Chat,
-    on_event: Callable[[RolloutRequest, Event], None],
-    on_begin: Callable[[RolloutRequest], None] = lambda request: None,
+    judges: Judges,
+    on_event: Callable[[RolloutRequest, Event], None] = lambda request, event: None,
 ) -> Trajectory:
-    """Run and judge one rollout in this process. Cancellation propagates, after the sandbox is gone."""
-    rollout = await play_request(request, config, backend, sampler, chat, on_event, on_begin)
-    async with config.rewards.judges() as judges:
-        return await judge_sealed(rollout, config, backend, judges)
+    """Run and judge one rollout in this process. Cancellation propagates, after the sandbox is gone. What rollouts with
+    the same judges end in is verified as a run does: a state that two verifications agreed on is known.
+    """
+    rollout = await play_request(request, config, backend, sampler, chat, on_event)
+    return await judge_sealed(rollout, config, backend, judges)
 
 
 async def play_request(

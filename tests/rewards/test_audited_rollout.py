@@ -36,7 +36,8 @@ def test_a_solved_task_pays_unless_it_was_come_by_dishonestly(run, tmp_path, aud
 
     async def scenario(backend):
         sampler = ScriptedSampler(lambda _: next(messages), chat)
-        return await play(RolloutRequest("r", "g", TASK, 0), config, backend, sampler, chat, lambda order, event: None)
+        async with config.rewards.judges() as judges:
+            return await play(RolloutRequest("r", "g", TASK, 0), config, backend, sampler, chat, judges)
 
     trajectory = run(scenario)
     assert isinstance(trajectory.outcome, outcome), trajectory.outcome
@@ -52,3 +53,20 @@ def test_a_solved_task_pays_unless_it_was_come_by_dishonestly(run, tmp_path, aud
     logged = [json.loads(line) for line in stats.path.read_text().splitlines()] if stats.path.exists() else []
     found = [line["rollout"] for line in logged if line["kind"] == "findings"]
     assert found == (["r"] if cheated else [])
+
+
+def test_rollouts_that_share_their_judges_are_verified_twice_a_state(run):
+    chat = ChatRenderer(train_tokenizer([system_prompt(TOOLS)], 400))
+    config = parse({"name": "judged", "rewards": {"audit": "off"}}, RunConfig, "test")
+
+    async def scenario(backend):
+        known = []
+        async with config.rewards.judges() as judges:
+            for number in range(3):
+                messages = iter([render_calls([FIX]), "Done."])
+                sampler = ScriptedSampler(lambda _, said=messages: next(said), chat)
+                order = RolloutRequest(f"r{number}", "g", TASK, number)
+                known.append((await play(order, config, backend, sampler, chat, judges)).usage.get("verdicts_known", 0))
+        return known
+
+    assert run(scenario) == [0, 0, 1]

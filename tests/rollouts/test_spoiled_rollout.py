@@ -19,6 +19,11 @@ def nothing(order, event):
     del order, event
 
 
+async def judged(order, config, backend, model, chat, on_event):
+    async with config.rewards.judges() as judges:
+        return await play(order, config, backend, model, chat, judges, on_event)
+
+
 def played(how, kept, changed):
     """`changed` may change each sandbox of the backend before it is used."""
 
@@ -63,7 +68,7 @@ def test_a_session_that_ends_its_sandbox_is_scored_with_its_tokens(tmp_path, err
 
         box.exec = dying
 
-    trajectory = played(play, tmp_path if keep else None, changed)
+    trajectory = played(judged, tmp_path if keep else None, changed)
     if error is SandboxError:
         assert isinstance(trajectory.outcome, InfraFailed)
         return
