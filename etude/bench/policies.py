@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from etude.bench.config import AcpPolicy, CheckpointPolicy, EndpointPolicy, SolutionPolicy
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, MissingDependency
+from etude.extras import install_command
 from etude.harness.config import HarnessConfig
 from etude.harness.cost import Price
 from etude.harness.dialogue import Dialogue
@@ -195,7 +196,9 @@ class Edited:
         except ModuleNotFoundError as error:
             if error.name != "acp":
                 raise
-            raise MissingDependency('policy.kind "acp" needs agent-client-protocol: pip install etude[acp]') from None
+            raise MissingDependency(
+                f'policy.kind "acp" needs agent-client-protocol: {install_command("acp")}'
+            ) from None
         return PlayedSession(*await play_acp(self._config, request.task, request.sandbox, request.session_id))
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from etude.extras import install_command
 from etude.plain import say
 
 if TYPE_CHECKING:
@@ -57,6 +58,4 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return (
-            "not installed (pip install 'etude[train]')" if package != "transformers" else "not installed (tests only)"
-        )
+        return f"not installed ({'tests only' if package == 'transformers' else install_command('train')})"

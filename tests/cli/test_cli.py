@@ -30,10 +30,23 @@ def test_help_is_light():
     assert done.stdout.splitlines()[-1] in ("[]", "['pydantic']")
 
 
-def test_an_unknown_command_is_refused():
-    done = etude("fly")
-    assert done.returncode == 2
-    assert "fly" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fly"], "there is no 'fly'; `etude --help` lists what there is"),
+        (["sevre"], "there is no 'sevre'; did you mean serve?"),
+        (["agnet", "-p", "hi"], "there is no 'agnet'; did you mean agent?"),
+        (["tasks", "validte"], "there is no 'validte'; did you mean validate?"),
+        (["tasks", "fly"], "there is no 'fly'; `etude tasks --help` lists what there is"),
+        (["agent", "--output-format", "jsn"], "there is no 'jsn'; did you mean json?"),
+    ],
+)
+def test_a_word_that_is_none_is_answered_with_the_nearest(arguments, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(said) and "runs" not in last
 
 
 @pytest.mark.parametrize(
