@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _CALLED = {"acp": "agent-client-protocol"}
@@ -38,8 +39,10 @@ def install_command(extra: str) -> str:
 
 def _origin(extra: str) -> str:
     etude = _distribution()
-    came = json.loads(etude.read_text("direct_url.json") or "{}") if etude is not None else {"dir_info": {}, "url": "."}
-    url = came.get("url", "")
+    came: dict[str, Any] = {"dir_info": {}, "url": "."}  # as pip would be called in a clone
+    if etude is not None:
+        came = json.loads(etude.read_text("direct_url.json") or "{}")
+    url: str = came.get("url", "")
     if "dir_info" in came:
         editable = "-e " if came["dir_info"].get("editable") else ""
         return f"{editable}'{unquote(urlsplit(url).path)}[{extra}]'"

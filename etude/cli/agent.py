@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     acts.add_argument("--compact", action="store_true", help="have the model summarise now")
     headless = parser.add_argument_group("without anybody watching")
     headless.add_argument(
-        "-p", "--print", action="store_true", help="do it, print the answer, and exit with 0, 1, 42, 53 or 130"
+        "-p", "--print", action="store_true", help="do it, print the answer, and exit with 0, 1, 42, 43, 53 or 130"
     )
     headless.add_argument("--output-format", choices=("text", "json", "stream-json"), default="text")
     headless.add_argument("--json", action="store_true", help="--output-format json; with --list, one object a line")
@@ -94,6 +94,7 @@ def _terminal(options: argparse.Namespace, store: SessionStore, directory: Path)
 
     if options.json or options.output_format != "text":
         raise ConfigError("--json and --output-format are for --print; add it, or leave them out")
+    _set_up(options)
     opened = Opened(directory, _session(options, store, directory), options.prompt, options.allow)
     return asyncio.run(Face(_config(options), store, opened).run())
 
@@ -142,6 +143,21 @@ def _config(options: argparse.Namespace) -> AgentConfig:
     given += [("ranking.tests", options.tests), ("ranking.lints", options.lints)]
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]
     return load_agent(options.config, overrides)
+
+
+def _set_up(options: argparse.Namespace) -> None:
+    """The first start, where a person can be asked: what `etude init` does."""
+    from etude.product.config import config_file
+    from etude.product.setup.ask import Given, set_up
+    from etude.product.terminal.screen import Screen, usable
+
+    named = options.config or options.endpoint or any(each.startswith("endpoint") for each in options.set)
+    if named or config_file().exists() or not (usable(sys.stdin) and usable(sys.stdout)):
+        return
+    screen = Screen()
+    screen.line("This is the first start: no model is named yet.")
+    done = set_up(Given(model=options.model or ""), config_file(), screen)
+    screen.line((f"wrote {done.file}", "dim"))
 
 
 def _session(options: argparse.Namespace, store: SessionStore, directory: Path) -> str | None:

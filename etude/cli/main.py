@@ -27,6 +27,7 @@ COMMANDS = {
     "plan": "say what a recipe would do on this machine, and what would do more",
     "runs": "change a run while it goes on: set keys, replace processes",
     "pretrain": "make a base model: record sessions, mid-train, save",
+    "init": "set up the agent: find a model, try it, and write agent.toml",
     "agent": "let a model work in your directory, with any OpenAI-compatible endpoint",
     "acp": "speak with an editor by the Agent Client Protocol, on stdin and stdout",
     "play": "let a checkpoint play a generated task in a sandbox, while you watch",

@@ -136,7 +136,7 @@ def test_help_names_every_action(command):
 
 def test_help_says_what_a_command_costs_and_how_it_ends():
     assert "trains for 60 s" in " ".join(etude("plan", "--help").stdout.split())
-    assert "0, 1, 42, 53 or 130" in " ".join(etude("agent", "--help").stdout.split())
+    assert "0, 1, 42, 43, 53 or 130" in " ".join(etude("agent", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,8 @@ def test_who_has_named_no_model_yet_reads_where_to(tmp_path, monkeypatch, comman
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     done = etude(*command)
     assert done.returncode == 42
-    assert "endpoint.url and endpoint.model must be set. Write a table [endpoint]" in done.stderr
+    assert "endpoint.url and endpoint.model must be set. `etude init` finds one and tries it." in done.stderr
+    assert "Or write a table [endpoint]" in done.stderr
     assert str(tmp_path / "etude" / "agent.toml") in done.stderr
     assert 'url = "http://127.0.0.1:8000/v1"' in done.stderr and "docs/" not in done.stderr
     if command[0] == "agent":

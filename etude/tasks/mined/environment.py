@@ -141,10 +141,14 @@ class Environments:
             found = json.loads(said.read_text())
         return Environment(key, tuple(found["pins"]), found["left_away"])
 
+    def has(self, environment: Environment) -> bool:
+        """Whether it is installed."""
+        return (self.root / environment.key / _RECORD).exists()
+
     async def restore(self, environment: Environment) -> None:
         """Install just what it pins, if it is not there: for tasks that were made elsewhere. Raises Unavailable."""
         async with self._one_each.setdefault(environment.key, asyncio.Lock()):
-            if not (self.root / environment.key / _RECORD).exists():
+            if not self.has(environment):
                 await self._install(environment.key, environment.pins, environment.left_away)
 
     async def _make(self, requirements: Requirements) -> None:
