@@ -177,7 +177,7 @@ def _list(store: SessionStore, directory: Path, as_json: bool) -> int:
 
     for each in store.sessions(directory):
         if as_json:
-            say(json.dumps({"id": each.id, "last_active": each.last_active.isoformat(), "task": each.task}))
+            say(json.dumps({"session_id": each.id, "last_active": each.last_active.isoformat(), "task": each.task}))
         else:
             say(f"{each.id}  {each.last_active:%Y-%m-%d %H:%M}  {short_line(each.task, 80)}")
     return 0

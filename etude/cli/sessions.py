@@ -68,6 +68,6 @@ def _export(options: argparse.Namespace) -> int:
         _write(options.output, encoded(whole))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise ConfigError(f"--output: {options.output} cannot be written: {error.strerror}") from None
-    about = {"session": options.session, "file": str(options.output), **whole["final_metrics"]}
+    about = {"session_id": options.session, "file": str(options.output), **whole["final_metrics"]}
     say(json.dumps(about) if options.json else f"{options.output}: {about['total_steps']} steps")
     return 0

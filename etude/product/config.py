@@ -43,6 +43,9 @@ class AgentConfig(Config):
     currency: str = "$"
     """The sign before what prices come to."""
     harness: HarnessConfig = HarnessConfig(toolset="agent", max_turn_tokens=16_000)
+    surroundings: bool = True
+    """Whether the system prompt says where the agent works: system, date, git, network, limits. False gives a model of
+    your own the prompt that it was trained with."""
     workspace: WorkspaceConfig = WorkspaceConfig()
     deadlines: DeadlineConfig = DeadlineConfig()
     mcp: McpConfig = McpConfig()

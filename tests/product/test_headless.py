@@ -53,7 +53,7 @@ def test_text(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     assert system["role"] == "system" and "## AGENTS.md\nAlways say please." in system["content"]
     assert main(["agent", "--list", "--json", "--dir", str(here.project)]) == 0
     [listed] = lines(capsys.readouterr().out)
-    assert listed["task"] == "Write it."
+    assert listed["task"] == "Write it." and (here.home / "sessions" / listed["session_id"]).is_dir()
 
 
 def test_a_list_has_a_line_for_each_session(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:

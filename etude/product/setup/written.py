@@ -34,7 +34,7 @@ def text_of(endpoint: EndpointConfig, context: int | None) -> str:
     if endpoint.calls == "text":
         calls = 'calls = "text"                  # this server takes no tools, so calls are written in the text'
     return f"""# For `etude agent`, `etude acp` and `etude sessions serve`; written by `etude init`.
-# Every key: docs/agent.md, docs/endpoints.md, or `etude agent --set KEY=VALUE` for one session.
+# Every key is in docs/agent.md and docs/endpoints.md of Etude's repository; `etude agent --set KEY=VALUE` is for once.
 
 context_tokens = {tokens}          # {known}; a session is summarised at four fifths of it
 # max_turns = 200                # of one prompt
