@@ -119,7 +119,7 @@ def test_a_first_agent_asks_tries_writes_and_begins(here: Here) -> None:
         with here.terminal("agent", "--dir", str(here.project), env={"GOOD_KEY": "k-123456"}) as terminal:
             terminal.see("This is the first start")
             terminal.see("Which endpoint should the agent ask")
-            terminal.see(r"endpoint.*: ")
+            terminal.see(r"^  endpoint.*:$")
             terminal.type(f"{server.url}{ENTER}")
             terminal.see("✗ .*refuses the key")
             terminal.see("what now")
@@ -139,7 +139,7 @@ def test_a_first_agent_asks_tries_writes_and_begins(here: Here) -> None:
 
 def test_who_leaves_has_nothing_written(here: Here) -> None:
     with here.terminal("init") as terminal:
-        terminal.see(r"endpoint.*: ")
+        terminal.see(r"^  endpoint.*:$")
         terminal.type(CTRL_C)
         terminal.see("nothing was written; `etude init` asks again")
     assert not here.file.exists()
