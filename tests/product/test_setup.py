@@ -78,6 +78,8 @@ def test_what_does_not_answer_is_not_written(here: Here) -> None:
         done = here.etude("init", "--endpoint", server.url, "--model", "m")
     assert done.returncode == 1 and "refuses the key (401" in done.stderr and "nothing was written" in done.stderr
     assert not here.file.exists()
+    done = here.etude("init", "--endpoint", "localhost:8000", "--model", "m")
+    assert done.returncode == 42 and "must be an address like http://127.0.0.1:8000/v1" in done.stderr
 
 
 def test_a_server_that_takes_no_tools_gets_calls_in_the_text(here: Here) -> None:

@@ -161,12 +161,13 @@ class _Talk:
             typed = self._ask("endpoint", "1" if found else "")
             if typed.isdigit() and 1 <= int(typed) <= len(found):
                 return found[int(typed) - 1]
+            candidate = Candidate("the server", typed)
             try:
-                config = EndpointConfig(url=typed, model="?")
-            except ValueError:
+                candidate.config("?")
+            except ConfigError:
                 self._screen.line(("type a number of the list, or an address like http://127.0.0.1:8000/v1", "yellow"))
                 continue
-            return self._keyed(Candidate("the server", config.url))
+            return self._keyed(candidate)
 
     def _keyed(self, candidate: Candidate) -> Candidate:
         """It may want a key before it tells its models."""

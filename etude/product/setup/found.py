@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 
+from etude.config import parse
 from etude.deadlines import scaled
 from etude.errors import ConfigError
 from etude.harness.endpoint import EndpointConfig
@@ -49,7 +50,9 @@ class Candidate:
     """Whether it told its models when it was asked."""
 
     def config(self, model: str) -> EndpointConfig:
-        return EndpointConfig(url=self.url, model=model, key_env=self.key_env, key_file=self.key_file)
+        """Raises ConfigError where the address is none."""
+        given = {"url": self.url, "model": model, "key_env": self.key_env, "key_file": self.key_file}
+        return parse(given, EndpointConfig, origin=self.name)
 
     def context(self, model: str) -> int | None:
         return next((each.context for each in self.models if each.name == model), None)
@@ -68,7 +71,7 @@ async def looked_at(candidate: Candidate) -> Candidate:
     try:
         config = candidate.config(candidate.model or "?")
         key = config.read_key()
-    except (ConfigError, ValueError):  # a key or an address that is none: found out when it is tried
+    except ConfigError:  # a key or an address that is none: found out when it is tried
         return candidate
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if candidate.url.startswith(_ANTHROPIC) and key:

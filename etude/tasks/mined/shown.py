@@ -43,13 +43,15 @@ async def install_missing(tasks: Iterable[Task], config: BackendTable | None = N
     find theirs there. Raises ConfigError naming those that cannot be had."""
     config, failed = config or default_config(), []
     binds = getattr(config, "binds", None)
-    needed = {each: task.id for task in tasks for each in environments_of(task)}
-    if binds is None or not needed:
+    if binds is None:
         return
-    environments = Environments(root or binds.get(PLACE) or default_root())
-    for environment, task in needed.items():
-        if environments.has(environment):
-            continue
+    root = root or binds.get(PLACE) or default_root()
+    needed = {each: task.id for task in tasks for each in environments_of(task)}
+    missing = {each: task for each, task in needed.items() if not each.is_installed(root)}
+    if not missing:
+        return
+    environments = Environments(root)
+    for environment, task in missing.items():
         _log.info("installing what a task needs", task=task, packages=", ".join(environment.pins))
         try:
             await environments.restore(environment)
