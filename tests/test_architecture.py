@@ -18,7 +18,7 @@ import house
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "etude"
 LEVELS = [
-    {"durable", "errors", "plain", "retired"},
+    {"durable", "errors", "extras", "plain", "retired"},
     {"config"},
     {"records", "deadlines", "explain", "search", "host", "plugins", "serving"},
     {"harness", "environments", "kernels"},

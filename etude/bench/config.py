@@ -20,6 +20,7 @@ from etude.harness.config import HarnessConfig
 from etude.harness.cost import Price
 from etude.harness.endpoint import EndpointConfig
 from etude.models.config import ExpertFormat
+from etude.models.shipped import shipped_model
 from etude.rewards.judge import JudgeConfig, RubricJudge
 from etude.rewards.judge.aspects import ASPECTS
 from etude.rewards.judgement import Judges
@@ -43,7 +44,8 @@ class CheckpointPolicy(Config):
     """A checkpoint, through our own engine in this process."""
 
     kind: Literal["checkpoint"] = "checkpoint"
-    path: Path = Path("models/etude-tiny")
+    path: Path = Field(default_factory=shipped_model)
+    """A directory; where none is named, the small model that comes with Etude."""
     expert_format: ExpertFormat = "plain"
     temperature: float = Field(1.0, ge=0)
     engine: EngineConfig = EngineConfig()
@@ -72,12 +74,11 @@ class AcpPolicy(Config):
 
 class SolutionPolicy(Config):
     """No model: plays a task's own solution in a share of its attempts, and gives up in the others. It shows whether a
-    task set can be solved through the harness at all, and what the benchmark finds of a skill that is known."""
+    task set can be solved through the harness at all, and what the benchmark finds of a skill that is known. No
+    limit of tokens cuts it off."""
 
     kind: Literal["solution"] = "solution"
     skill: float = Field(1.0, ge=0, le=1)
-    tokenizer: Path = Path("models/etude-tiny")
-    """Where the tokenizer is that counts its messages."""
 
 
 def _kind(table: Any) -> str:

@@ -22,10 +22,13 @@ from etude.errors import ConfigError
 from etude.harness.config import HarnessConfig
 from etude.harness.session import SessionResult
 from etude.harness.tools import ToolConfig
+from etude.models.shipped import shipped_model
 from etude.plain import plain
 from etude.records import Event, InfraFailed, Limits, Task, Verifier
 from etude.rewards.sealed import judge, run_to_seal
+from etude.tasks.harbor import read_task
 from etude.tasks.ladder import ladder_task
+from etude.tasks.mined.shown import install_missing, showing
 
 MAX_FILES, MAX_BYTES = 500, 2_000_000
 HARNESS = HarnessConfig(tool=ToolConfig(max_observation_bytes=1500))
@@ -36,18 +39,20 @@ def find_model(given: Path | None) -> Path:
     if given is not None:
         return given
     trained = sorted(Path("runs").glob("*/model/config.json"), key=lambda path: path.stat().st_mtime)
-    return trained[-1].parent if trained else Path("models/etude-tiny")
+    return trained[-1].parent if trained else shipped_model()
 
 
 def task_for(place: str, directory: Path | None, prompt: str | None) -> Task:
-    """A generated task, or the user's directory as one without a verifier."""
+    """A generated task, a task directory, or the user's own directory as a task without a verifier."""
     if directory is not None:
         if not prompt:
             raise ConfigError("--dir needs a PROMPT: say what is to be done there")
         return Task("directory", prompt, _files_of(directory), Verifier({}), limits=Limits(max_turns=12))
+    if Path(place).is_dir():
+        return read_task(Path(place))
     rung, _, seed = place.partition(":")
     if rung not in ("1", "2", "3", "4", "5") or not seed.isdigit():
-        raise ConfigError(f"--task {place}: not of the form RUNG:SEED, with a rung from 1 to 5")
+        raise ConfigError(f"--task {place}: no task directory, and not of the form RUNG:SEED, with a rung from 1 to 5")
     return ladder_task(int(rung), "eval", int(seed))
 
 
@@ -83,7 +88,8 @@ class Play:
             changed = await self._diff(sandbox)
             return played.result
 
-        backend = open_backend()
+        await install_missing([self.task])
+        backend = open_backend(showing())
         try:
             async with open_policy(self.policy, HARNESS, self.seed) as policy:
                 sealed = await run_to_seal(self.task, backend, session)

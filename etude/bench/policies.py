@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from etude.bench.config import AcpPolicy, CheckpointPolicy, EndpointPolicy, SolutionPolicy
 from etude.environments.base import Sandbox
 from etude.errors import ConfigError, MissingDependency
+from etude.extras import install_command
 from etude.harness.config import HarnessConfig
 from etude.harness.cost import Price
 from etude.harness.dialogue import Dialogue
@@ -25,7 +26,7 @@ from etude.harness.endpoint import Endpoint, EndpointConfig
 from etude.harness.endpoint.dialogue import EndpointDialogue
 from etude.harness.prompt import render_call, render_calls
 from etude.harness.sampler import Chat, Sampler
-from etude.harness.scripted import ScriptedSampler
+from etude.harness.scripted import ScriptedDialogue
 from etude.harness.session import SessionResult, run_dialogue, token_dialogue
 from etude.records import Event, Task
 from etude.rewards.judge import JudgeConfig
@@ -113,7 +114,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
     match config:
         case CheckpointPolicy():
             with _engine(config) as (engine, chat):
-                yield SamplerPlayer(lambda task, attempt: engine, chat, harness, config.temperature)
+                yield SamplerPlayer(engine, chat, harness, config.temperature)
         case EndpointPolicy():
             endpoint = Endpoint(config.endpoint)
             try:
@@ -123,16 +124,7 @@ async def open_policy(config: AnyPolicy, harness: HarnessConfig, seed: int) -> A
         case AcpPolicy():
             yield Edited(config)
         case SolutionPolicy():
-            from etude.models.chat import ChatRenderer
-            from etude.models.tokenizer import load_tokenizer
-
-            chat = ChatRenderer(load_tokenizer(config.tokenizer))
-
-            def sampler(task: Task, attempt: int) -> Sampler:
-                skilled = random.Random(f"solution {seed} {task.id} {attempt}").random() < config.skill
-                return ScriptedSampler(solving(task) if skilled else giving_up(), chat)
-
-            yield SamplerPlayer(sampler, chat, harness, 1.0)
+            yield SolutionPlayer(config.skill, harness, seed)
 
 
 @contextlib.contextmanager
@@ -154,16 +146,27 @@ def _engine(config: CheckpointPolicy) -> Generator[tuple[Sampler, Chat]]:
 class SamplerPlayer:
     """A policy that is sampled from in token ids."""
 
-    def __init__(
-        self, sampler: Callable[[Task, int], Sampler], chat: Chat, harness: HarnessConfig, temperature: float
-    ) -> None:
+    def __init__(self, sampler: Sampler, chat: Chat, harness: HarnessConfig, temperature: float) -> None:
         self._sampler, self._chat, self._harness, self._temperature = sampler, chat, harness, temperature
 
     async def play(self, request: AttemptRequest) -> PlayedSession:
         dialogue = token_dialogue(
-            self._sampler(request.task, request.attempt), self._chat, self._harness, session_id=request.session_id,
-            seed=request.seed, temperature=self._temperature,
+            self._sampler, self._chat, self._harness, session_id=request.session_id, seed=request.seed,
+            temperature=self._temperature,
         )  # fmt: skip
+        return PlayedSession(await _through_harness(request, dialogue, self._harness))
+
+
+class SolutionPlayer:
+    """No model: a share `skill` of the attempts play the task's solution, and the others give up."""
+
+    def __init__(self, skill: float, harness: HarnessConfig, seed: int) -> None:
+        self._skill, self._harness, self._seed = skill, harness, seed
+
+    async def play(self, request: AttemptRequest) -> PlayedSession:
+        chance = random.Random(f"solution {self._seed} {request.task.id} {request.attempt}").random()
+        script = solving(request.task) if chance < self._skill else giving_up()
+        dialogue = ScriptedDialogue(script, self._harness.chosen())
         return PlayedSession(await _through_harness(request, dialogue, self._harness))
 
 
@@ -195,7 +198,9 @@ class Edited:
         except ModuleNotFoundError as error:
             if error.name != "acp":
                 raise
-            raise MissingDependency('policy.kind "acp" needs agent-client-protocol: pip install etude[acp]') from None
+            raise MissingDependency(
+                f'policy.kind "acp" needs agent-client-protocol: {install_command("acp")}'
+            ) from None
         return PlayedSession(*await play_acp(self._config, request.task, request.sandbox, request.session_id))
 
 
@@ -220,8 +225,8 @@ def solving(task: Task) -> Script:
         return _script([render_calls([edit, RUN_CHECK]), FAREWELL])
     if not task.solution:
         raise ConfigError(f"policy.kind: {task.id} has no solution that could be played")
-    messages = [render_call("write_file", {"path": path, "content": _text(task, path)}) for path in task.solution]
-    return _script([*messages, FAREWELL])
+    writes = [("write_file", {"path": path, "content": _text(task, path)}) for path in task.solution]
+    return _script([render_calls(writes), FAREWELL])
 
 
 def giving_up() -> Script:

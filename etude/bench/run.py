@@ -20,6 +20,7 @@ from etude.bench.tasks import fingerprint, load_tasks
 from etude.environments.backends import open_backend
 from etude.errors import EtudeError
 from etude.records import Task
+from etude.tasks.mined.shown import install_missing, showing
 
 
 def head_of(config: BenchConfig, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -53,7 +54,8 @@ async def run_bench(
     with Results(directory, head_of(config, tasks), plan, resume) as results:
         on_done(None, len(results.attempts), len(plan))
         if results.missing:
-            backend = open_backend(config.environment)
+            await install_missing(tasks, config.environment)
+            backend = open_backend(showing(config.environment))
             try:
                 async with open_policy(config.policy, config.harness, config.seed) as policy, config.judges() as judges:
                     table = Table(policy, backend, judges, config)

@@ -26,6 +26,9 @@ FAULTS = {
 }
 
 
+_SURE = 0.05
+
+
 def cost_of(cost: Mapping[str, float | None]) -> str:
     """What a run cost, where it is known."""
     each = "" if cost["solved"] is None else f", {cost['solved']:.4g} a solved one"
@@ -80,25 +83,44 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def verdict_of(found: Mapping[str, Any]) -> str:
-    """What a comparison comes to, in a sentence."""
-    if found["p"] >= 0.05:
-        return "No difference that these tasks could show."
-    return f"{found['second']} solves {'more' if found['difference'] > 0 else 'less'} than {found['first']}."
+    """What a comparison comes to, in words, with the figures they stand for."""
+    first, second, difference = found["first"], found["second"], found["difference"]
+    if not difference and not found["better"] and not found["worse"]:
+        return f"No difference: {first} and {second} solved the same."
+    often = f"in {_in_hundred(found['p'])} runs (p = {found['p']:.3g}, {found['test']})"
+    luck = f"two equal policies differ by as much {often}"
+    if found["p"] < _SURE:
+        return f"{second} is {'better' if difference > 0 else 'worse'} than {first}: only {luck}."
+    return f"That may be luck: {luck}. More tasks, or more attempts at each, would tell."
+
+
+def _in_hundred(p: float) -> str:
+    return f"{100 * p:.0f} of 100" if p >= 0.01 else f"{max(1000 * p, 1):.0f} of 1,000" if p >= 0.001 else "1 of 1,000"
 
 
 def comparison_text(found: Mapping[str, Any]) -> str:
-    """Of two runs: the difference, how sure it is, and the tasks it is made of."""
-    first, second = found["rates"]
-    lines = [
-        f"{found['second']} against {found['first']}, {found['paired_tasks']} paired tasks",
-        f"  pass@1   {percent(first)} → {percent(second)}",
-        f"  difference {100 * found['difference']:+.1f} points   "
-        f"95%: {100 * found['low']:+.1f} to {100 * found['high']:+.1f}   p = {found['p']:.4g} ({found['test']})",
-        f"  better on {len(found['better'])} tasks, worse on {len(found['worse'])}",
-        verdict_of(found),
-    ]
+    """Of two runs: what each solved, on which tasks they differ, and whether that can be luck."""
+    names = (found["first"], found["second"])
+    tasks = _tasks(found["paired_tasks"])
+    lines = [f"{found['second']} against {found['first']}, on {tasks} that both have played"]
+    width = max(map(len, names))
+    lines += [f"  {name:<{width}} {percent(rate):>6} solved" for name, rate in zip(names, found["rates"], strict=True)]
+    alike = found["paired_tasks"] - len(found["better"]) - len(found["worse"])
+    lines.append(
+        f"  {found['second']} did better on {_tasks(len(found['better']))}, worse on {_tasks(len(found['worse']))}, "
+        f"and the same on {_tasks(alike)}"
+    )
+    if found["low"] < found["high"]:
+        low, high = (f"{100 * found[key]:+.1f}" for key in ("low", "high"))
+        points = f"{100 * found['difference']:+.1f} points"
+        lines.append(f"  difference {points}; 95% of samples of such tasks give {low} to {high}")
+    lines.append(verdict_of(found))
     if found["left_out"]:
-        lines.append(f"{found['left_out']} tasks are left out: both runs must have a verdict on them")
+        lines.append(f"{_tasks(found['left_out'])} left out: both runs must have a verdict on them")
     if not found["same_harness"]:
         lines.append("The two were played with different harness settings.")
     return "\n".join(lines)
+
+
+def _tasks(count: int) -> str:
+    return f"{count} {'task' if count == 1 else 'tasks'}"

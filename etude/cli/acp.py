@@ -19,16 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from etude.errors import MissingDependency
     from etude.harness.store import SessionStore
+    from etude.product.acp.face import serve
     from etude.product.config import load_agent
-
-    try:
-        from etude.product.acp.face import serve
-    except ModuleNotFoundError as error:
-        if error.name != "acp":
-            raise
-        raise MissingDependency("an editor needs the package agent-client-protocol: pip install 'etude[acp]'") from None
 
     given = [("endpoint.url", options.endpoint), ("endpoint.model", options.model)]
     overrides = [*(f"{key}={json.dumps(value)}" for key, value in given if value), *options.set]

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     acts.add_argument("--compact", action="store_true", help="have the model summarise now")
     headless = parser.add_argument_group("without anybody watching")
     headless.add_argument(
-        "-p", "--print", action="store_true", help="do it, print the answer, and exit with 0, 1, 42, 53 or 130"
+        "-p", "--print", action="store_true", help="do it, print the answer, and exit with 0, 1, 42, 43, 53 or 130"
     )
     headless.add_argument("--output-format", choices=("text", "json", "stream-json"), default="text")
     headless.add_argument("--json", action="store_true", help="--output-format json; with --list, one object a line")
@@ -94,6 +94,7 @@ def _terminal(options: argparse.Namespace, store: SessionStore, directory: Path)
 
     if options.json or options.output_format != "text":
         raise ConfigError("--json and --output-format are for --print; add it, or leave them out")
+    _set_up(options)
     opened = Opened(directory, _session(options, store, directory), options.prompt, options.allow)
     return asyncio.run(Face(_config(options), store, opened).run())
 
@@ -144,6 +145,21 @@ def _config(options: argparse.Namespace) -> AgentConfig:
     return load_agent(options.config, overrides)
 
 
+def _set_up(options: argparse.Namespace) -> None:
+    """The first start, where a person can be asked: what `etude init` does."""
+    from etude.product.config import config_file
+    from etude.product.setup.ask import Given, set_up
+    from etude.product.terminal.screen import Screen, usable
+
+    named = options.config or options.endpoint or any(each.startswith("endpoint") for each in options.set)
+    if named or config_file().exists() or not (usable(sys.stdin) and usable(sys.stdout)):
+        return
+    screen = Screen()
+    screen.line("This is the first start: no model is named yet.")
+    done = set_up(Given(model=options.model or ""), config_file(), screen)
+    screen.line((f"wrote {done.file}", "dim"))
+
+
 def _session(options: argparse.Namespace, store: SessionStore, directory: Path) -> str | None:
     """The session to go on with; None for a new one."""
     from etude.errors import ConfigError
@@ -161,7 +177,7 @@ def _list(store: SessionStore, directory: Path, as_json: bool) -> int:
 
     for each in store.sessions(directory):
         if as_json:
-            say(json.dumps({"id": each.id, "last_active": each.last_active.isoformat(), "task": each.task}))
+            say(json.dumps({"session_id": each.id, "last_active": each.last_active.isoformat(), "task": each.task}))
         else:
             say(f"{each.id}  {each.last_active:%Y-%m-%d %H:%M}  {short_line(each.task, 80)}")
     return 0

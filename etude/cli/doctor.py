@@ -12,6 +12,7 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from etude.extras import install_command
 from etude.plain import say
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from etude.environments.doctor import diagnose, diagnose_workspace
 
-    agent, findings = diagnose_workspace(), diagnose()
+    agent, model, findings = diagnose_workspace(), _model(), diagnose()
     facts = {
         "python": platform.python_version(),
         "system": platform.platform(),
@@ -35,15 +36,43 @@ def run(options: argparse.Namespace) -> int:
         **{name: _version(name) for name in ("torch", "ray", "transformers")},
     }
     if options.json:
-        say(json.dumps({**facts, "agent": asdict(agent), "environments": [asdict(finding) for finding in findings]}))
+        say(
+            json.dumps(
+                {
+                    **facts,
+                    "agent": asdict(agent),
+                    "model": asdict(model),
+                    "environments": [asdict(finding) for finding in findings],
+                }
+            )
+        )
     else:
         for name, value in facts.items():
             say(f"  {name}: {value}")
         say("For `etude agent`, `etude acp` and `etude sessions serve`:")
-        _show([agent])
+        _show([agent, model])
         say("For training and evaluation (`etude environments doctor` looks at every backend):")
         _show(findings)
-    return 0 if agent.ok and all(finding.ok for finding in findings) else 1
+    return 0 if all(finding.ok for finding in (agent, model, *findings)) else 1
+
+
+def _model() -> Finding:
+    """Whether the agent's model answers: asked by one short message, as `etude init` asks it."""
+    import asyncio
+
+    from etude.environments.plugin import Finding
+    from etude.errors import ConfigError
+    from etude.product.config import config_file, load_agent
+    from etude.product.setup.trial import tried
+
+    subject, file = "the agent's model", config_file()
+    if not file.exists():
+        return Finding(subject, False, f"none is named: there is no {file}", "etude init")
+    try:
+        trial = asyncio.run(tried(load_agent(None, ()).endpoint))
+    except ConfigError as error:
+        return Finding(subject, False, str(error), f"edit {file}, or have a new one written: etude init")
+    return Finding(subject, not trial.error, trial.said, f"etude init, or edit [endpoint] in {file}")
 
 
 def _show(findings: Sequence[Finding]) -> None:
@@ -57,6 +86,4 @@ def _version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return (
-            "not installed (pip install 'etude[train]')" if package != "transformers" else "not installed (tests only)"
-        )
+        return f"not installed ({'tests only' if package == 'transformers' else install_command('train')})"

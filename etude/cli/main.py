@@ -7,6 +7,7 @@ file each and are imported only when called, so that `etude --help` is quick. Ho
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import importlib
 import os
@@ -26,6 +27,7 @@ COMMANDS = {
     "plan": "say what a recipe would do on this machine, and what would do more",
     "runs": "change a run while it goes on: set keys, replace processes",
     "pretrain": "make a base model: record sessions, mid-train, save",
+    "init": "set up the agent: find a model, try it, and write agent.toml",
     "agent": "let a model work in your directory, with any OpenAI-compatible endpoint",
     "acp": "speak with an editor by the Agent Client Protocol, on stdin and stdout",
     "play": "let a checkpoint play a generated task in a sandbox, while you watch",
@@ -73,16 +75,28 @@ _FILES = {
 """What takes a TOML file, and the configs that one may be of."""
 _ALIKE = {"config": "train", "plan": "train", "acp": "agent"}
 """Commands that take the file of another one."""
+_TRAINING = ("train", "config", "plan", "pretrain", "play", "serve", "weights")
+"""Commands that need the extra `train` as a whole, whichever of its packages they miss first."""
 
 
 class Parser(argparse.ArgumentParser):
     """Takes no flag by its beginning: `--mode` would be `--model`, and a new flag could change what a script means.
-    Its subparsers are such too.
+    What it does not know it answers with what may have been meant. Its subparsers are such too.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.allow_abbrev = False
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(choice) for choice in action.choices]
+        meant = difflib.get_close_matches(str(value), choices, 1)
+        known = f"did you mean {meant[0]}?" if meant else f"there is {', '.join(choices)}"
+        if not meant and isinstance(action, argparse._SubParsersAction):
+            known = f"`{self.prog} --help` lists what there is"
+        raise argparse.ArgumentError(action, f"there is no {value!r}; {known}")
 
 
 def os_error_line(error: OSError) -> str | None:
@@ -118,6 +132,11 @@ def main(arguments: list[str] | None = None) -> int:
     except EtudeError as error:
         say(f"etude {options.command}: {error}", sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if (line := _of_an_extra(error, options.command)) is None:
+            raise
+        say(f"etude {options.command}: {line}", sys.stderr)
+        return 1
     except BrokenPipeError:  # `etude … | head`: who reads has enough, and what is buffered must not be tried again
         os._exit(1)
     except OSError as error:
@@ -128,6 +147,16 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         say(f"etude {options.command}: interrupted", sys.stderr)
         return 130
+
+
+def _of_an_extra(error: ModuleNotFoundError, command: str) -> str | None:
+    """One line that names the extra; None where the module is no extra's, so that its absence is a bug."""
+    from etude.extras import extra_of, install_command
+
+    extra = extra_of(error.name or "")
+    if extra is None:
+        return None
+    return f"{error.name} is not installed: {install_command('train' if command in _TRAINING else extra)}"
 
 
 def _of_another(options: argparse.Namespace) -> str | None:

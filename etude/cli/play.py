@@ -13,7 +13,9 @@ from etude.plain import say
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", help="with --dir: what to do there")
     parser.add_argument("--model", type=Path, help="checkpoint directory (default: the newest trained one)")
-    parser.add_argument("--task", default="3:0", metavar="RUNG:SEED", help="a generated repository (default: 3:0)")
+    parser.add_argument(
+        "--task", default="3:0", metavar="RUNG:SEED|DIR", help="a generated task (default: 3:0), or a task directory"
+    )
     parser.add_argument("--dir", type=Path, help="work on a copy of this directory instead")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -32,16 +32,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
-    from etude.errors import MissingDependency
     from etude.product.config import load_agent
+    from etude.product.sessions.app import serve
+    from etude.product.sessions.config import SessionsConfig
 
-    try:
-        from etude.product.sessions.app import serve
-        from etude.product.sessions.config import SessionsConfig
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        raise MissingDependency(f"a server needs {error.name}: pip install 'etude[environments]'") from None
     config = load_recipe(options.config, SessionsConfig, options.set)
     agent = load_agent(options.agent, options.agent_set)
     return run_server(partial(serve, config, agent), config.token_path, options.json, "serving sessions")
@@ -74,6 +68,6 @@ def _export(options: argparse.Namespace) -> int:
         _write(options.output, encoded(whole))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise ConfigError(f"--output: {options.output} cannot be written: {error.strerror}") from None
-    about = {"session": options.session, "file": str(options.output), **whole["final_metrics"]}
+    about = {"session_id": options.session, "file": str(options.output), **whole["final_metrics"]}
     say(json.dumps(about) if options.json else f"{options.output}: {about['total_steps']} steps")
     return 0

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     validate = actions.add_parser("validate", help="the solution must score 1, doing nothing 0, again and again")
     validate.add_argument("tasks", type=Path, nargs="+", help="Harbor task directories")
     mine = actions.add_parser("mine", help="make tasks of a git repository's commits; run again to go on")
-    mine.add_argument("repository", type=Path, metavar="REPO")
+    mine.add_argument("repository", metavar="REPO", help="a directory of it, or the URL to clone it from")
     mine.add_argument("--out", type=Path, required=True, help="directory that gets the tasks, a journal and a report")
     mine.add_argument("--revision", default="HEAD", help="where the walk starts")
     mine.add_argument("--issues", type=Path, metavar="FILE", help="issues, one a line of JSON: number, title, body")
@@ -162,11 +162,13 @@ async def _validate(options: argparse.Namespace) -> int:
     from etude.rewards.validate import validate
     from etude.tasks.harbor import read_task
     from etude.tasks.mined.environment import default_root
+    from etude.tasks.mined.shown import install_missing
     from etude.tasks.verifiers import unasked_tests
 
-    backend = _open(options.environments or default_root())
+    tasks, root = {str(path): read_task(path) for path in options.tasks}, options.environments or default_root()
+    await install_missing(tasks.values(), root=root)
+    backend = _open(root)
     try:
-        tasks = {str(path): read_task(path) for path in options.tasks}
         found = {path: await validate(task, backend) for path, task in tasks.items()}
     finally:
         await backend.close()
@@ -204,10 +206,9 @@ def _said(
 def _open(environments: Path) -> Backend:
     """Sandboxes that see the environments, where there are some."""
     from etude.environments.backends import open_backend
-    from etude.environments.namespace import NamespaceConfig
-    from etude.tasks.mined.environment import PLACE
+    from etude.tasks.mined.shown import showing
 
-    return open_backend(NamespaceConfig(binds={PLACE: environments} if environments.is_dir() else {}))
+    return open_backend(showing(root=environments))
 
 
 async def _adopt(options: argparse.Namespace) -> int:
@@ -264,6 +265,7 @@ async def _import(options: argparse.Namespace) -> int:
 async def _mine(options: argparse.Namespace) -> int:
     from etude.config import load_recipe
     from etude.rewards.mining.mine import MineConfig, mine
+    from etude.tasks.mined.clone import cloned, is_address
     from etude.tasks.mined.environment import Environments, default_root
     from etude.tasks.mined.issues import read_issues
 
@@ -271,9 +273,13 @@ async def _mine(options: argparse.Namespace) -> int:
     config = load_recipe(options.config, MineConfig, [*own, *options.set])
     issues = read_issues(options.issues) if options.issues else {}
     environments = Environments(options.environments or default_root())
+    repository = Path(options.repository)
+    if is_address(options.repository):
+        say(f"cloning {options.repository}", sys.stderr)
+        repository = await asyncio.to_thread(cloned, options.repository)
     backend = _open(environments.root)
     try:
-        found = await mine(options.repository, options.out, backend, environments, config, _progress(), issues)
+        found = await mine(repository, options.out, backend, environments, config, _progress(), issues)
     finally:
         await backend.close()
     say(json.dumps(asdict(found)) if options.json else "\n".join(found.lines()))

@@ -14,6 +14,7 @@ from etude.config import Config
 from etude.environments.base import Backend
 from etude.environments.plugin import BackendTable, Plugin
 from etude.errors import MissingDependency, Unreachable
+from etude.extras import install_command
 from etude.plugins import find, loaded, one_of
 
 PLUGINS: dict[str, Plugin] = loaded("backends", Plugin)
@@ -68,7 +69,7 @@ def open_backend(config: BackendTable | None = None) -> Backend:
     try:
         return plugin.create_backend(config)
     except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed: pip install 'etude[{plugin.extra}]'") from None
+        raise MissingDependency(f"{error.name} is not installed: {install_command(plugin.extra)}") from None
 
 
 async def open_when_there(config: BackendTable) -> Backend:

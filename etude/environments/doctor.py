@@ -17,6 +17,7 @@ from etude.environments.backends import LOCAL, default_config, plugin_of
 from etude.environments.local import open_workspace
 from etude.environments.plugin import BackendTable, Finding, Plugin
 from etude.errors import ConfigError, EtudeError
+from etude.extras import install_command
 from etude.plugins import find, names
 
 _LOOKED_AT = {
@@ -52,7 +53,7 @@ def diagnose(config: BackendTable | None = None) -> list[Finding]:
     try:
         return plugin.run_probe(config)
     except ModuleNotFoundError as error:
-        remedy = f"pip install 'etude[{plugin.extra}]'"
+        remedy = install_command(plugin.extra)
         return [Finding("packages", False, f"{error.name} is not installed", remedy)]
 
 

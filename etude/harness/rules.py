@@ -1,4 +1,4 @@
-"""A project's rules for agents, word by word: its AGENTS.md files.
+"""A project's rules for agents, word by word: its AGENTS.md and CLAUDE.md files.
 
 Owns `read_rules`. They are looked for from the top of the repository down to the workspace, and below the workspace;
 who asks again gets them as they are then. Rules stand in the system prompt, so that no summary can lose them.
@@ -20,7 +20,8 @@ from pathlib import Path
 from etude.host import beneath
 from etude.host.repository import find
 
-NAME = "AGENTS.md"
+NAMES = ("AGENTS.md", "CLAUDE.md")
+"""Where both lie in a directory they are read in this order, and what says the same, or leads to the other, once."""
 _DEPTH = 4
 _ENTRIES = 100_000
 _MAX_BYTES = 64_000
@@ -28,8 +29,8 @@ _SKIPPED = {"node_modules", "target", "build", "dist", "vendor", "venv", "__pyca
 _TOLD_OF = (errno.EFBIG, errno.ELOOP, errno.EMLINK)
 """Why a file is not read and the model is told that it is there."""
 _HEAD = (
-    "Rules of this project, from its AGENTS.md files. They hold for every file beside or below theirs; where two "
-    "disagree, the one that is nearer to the file counts."
+    "Rules of this project, from its AGENTS.md and CLAUDE.md files. They hold for every file beside or below theirs; "
+    "where two disagree, the one that is nearer to the file counts."
 )
 
 
@@ -40,21 +41,32 @@ def read_rules(workspace: Path, forbidden: Sequence[str] = ()) -> str:
     top = _top(workspace)
     blocks, left_out, room = [], [], _MAX_BYTES
     for directory in (*_above(top, workspace), *_below(workspace)):
-        name = os.path.relpath(directory / NAME, workspace)
-        if any(name == each or name.startswith(f"{each}/") for each in forbidden):
-            continue
-        try:
-            data = beneath.read(top, str((directory / NAME).relative_to(top)), room, alone=True)
-        except OSError as error:
-            if error.errno in _TOLD_OF and (directory / NAME).resolve().is_relative_to(workspace):
-                left_out.append(name)
-            continue
-        if text := data.decode("utf-8", "replace").strip():
-            room -= len(data)
-            blocks.append(f"## {name}\n{text}")
+        said: set[str] = set()
+        for path in (directory / each for each in NAMES):
+            name = os.path.relpath(path, workspace)
+            if any(name == each or name.startswith(f"{each}/") for each in forbidden):
+                continue
+            try:
+                data = beneath.read(top, str(path.relative_to(top)), room, alone=True)
+            except OSError as error:
+                if error.errno in _TOLD_OF and _leads_on(path, workspace):
+                    left_out.append(name)
+                continue
+            text = data.decode("utf-8", "replace").strip()
+            if text and text not in said:
+                said |= {text, *(f"@{each}" for each in NAMES)}  # the whole of a file that includes the other
+                room -= len(data)
+                blocks.append(f"## {name}\n{text}")
     if left_out:
         blocks.append(f"Read these too before you work below them: {', '.join(left_out)}")
     return "\n\n".join([_HEAD, *blocks]) if blocks else ""
+
+
+def _leads_on(path: Path, workspace: Path) -> bool:
+    """To a file of the workspace that is not read anyway."""
+    real = path.resolve()
+    beside = real.parent == path.parent.resolve() and real.name in NAMES and real.name != path.name
+    return real.is_relative_to(workspace) and not (beside and real.is_file())
 
 
 def _top(workspace: Path) -> Path:

@@ -1,16 +1,22 @@
-"""A sampler whose messages are written by a program: recorded demonstrations, and sessions that repeat exactly.
+"""Messages that a program writes, in place of a model: recorded demonstrations, and solutions that are played.
 
-Owns `ScriptedSampler`. It stands behind the same seam as an engine and sees what an engine sees, token ids; so the
-sessions it plays are sessions like any other. Its tokens carry log-probability 0: nothing was drawn. Never writes an
-observation.
+Owns `ScriptedSampler`, which stands behind the same seam as an engine and sees what an engine sees, token ids; so the
+sessions it plays are sessions like any other, and can be trained on. Its tokens carry log-probability 0: nothing was
+drawn. And `ScriptedDialogue`, for where nobody needs token ids: it has no tokenizer and no limit of tokens. Neither
+writes an observation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
-from etude.harness.prompt import parse_results
+from etude.harness.dialogue import PreparedInput, Reply
+from etude.harness.events import Record
+from etude.harness.prompt import parse_results, system_prompt
+from etude.harness.protocol import calls_of, parse_message
 from etude.harness.sampler import Chat, Completion, SampleRequest
+from etude.harness.schema import MalformedCall, ToolCall, ToolSchema
 from etude.records import BASE_VERSION
 
 
@@ -50,3 +56,43 @@ class ScriptedSampler:
             versions=(int(BASE_VERSION),) * len(ids),
             finish="stop" if len(ids) == len(whole) else "length",
         )
+
+
+class ScriptedDialogue:
+    """Implements `Dialogue` over a script. Its context is as long as it has messages, and none of them is cut off: a
+    limit of tokens is for a model, and a solution that is long is a solution all the same."""
+
+    def __init__(self, next_message: Callable[[list[str]], str], tools: Mapping[str, ToolSchema]) -> None:
+        self._next_message, self._tools = next_message, tools
+        self._messages = 0
+        self._results: list[str] = []
+
+    @property
+    def tokens(self) -> int:
+        return self._messages
+
+    def system(self, persona: str) -> str:
+        return system_prompt(self._tools.values(), persona)
+
+    def opening(self, system: str, user: str) -> PreparedInput:
+        return PreparedInput(1, {"results": []})
+
+    def observation(self, results: Sequence[str], user: str | None = None) -> PreparedInput:
+        return PreparedInput(1, {"results": list(results)})
+
+    async def reply(self, max_tokens: int, draw: int) -> Reply:
+        text = self._next_message(self._results)
+        return Reply(text, 0, self._messages + 1, cut=False, version=int(BASE_VERSION), record={})
+
+    def calls(self, reply: Record, text: str, cut: bool) -> list[ToolCall | MalformedCall]:
+        return calls_of(parse_message(text, self._tools, cut))
+
+    def append_input(self, words: Record) -> None:
+        self._messages += 1
+        self._results = words["results"]
+
+    def append_reply(self, reply: Record) -> None:
+        self._messages += 1
+
+    def seal(self, kind: Literal["turns", "summary"]) -> None:
+        self._messages, self._results = 0, []

@@ -43,6 +43,7 @@ from etude.harness.session import Session
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
 from etude.product.config import AgentConfig, config_file
+from etude.product.surroundings import surroundings
 from etude.product.toolbox import Toolbox
 from etude.product.tracing import spans_of, watched
 from etude.records import Event
@@ -182,6 +183,7 @@ async def open_agent(
         for server, why in mcp.failed.items():
             _log.warning("an MCP server lacks tools", server=server, why=why)
         harness = config.summarised
+        around = await asyncio.to_thread(surroundings, directory, config) if config.surroundings else ""
         guard = SecretGuard(Redactor(known_secrets(os.environ), store.key(name)))
         tools = Toolbox(harness.chosen(), mcp, gate, guard)
         session = Session(
@@ -194,7 +196,7 @@ async def open_agent(
             tools=tools.guarded,
             review=tools.review,
             on_output=on_output,
-            persona=lambda: guard.redactor.redact(_persona(directory, view.masked)),
+            persona=lambda: guard.redactor.redact(_persona(directory, view.masked, around)),
         )
         _begin(session, name, directory, config.endpoint.model)
         agent = Agent(name, directory, session, endpoint, gate, ledger, spans)
@@ -250,6 +252,6 @@ def _refusal(name: str, unguarded: Sequence[str]) -> str:
     return f"{said}; {way} lets the agent write it, and what it writes there may then run as you, outside the sandbox"
 
 
-def _persona(directory: Path, masked: Sequence[str]) -> str:
+def _persona(directory: Path, masked: Sequence[str], around: str) -> str:
     rules = read_rules(directory, masked)
-    return f"{PERSONA}\n\n{rules}\n" if rules else PERSONA
+    return "\n\n".join(filter(None, (PERSONA, around, f"{rules}\n" if rules else "")))

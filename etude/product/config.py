@@ -43,6 +43,9 @@ class AgentConfig(Config):
     currency: str = "$"
     """The sign before what prices come to."""
     harness: HarnessConfig = HarnessConfig(toolset="agent", max_turn_tokens=16_000)
+    surroundings: bool = True
+    """Whether the system prompt says where the agent works: system, date, git, network, limits. False gives a model of
+    your own the prompt that it was trained with."""
     workspace: WorkspaceConfig = WorkspaceConfig()
     deadlines: DeadlineConfig = DeadlineConfig()
     mcp: McpConfig = McpConfig()
@@ -66,7 +69,8 @@ class AgentConfig(Config):
         endpoint = raw.get("endpoint", {}) if isinstance(raw, dict) else None
         if isinstance(endpoint, dict) and (missing := [key for key in ("url", "model") if key not in endpoint]):
             said = (
-                f"no model is named: endpoint.{' and endpoint.'.join(missing)} must be set. Write a table [endpoint] "
+                f"no model is named: endpoint.{' and endpoint.'.join(missing)} must be set. `etude init` finds one and "
+                f"tries it. Or write a table [endpoint] "
                 f"""to {config_file()}, with url = "http://127.0.0.1:8000/v1" (of any OpenAI-compatible server), """
                 """model = "NAME" (as that server calls it) and, if it wants a key, key_env = "VARIABLE", with it; """
                 "or give --endpoint URL and --model NAME"

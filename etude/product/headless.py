@@ -2,9 +2,9 @@
 
 Owns what `etude agent --print` does: text (the answer alone), json (one object at the end) and stream-json (one object
 a line, as it happens, in the words that other agents' streams have: init, message, tool_use, tool_result, error,
-result). Exit codes: 0 done, 1 failed, 42 bad input, 53 a limit of turns. Nobody is asked for permissions: what no rule
-allows is refused, the model is told so, and at the end the user reads which rules would allow it. Text is printed with
-its control characters made visible; JSON holds them.
+result). Exit codes: 0 done, 1 failed, 42 bad input, 43 done but for calls that were refused, 53 a limit of turns.
+Nobody is asked for permissions: what no rule allows is refused, the model is told so, and at the end the user reads
+what it was and which rules would allow it. Text is printed with its control characters made visible; JSON holds them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from etude.errors import ConfigError, EtudeError
+from etude.harness.permissions.gate import Gate
 from etude.harness.state import Stop
 from etude.harness.store import SessionStore
-from etude.plain import say
+from etude.plain import plain_line, say
 from etude.product.agent import Agent, open_agent
 from etude.product.config import AgentConfig
+from etude.product.terminal.show import call_shown
 from etude.records import Event
 
+REFUSED = 43
+"""The model came to its end, and some calls were refused because nobody could be asked."""
 EXIT: Mapping[Stop, int] = {"finished": 0, "turns": 53, "tokens": 53, "wall": 53, "context": 1}
 """Limits that a larger budget would lift, and the one that none would."""
 
@@ -67,13 +71,22 @@ async def run(config: AgentConfig, asked: Asked, store: SessionStore, out: TextI
         say(json.dumps(result), out)
     elif asked.output == "text":
         say(result["response"], out)
-        if refused := agent.gate.counts["refused"]:
-            permits = " ".join(f"--allow {shlex.quote(rule)}" for rule in agent.gate.missing_rules)
-            to_permit = f"; to permit: {permits}" if permits else ""
-            say(f"nobody could be asked, and {refused} calls were refused{to_permit}", sys.stderr)
+        for line in _refused(agent.gate):
+            say(line, sys.stderr)
         if stop != "finished":
             say(f"stopped by a limit: {stop}; go on with --resume {result['session_id']}", sys.stderr)
-    return EXIT[stop]
+    elif agent.gate.unasked:
+        said = {"type": "error", "severity": "warning", "message": "\n".join(_refused(agent.gate))}
+        say(json.dumps({**said, "refused": result["refused"], "wanting": result["wanting"]}), out)
+    return REFUSED if stop == "finished" and agent.gate.unasked else EXIT[stop]
+
+
+def _refused(gate: Gate) -> Iterator[str]:
+    """What was refused for want of a person, a line a call, and what permits all of it."""
+    for each in gate.unasked:
+        yield f"refused, as nobody could be asked: {plain_line(''.join(call_shown(each.tool, each.arguments)))}"
+    if gate.missing_rules:
+        yield "to permit: " + " ".join(f"--allow {shlex.quote(rule)}" for rule in gate.missing_rules)
 
 
 def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
@@ -85,6 +98,10 @@ def _result(agent: Agent, stop: Stop) -> dict[str, Any]:
         "usage": {**agent.session.state.usage, **agent.endpoint.counters},
         "cost": agent.ledger.spent.money,
         "permissions": dict(agent.gate.counts),
+        "refused": [
+            {"tool_name": each.tool, "parameters": dict(each.arguments), "why": each.decision.explain()}
+            for each in agent.gate.unasked
+        ],
         "wanting": list(agent.gate.missing_rules),
         **({"spans": dict(agent.spans.ended)} if agent.spans is not None else {}),
     }

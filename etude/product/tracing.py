@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ParamSpec
 
 from etude.errors import MissingDependency
+from etude.extras import install_command
 from etude.harness.endpoint import Delta
 from etude.harness.endpoint.completion import Usage
 from etude.product.config import AgentConfig
@@ -39,7 +40,7 @@ async def spans_of(config: AgentConfig, session_id: str) -> AsyncGenerator[Spans
         from etude.product.spans import Spans
         from etude.serving.tracing import collected
     except ModuleNotFoundError as error:
-        raise MissingDependency(f"spans_to: {error.name} is not installed: pip install 'etude[otel]'") from None
+        raise MissingDependency(f"spans_to: {error.name} is not installed: {install_command('otel')}") from None
     provider = collected(config.spans_to, _SERVICE)
     content = config.spans_content or os.environ.get(_CONTENT, "").lower() in ("1", "true")
     try:

@@ -17,6 +17,7 @@ from etude.environments.base import Backend, Resources, Sandbox, SandboxSpec
 from etude.environments.wire import ServerError
 from etude.errors import DeadlineExceeded, Overloaded, SandboxError, SandboxSpoiled, Unreachable
 from etude.records import Task
+from etude.tasks.mined.shown import require_environments
 
 ATTEMPTS = 2
 """Sandboxes that may die or hang with a state in them before there is a control."""
@@ -44,6 +45,7 @@ async def with_state(
     failed: SandboxError | DeadlineExceeded
     for _ in range(ATTEMPTS):
         async with fresh(backend, spec) as sandbox:
+            await require_environments(task, sandbox)
             try:
                 if archive is not None:
                     await unpack(archive, sandbox)

@@ -30,6 +30,7 @@ verdict of 0 and InfraFailed:
     auditor, diff     what is sealed cannot be read               theirs: it is read as far as it goes  goes on
     lints             the sandbox dies, a linter fails            theirs, by a control that is linted   blocked
     any sandbox       cannot be made, no server answers           ours                                  InfraFailed
+                      it lacks what the task has installed        ours                                  InfraFailed
 
 The control is `rewards.fresh`: what the task begins with goes the same way, and fares better.
 """
@@ -57,6 +58,7 @@ from etude.rewards.legible import legible
 from etude.rewards.quality import quality_of
 from etude.rewards.quality.talk import last_message
 from etude.rewards.verifier import Verdict, verify
+from etude.tasks.mined.shown import require_environments
 
 _TESTS_ALONE = Judges()
 
@@ -94,6 +96,7 @@ async def run_to_seal(
     if sandbox is None:
         sandbox = await backend.create(SandboxSpec(files=task.files if start is None else {}, image=task.image))
     try:
+        await require_environments(task, sandbox)
         if start is not None and not revived:
             await unpack(start, sandbox)
         result = await play(sandbox)

@@ -19,6 +19,8 @@ from etude.errors import CheckpointError, ConfigError, EtudeError, MissingDepend
 from etude.plugins import find
 from etude.rollouts.config import ModelSource, RunConfig
 from etude.rollouts.fleet import places_of
+from etude.tasks.harbor import read_tasks
+from etude.tasks.mined.shown import install_missing
 
 ROOM_MB = 64
 """Least free space to start with: two checkpoints, the weight store, log and report of a small model."""
@@ -38,6 +40,8 @@ async def preflight(config: RunConfig, directory: Path) -> None:
     places_of(config)
     _model(config.model)
     _room(directory)
+    if config.rollouts.tasks:
+        await install_missing(read_tasks(config.rollouts.tasks), config.environment)
     if isinstance(config.environment, RemoteConfig):
         await open_backend(config.environment).close()  # raises where the server is not there, or not what is asked for
         return

@@ -16,6 +16,7 @@ from opentelemetry import context, trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from etude.errors import MissingDependency
+from etude.extras import install_command
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -50,7 +51,7 @@ def collected(endpoint: str | None, service: str) -> TracerProvider:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise MissingDependency(f"spans_to: {error.name} is not installed: pip install 'etude[otel]'") from None
+        raise MissingDependency(f"spans_to: {error.name} is not installed: {install_command('otel')}") from None
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=_EXPORT_DEADLINE_S)))
     return provider

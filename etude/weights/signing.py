@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from etude.durable import write_new
 from etude.errors import ConfigError, MissingDependency, WeightError
+from etude.extras import install_command
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -171,5 +172,5 @@ def _library():
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
-        raise MissingDependency("weights are to be signed or checked: pip install 'etude[train]'") from None
+        raise MissingDependency(f"weights are to be signed or checked: {install_command('train')}") from None
     return ed25519, serialization

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from scripted_openai import Reply, ScriptedServer
 from etude.bench.page import write_page
 from etude.bench.results import read_run, session_events
 from etude.bench.summary import compare, summarise
-from etude.bench.text import run_summary
+from etude.bench.text import comparison_text, run_summary
 from etude.errors import CheckpointError, ConfigError, EtudeError
 from etude.harness.prompt import PERSONA
 from etude.rewards.judge.aspects import ASPECTS
@@ -160,6 +161,12 @@ def test_two_runs_are_compared_task_by_task(bench):
     assert found["p"] < 0.01 and found["low"] > 0 and found["worse"] == [] and found["paired_tasks"] == 16
     assert compare(weak, weak)["p"] == 1.0 and compare(weak, weak)["difference"] == 0.0
     assert compare(strong, strong)["test"].startswith("McNemar")
+    assert "strong is better than weak: only two equal policies" in comparison_text(found)
+    few = compare(*(replace(run, attempts=run.attempts[:1]) for run in (weak, strong)))
+    assert few["difference"] > 0 and "That may be luck: two equal policies differ by as much in 100 of 100 runs" in (
+        said := comparison_text(few)
+    )
+    assert "strong did better on 1 task, worse on 0 tasks" in said and "points" not in said
     other = bench("other", tasks={"ladder": 1}, limits={"max_turns": 30})
     with pytest.raises(ConfigError, match="not the same task"):
         compare(weak, other)

@@ -30,10 +30,23 @@ def test_help_is_light():
     assert done.stdout.splitlines()[-1] in ("[]", "['pydantic']")
 
 
-def test_an_unknown_command_is_refused():
-    done = etude("fly")
-    assert done.returncode == 2
-    assert "fly" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fly"], "there is no 'fly'; `etude --help` lists what there is"),
+        (["sevre"], "there is no 'sevre'; did you mean serve?"),
+        (["agnet", "-p", "hi"], "there is no 'agnet'; did you mean agent?"),
+        (["tasks", "validte"], "there is no 'validte'; did you mean validate?"),
+        (["tasks", "fly"], "there is no 'fly'; `etude tasks --help` lists what there is"),
+        (["agent", "--output-format", "jsn"], "there is no 'jsn'; did you mean json?"),
+    ],
+)
+def test_a_word_that_is_none_is_answered_with_the_nearest(arguments, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(said) and "runs" not in last
 
 
 @pytest.mark.parametrize(
@@ -123,7 +136,7 @@ def test_help_names_every_action(command):
 
 def test_help_says_what_a_command_costs_and_how_it_ends():
     assert "trains for 60 s" in " ".join(etude("plan", "--help").stdout.split())
-    assert "0, 1, 42, 53 or 130" in " ".join(etude("agent", "--help").stdout.split())
+    assert "0, 1, 42, 43, 53 or 130" in " ".join(etude("agent", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +146,8 @@ def test_who_has_named_no_model_yet_reads_where_to(tmp_path, monkeypatch, comman
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     done = etude(*command)
     assert done.returncode == 42
-    assert "endpoint.url and endpoint.model must be set. Write a table [endpoint]" in done.stderr
+    assert "endpoint.url and endpoint.model must be set. `etude init` finds one and tries it." in done.stderr
+    assert "Or write a table [endpoint]" in done.stderr
     assert str(tmp_path / "etude" / "agent.toml") in done.stderr
     assert 'url = "http://127.0.0.1:8000/v1"' in done.stderr and "docs/" not in done.stderr
     if command[0] == "agent":

@@ -40,3 +40,21 @@ def test_none_and_too_long(tmp_path: Path) -> None:
     put(tmp_path / "z" / "AGENTS.md", "x" * 100_000)
     rules = read_rules(tmp_path)
     assert "Short." in rules and "xxx" not in rules and rules.endswith("work below them: z/AGENTS.md")
+
+
+def test_the_other_name_is_read_too_and_nothing_twice(tmp_path: Path) -> None:
+    put(tmp_path / "CLAUDE.md", "Only here.")
+    put(tmp_path / "both" / "AGENTS.md", "First.")
+    put(tmp_path / "both" / "CLAUDE.md", "Second.")
+    put(tmp_path / "same" / "AGENTS.md", "The same.\n")
+    put(tmp_path / "same" / "CLAUDE.md", "The same.")
+    put(tmp_path / "included" / "AGENTS.md", "Included.")
+    put(tmp_path / "included" / "CLAUDE.md", "@AGENTS.md\n")
+    put(tmp_path / "linked" / "AGENTS.md", "Linked to.")
+    (tmp_path / "linked" / "CLAUDE.md").symlink_to("AGENTS.md")
+    rules = read_rules(tmp_path)
+    assert [line for line in rules.splitlines() if line.startswith("##")] == [
+        "## CLAUDE.md", "## both/AGENTS.md", "## both/CLAUDE.md", "## included/AGENTS.md", "## linked/AGENTS.md",
+        "## same/AGENTS.md",
+    ]  # fmt: skip
+    assert "Read these too" not in rules

@@ -53,7 +53,7 @@ def test_text(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     assert system["role"] == "system" and "## AGENTS.md\nAlways say please." in system["content"]
     assert main(["agent", "--list", "--json", "--dir", str(here.project)]) == 0
     [listed] = lines(capsys.readouterr().out)
-    assert listed["task"] == "Write it."
+    assert listed["task"] == "Write it." and (here.home / "sessions" / listed["session_id"]).is_dir()
 
 
 def test_a_list_has_a_line_for_each_session(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,14 +69,16 @@ def test_what_nobody_could_be_asked_about_is_told_with_what_permits_it(
 ) -> None:
     asked = ("run_terminal_cmd", {"command": "make -C 'a b'; true"})
     with ScriptedServer([Reply("I run.", [asked]), Reply("I could not.")]) as server:
-        assert main(here.arguments(server, "Run it.")) == 0
+        assert main(here.arguments(server, "Run it.")) == 43
     said = capsys.readouterr()
     assert said.out == "I could not.\n"
-    [line] = said.err.splitlines()
+    what, line = said.err.splitlines()
+    assert what == "refused, as nobody could be asked: $ make -C 'a b'; true"
     rules = shlex.split(line.partition("to permit: ")[2])
     with ScriptedServer([Reply("I run.", [asked]), Reply("I could.")]) as server:
         assert main(here.arguments(server, "Run it.", "--json", *rules)) == 0
-    assert lines(capsys.readouterr().out)[0]["wanting"] == [], "its words do permit it"
+    permitted = lines(capsys.readouterr().out)[0]
+    assert (permitted["wanting"], permitted["refused"]) == ([], []), "its words do permit it"
 
 
 def test_an_answer_does_not_drive_the_terminal(here: Setting, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,9 +104,12 @@ def test_stream_json_and_permissions(here: Setting, capsys: pytest.CaptureFixtur
             )
         )
     told = lines(capsys.readouterr().out)
-    assert code == 0 and [line["type"] for line in told] == [
-        "init", "message", *["message", "tool_use", "tool_result"] * 3, "message", "result",
+    assert code == 43 and [line["type"] for line in told] == [
+        "init", "message", *["message", "tool_use", "tool_result"] * 3, "message", "result", "error",
     ]  # fmt: skip
+    refused = told.pop()
+    assert refused["severity"] == "warning" and "--allow 'run(python3 *)'" in refused["message"]
+    assert [each["parameters"]["command"] for each in refused["refused"]] == ["python3 -c 1"]
     results = [line for line in told if line["type"] == "tool_result"]
     assert results[1]["output"] == "hello\nran" and results[1]["status"] == "success"
     assert results[2]["status"] == "error" and "not permitted without a user" in results[2]["output"]

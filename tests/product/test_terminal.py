@@ -357,3 +357,37 @@ def test_without_a_terminal_it_says_what_to_do(here: Setting, more: Sequence[str
             here.argv(server, *more), env=here.env, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
     assert done.returncode == 42 and "--print" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_escape_stops_and_what_was_typed_is_the_next_prompt(here: Setting) -> None:
+    script = [Reply("", [run("echo begun; sleep 100")]), Reply("It goes on.")]
+    with ScriptedServer(script) as server, here.terminal(server, "--allow", "run") as terminal:
+        terminal.say("Go.")
+        terminal.see("^  begun$")
+        terminal.type("And then?\x1b[D\x1b[D")  # the arrow keys' codes begin with an escape too
+        terminal.type("\x1b")
+        terminal.see("^stopped. What was done stays")
+        terminal.see(r"› And then\?$")
+        terminal.type(ENTER)
+        terminal.see("^It goes on.$")
+        terminal.type("\x1b" + CTRL_D)
+        assert terminal.end() == 0
+    assert "And then?" in server.bodies[1]["messages"][-1]["content"]
+
+
+def test_a_command_of_the_users_own_is_run_and_told_to_nobody(here: Setting) -> None:
+    with ScriptedServer([Reply("Hello.")]) as server, here.terminal(server) as terminal:
+        terminal.say("!pwd; read line; echo got $line > own; exit 3")
+        terminal.see(f"^{here.project}$")
+        terminal.type(f"it{ENTER}")
+        terminal.see("^exit 3$")
+        terminal.say("!echo begun; sleep 100")
+        terminal.see("^begun$")
+        terminal.type(CTRL_C)
+        terminal.see("^exit 130$")
+        terminal.say("Hi.")
+        terminal.see("^Hello.$")
+        terminal.type(CTRL_D)
+        assert terminal.end() == 0
+    assert (here.project / "own").read_text() == "got it\n", "outside the sandbox, with this terminal's keys"
+    assert "pwd" not in str(server.bodies)

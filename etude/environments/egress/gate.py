@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from etude.environments.egress.policy import EgressConfig
 from etude.errors import DeadlineExceeded, MissingDependency
+from etude.extras import install_command
 
 if TYPE_CHECKING:
     from etude.environments.egress.proxy import EgressProxy, Resolver
@@ -39,7 +40,7 @@ def open_proxy(config: EgressConfig, resolve: Resolver | None, outcomes: Counter
     try:
         from etude.environments.egress.proxy import EgressProxy
     except ImportError as error:
-        raise MissingDependency(f"{error.name} is not installed: pip install 'etude[environments]'") from None
+        raise MissingDependency(f"{error.name} is not installed: {install_command('environments')}") from None
     return EgressProxy(config, resolve, outcomes)
 
 

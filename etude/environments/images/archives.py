@@ -23,6 +23,7 @@ from typing import IO, Any, BinaryIO, cast
 from etude.environments.images.confined import Confined, own, write_file
 from etude.environments.trees import remove_tree
 from etude.errors import MissingDependency, SandboxError
+from etude.extras import install_command
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
@@ -42,7 +43,7 @@ def decompressed(file: BinaryIO) -> Generator[IO[bytes]]:
         try:
             import zstandard
         except ImportError:
-            raise MissingDependency("zstd-compressed layers need a package: pip install zstandard") from None
+            raise MissingDependency(f"zstd-compressed layers need a package: {install_command('train')}") from None
         try:
             with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as plain:
                 yield cast("IO[bytes]", plain)

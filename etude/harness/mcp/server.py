@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import httpx2
 
 from etude.errors import DeadlineExceeded, EtudeError, MissingDependency
+from etude.extras import install_command
 from etude.harness.mcp.config import ServerConfig, filled_in
 from etude.host.programs import find_program
 
@@ -246,7 +247,7 @@ def _require_mcp() -> None:
     try:
         import mcp  # noqa: F401
     except ImportError:
-        raise MissingDependency("MCP servers need the package mcp: pip install 'etude[mcp]'") from None
+        raise MissingDependency(f"MCP servers need the package mcp: {install_command('mcp')}") from None
     logging.getLogger("mcp").setLevel(logging.ERROR)  # it warns of every server that is not quite of its revision
 
 

@@ -71,6 +71,8 @@ class Gate:
         """Calls that were "allowed" by rules, "granted" or "refused" by the user, or "denied" by rules."""
         self.missing_rules: dict[str, None] = {}
         """Rules that would have allowed what was refused because nobody could be asked."""
+        self.unasked: list[Question] = []
+        """Those calls themselves, in their order."""
 
     def guard(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
         """The same tools, each behind the gate."""
@@ -125,6 +127,7 @@ class Gate:
 
     async def _put(self, questions: Sequence[Question]) -> Sequence[Answer]:
         if self._ask is None:
+            self.unasked += questions
             self.missing_rules |= dict.fromkeys(rule for each in questions for rule in each.decision.remember)
             return [_nobody(question) for question in questions]
         answers = await self._ask(questions)

@@ -258,7 +258,8 @@ async def _help(opened: CommandContext, rest: str) -> Next:
         opened.screen.line((f"{usage:<18}", "bold"), command.does, hang=18)
     keys = (
         ("@", "and a file's name: tab completes it"), ("alt-enter", "another line; so does a \\ at the end of one"),
-        ("ctrl-c", "stops what is going on; twice leaves"), ("ctrl-d", "leaves"),
+        ("!", "and a command of your own: your shell runs it here, and the model is not told"),
+        ("esc", "stops what is going on"), ("ctrl-c", "the same; twice leaves"), ("ctrl-d", "leaves"),
     )  # fmt: skip
     for key, does in keys:
         opened.screen.line((f"{key:<18}", "bold"), does, hang=18)

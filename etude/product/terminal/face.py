@@ -1,6 +1,7 @@
 """The terminal: opens sessions, reads what the user types, plays it, and can be interrupted at any moment.
 
-Owns `Face`. Ctrl-C stops what is going on, a second one leaves; neither loses anything, since a session is its log.
+Owns `Face`. Esc and Ctrl-C stop what is going on, a second Ctrl-C leaves; none loses anything, since a session is its
+log. A line that begins with ! is a command of the user's own, which their shell runs outside the sandbox.
 What a line means is the business of `commands`, how things look that of `show`. One session is open at a time; another
 is opened by closing this one first.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -33,7 +35,7 @@ from etude.product.terminal.flow import Flow
 from etude.product.terminal.questions import Questions
 from etude.product.terminal.screen import Screen, usable
 from etude.product.terminal.show import Show, format_duration, prose_of
-from etude.product.terminal.typing import Keyboard, quiet_keys
+from etude.product.terminal.typing import Keyboard, quiet_keys, usual_keys
 
 _TICK_S = 0.15
 _INTERRUPTED = 130
@@ -76,6 +78,8 @@ class Face:
         self._idle = False
         """Whether a line is waited for: a Ctrl-C just before the keyboard is read leaves as one that it reads does."""
         self._interrupts = 0
+        self._own_command = False
+        """Whether a command of the user's own runs, whose Ctrl-C is not ours."""
         self._stopped = False
         """Whether the last prompt was ended by Ctrl-C."""
         self._main: asyncio.Task[Any] | None = None
@@ -188,7 +192,9 @@ class Face:
                 self._screen.typed()
 
     async def _do(self, opened: CommandContext, line: str) -> Next:
-        if commands.is_command(line):
+        if line.startswith("!"):
+            await self._run_own(line[1:].strip(), opened.agent.directory)
+        elif commands.is_command(line):
             with self._working():
                 step = await commands.run(opened, line.strip())
             if not isinstance(step, Play):
@@ -197,6 +203,26 @@ class Face:
         else:
             await self._play(opened, mentioned(line, opened.agent.directory))
         return None
+
+    async def _run_own(self, command: str, directory: Path) -> None:
+        """As the user's shell runs it, on this terminal; nothing of it is told to the model."""
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        self._own_command = True
+        try:
+            with usual_keys():
+                process = await asyncio.create_subprocess_exec(shell, "-c", command, cwd=directory)
+                try:
+                    code = await process.wait()
+                finally:
+                    if process.returncode is None:
+                        process.terminate()
+        except OSError as error:
+            raise ConfigError(f"$SHELL, {shell}, does not start: {error.strerror}") from None
+        finally:
+            self._own_command = False
+            self._screen.typed()
+        if code:
+            self._screen.line((f"exit {code if code > 0 else 128 - code}", "yellow"))  # a signal, as shells count it
 
     async def _play(self, opened: CommandContext, prompt: str | None) -> None:
         agent = opened.agent
@@ -245,7 +271,7 @@ class Face:
         self._screen.gap()
         self._screen.line(("Etude ", "bold"), (state.model, "cyan"), (f" in {where}", "dim"))
         if new:
-            self._screen.line(("/help lists commands · ctrl-c stops, twice leaves", "dim"))
+            self._screen.line(("/help lists commands · esc stops · ctrl-c twice leaves", "dim"))
             return
         said = f"{commands.counted(len(state.prompts), 'prompt')}, {commands.counted(state.usage['turns'], 'turn')}"
         self._screen.line((f"session {agent.id}: {said}", "dim"))
@@ -284,7 +310,8 @@ class Face:
         """Something goes on that the status tells of, and that Ctrl-C stops."""
         self._began, self._interrupts, self._idle = time.monotonic(), 0, False
         try:
-            yield
+            with self._keyboard.listening(self._escape):
+                yield
         finally:
             self._began = None
             self._screen.status("")
@@ -294,11 +321,18 @@ class Face:
             if self._began is not None:
                 self._show.tick()
                 doing = "stopping" if self._interrupts else self._show.doing or "working"
-                self._screen.status(f"{doing} · {format_duration(time.monotonic() - self._began)} · ctrl-c stops")
+                self._screen.status(f"{doing} · {format_duration(time.monotonic() - self._began)} · esc or ctrl-c stops")
             await asyncio.sleep(_TICK_S)
+
+    def _escape(self) -> None:
+        """Stops what can be stopped, and never leaves."""
+        if not self._interrupts and self._commands is not None and self._commands.agent.cancel():
+            self._interrupts = 1
 
     def _interrupt(self) -> None:
         """The first stops what can be stopped, the second leaves."""
+        if self._own_command:
+            return
         self._interrupts += 1
         stopped = self._interrupts == 1 and self._commands is not None and self._commands.agent.cancel()
         if not stopped:

@@ -2,11 +2,13 @@
 
 Owns `Keyboard`. Enter sends, Alt-Enter and a backslash at the end of a line begin another, and what is pasted stays as
 it is. Tab completes commands after `/` and files after `@`. Ctrl-C clears the line, on an empty one it raises
-KeyboardInterrupt, and Ctrl-D there EOFError. Knows no session.
+KeyboardInterrupt, and Ctrl-D there EOFError. While the agent works Esc is told at once, and all else that is typed is
+kept for the next prompt. Knows no session.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -20,7 +22,9 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, ThreadedCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.typeahead import clear_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.styles import Style
 
@@ -33,6 +37,8 @@ from etude.plain import is_plain
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse fg:ansibrightblack", "prompt": "bold"})
 _MOST_FILES, _MOST_SHOWN, _DEPTH = 20_000, 40, 32
 _LISTED_S, _FRESH_S = 10.0, 5.0
+_ESCAPE_S = 0.1
+"""After so long an escape is a key of its own, and not the beginning of another key's code."""
 
 
 class Typed(FileHistory):
@@ -68,22 +74,64 @@ class Keyboard:
         """One line that answers a question. What was typed before it was asked is no answer to it."""
         with contextlib.suppress(termios.error):
             termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        clear_typeahead(self._short.input)
         return await self._short.prompt_async(question, handle_sigint=False)
+
+
+    @contextlib.contextmanager
+    def listening(self, on_escape: Callable[[], None]) -> Generator[None]:
+        """While nobody is asked for a line. A prompt within it has the keyboard to itself."""
+        source, loop = self._session.input, asyncio.get_running_loop()
+        flush: asyncio.TimerHandle | None = None
+
+        def take(pressed: list[KeyPress]) -> None:
+            if [each.key for each in pressed] == [Keys.Escape]:
+                on_escape()
+            else:
+                store_typeahead(source, pressed)
+
+        def ready() -> None:
+            nonlocal flush
+            take(source.read_keys())
+            if flush is not None:
+                flush.cancel()
+            flush = loop.call_later(_ESCAPE_S, lambda: take(source.flush_keys()))
+
+        with source.attach(ready):
+            try:
+                yield
+            finally:
+                if flush is not None:
+                    flush.cancel()
+                store_typeahead(source, source.flush_keys())
 
 
 @contextlib.contextmanager
 def quiet_keys() -> Generator[None]:
     """Keys are kept for the next prompt and not shown, or they would stand in the middle of what the agent says. Ctrl-C
     still interrupts."""
+    with _keys_with(lambda flags: flags & ~(termios.ECHO | termios.ICANON)):  # ICANON would take Ctrl-D for itself
+        yield
+
+
+@contextlib.contextmanager
+def usual_keys() -> Generator[None]:
+    """Within that, for a program of the user's own: keys are shown, and lines can be edited."""
+    with _keys_with(lambda flags: flags | termios.ECHO | termios.ICANON):
+        yield
+
+
+@contextlib.contextmanager
+def _keys_with(change: Callable[[int], int]) -> Generator[None]:
     file = sys.stdin.fileno()
     try:
         before = termios.tcgetattr(file)
     except termios.error:
         yield
         return
-    silent = [*before]
-    silent[3] &= ~(termios.ECHO | termios.ICANON)  # ICANON would take Ctrl-D for itself
-    termios.tcsetattr(file, termios.TCSADRAIN, silent)
+    changed = [*before]
+    changed[3] = change(changed[3])
+    termios.tcsetattr(file, termios.TCSADRAIN, changed)
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from etude.rollouts.config import RunConfig
 from etude.rollouts.ray_process import OrderActor
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import RolloutRequest, judge_as_blocked, judge_kept, judge_sealed
+from etude.tasks.mined.shown import showing
 
 
 @actor(num_cpus=0, max_concurrency=1000)
@@ -30,7 +31,7 @@ class RewardWorker(OrderActor[Sample, tuple[Backend, Judges]]):
         self.config, self.judged = config, 0
 
     async def open(self, closing: AsyncExitStack) -> tuple[Backend, Judges]:
-        backend = await open_when_there(self.config.environment)
+        backend = await open_when_there(showing(self.config.environment))
         closing.push_async_callback(backend.close)
         return backend, await closing.enter_async_context(self.config.rewards.judges())
 

@@ -22,6 +22,7 @@ from etude.rollouts.ray_process import OrderActor
 from etude.rollouts.router import FleetView, RemoteSampler
 from etude.rollouts.sample import Sample
 from etude.rollouts.session import RolloutRequest, SealedRollout, play_request
+from etude.tasks.mined.shown import showing
 
 
 @actor(num_cpus=0, max_concurrency=1000)
@@ -43,7 +44,7 @@ class SessionWorker(OrderActor[SealedRollout, Backend]):
         self.recent: deque[tuple[str, str, Event]] = deque(maxlen=64)
 
     async def open(self, closing: AsyncExitStack) -> Backend:
-        backend = await open_when_there(self.config.environment)
+        backend = await open_when_there(showing(self.config.environment))
         closing.push_async_callback(backend.close)
         return backend
 

@@ -72,6 +72,10 @@ class Environment:
         """The command that makes the same environment in an image."""
         return f"{_INSTALL}{self.path} {' '.join(self.pins)}"
 
+    def is_installed(self, root: Path) -> bool:
+        """Whether it is among the environments below a directory."""
+        return (root / self.key / _RECORD).exists()
+
     @classmethod
     def of_setup(cls, command: str) -> Environment | None:
         """The environment that a task's setup command makes; None for any other command."""
@@ -144,7 +148,7 @@ class Environments:
     async def restore(self, environment: Environment) -> None:
         """Install just what it pins, if it is not there: for tasks that were made elsewhere. Raises Unavailable."""
         async with self._one_each.setdefault(environment.key, asyncio.Lock()):
-            if not (self.root / environment.key / _RECORD).exists():
+            if not environment.is_installed(self.root):
                 await self._install(environment.key, environment.pins, environment.left_away)
 
     async def _make(self, requirements: Requirements) -> None:
