@@ -239,7 +239,7 @@ def test_only_who_has_the_token_comes_in(server):
         ("/v1/responses", {"input": "x", "background": True}, 400, "background", ""),
         ("/v1/responses", {"input": "x", "include": ["message.output_text.logprobs"]}, 400, "include.0", ""),
         ("/v1/responses", {"input": "x", "tools": [{"type": "custom", "name": "c"}]}, 400, "tools.0", "no tool known"),
-        ("/v1/responses", {"input": [{"type": "item_reference", "id": "i"}]}, 400, "input.0", "no item known"),
+        ("/v1/responses", {"input": [{"type": "item_reference", "id": "i"}]}, 400, "input", "no item known"),
         ("/pause?mode=never", {}, 400, "mode", "keep"),
         ("/update_weights", {}, 409, None, "store"),
     ],

@@ -269,13 +269,11 @@ class ItemThought(Body):
     type: Literal["reasoning"]
 
 
+_ITEMS = {"message": "Message", "function_call": "Call", "function_call_output": "Result", "reasoning": "Thought"}
+
+
 def _item_kind(item: Any) -> str:
-    return {
-        "message": "Message",
-        "function_call": "Call",
-        "function_call_output": "Result",
-        "reasoning": "Thought",
-    }.get(type_of(item, "message"), "none")
+    return _ITEMS.get(type_of(item, "message"), "none")
 
 
 ResponseItem = Annotated[

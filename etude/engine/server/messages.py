@@ -126,7 +126,10 @@ def ask(
     shape: Shape = None,
     cut_to_context: bool = False,
 ) -> Asked:
-    """Render and check. `cut_to_context` lets an answer end with the context where `max_tokens` reaches beyond it. Raises ApiError, ContextOverflow or InvalidRequest."""
+    """Render and check. Raises ApiError, ContextOverflow or InvalidRequest.
+
+    `cut_to_context` lets an answer end with the context where `max_tokens` reaches beyond it.
+    """
     ids, tools, required = prompt_of(service, turns, tools, tool_choice)
     constraint = constraint_of(service, body, shape)
     if constraint is not None and tools:

@@ -83,9 +83,8 @@ class _Answer:
     def __post_init__(self) -> None:
         self.choice: Choice = self.asked.choices[0]
         spaces = [tool for tool in self.body.tools or () if isinstance(tool, Namespace)]
-        self.items = Items(
-            {f"{space.name}.{tool.name}": (space.name, tool.name) for space in spaces for tool in space.tools}
-        )
+        named = {f"{space.name}.{each.name}": (space.name, each.name) for space in spaces for each in space.tools}
+        self.items = Items(named)
 
     def whole(self) -> dict[str, Any]:
         events, _ = self.asked.read(self.choice)
