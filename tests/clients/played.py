@@ -4,14 +4,9 @@ The engine is the real one over a random decoder with a long context. Each answe
 leaves one token at a time: the next of what the script says after this prompt.
 """
 
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "engine"))
-
 from engine_serving import serving
 from small_models import SHAPE, random_decoder
 
@@ -53,7 +48,8 @@ class Played(Service):
 
 
 def calling(name, arguments, then):
-    """A script: calls a tool, and once it has the result says something about it."""
+    """A script: calls a tool, and once it has the result says something about it. A prompt without that tool, such as
+    one for the conversation's title, gets a few words."""
 
     def script(prompt):
         said = prompt.rpartition("<|im_start|>user\n")[2]

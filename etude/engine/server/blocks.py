@@ -161,8 +161,8 @@ class Conversation(Body):
     system: str | list[TextBlock] | None = None
     tools: list[GivenTool] | None = Field(None, max_length=128)
     tool_choice: Choice | ChosenTool | None = None
-    thinking: Annotated[Thinking, Inert()] | None = None
-    context_management: Annotated[ContextManagement, Inert()] | None = None
+    thinking: Annotated[Thinking | None, Inert()] = None
+    context_management: Annotated[ContextManagement | None, Inert()] = None
     output_config: OutputConfig | None = None
     cache_control: Ignored = None
 

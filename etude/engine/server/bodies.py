@@ -69,7 +69,7 @@ class SentAlong(Body):
     """What OpenAI's clients send for OpenAI's own bookkeeping: who asks, what it is billed as, how it is cached."""
 
     user: Ignored = None
-    metadata: Annotated[dict[str, str], Inert()] | None = None
+    metadata: Annotated[dict[str, str] | None, Inert()] = None
     store: Ignored = None
     """Nothing is stored: an answer cannot be had a second time."""
     service_tier: Ignored = None
@@ -387,7 +387,7 @@ class ResponsesBody(Common, SentAlong):
     text: ResponseText | None = None
     reasoning: Ignored = None
     """How long to think and what to tell of it: ours have no thoughts apart from what they say."""
-    include: Annotated[list[Included], Inert()] | None = None
+    include: Annotated[list[Included] | None, Inert()] = None
     max_tool_calls: Ignored = None
     """Of tools that the server would run."""
     client_metadata: Ignored = None

@@ -21,7 +21,8 @@ Ignored = Annotated[Any, Inert()]
 
 
 def inert_fields(body: BaseModel, path: str = "") -> Iterator[str]:
-    """The paths of the marked fields that a request gives. The members of a list share one path."""
+    """The paths of the marked fields that a request gives. The members of a list share one path; a member that is
+    passed over as a whole is named by its type."""
     for name in body.model_fields_set & set(type(body).model_fields):
         value, said = getattr(body, name), f"{path}{name}"
         if any(isinstance(mark, Inert) for mark in type(body).model_fields[name].metadata):
@@ -30,4 +31,5 @@ def inert_fields(body: BaseModel, path: str = "") -> Iterator[str]:
             continue
         for each in value if isinstance(value, list) else (value,):
             if isinstance(each, BaseModel):
-                yield from ([said] if getattr(each, "inert", False) else inert_fields(each, f"{said}."))
+                kind = getattr(each, "type", "") if getattr(each, "inert", False) else ""
+                yield from ([f"{said}[{kind}]"] if kind else inert_fields(each, f"{said}."))
